@@ -1,0 +1,264 @@
+"""The turn: what an agent's function is given, as plain or as async code.
+
+Everything here runs on the executor's threads, never in a mailbox. It talks to the run's actor by
+messages, and waits on replies that the run's cancel ends.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Final
+
+from pykka import ActorDeadError
+
+from actors.cancel import AsyncCancelToken, CancelToken
+from actors.credit import Credit
+from actors.errors import Invalid, RunCancelled
+from actors.messages import CallRequested, Said, SteeringRequested, ToolResult
+from actors.model import Address, Event, JsonObject, Message, Provenance
+from actors.pending import Pending
+from actors.text import storable, storable_json
+from actors.thread import Thread
+
+TEXT_EVENT_MAX_BYTES: Final = 65_536
+
+Tell = Callable[[object], None]
+
+
+class TurnCore:
+    """What both kinds of turn share: addresses, credit, pending replies, and the thread as the agent sees it.
+
+    Args:
+        tell: sends a message to the run's actor.
+        address: of the run.
+        token: of the run.
+        credit: of the run.
+        thread: as it stood at the run's start, with the run's inputs; kept up with what the agent does.
+        inputs: ids of this run's own messages.
+        new_call_id: makes an id for a call.
+    """
+
+    def __init__(
+        self,
+        tell: Tell,
+        address: Address,
+        token: CancelToken,
+        credit: Credit,
+        thread: Thread,
+        inputs: tuple[str, ...],
+        new_call_id: Callable[[], str],
+    ) -> None:
+        self._tell = tell
+        self.address = address
+        self.token = token
+        self.credit = credit
+        self.pending = Pending(token)
+        self._lock = threading.Lock()
+        self._thread = thread
+        self._inputs = set(inputs)
+        self._new_call_id = new_call_id
+        self._numbers = itertools.count(1)
+
+    def messages(self) -> list[Message]:
+        """The thread, with what this run said and called so far."""
+        with self._lock:
+            return list(self._thread.messages())
+
+    def inputs(self) -> list[Message]:
+        """This run's own messages."""
+        return [message for message in self.messages() if message.id in self._inputs and message.role == "user"]
+
+    def tell(self, message: object) -> None:
+        """Send to the run's actor; where that is gone the run is being closed, and so is the turn."""
+        self.token.raise_if_cancelled()
+        try:
+            self._tell(message)
+        except ActorDeadError:
+            # The session closes the run of a dead actor, and that cancels the token: wait for the cause.
+            self.token.wait(10.0)
+            self.token.raise_if_cancelled()
+            reason = "the run's actor is gone"
+            raise RunCancelled(Provenance(source="actor.failure", reason=reason)) from None
+
+    def said(self, kind: str, data: JsonObject, size: int) -> None:
+        """Send what the agent emits, for which credit was taken."""
+        self.tell(Said(self.address, kind, data, size))
+        if kind == "text":
+            self._apply("text", data)
+
+    def request_call(self, tool: str, arguments: JsonObject) -> tuple[str, Future[ToolResult]]:
+        """Ask for a call; returns its id, and a future that is done when it has its result."""
+        call_id = self._new_call_id()
+        arguments = storable_json(arguments)
+        reply = self.pending.future()
+        self._apply("tool.requested", {"call_id": call_id, "tool": tool, "arguments": arguments})
+        self.tell(CallRequested(self.address.of_call(call_id), tool, arguments, reply))
+        return call_id, reply
+
+    def called(self, call_id: str, result: ToolResult) -> ToolResult:
+        """Take a result into the thread as the agent sees it."""
+        data = {"call_id": call_id, "outcome": str(result.outcome), "content": result.content}
+        self._apply("tool.ended", {**data, "is_error": result.is_error})
+        return result
+
+    def request_steering(self) -> Future[tuple[Message, ...]]:
+        """Ask for messages that wait to steer this run."""
+        reply = self.pending.future()
+        self.tell(SteeringRequested(self.address, next(self._numbers), reply))
+        return reply
+
+    def steered(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+        """Take messages into the thread as the agent sees it."""
+        for message in messages:
+            self._inputs.add(message.id)
+            self._apply("message", {"id": message.id, "content": message.content, "origin": message.origin})
+        return messages
+
+    def _apply(self, kind: str, data: JsonObject) -> None:
+        with self._lock:
+            self._thread.apply(
+                Event(0, self.address.session, self.address.generation, self.address.run, kind, data, 0.0)
+            )
+
+
+def _pieces(text: object) -> list[str]:
+    """Cut a text into pieces that make one event each."""
+    if not isinstance(text, str):
+        raise Invalid(
+            "an agent can emit text only",
+            expected="a str",
+            got=type(text).__name__,
+            remedy="emit(str(value)), or progress(value) for data",
+        )
+    text = storable(text)
+    if len(text) * 4 <= TEXT_EVENT_MAX_BYTES:
+        return [text] if text else []
+    step = TEXT_EVENT_MAX_BYTES // 4
+    return [text[start : start + step] for start in range(0, len(text), step)]
+
+
+def _size(value: object) -> int:
+    return len(value.encode()) if isinstance(value, str) else len(repr(value))
+
+
+class Turn:
+    """One turn of a plain agent: every method blocks its thread, and raises RunCancelled after a cancel."""
+
+    def __init__(self, core: TurnCore) -> None:
+        self._core = core
+
+    @property
+    def messages(self) -> list[Message]:
+        """The thread: all before this run, its inputs, and what it said and called so far."""
+        return self._core.messages()
+
+    @property
+    def inputs(self) -> list[Message]:
+        """This run's own messages, in order of acceptance; empty in a run that was resumed without any."""
+        return self._core.inputs()
+
+    @property
+    def cancel_token(self) -> CancelToken:
+        """The run's token."""
+        return self._core.token
+
+    @property
+    def address(self) -> Address:
+        """Session, generation and run."""
+        return self._core.address
+
+    def emit(self, text: str) -> None:
+        """Say something; waits for credit when much of it is not in the log yet."""
+        for piece in _pieces(text):
+            self._say("text", {"text": piece}, _size(piece))
+
+    def progress(self, **data: Any) -> None:
+        """Show progress to those who watch; it is fenced like all else, and not stored."""
+        self._say("progress", storable_json(data), _size(data))
+
+    def typing(self) -> None:
+        """Show that the agent is at work; not stored."""
+        self._say("typing", {}, 0)
+
+    def call(self, tool: str, /, **arguments: Any) -> ToolResult:
+        """Call a tool and wait for its result; several may be open at once, from several threads."""
+        core = self._core
+        call_id, reply = core.request_call(tool, arguments)
+        return core.called(call_id, core.pending.wait(reply, None))
+
+    def steering(self) -> tuple[Message, ...]:
+        """Take the messages that wait to steer this run; none while a call is open."""
+        core = self._core
+        return core.steered(core.pending.wait(core.request_steering(), None))
+
+    def _say(self, kind: str, data: JsonObject, size: int) -> None:
+        core = self._core
+        core.token.raise_if_cancelled()
+        credit = core.credit.take(size)
+        if credit is not None:
+            core.pending.watch(credit)
+            core.pending.wait(credit, None)
+        core.said(kind, data, size)
+
+
+class AsyncTurn:
+    """One turn of an async agent: the names of `Turn`, awaited."""
+
+    def __init__(self, core: TurnCore) -> None:
+        self._core = core
+
+    @property
+    def messages(self) -> list[Message]:
+        """The thread: all before this run, its inputs, and what it said and called so far."""
+        return self._core.messages()
+
+    @property
+    def inputs(self) -> list[Message]:
+        """This run's own messages, in order of acceptance; empty in a run that was resumed without any."""
+        return self._core.inputs()
+
+    @property
+    def cancel_token(self) -> AsyncCancelToken:
+        """The run's token."""
+        return self._core.token.aio
+
+    @property
+    def address(self) -> Address:
+        """Session, generation and run."""
+        return self._core.address
+
+    async def emit(self, text: str) -> None:
+        """Say something; waits for credit when much of it is not in the log yet."""
+        for piece in _pieces(text):
+            await self._say("text", {"text": piece}, _size(piece))
+
+    async def progress(self, **data: Any) -> None:
+        """Show progress to those who watch; it is fenced like all else, and not stored."""
+        await self._say("progress", storable_json(data), _size(data))
+
+    async def typing(self) -> None:
+        """Show that the agent is at work; not stored."""
+        await self._say("typing", {}, 0)
+
+    async def call(self, tool: str, /, **arguments: Any) -> ToolResult:
+        """Call a tool and wait for its result; several may be open at once (`asyncio.gather`)."""
+        core = self._core
+        call_id, reply = core.request_call(tool, arguments)
+        return core.called(call_id, await core.pending.wait_async(reply))
+
+    async def steering(self) -> tuple[Message, ...]:
+        """Take the messages that wait to steer this run; none while a call is open."""
+        core = self._core
+        return core.steered(await core.pending.wait_async(core.request_steering()))
+
+    async def _say(self, kind: str, data: JsonObject, size: int) -> None:
+        core = self._core
+        core.token.raise_if_cancelled()
+        credit = core.credit.take(size)
+        if credit is not None:
+            core.pending.watch(credit)
+            await core.pending.wait_async(credit)
+        core.said(kind, data, size)

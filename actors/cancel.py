@@ -1,0 +1,243 @@
+"""Cancel tokens and cells: the two small shared objects that a fence acts on without waiting.
+
+Theory of operation. A *cell* decides, once, whether a call (or a spawn) takes place. It moves
+``granted -> started -> finished`` by the hand that executes, and ``granted -> void`` or
+``started -> closed`` by the hand that fences; each move is a compare-and-set under a lock that covers
+nothing else. So between any two lines of either side exactly one of them has won, and both can read
+which (law L2). A *token* tells code that is under way that it should end. Cancelling sets state and
+wakes waiters; it runs no foreign code. Callbacks are handed to the executor, which contains their errors.
+A cancelled token stays cancelled for ever (law L8): there is no way to clear one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable
+from enum import StrEnum
+from typing import Generic, TypeVar
+
+from actors.errors import RunCancelled
+from actors.model import Provenance
+
+R = TypeVar("R")
+
+Notify = Callable[[Callable[[], None]], None]
+"""Runs a callback somewhere else than the caller's thread and contains its errors (`Executor.call`)."""
+
+
+class CellState(StrEnum):
+    """Where a cell is."""
+
+    GRANTED = "granted"
+    STARTED = "started"
+    FINISHED = "finished"
+    VOID = "void"
+    CLOSED = "closed"
+
+
+class Cell(Generic[R]):
+    """The gate of one call or one spawn. Every method may be called from any thread."""
+
+    __slots__ = ("_lock", "_result", "_state")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._state = CellState.GRANTED
+        self._result: R | None = None
+
+    def start(self) -> bool:
+        """Move ``granted -> started``. False: a fence was first and the work must not begin."""
+        with self._lock:
+            if self._state is not CellState.GRANTED:
+                return False
+            self._state = CellState.STARTED
+            return True
+
+    def finish(self, result: R) -> bool:
+        """Move ``started -> finished``. False: a fence was first and `result` is a dead letter."""
+        with self._lock:
+            if self._state is not CellState.STARTED:
+                return False
+            self._state = CellState.FINISHED
+            self._result = result
+            return True
+
+    def close(self) -> tuple[CellState, R | None]:
+        """Shut the cell and return what it is now: void, closed, or finished with its result."""
+        with self._lock:
+            if self._state is CellState.GRANTED:
+                self._state = CellState.VOID
+            elif self._state is CellState.STARTED:
+                self._state = CellState.CLOSED
+            return self._state, self._result
+
+    @property
+    def state(self) -> CellState:
+        """The state at this moment."""
+        with self._lock:
+            return self._state
+
+
+class CancelToken:
+    """Tells a run or a call that it should end. Safe to read from any thread, for ever.
+
+    Args:
+        notify: where callbacks run; the executor's `call`.
+        parent: a token whose cancelling cancels this one too, with the same provenance.
+    """
+
+    __slots__ = ("_callbacks", "_children", "_lock", "_notify", "_parent", "_provenance", "_waiters")
+
+    def __init__(self, notify: Notify, parent: CancelToken | None = None) -> None:
+        self._lock = threading.Lock()
+        self._notify = notify
+        self._parent = parent
+        self._provenance: Provenance | None = None
+        self._callbacks: dict[int, Callable[[], None]] = {}
+        self._children: set[CancelToken] = set()
+        self._waiters: list[threading.Event] = []
+        if parent is not None:
+            parent._attach(self)
+
+    @property
+    def cancelled(self) -> bool:
+        """True once it was cancelled; it never turns False again."""
+        return self._provenance is not None
+
+    @property
+    def provenance(self) -> Provenance | None:
+        """Who cancelled it and why; the first cause stands."""
+        return self._provenance
+
+    def raise_if_cancelled(self) -> None:
+        """Raise RunCancelled if it was cancelled, each time it is asked."""
+        provenance = self._provenance
+        if provenance is not None:
+            raise RunCancelled(provenance)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block this thread until it is cancelled or `timeout` seconds passed; True if cancelled."""
+        with self._lock:
+            if self._provenance is not None:
+                return True
+            waiter = threading.Event()
+            self._waiters.append(waiter)
+        try:
+            return waiter.wait(timeout)
+        finally:
+            with self._lock:
+                if waiter in self._waiters:
+                    self._waiters.remove(waiter)
+
+    def add_callback(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Run `callback` once, on the executor, when it is cancelled, or now if it was.
+
+        Returns a function that takes the callback back; it does nothing when that is too late.
+        """
+        with self._lock:
+            if self._provenance is None:
+                key = id(callback)
+                while key in self._callbacks:
+                    key += 1
+                self._callbacks[key] = callback
+                return lambda: self._forget(key)
+        self._notify(callback)
+        return lambda: None
+
+    def cancel(self, provenance: Provenance) -> bool:
+        """Cancel it and every token linked below. True if this was the first cause.
+
+        It sets state and hands callbacks over; it waits for nothing and runs no foreign code.
+        """
+        with self._lock:
+            if self._provenance is not None:
+                return False
+            self._provenance = provenance
+            callbacks, self._callbacks = list(self._callbacks.values()), {}
+            children, self._children = self._children, set()
+            waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            waiter.set()
+        for child in children:
+            child.cancel(provenance)
+        for callback in callbacks:
+            self._notify(callback)
+        return True
+
+    def detach(self) -> None:
+        """Let the parent forget this token: what it guards has ended, and cannot be cancelled any more."""
+        if self._parent is not None:
+            with self._parent._lock:
+                self._parent._children.discard(self)
+
+    @property
+    def aio(self) -> AsyncCancelToken:
+        """The same token for async code: `wait` is awaited."""
+        return AsyncCancelToken(self)
+
+    def _attach(self, child: CancelToken) -> None:
+        with self._lock:
+            if self._provenance is None:
+                self._children.add(child)
+                return
+            provenance = self._provenance
+        child.cancel(provenance)
+
+    def _forget(self, key: int) -> None:
+        with self._lock:
+            self._callbacks.pop(key, None)
+
+
+class AsyncCancelToken:
+    """A CancelToken as async agents and tools get it: the same names, and `wait` is awaited."""
+
+    __slots__ = ("_token",)
+
+    def __init__(self, token: CancelToken) -> None:
+        self._token = token
+
+    @property
+    def cancelled(self) -> bool:
+        """True once it was cancelled; it never turns False again."""
+        return self._token.cancelled
+
+    @property
+    def provenance(self) -> Provenance | None:
+        """Who cancelled it and why."""
+        return self._token.provenance
+
+    def raise_if_cancelled(self) -> None:
+        """Raise RunCancelled if it was cancelled, each time it is asked."""
+        self._token.raise_if_cancelled()
+
+    def add_callback(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """See `CancelToken.add_callback`."""
+        return self._token.add_callback(callback)
+
+    def wait(self, timeout: float | None = None) -> Awaitable[bool]:
+        """Wait, without blocking the loop, until it is cancelled or `timeout` seconds passed."""
+        return _wait(self._token, timeout)
+
+
+async def _wait(token: CancelToken, timeout: float | None) -> bool:
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    woken: asyncio.Future[None] = loop.create_future()
+
+    def wake() -> None:
+        if not woken.done():
+            woken.set_result(None)
+
+    def from_elsewhere() -> None:
+        loop.call_soon_threadsafe(wake)
+
+    forget = token.add_callback(from_elsewhere)
+    try:
+        async with asyncio.timeout(timeout):
+            await woken
+    except TimeoutError:
+        return token.cancelled
+    finally:
+        forget()
+    return True

@@ -1,0 +1,148 @@
+"""Errors: one root, and each says what was expected, what came, and what to do about it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from actors.model import Provenance
+
+
+class CountermandError(Exception):
+    """The root of every refusal.
+
+    Attributes:
+        code: a stable word for programs, such as ``queue_full``.
+        expected: what would have been accepted.
+        got: what came instead.
+        remedy: what the caller can do.
+    """
+
+    code: ClassVar[str] = "error"
+
+    def __init__(self, message: str, *, expected: str = "", got: str = "", remedy: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.expected = expected
+        self.got = got
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        parts = [self.message]
+        if self.expected:
+            parts.append(f"expected {self.expected}")
+        if self.got:
+            parts.append(f"got {self.got}")
+        if self.remedy:
+            parts.append(f"to do: {self.remedy}")
+        return "; ".join(parts)
+
+
+class Invalid(CountermandError):
+    """A payload, a configuration or a registration that cannot be right."""
+
+    code = "invalid"
+
+
+class NotFound(CountermandError):
+    """A session, run, message, tool or agent that is not known."""
+
+    code = "not_found"
+
+
+class RunActive(CountermandError):
+    """Refused because a run is active; `run_id` names it."""
+
+    code = "run_active"
+
+    def __init__(self, message: str, *, run_id: str, expected: str = "", got: str = "", remedy: str = "") -> None:
+        super().__init__(message, expected=expected, got=got, remedy=remedy)
+        self.run_id = run_id
+
+
+class QueueFull(CountermandError):
+    """A bounded queue is at its bound; nothing that it holds was dropped."""
+
+    code = "queue_full"
+
+
+class RequestReused(CountermandError):
+    """A request id came again with other content (law L10)."""
+
+    code = "request_reused"
+
+
+class RequestTooOld(CountermandError):
+    """A request id from before the horizon within which ids are remembered (law L10)."""
+
+    code = "request_too_old"
+
+
+class StoreUnavailable(CountermandError):
+    """The store does not take writes; `superseded_run_id` names a run that was stopped all the same."""
+
+    code = "store_unavailable"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        superseded_run_id: str | None = None,
+        expected: str = "",
+        got: str = "",
+        remedy: str = "",
+    ) -> None:
+        super().__init__(message, expected=expected, got=got, remedy=remedy)
+        self.superseded_run_id = superseded_run_id
+
+
+class Quarantined(CountermandError):
+    """The session failed too often in a window; it takes Stop and nothing else."""
+
+    code = "quarantined"
+
+
+class ReceiptPending(CountermandError):
+    """The receipt is not filed yet: parts of the run are still ending."""
+
+    code = "receipt_pending"
+
+
+class ShuttingDown(CountermandError):
+    """The supervisor is draining; what was accepted before is kept for the next start."""
+
+    code = "shutting_down"
+
+
+class StateDirBusy(CountermandError):
+    """Another process holds the state directory; `pid` names it when it is known."""
+
+    code = "state_dir_busy"
+
+    def __init__(self, message: str, *, pid: int | None, expected: str = "", got: str = "", remedy: str = "") -> None:
+        super().__init__(message, expected=expected, got=got, remedy=remedy)
+        self.pid = pid
+
+
+class BlockingAskError(CountermandError):
+    """A handler waited on a pending future: that would take a dispatcher thread from the others."""
+
+    code = "blocking_ask"
+
+
+class InvalidTransition(CountermandError):
+    """A run status was asked to move where the table in `actors.model` has no way."""
+
+    code = "invalid_transition"
+
+
+class RunCancelled(BaseException):
+    """Raised by every `turn.*` after the run's token was cancelled (law L8), each time.
+
+    It derives from BaseException, as asyncio's and trio's own cancellations do, so that an agent's
+    `except Exception: retry` does not swallow it and spin.
+    """
+
+    def __init__(self, provenance: Provenance) -> None:
+        super().__init__(f"cancelled by {provenance.source}: {provenance.reason}")
+        self.provenance = provenance

@@ -1,0 +1,681 @@
+"""Every message, by receiver: commands (what someone wants) apart from reports (what has happened).
+
+Lanes. A class says which lane it takes: `urgent` messages (requests from outside, halts, commits, timers)
+are handled before all ordinary ones (what children report, in the order they report it). `bounded`
+requests are refused by a mailbox that holds too many of them; a Stop never is.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+import msgspec
+from msgspec import Struct, field
+from msgspec.structs import force_setattr
+
+from actors.errors import Invalid
+from actors.model import (
+    OUTSIDE_SOURCES,
+    Address,
+    How,
+    Json,
+    JsonObject,
+    Message,
+    Mode,
+    Outcome,
+    Policy,
+    Provenance,
+    Row,
+    Scope,
+    Signalled,
+    Waiting,
+)
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+    from enum import StrEnum
+
+    from pykka import ActorRef
+
+    from actors.cancel import CancelToken, Cell
+    from actors.ports import Snapshot, SpawnSpec
+    from actors.spawning import Process
+
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+ID_MAX_CHARS = 128
+
+
+def new_request_id() -> str:
+    """Return a fresh request id: 48 bits of milliseconds, then 80 random bits, in base 32.
+
+    The time in it lets a session tell an id that is older than its memory from one that is new (law L10).
+    """
+    number = (time.time_ns() // 1_000_000 << 80) | int.from_bytes(os.urandom(10), "big")
+    digits = [_ALPHABET[number >> shift & 31] for shift in range(125, -1, -5)]
+    return "req_" + "".join(digits)
+
+
+def request_time(request_id: str) -> float | None:
+    """Return the seconds since the epoch that a request id carries; None for an id of another make."""
+    digits = request_id.removeprefix("req_")
+    if len(digits) != 26 or digits == request_id or any(digit not in _ALPHABET for digit in digits):
+        return None
+    number = 0
+    for digit in digits:
+        number = number << 5 | _ALPHABET.index(digit)
+    return (number >> 80) / 1000
+
+
+def _text(message: Struct, name: str, *, empty: bool = False) -> str:
+    value = getattr(message, name)
+    if not isinstance(value, str) or (not empty and not value.strip()):
+        raise Invalid(
+            f"{type(message).__name__}.{name} is not usable",
+            expected="a text" if empty else "a non-empty text",
+            got=f"{type(value).__name__} {value!r:.80}",
+            remedy=f"give {name} as a str",
+        )
+    return value
+
+
+def _enum(message: Struct, name: str, kind: type[StrEnum]) -> None:
+    value = getattr(message, name)
+    try:
+        force_setattr(message, name, kind(value))
+    except ValueError:
+        raise Invalid(
+            f"{type(message).__name__}.{name} is not one of the known words",
+            expected=" | ".join(kind),
+            got=repr(value),
+            remedy=f"use one of {kind.__name__}",
+        ) from None
+
+
+def _check_id(message: Struct) -> None:
+    if len(_text(message, "id")) > ID_MAX_CHARS:
+        raise Invalid(
+            "a request id is too long",
+            expected=f"at most {ID_MAX_CHARS} characters",
+            got=f"{len(_text(message, 'id'))} characters",
+            remedy="leave the id out: the request makes its own",
+        )
+
+
+def _check_seconds(message: Struct, name: str) -> None:
+    value = getattr(message, name)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value != value):
+        raise Invalid(
+            f"{type(message).__name__}.{name} is not a time",
+            expected="seconds since the epoch, UTC, or None",
+            got=repr(value),
+            remedy="use time.time()",
+        )
+
+
+# ── Requests from outside (urgent, one lane: a client's own order holds) ──────────────────────────
+
+
+class Request(Struct, frozen=True, kw_only=True, tag=True):
+    """What all requests share: an id that makes the same object sent again have one effect (law L10)."""
+
+    urgent: ClassVar[bool] = True
+    bounded: ClassVar[bool] = True
+
+    id: str = field(default_factory=new_request_id)
+
+    def __post_init__(self) -> None:
+        _check_id(self)
+
+
+class NewMessage(Request, frozen=True, kw_only=True, tag=True):
+    """A message for the session's agent.
+
+    `policy` says what happens to an active run; None is the default of the origin: a person (``user``)
+    interrupts, all others enqueue. `merge=False` gives a waiting message a turn of its own. `sent_at`
+    (epoch seconds, UTC) is when it left its sender: one sent before the last Stop is returned.
+    """
+
+    content: str
+    policy: Policy | None = None
+    origin: str = "user"
+    merge: bool = True
+    sent_at: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_id(self)
+        _text(self, "content", empty=True)
+        _text(self, "origin")
+        _check_seconds(self, "sent_at")
+        if self.policy is not None:
+            _enum(self, "policy", Policy)
+
+    @property
+    def resolved_policy(self) -> Policy:
+        """The policy that applies: the one given, else that of the origin."""
+        if self.policy is not None:
+            return self.policy
+        return Policy.INTERRUPT if self.origin == "user" else Policy.ENQUEUE
+
+
+class Stop(Request, frozen=True, kw_only=True, tag=True):
+    """End the current run, or the run named, and everything it started.
+
+    `waiting` says what becomes of messages that wait. None is ``withdraw``, or ``keep`` for a Stop
+    aimed at a run, which touches that run and nothing else (law L9).
+    """
+
+    bounded: ClassVar[bool] = False
+
+    source: str
+    reason: str
+    run_id: str | None = None
+    scope: Scope = Scope.RUN
+    mode: Mode = Mode.GRACEFUL
+    waiting: Waiting | None = None
+    origin: str = "user"
+    sent_at: float | None = None
+    requested_by: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_id(self)
+        _text(self, "source")
+        _text(self, "reason")
+        _text(self, "origin")
+        _check_seconds(self, "sent_at")
+        _enum(self, "scope", Scope)
+        _enum(self, "mode", Mode)
+        if self.waiting is not None:
+            _enum(self, "waiting", Waiting)
+        if not self.source.startswith(OUTSIDE_SOURCES):
+            raise Invalid(
+                "a Stop from outside cannot claim an inside source",
+                expected="'user.<door>' or 'client.<name>'",
+                got=repr(self.source),
+                remedy="name the door the stop came through, such as 'user.console'",
+            )
+        Provenance(source=self.source, reason=self.reason)
+
+    @property
+    def resolved_waiting(self) -> Waiting:
+        """What happens to waiting messages when the caller did not say."""
+        if self.waiting is not None:
+            return self.waiting
+        return Waiting.WITHDRAW if self.run_id is None else Waiting.KEEP
+
+
+class Resume(Request, frozen=True, kw_only=True, tag=True):
+    """Start a run that sees the thread as it is, with the messages that were parked as its inputs."""
+
+    origin: str = "user"
+
+    def __post_init__(self) -> None:
+        _check_id(self)
+        _text(self, "origin")
+
+
+class Withdraw(Request, frozen=True, kw_only=True, tag=True):
+    """Take one waiting message back."""
+
+    message_id: str
+
+    def __post_init__(self) -> None:
+        _check_id(self)
+        _text(self, "message_id")
+
+
+class Answer(Request, frozen=True, kw_only=True, tag=True):
+    """A person's answer to a call that waits for one. Where no such call waits it is a dead letter."""
+
+    call_id: str
+    content: str
+
+    def __post_init__(self) -> None:
+        _check_id(self)
+        _text(self, "call_id")
+        _text(self, "content", empty=True)
+
+
+class Inspect(Struct, frozen=True):
+    """Ask a session for its `SessionStatus`; changes nothing."""
+
+    urgent: ClassVar[bool] = True
+    bounded: ClassVar[bool] = False
+
+
+OutsideRequest: TypeAlias = NewMessage | Stop | Resume | Withdraw | Answer
+
+
+# ── Answers (stored with the request's id, and given only after the commit) ───────────────────────
+
+
+class Accepted(Struct, frozen=True, tag=True):
+    """A message was accepted. `generation` is None while it waits; `returned` says why it came back."""
+
+    message_id: str
+    run_id: str | None
+    generation: int | None
+    policy: Policy
+    queued: bool = False
+    superseded_run_id: str | None = None
+    with_messages: tuple[Message, ...] = ()
+    returned: str | None = None
+
+
+class Stopped(Struct, frozen=True, tag=True):
+    """A Stop was handled; the fence is shut. The receipt follows when all parts have ended.
+
+    outcome: ``stopped | stopping | nothing_running | already_over``.
+    """
+
+    outcome: str
+    run_id: str | None
+    receipt_id: str
+    fence_seq: int | None
+    durable: bool = True
+    withdrawn: tuple[Message, ...] = ()
+    joined: tuple[str, ...] = ()
+
+
+class Resumed(Struct, frozen=True, tag=True):
+    """A run was started from the thread as it stood."""
+
+    run_id: str
+    generation: int
+    with_messages: tuple[Message, ...] = ()
+
+
+class Withdrawn(Struct, frozen=True, tag=True):
+    """What became of a Withdraw: ``withdrawn | already_input | already_returned``."""
+
+    message_id: str
+    outcome: str
+
+
+Reply: TypeAlias = Accepted | Stopped | Resumed | Withdrawn
+
+
+# ── Commands, downward ────────────────────────────────────────────────────────────────────────────
+
+
+class Command(Struct, frozen=True):
+    """Sent by a parent to a child; takes the urgent lane."""
+
+    urgent: ClassVar[bool] = True
+
+
+class Halt(Command, frozen=True):
+    """End now: asked first with `grace_s` seconds of grace, or at once when it is 0. May come again, harder."""
+
+    provenance: Provenance
+    grace_s: float
+
+
+class Permit(Command, frozen=True):
+    """A call may start: its record is committed, its cell is granted. `deadline_s` from now, or None."""
+
+    call_id: str
+    cell: Cell[ToolResult]
+    token: CancelToken
+    deadline_s: float | None
+
+
+class PermitWaiting(Command, frozen=True):
+    """A call of the run waits for the barrier: its deadline stands still until a Permit or a refusal."""
+
+    call_id: str
+
+
+class PermitRefused(Command, frozen=True):
+    """A call will not start; `result` is what the agent is told."""
+
+    call_id: str
+    result: ToolResult
+
+
+class SpawnPermit(Command, frozen=True):
+    """A process may be spawned: its record is committed, its cell is granted."""
+
+    call_id: str
+    process_id: str
+    cell: Cell[None]
+
+
+class SpawnRefused(Command, frozen=True):
+    """A process will not be spawned."""
+
+    call_id: str
+    process_id: str
+
+
+class Steered(Command, frozen=True):
+    """What steering brought: messages that are in the thread now, as inputs of this run. May be empty."""
+
+    request_id: int
+    messages: tuple[Message, ...]
+
+
+class Drain(Command, frozen=True):
+    """Refuse new work; let runs end by themselves; say Quiet when nothing runs and all is written."""
+
+
+class Interrupt(Command, frozen=True):
+    """End the active run from inside; what waits stays for the next start."""
+
+    provenance: Provenance
+
+
+class Route(Command, frozen=True):
+    """Bring a message to a session, which is started if it is not there; the asker is the session's to answer."""
+
+    session: str
+    message: OutsideRequest | Inspect
+
+
+class Activate(Command, frozen=True):
+    """Start a session that has something to finish."""
+
+    session: str
+
+
+class Shutdown(Command, frozen=True):
+    """Drain for `drain_s` seconds, then interrupt; the answer says whether all sessions came to rest."""
+
+    drain_s: float
+
+
+class KillProcess(Command, frozen=True):
+    """A tool ends a process that it started."""
+
+    process_id: str
+    grace_s: float
+
+
+# ── Reports, upward (ordinary lane, in the order in which they happened) ──────────────────────────
+
+
+class Report(Struct, frozen=True):
+    """Sent by a child to its parent; takes the ordinary lane."""
+
+    urgent: ClassVar[bool] = False
+
+
+class Said(Report, frozen=True):
+    """Something the agent emits. kind: ``text | typing | progress``; `size` in bytes, for credit."""
+
+    address: Address
+    kind: str
+    data: JsonObject
+    size: int
+
+
+class CallRequested(Report, frozen=True):
+    """The agent asks for a tool call; `reply` is how its `turn.call` gets the result.
+
+    `problem` is set by the run when the call cannot be right (no such tool, arguments that do not fit).
+    """
+
+    address: Address
+    tool: str
+    arguments: JsonObject
+    reply: Future[ToolResult] | None = None
+    problem: str | None = None
+
+
+class CallStarted(Report, frozen=True):
+    """A call's cell moved to started; its function is about to run."""
+
+    address: Address
+    at: float
+
+
+class CallEnded(Report, frozen=True):
+    """A call's execution ended. `result` is None where the cell was void or closed first.
+
+    It also says, for the receipt, how the execution itself ended: a closed call ends twice, once by the
+    fence and once here. `late`: it brought a result that came after its cell was closed (a dead letter).
+    """
+
+    address: Address
+    how: How
+    at: float
+    result: ToolResult | None
+    late: bool = False
+    note: str = ""
+
+
+class CallExpired(Report, frozen=True):
+    """A call's deadline closed its cell while it was in it; its execution may go on ending."""
+
+    address: Address
+    at: float
+    provenance: Provenance
+    started: bool
+
+
+class SpawnRequested(Report, frozen=True):
+    """A tool asks for a process; `process` is the handle that waits in the tool."""
+
+    address: Address
+    process_id: str
+    spec: SpawnSpec
+    process: Process | None = None
+
+
+class ProcessReport(Report, frozen=True):
+    """What a process actor reports upward, with the address it belongs to."""
+
+    address: Address
+    process_id: str
+    news: ProcessNews
+
+
+class SteeringRequested(Report, frozen=True):
+    """The agent asks for messages that wait to steer it."""
+
+    address: Address
+    request_id: int
+    reply: Future[tuple[Message, ...]] | None = None
+
+
+class RunFinished(Report, frozen=True):
+    """The execution of the agent ended: it returned `result` or raised `error`.
+
+    While the run is open this is its natural end; of a closed run it is one more part that has ended.
+    """
+
+    address: Address
+    how: How
+    at: float
+    result: Json = None
+    error: str | None = None
+
+
+class RunExpired(Report, frozen=True):
+    """The run's deadline passed; its agent may go on ending."""
+
+    address: Address
+    provenance: Provenance
+
+
+class Quiet(Report, frozen=True):
+    """A draining session has nothing running, and all of it is written."""
+
+    session: str
+
+
+class Down(Report, frozen=True):
+    """A child actor is gone; it comes after everything the child sent. `failure` is None for a normal stop."""
+
+    child: ActorRef[Any]
+    key: str
+    failure: str | None
+
+
+# ── From the ports ────────────────────────────────────────────────────────────────────────────────
+
+
+class ExecutionStarted(Report, frozen=True):
+    """An execution passed its cell and runs."""
+
+    key: str
+    at: float
+
+
+class ExecutionEnded(Report, frozen=True):
+    """An execution is over: it returned `value`, or raised `error`; `cell_was_shut`: it never began."""
+
+    key: str
+    how: How
+    at: float
+    value: Any = None
+    error: str | None = None
+
+
+class ProcessStarted(Report, frozen=True):
+    """The command of a tree runs, as `pid`."""
+
+    process_id: str
+    pid: int
+    at: float
+
+
+class ProcessOutput(Report, frozen=True):
+    """Some output, decoded. `marker` says that the limit of logged output is reached and no more follows."""
+
+    process_id: str
+    stream: str
+    text: str
+    marker: bool = False
+
+
+class ProcessExited(Report, frozen=True):
+    """The command itself exited (its tree may live on); its output was drained for a bounded time.
+
+    `status` is the exit status, negative for a signal. `tail` holds the last 64 KiB of all output;
+    `total_bytes` counts it; `lossy`: some bytes were not UTF-8 and were replaced; `held`: a process of
+    the tree still holds the output open. CPU in seconds, `max_rss_kb` in KiB.
+    """
+
+    process_id: str
+    status: int
+    at: float
+    duration_s: float
+    tail: str
+    total_bytes: int
+    lossy: bool
+    held: bool
+    cpu_s: float = 0.0
+    max_rss_kb: int = 0
+
+
+class ProcessEnded(Report, frozen=True):
+    """The last word on a tree. `proven`: nobody of it is left, by ECHILD; else it was lost, and `note` says how.
+
+    `how` is that of the command itself; NOT_STARTED when nothing was spawned. `rows` are processes of the
+    tree that were seen, `reaped` counts all. `status` as in ProcessExited, None where it is not known.
+    """
+
+    process_id: str
+    how: How
+    proven: bool
+    at: float
+    status: int | None = None
+    pid: int | None = None
+    started_at: float | None = None
+    reaped: int = 0
+    rows: tuple[Row, ...] = ()
+    signals: tuple[Signalled, ...] = ()
+    note: str = ""
+
+
+ProcessNews: TypeAlias = ProcessStarted | ProcessOutput | ProcessExited | ProcessEnded
+
+
+class Committed(Struct, frozen=True):
+    """All batches of a session up to and with `number` are durable."""
+
+    urgent: ClassVar[bool] = True
+    number: int
+
+
+class CommitFailed(Struct, frozen=True):
+    """Batch `number` of a session, and with it every later one, could not be written."""
+
+    urgent: ClassVar[bool] = True
+    number: int
+    error: str
+
+
+class Loaded(Struct, frozen=True):
+    """What the store holds of a session."""
+
+    urgent: ClassVar[bool] = True
+    snapshot: Snapshot
+
+
+class LoadFailed(Struct, frozen=True):
+    """The store could not be read."""
+
+    urgent: ClassVar[bool] = True
+    error: str
+
+
+# ── Timers ────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Timer(Struct, frozen=True):
+    """A time that was asked for has come."""
+
+    urgent: ClassVar[bool] = True
+
+
+class KillDeadline(Timer, frozen=True):
+    """What a closed run still has is named `abandoned` now. `stage` tells a moved deadline from an old one."""
+
+    run_id: str
+    stage: int
+
+
+class RunDeadline(Timer, frozen=True):
+    """The run's time is up."""
+
+    stage: int
+
+
+class CallDeadline(Timer, frozen=True):
+    """The call's time is up."""
+
+
+class RecancelExecution(Timer, frozen=True):
+    """The grace is over: an async execution that swallowed its cancel is cancelled again."""
+
+
+class DrainOver(Timer, frozen=True):
+    """The time for draining, or (`final`) for interrupting, is over."""
+
+    final: bool
+
+
+class TryStore(Timer, frozen=True):
+    """Time to ask the store again."""
+
+
+# ── What a tool call brings ───────────────────────────────────────────────────────────────────────
+
+
+class ToolResult(Struct, frozen=True):
+    """What a call brought, as the agent and the next model call see it; `outcome` tells the truth (law L6)."""
+
+    outcome: Outcome
+    content: str
+    is_error: bool = False
+    data: Json = None
+
+
+def digest(request: OutsideRequest) -> bytes:
+    """Return what identifies a request's content apart from its id."""
+    import hashlib
+
+    return hashlib.blake2b(msgspec.json.encode(request), digest_size=16).digest()

@@ -1,0 +1,325 @@
+"""The nouns: addresses, statuses and their one table, provenance, receipts, messages of a thread, events.
+
+Everything here is a value: frozen, comparable, and storable by msgspec as it is.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, Final
+
+from msgspec import Struct, field
+
+from actors.errors import Invalid, InvalidTransition
+
+# JSON as msgspec decodes it. The one `Any` at a boundary: what a client or a tool put there is theirs.
+Json = Any
+JsonObject = dict[str, Any]
+
+
+class Policy(StrEnum):
+    """What a new message does to an active run."""
+
+    INTERRUPT = "interrupt"
+    ENQUEUE = "enqueue"
+    STEER = "steer"
+    REJECT = "reject"
+    ROLLBACK = "rollback"
+
+
+SUPERSEDING: Final = frozenset({Policy.INTERRUPT, Policy.ROLLBACK})
+
+
+class Scope(StrEnum):
+    """How far a Stop reaches: the run, or the session's own processes too."""
+
+    RUN = "run"
+    SESSION = "session"
+
+
+class Mode(StrEnum):
+    """How a Stop ends processes: asked first, with a grace; or killed at once."""
+
+    GRACEFUL = "graceful"
+    IMMEDIATE = "immediate"
+
+
+class Waiting(StrEnum):
+    """What a Stop does with messages that wait."""
+
+    WITHDRAW = "withdraw"
+    PARK = "park"
+    KEEP = "keep"
+
+
+class Outcome(StrEnum):
+    """What became of a call: it never ran, it was cut off (and may have had effects), or it ended."""
+
+    NOT_STARTED = "not_started"
+    INTERRUPTED = "interrupted"
+    FINISHED = "finished"
+
+
+class RunStatus(StrEnum):
+    """Where a run is. `TRANSITIONS` is the one table of ways."""
+
+    QUEUED = "queued"
+    IN_PROGRESS = "in_progress"
+    CANCELLING = "cancelling"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    EXPIRED = "expired"
+    CANCELLED = "cancelled"
+
+
+TRANSITIONS: Final[dict[RunStatus, frozenset[RunStatus]]] = {
+    RunStatus.QUEUED: frozenset({RunStatus.IN_PROGRESS, RunStatus.CANCELLED, RunStatus.FAILED}),
+    RunStatus.IN_PROGRESS: frozenset({RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.EXPIRED, RunStatus.CANCELLING}),
+    RunStatus.CANCELLING: frozenset({RunStatus.CANCELLED}),
+    RunStatus.COMPLETED: frozenset(),
+    RunStatus.FAILED: frozenset(),
+    RunStatus.EXPIRED: frozenset(),
+    RunStatus.CANCELLED: frozenset(),
+}
+TERMINAL: Final = frozenset(status for status, ways in TRANSITIONS.items() if not ways)
+LIVE: Final = frozenset({RunStatus.IN_PROGRESS, RunStatus.CANCELLING})
+
+
+def transition(old: RunStatus, new: RunStatus) -> RunStatus:
+    """Return `new`, or raise InvalidTransition where the table has no way from `old`."""
+    if new not in TRANSITIONS[old]:
+        raise InvalidTransition(
+            f"a run cannot go from {old} to {new}",
+            expected=" or ".join(sorted(TRANSITIONS[old])) or f"nothing, {old} is terminal",
+            got=str(new),
+            remedy="this is a defect of the caller: report it",
+        )
+    return new
+
+
+class Address(Struct, frozen=True):
+    """Where something that goes up came from; accepted only while all of it is open (law L1).
+
+    `generation` is the fencing token. `call` is None for what the agent itself says.
+    """
+
+    session: str
+    generation: int
+    run: str
+    call: str | None = None
+
+    def of_call(self, call: str) -> Address:
+        """Return the address of a call of this run."""
+        return Address(self.session, self.generation, self.run, call)
+
+    @property
+    def fence(self) -> str:
+        """The fencing token as a tool sees it: ``session:generation:call``."""
+        return f"{self.session}:{self.generation}:{self.call or ''}"
+
+
+OUTSIDE_SOURCES: Final = ("user.", "client.")
+INSIDE_SOURCES: Final = frozenset(
+    {
+        "session.new_message",
+        "session.deleted",
+        "run.deadline",
+        "run.stalled",
+        "run.ended",
+        "tool.deadline",
+        "actor.failure",
+        "store.failure",
+        "supervisor.shutdown",
+        "supervisor.recovery",
+    }
+)
+
+
+def _check_source(source: str) -> None:
+    words = source.split(".")
+    outside = source.startswith(OUTSIDE_SOURCES) and all(words) and len(source) <= 100
+    if not outside and source not in INSIDE_SOURCES:
+        raise Invalid(
+            "the source of a stop is not one that is known",
+            expected="'user.<door>' or 'client.<name>', dotted, at most 100 characters",
+            got=repr(source),
+            remedy="name the door the stop came through, such as 'user.console'",
+        )
+
+
+class Provenance(Struct, frozen=True):
+    """Who ended something, and why (law L5). It cannot be made empty.
+
+    `initiated_at` is in seconds since the epoch, UTC: when it was asked for. `reason` is for people
+    and never matched on. `cause` is the provenance before it, where one end brought the other.
+    """
+
+    source: str
+    reason: str
+    mode: Mode = Mode.GRACEFUL
+    requested_by: str | None = None
+    initiated_at: float = 0.0
+    cause: Provenance | None = None
+
+    def __post_init__(self) -> None:
+        _check_source(self.source)
+        if not self.reason.strip():
+            raise Invalid(
+                "a provenance needs a reason",
+                expected="a non-empty text",
+                got=repr(self.reason),
+                remedy="say in a few words why this was ended",
+            )
+
+
+class How(StrEnum):
+    """How one part of a run ended, as a receipt says it."""
+
+    RETURNED = "returned"
+    RAISED = "raised"
+    EXIT = "exit"
+    SIGTERM = "sigterm"
+    SIGKILL = "sigkill"
+    ABANDONED = "abandoned"
+    OUT_OF_REACH = "out_of_reach"
+    NOT_STARTED = "not_started"
+
+
+class Signalled(Struct, frozen=True):
+    """A signal that was sent, and when (seconds since the epoch, UTC)."""
+
+    signal: str
+    at: float
+    error: str | None = None
+
+
+class Row(Struct, frozen=True):
+    """One part of a run in a receipt: the agent, a call, a process, with the parts below it.
+
+    `status` is an exit status (negative: the signal) for a process and None elsewhere. `how` is None
+    while the part is still running, in a receipt that is not complete. Times: seconds, epoch, UTC.
+    """
+
+    kind: str
+    name: str
+    started_at: float | None = None
+    ended_at: float | None = None
+    how: How | None = None
+    status: int | None = None
+    signals: tuple[Signalled, ...] = ()
+    pid: int | None = None
+    note: str = ""
+    reaped: int = 0
+    rows: tuple[Row, ...] = ()
+
+
+class Receipt(Struct, frozen=True):
+    """What was running when a run ended, how each part ended, and what could not be ended.
+
+    `provenance` is None for a run that ended by its own completion. `complete` is False when a part
+    was abandoned. `reaped` counts every process that was proven dead. `refused` counts, by kind, what
+    the ended run still tried to do. `waiting` (left waiting) and `withdrawn` are ids of messages. `omitted` counts rows of parts that
+    ended long before and are not listed, in a run with very many. `later` are further causes, in order.
+    """
+
+    receipt_id: str
+    run_id: str | None
+    generation: int
+    provenance: Provenance | None
+    fenced_at: float
+    ended_at: float
+    complete: bool
+    rows: tuple[Row, ...] = ()
+    reaped: int = 0
+    refused: dict[str, int] = field(default_factory=dict)
+    waiting: tuple[str, ...] = ()
+    withdrawn: tuple[str, ...] = ()
+    omitted: int = 0
+    later: tuple[Provenance, ...] = ()
+
+
+class ToolCall(Struct, frozen=True):
+    """A call that an agent asked for, as a model provider would name it."""
+
+    id: str
+    name: str
+    arguments: JsonObject
+
+
+class Message(Struct, frozen=True):
+    """One message of a thread, or one that waits (then `generation` is None).
+
+    role: ``user | assistant | tool | note``; status: ``complete | partial | retracted``; outcome (of a
+    tool message): ``finished | interrupted | not_started``.
+    """
+
+    id: str
+    role: str
+    content: str
+    generation: int | None
+    run_id: str | None
+    status: str = "complete"
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    outcome: str | None = None
+    is_error: bool = False
+    origin: str | None = None
+    sent_at: float | None = None
+    at: float | None = None
+
+
+class Event(Struct, frozen=True):
+    """One entry of a session's log. `seq` starts at 1 and has no gap; `at` is epoch seconds, UTC.
+
+    Ephemeral events (``typing``, ``progress``) carry the last seq and are not stored.
+    """
+
+    seq: int
+    session: str
+    generation: int
+    run_id: str | None
+    kind: str
+    data: JsonObject
+    at: float
+
+
+class RunInfo(Struct, frozen=True):
+    """A run as the store holds it. Times: seconds, epoch, UTC. `result` is what the agent returned."""
+
+    session: str
+    run_id: str
+    status: RunStatus
+    agent: str
+    generation: int | None
+    receipt_id: str
+    inputs: tuple[str, ...] = ()
+    retry_of: str | None = None
+    attempt: int = 1
+    created_at: float = 0.0
+    started_at: float | None = None
+    ended_at: float | None = None
+    fence_seq: int | None = None
+    provenance: Provenance | None = None
+    later: tuple[Provenance, ...] = ()
+    error: str | None = None
+    result: Json = None
+    settled: bool = False
+
+
+class SessionStatus(Struct, frozen=True):
+    """What a session is doing now.
+
+    `state` is ``idle | running | cancelling | store_failed | quarantined``; `waiting` counts messages
+    that wait; `barrier` names what permits wait for; `refused` counts dead letters by kind.
+    """
+
+    session: str
+    state: str
+    generation: int
+    last_seq: int
+    run_id: str | None
+    ending: tuple[str, ...]
+    waiting: int
+    parked: bool
+    barrier: tuple[str, ...]
+    refused: dict[str, int]

@@ -1,0 +1,54 @@
+"""What the model is told when something was cut off: one sentence each, true and in one place."""
+
+from __future__ import annotations
+
+from actors.cancel import CellState
+from actors.messages import ToolResult
+from actors.model import Outcome, Provenance
+
+_WHO = {
+    "session.new_message": "a new message took over",
+    "session.deleted": "the session is being deleted",
+    "run.deadline": "the run reached its deadline",
+    "run.stalled": "the run stalled",
+    "run.ended": "the run that it belongs to has ended",
+    "tool.deadline": "the call reached its deadline",
+    "actor.failure": "a part of the supervisor failed",
+    "store.failure": "the store failed",
+    "supervisor.shutdown": "the supervisor is shutting down",
+    "supervisor.recovery": "the supervisor was restarted",
+}
+
+
+def who(provenance: Provenance) -> str:
+    """Say who ended something and why, as a clause."""
+    known = _WHO.get(provenance.source)
+    if known is not None:
+        return f"{known} ({provenance.reason})"
+    actor = "the user" if provenance.source.startswith("user.") else "a client"
+    return f"{actor} stopped it ({provenance.source}: {provenance.reason})"
+
+
+def run_note(provenance: Provenance, *, calls_started: bool) -> str:
+    """Tell the model that a run was cut off, by whom, and whether tools had begun."""
+    effects = " Calls that had started may have had effects." if calls_started else " No call had started."
+    return f"The run before this was interrupted: {who(provenance)}.{effects} Do not continue it unless asked."
+
+
+def failure_note(error: str) -> str:
+    """Tell the model that the agent itself failed."""
+    return f"The run before this failed: {error}"
+
+
+def closed_result(
+    state: CellState | None, finished: ToolResult | None, provenance: Provenance, output: str
+) -> ToolResult:
+    """Return the one result of a call that a fence closed, by what its cell was then."""
+    if state is CellState.FINISHED and finished is not None:
+        return finished
+    if state is CellState.CLOSED:
+        text = f"Interrupted: {who(provenance)}. The call had started and may have had effects."
+        if output:
+            text += f" Its output so far ended with:\n{output}"
+        return ToolResult(Outcome.INTERRUPTED, text, is_error=True)
+    return ToolResult(Outcome.NOT_STARTED, f"Not started: {who(provenance)}.", is_error=True)

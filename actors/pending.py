@@ -1,0 +1,91 @@
+"""Pending replies of one token: what an agent or a tool waits for, and that a cancel ends at once.
+
+Code outside the actors waits on futures: an answer from its actor, or the cancel of its token, whichever is
+first. The token's callback fails what is pending; so nobody waits for an actor that is gone, because
+the end of a run cancels its token whatever happened to its actors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import Future, InvalidStateError
+from typing import Any, TypeVar
+
+from actors.cancel import CancelToken
+from actors.errors import RunCancelled
+
+T = TypeVar("T")
+
+
+def settle(future: Future[T], value: T) -> bool:
+    """Give a future its value; False if it had one, or was cancelled. Any thread."""
+    try:
+        future.set_result(value)
+    except InvalidStateError:
+        return False
+    return True
+
+
+def fail(future: Future[Any], error: BaseException) -> bool:
+    """Give a future its error; False if it was done. Any thread."""
+    try:
+        future.set_exception(error)
+    except InvalidStateError:
+        return False
+    return True
+
+
+class Pending:
+    """The futures that one token's cancel fails. Every method may be called from any thread.
+
+    Args:
+        token: of the run, or of the call.
+    """
+
+    def __init__(self, token: CancelToken) -> None:
+        self.token = token
+        self._lock = threading.Lock()
+        self._futures: set[Future[Any]] = set()
+        token.add_callback(self._cancelled)
+
+    def future(self) -> Future[Any]:
+        """Return a future that the token's cancel fails with RunCancelled."""
+        future: Future[Any] = Future()
+        self.watch(future)
+        return future
+
+    def watch(self, future: Future[Any]) -> None:
+        """Let the token's cancel fail `future`."""
+        with self._lock:
+            self._futures.add(future)
+        future.add_done_callback(self._forget)
+        if self.token.cancelled:
+            self._cancelled()
+
+    def wait(self, future: Future[T], timeout: float | None) -> T:
+        """Block until `future` is done; a cancel, before or meanwhile, raises RunCancelled."""
+        self.token.raise_if_cancelled()
+        value = future.result(timeout)
+        self.token.raise_if_cancelled()
+        return value
+
+    async def wait_async(self, future: Future[T]) -> T:
+        """Wait for `future` without blocking the loop; a cancel raises RunCancelled."""
+        self.token.raise_if_cancelled()
+        # Shielded: the cancel of one waiter must not cancel what others may wait for as well.
+        value = await asyncio.shield(asyncio.wrap_future(future))
+        self.token.raise_if_cancelled()
+        return value
+
+    def _forget(self, future: Future[Any]) -> None:
+        with self._lock:
+            self._futures.discard(future)
+
+    def _cancelled(self) -> None:
+        provenance = self.token.provenance
+        assert provenance is not None, "called by the token's cancel"
+        with self._lock:
+            futures = list(self._futures)
+        for future in futures:
+            fail(future, RunCancelled(provenance))

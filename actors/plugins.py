@@ -1,0 +1,231 @@
+"""Plug-ins: agents and tools as functions, and what their signatures say.
+
+A tool's schema comes from its typed signature. Parameters that the supervisor fills in are not in it: those
+annotated as `CancelToken`, `AsyncCancelToken`, `Spawn` or `AsyncSpawn`, or named ``fence`` (the fencing token,
+``session:generation:call``).
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeVar, get_args
+
+import msgspec
+from msgspec import Struct
+
+from actors.cancel import AsyncCancelToken, CancelToken
+from actors.errors import Invalid, NotFound
+from actors.model import JsonObject
+from actors.ports import Isolation
+from actors.spawning import AsyncSpawn, Spawn
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+ISOLATIONS: Final = get_args(Isolation)
+_GIVEN: Final[dict[object, str]] = {
+    CancelToken: "token",
+    AsyncCancelToken: "token",
+    Spawn: "spawn",
+    AsyncSpawn: "spawn",
+}
+
+
+def tool(*, isolation: str, name: str | None = None, deadline_s: float | None = None) -> Callable[[F], F]:
+    """Mark a function as a tool; it stays the function that it was.
+
+    Args:
+        isolation: where it runs, which must be named: ``task`` (an async function, on the executor's loop)
+            or ``thread`` (a plain function, on a thread of its own; it ends when it looks at its token).
+        name: what agents call it; the function's own name by default.
+        deadline_s: seconds after which a call is closed and its token cancelled; None for the configured one.
+    """
+
+    def mark(function: F) -> F:
+        marked: Any = function
+        marked.isolation, marked.tool_name, marked.deadline_s = isolation, name, deadline_s
+        return function
+
+    return mark
+
+
+class Tool:
+    """A registered tool.
+
+    Args:
+        function: a plain or an async function with a typed signature, marked by `tool`, or with `isolation` here.
+        isolation: see `tool`.
+        name: see `tool`.
+        deadline_s: see `tool`.
+
+    Raises:
+        Invalid: the isolation is missing, unknown or does not fit the function; or a parameter has no type.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        isolation: str | None = None,
+        name: str | None = None,
+        deadline_s: float | None = None,
+    ) -> None:
+        self.function = function
+        self.name = str(name or getattr(function, "tool_name", None) or getattr(function, "__name__", ""))
+        if not _NAME.fullmatch(self.name):
+            raise Invalid(
+                "a tool cannot have this name",
+                expected="1 to 64 of the characters a-z A-Z 0-9 _ -, which is what model providers take",
+                got=repr(self.name),
+                remedy="name it: tool(name=…, isolation=…)",
+            )
+        chosen = isolation or getattr(function, "isolation", None)
+        self.isolation: Isolation = _check_isolation(self.name, chosen, is_async(function))
+        self.deadline_s: float | None = deadline_s or getattr(function, "deadline_s", None)
+        self.given, self._arguments = _signature(self.name, function)
+
+    @property
+    def schema(self) -> JsonObject:
+        """The JSON schema of its arguments, as a model provider takes it."""
+        schema = msgspec.json.schema(self._arguments)
+        definitions = schema.get("$defs", {})
+        own: JsonObject = definitions.pop(self._arguments.__name__, schema)
+        return {**own, "$defs": definitions} if definitions else own
+
+    @property
+    def description(self) -> str:
+        """What it does, in its own words."""
+        return inspect.getdoc(self.function) or ""
+
+    def check(self, arguments: Mapping[str, object]) -> str | None:
+        """Say what is wrong with arguments, or None."""
+        try:
+            self.convert(arguments)
+        except msgspec.ValidationError as error:
+            return f"the arguments of {self.name} do not fit: {error}"
+        return None
+
+    def convert(self, arguments: Mapping[str, object]) -> dict[str, Any]:
+        """Return arguments as the function takes them.
+
+        Raises:
+            msgspec.ValidationError: they do not fit the signature.
+        """
+        converted = msgspec.convert(dict(arguments), self._arguments)
+        return {field: getattr(converted, field) for field in self._arguments.__struct_fields__}
+
+
+class Plugins:
+    """The agents and tools of one supervisor, by name.
+
+    Args:
+        agents: agents by name: plain or async functions of a Turn.
+        tools: `Tool`s, or functions marked by `tool`.
+
+    Raises:
+        Invalid: something cannot be registered; the error names it and the choices.
+    """
+
+    def __init__(self, agents: Mapping[str, Callable[..., Any]], tools: Iterable[Tool | Callable[..., Any]]) -> None:
+        for name, agent in agents.items():
+            if not callable(agent):
+                raise Invalid(
+                    f"the agent {name!r} is not a function",
+                    expected="a plain or an async function of a Turn",
+                    got=repr(agent),
+                    remedy="register agents={'name': function}",
+                )
+        self.agents: dict[str, Callable[..., Any]] = dict(agents)
+        self.tools: dict[str, Tool] = {}
+        for entry in tools:
+            self.add(entry if isinstance(entry, Tool) else Tool(entry))
+
+    def add(self, tool: Tool) -> None:
+        """Register one more tool, before the first run.
+
+        Raises:
+            Invalid: its name is taken.
+        """
+        if tool.name in self.tools:
+            raise Invalid(
+                "two tools have one name",
+                expected="a name of its own for each tool",
+                got=tool.name,
+                remedy="name one of them: tool(name=…, isolation=…)",
+            )
+        self.tools[tool.name] = tool
+
+    def agent(self, name: str) -> Callable[..., Any]:
+        """Return an agent by name.
+
+        Raises:
+            NotFound: there is none.
+        """
+        agent = self.agents.get(name)
+        if agent is None:
+            raise NotFound(
+                "there is no such agent",
+                expected=" | ".join(sorted(self.agents)) or "an agent that is registered",
+                got=name,
+                remedy="choose one of these, or register it: Config(agents={name: function})",
+            )
+        return agent
+
+    @property
+    def isolation(self) -> dict[str, str]:
+        """The isolation of each tool, by name."""
+        return {name: one.isolation for name, one in self.tools.items()}
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """True if calling `function` gives a coroutine."""
+    call = getattr(function, "__call__", None)  # noqa: B004  # an object may have an async __call__
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+
+
+def _check_isolation(name: str, isolation: object, is_coroutine: bool) -> Isolation:
+    fitting = "task" if is_coroutine else "thread"
+    if isolation not in ISOLATIONS or isolation != fitting:
+        kind = "an async" if is_coroutine else "a plain"
+        raise Invalid(
+            f"the tool {name!r} has no isolation that fits {kind} function",
+            expected="'task' for an async function, 'thread' for a plain one",
+            got="none named" if isolation is None else repr(isolation),
+            remedy=f"mark it: @tool(isolation={fitting!r})",
+        )
+    return typing.cast("Isolation", isolation)
+
+
+def _signature(name: str, function: Callable[..., Any]) -> tuple[dict[str, str], type[Struct]]:
+    """Return the parameters that the supervisor fills in, and a struct type of the others."""
+    hints = typing.get_type_hints(function)
+    given: dict[str, str] = {}
+    fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
+    for parameter in inspect.signature(function).parameters.values():
+        hint = hints.get(parameter.name)
+        if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
+            raise Invalid(
+                f"the tool {name!r} takes parameters that a schema cannot name",
+                expected="named, typed parameters",
+                got=str(parameter),
+                remedy="give each argument a name and a type",
+            )
+        if hint in _GIVEN:
+            given[parameter.name] = _GIVEN[hint]
+        elif parameter.name == "fence":
+            given["fence"] = "fence"
+        elif hint is None:
+            raise Invalid(
+                f"the tool {name!r} has a parameter without a type",
+                expected="a type for each parameter: its schema is made from them",
+                got=parameter.name,
+                remedy=f"annotate it: {parameter.name}: str",
+            )
+        elif parameter.default is parameter.empty:
+            fields.append((parameter.name, hint))
+        else:
+            fields.append((parameter.name, hint, parameter.default))
+    return given, msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)

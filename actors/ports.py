@@ -1,0 +1,300 @@
+"""The ports: what is not deterministic, and what the core needs from outside.
+
+Nothing in `actors/` reads a clock, makes an id, starts a thread or touches a file but through these. The
+same actors run over the real ones in `supervisor/` and over simulated ones in `tests/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from msgspec import Struct, field
+
+from actors.messages import NewMessage
+from actors.model import Event, Json, JsonObject, Provenance, Receipt, RunInfo
+
+if TYPE_CHECKING:
+    from pykka import ActorRef
+
+    from actors.dead_letters import DeadLetters
+    from actors.dispatcher import Dispatcher
+    from actors.thread import Thread
+
+Isolation = Literal["task", "thread"]
+
+
+class Timer(Protocol):
+    """A pending timer."""
+
+    def cancel(self) -> None:
+        """Take it back; nothing happens when it has fired."""
+
+
+class Clock(Protocol):
+    """Time, and timers that become messages."""
+
+    def monotonic(self) -> float:
+        """Seconds that only grow; for durations."""
+
+    def wall(self) -> float:
+        """Seconds since the epoch, UTC; for people."""
+
+    def call_later(self, delay_s: float, ref: ActorRef[Any], message: Struct) -> Timer:
+        """Tell `ref` the message after `delay_s` seconds; a dead actor makes it a no-op."""
+
+
+class Ids(Protocol):
+    """Names for what comes into being."""
+
+    def new(self, kind: str) -> str:
+        """Return a fresh id such as ``run_…`` for kind ``run``; no two are the same, across restarts too."""
+
+
+class Executor(Protocol):
+    """Where agents, tools and callbacks run: never on a dispatcher thread."""
+
+    def start(self, key: str, name: str, isolation: Isolation, body: Callable[[], Any], owner: ActorRef[Any]) -> None:
+        """Register `key`, then run `body` and tell `owner` ExecutionEnded, once.
+
+        isolation ``task``: `body` returns a coroutine, run on the executor's event loop; ``thread``: `body`
+        is called on a thread named after the execution. Whatever it raises, BaseException too, is caught.
+        """
+
+    def cancel(self, key: str) -> None:
+        """Cancel the task, if it is one; a thread learns of it by its token. Unknown keys are ignored."""
+
+    def adopt(self, key: str, owner: ActorRef[Any]) -> bool:
+        """From here on tell `owner`; an end that has happened is told again. False: the key is not known."""
+
+    def forget(self, key: str) -> None:
+        """The end of `key` was taken note of; it may be forgotten."""
+
+    def call(self, callback: Callable[[], None]) -> None:
+        """Run a callback soon, on another thread, with its errors contained."""
+
+
+class SpawnSpec(Struct, frozen=True):
+    """A command to spawn: `argv` as exec takes it, `env` added to the clean environment, `name` for people."""
+
+    argv: tuple[str, ...]
+    name: str
+    cwd: str | None = None
+    env: dict[str, str] = field(default_factory=dict)
+
+
+class Processes(Protocol):
+    """Process trees, each with its warden. All reports go to the tree's owner, an actor."""
+
+    def spawn(self, process_id: str, spec: SpawnSpec, owner: ActorRef[Any]) -> None:
+        """Register `process_id`, then spawn. Never blocks, never raises for what the world does.
+
+        Tells the owner ProcessStarted, ProcessOutput (any number), ProcessExited, ProcessEnded, in this
+        order; or ProcessEnded alone (NOT_STARTED) where nothing could be spawned.
+        """
+
+    def kill(self, process_id: str, grace_s: float) -> None:
+        """End the tree: SIGTERM and SIGCONT now, SIGKILL after `grace_s` seconds, until it is proven gone.
+
+        0 kills at once. Again with less grace it escalates; it is never put off. An id that is not known is ignored.
+        """
+
+    def adopt(self, process_id: str, owner: ActorRef[Any]) -> None:
+        """From here on tell `owner`, and tell it again what it may have missed (exit, end).
+
+        For an id that this instance never spawned, the ledger that its warden left is read: ProcessEnded
+        follows when that warden is done, or says that nothing was found.
+        """
+
+    def forget(self, process_id: str) -> None:
+        """The end of the tree is in the log: what is kept of it (its ledger too) may go."""
+
+
+# ── The store ─────────────────────────────────────────────────────────────────────────────────────
+
+
+class SessionRow(Struct, frozen=True):
+    """A session's own facts. `cutoffs`: by origin, when its last Stop was sent (epoch seconds, UTC)."""
+
+    session: str
+    generation: int
+    seq: int
+    parked: bool = False
+    quarantined: bool = False
+    cutoffs: dict[str, float] = field(default_factory=dict)
+
+
+class CallRow(Struct, frozen=True):
+    """A call. state: ``requested | granted | started | ended``; `outcome` once its result is in the log."""
+
+    session: str
+    run_id: str
+    call_id: str
+    tool: str
+    arguments: JsonObject
+    state: str
+    isolation: str = "thread"
+    outcome: str | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+
+
+class ProcessRow(Struct, frozen=True):
+    """A process tree. state: ``granted | ended``: granted is on record before it is spawned."""
+
+    session: str
+    run_id: str
+    call_id: str
+    process_id: str
+    name: str
+    state: str
+
+
+class WaitingRow(Struct, frozen=True):
+    """A message that waits: `place` orders the queue, `run_id` is the turn it waits for, steering or not."""
+
+    session: str
+    message: NewMessage
+    place: int
+    run_id: str
+    steering: bool
+    accepted_at: float
+
+
+class RequestRow(Struct, frozen=True):
+    """A request's id, the digest of its content, and its answer as tagged JSON; `at` is epoch seconds, UTC."""
+
+    session: str
+    request_id: str
+    digest: bytes
+    answer: bytes
+    at: float
+
+
+class Batch(Struct, frozen=True):
+    """What one step of a session decided, written in one transaction.
+
+    `number` counts a session's batches from 1 within one incarnation; `incarnation` tells incarnations
+    apart, so that a retry of the same batch is known. Rows are upserts by their id; `unwaiting` are ids
+    of messages that wait no longer.
+    """
+
+    session: str
+    incarnation: str
+    number: int
+    events: tuple[Event, ...] = ()
+    row: SessionRow | None = None
+    runs: tuple[RunInfo, ...] = ()
+    calls: tuple[CallRow, ...] = ()
+    processes: tuple[ProcessRow, ...] = ()
+    receipts: tuple[Receipt, ...] = ()
+    waiting: tuple[WaitingRow, ...] = ()
+    unwaiting: tuple[str, ...] = ()
+    requests: tuple[RequestRow, ...] = ()
+
+
+class Snapshot(Struct, frozen=True):
+    """What the store holds of a session, for an actor that takes it up.
+
+    `runs` are those that are not settled (queued ones too), with their `calls` and their `processes` not yet
+    ended; `said` are ids of runs among them that have text or a call on record. `fates` says what became of
+    each message that does not wait: ``input | returned``. `requests` in order of age, oldest first. `over`:
+    the receipt id of every settled run.
+    """
+
+    session: str
+    row: SessionRow | None
+    thread: Thread
+    runs: tuple[RunInfo, ...] = ()
+    calls: tuple[CallRow, ...] = ()
+    processes: tuple[ProcessRow, ...] = ()
+    waiting: tuple[WaitingRow, ...] = ()
+    requests: tuple[RequestRow, ...] = ()
+    said: frozenset[str] = frozenset()
+    fates: dict[str, str] = field(default_factory=dict)
+    over: dict[str, str] = field(default_factory=dict)
+
+
+class Store(Protocol):
+    """The log and the rows. Both calls return at once; what comes of them is told to `owner`."""
+
+    def commit(self, batch: Batch, owner: ActorRef[Any]) -> None:
+        """Write a batch; tell Committed when it is durable, or CommitFailed.
+
+        Batches of an incarnation commit in order of their number. After one that failed, every later one
+        of that incarnation fails too, until a new incarnation starts at 1.
+        """
+
+    def load(self, session: str, owner: ActorRef[Any]) -> None:
+        """Read a session after all that was committed before; tell Loaded or LoadFailed."""
+
+
+class Publisher(Protocol):
+    """Where committed events go for subscribers. Never blocks: subscribers pull."""
+
+    def publish(self, session: str, events: Sequence[Event]) -> None:
+        """Make committed events known, in sequence order."""
+
+    def ephemeral(self, event: Event) -> None:
+        """Show an event that is not stored to those who asked for such; it may be dropped."""
+
+
+class Settings(Struct, frozen=True):
+    """Policy as data: graces and deadlines in seconds, limits in items or bytes."""
+
+    agent: str = "shell"
+    grace_s: float = 2.0
+    kill_s: float = 5.0
+    run_deadline_s: float | None = None
+    call_deadline_s: float | None = None
+    queue_max: int = 1000
+    message_max_bytes: int = 1_048_576
+    barrier: Literal["forced", "strict"] = "forced"
+    credit_events: int = 256
+    credit_bytes: int = 1_048_576
+    content_max_bytes: int = 1_048_576
+    calls_open_max: int = 64
+    processes_max: int = 64
+    requests_kept: int = 10_000
+    requests_kept_s: float = 7 * 86_400.0
+    attempts_max: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Everything an actor is given: the ports, the settings, and who runs it."""
+
+    clock: Clock
+    ids: Ids
+    executor: Executor
+    processes: Processes
+    store: Store
+    publisher: Publisher
+    dispatcher: Dispatcher
+    dead_letters: DeadLetters
+    settings: Settings
+
+
+__all__ = [
+    "Batch",
+    "CallRow",
+    "Clock",
+    "Executor",
+    "Ids",
+    "Isolation",
+    "Json",
+    "Ports",
+    "ProcessRow",
+    "Processes",
+    "Provenance",
+    "Publisher",
+    "RequestRow",
+    "SessionRow",
+    "Settings",
+    "Snapshot",
+    "SpawnSpec",
+    "Store",
+    "Timer",
+    "WaitingRow",
+]

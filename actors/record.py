@@ -1,0 +1,272 @@
+"""What a session knows of one run: its calls with their cells, its parts, and the receipt they add up to.
+
+A *part* is what may still be running: the agent's execution, a call's execution, a process tree. A part is
+on record before it can begin (a permit makes it), and it ends once, by the word of the one that can prove
+it: the executor for executions, the warden for processes. So a receipt never claims more than was seen, and
+the death of an actor ends no part.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from actors.cancel import CancelToken, Cell
+from actors.credit import Credit
+from actors.messages import ProcessEnded, ToolResult
+from actors.model import (
+    TERMINAL,
+    Address,
+    How,
+    Mode,
+    Outcome,
+    Provenance,
+    Receipt,
+    Row,
+    RunInfo,
+    RunStatus,
+    Signalled,
+    transition,
+)
+from actors.ports import CallRow, ProcessRow
+
+AGENT = "agent"
+OUTPUT_KEPT_CHARS = 4096
+PARTS_KEPT_MAX = 1000
+
+
+@dataclass(slots=True)
+class Part:
+    """Something of a run that may still be running. `holds`: the barrier waits for its end."""
+
+    id: str
+    kind: str
+    name: str
+    parent: str | None
+    holds: bool
+    started_at: float | None = None
+    ended_at: float | None = None
+    how: How | None = None
+    status: int | None = None
+    pid: int | None = None
+    reaped: int = 0
+    signals: tuple[Signalled, ...] = ()
+    rows: tuple[Row, ...] = ()
+    note: str = ""
+    lost: bool = False
+
+    @property
+    def ended(self) -> bool:
+        """True once its end is known for sure."""
+        return self.ended_at is not None
+
+    def end(self, how: How, at: float, note: str = "") -> None:
+        """Note its end."""
+        self.how, self.ended_at = how, at
+        self.note = note or self.note
+
+    def as_row(self, below: tuple[Row, ...]) -> Row:
+        """Show it in a receipt, with the parts below it."""
+        return Row(
+            kind=self.kind,
+            name=self.name,
+            started_at=self.started_at,
+            ended_at=self.ended_at,
+            how=self.how,
+            status=self.status,
+            signals=self.signals,
+            pid=self.pid,
+            note=self.note,
+            reaped=self.reaped,
+            rows=self.rows + below,
+        )
+
+
+@dataclass(slots=True)
+class CallRecord:
+    """One call: its row, its cell once it is granted, and the tail of its output for the model."""
+
+    row: CallRow
+    problem: str | None = None
+    cell: Cell[ToolResult] | None = None
+    token: CancelToken | None = None
+    output: str = ""
+
+    @property
+    def open(self) -> bool:
+        """True until its result is in the log."""
+        return self.row.state != "ended"
+
+    @property
+    def waits(self) -> bool:
+        """True while it waits for the barrier."""
+        return self.row.state == "requested"
+
+
+@dataclass(slots=True)
+class ProcessRecord:
+    """One process tree: its row, and the cell of its spawn."""
+
+    row: ProcessRow
+    cell: Cell[None] | None
+
+
+@dataclass(slots=True)
+class RunRecord:
+    """One run in its session's memory, until nothing of it can be heard any more."""
+
+    info: RunInfo
+    token: CancelToken
+    credit: Credit
+    calls: dict[str, CallRecord] = field(default_factory=dict)
+    processes: dict[str, ProcessRecord] = field(default_factory=dict)
+    parts: dict[str, Part] = field(default_factory=dict)
+    refused: Counter[str] = field(default_factory=Counter)
+    said: bool = False
+    called: bool = False
+    effects: bool = False
+    omitted: int = 0
+    reaped: int = 0
+    mode: Mode = Mode.GRACEFUL
+    fenced_at: float = 0.0
+    stage: int = 0
+    adoptions: int = 0
+    forced: bool = False
+    waiting: tuple[str, ...] = ()
+    withdrawn: tuple[str, ...] = ()
+    receipt: Receipt | None = None
+
+    @property
+    def id(self) -> str:
+        """The run's id."""
+        return self.info.run_id
+
+    @property
+    def status(self) -> RunStatus:
+        """The run's status."""
+        return self.info.status
+
+    @property
+    def open(self) -> bool:
+        """True while what it says is accepted."""
+        return self.info.status is RunStatus.IN_PROGRESS
+
+    @property
+    def terminal(self) -> bool:
+        """True once it reached its one terminal status."""
+        return self.info.status in TERMINAL
+
+    @property
+    def address(self) -> Address:
+        """The address of what the agent itself says."""
+        assert self.info.generation is not None, "a run that started has a generation"
+        return Address(self.info.session, self.info.generation, self.id)
+
+    def move(self, status: RunStatus) -> None:
+        """Move its status, by the one table."""
+        self.info = msgspec.structs.replace(self.info, status=transition(self.info.status, status))
+
+    def open_calls(self) -> list[CallRecord]:
+        """The calls without a result, in the order of the requests."""
+        return [call for call in self.calls.values() if call.open]
+
+    def open_parts(self) -> list[Part]:
+        """What may still be running."""
+        return [part for part in self.parts.values() if not part.ended]
+
+    def barrier(self) -> list[Part]:
+        """What of this run the permits of a later one wait for."""
+        if self.forced:
+            return []
+        return [part for part in self.parts.values() if part.holds and not part.ended]
+
+    def end_process(self, news: ProcessEnded) -> None:
+        """Take the warden's word on a tree; an unproven one leaves the part open, as lost."""
+        part = self.parts[news.process_id]
+        part.pid = part.pid if news.pid is None else news.pid
+        part.started_at = part.started_at if news.started_at is None else news.started_at
+        part.status = part.status if news.status is None else news.status
+        part.reaped, part.signals, part.rows = news.reaped, news.signals, news.rows
+        part.note = news.note or part.note
+        if news.proven:
+            part.end(news.how, news.at)
+        else:
+            part.lost = True
+
+    def trim(self) -> None:
+        """Forget the oldest parts that ended, beyond a bound: a run may make calls without end (law L14)."""
+        excess = len(self.parts) - PARTS_KEPT_MAX
+        if excess <= 0:
+            return
+        busy = {part.parent for part in self.parts.values() if not part.ended}
+        for part in list(self.parts.values()):
+            if excess <= 0:
+                return
+            call = self.calls.get(part.id)
+            if part.ended and part.id not in busy and part.id != AGENT and (call is None or not call.open):
+                del self.parts[part.id]
+                self.processes.pop(part.id, None)
+                if call is not None:
+                    self.effects = self.effects or call.row.outcome != Outcome.NOT_STARTED
+                    del self.calls[part.id]
+                self.reaped += part.reaped
+                self.omitted += 1
+                excess -= 1
+
+    def file_receipt(self, at: float, later: tuple[Provenance, ...]) -> Receipt:
+        """Add the parts up to a receipt; what has not ended is named abandoned in it."""
+        open_parts = self.open_parts()
+        for part in open_parts:
+            part.how = How.ABANDONED
+        self.receipt = Receipt(
+            receipt_id=self.info.receipt_id,
+            run_id=self.id,
+            generation=self.info.generation or 0,
+            provenance=self.info.provenance,
+            fenced_at=self.fenced_at,
+            ended_at=at,
+            complete=not open_parts,
+            rows=self._rows(None),
+            reaped=self.reaped + sum(part.reaped for part in self.parts.values()),
+            omitted=self.omitted,
+            refused=dict(self.refused),
+            waiting=self.waiting,
+            withdrawn=self.withdrawn,
+            later=later,
+        )
+        return self.receipt
+
+    def _rows(self, parent: str | None) -> tuple[Row, ...]:
+        known = self.parts.keys()
+        return tuple(
+            part.as_row(self._rows(part.id))
+            for part in self.parts.values()
+            if (part.parent if part.parent in known else None) == parent
+        )
+
+
+def restored(
+    info: RunInfo, token: CancelToken, credit: Credit, calls: Iterable[CallRow], processes: Iterable[ProcessRow]
+) -> RunRecord:
+    """Make the record of a run that another incarnation left, with every part that may still be running."""
+    record = RunRecord(info=info, token=token, credit=credit)
+    if info.started_at is not None:
+        agent = Part(AGENT, AGENT, info.agent, None, holds=False, started_at=info.started_at)
+        record.parts[AGENT] = agent
+        if info.status is RunStatus.COMPLETED and info.ended_at is not None:
+            agent.end(How.RETURNED, info.ended_at)
+    for row in calls:
+        record.calls[row.call_id] = CallRecord(row)
+        record.called = True
+        if row.state in ("granted", "started") or (row.state == "ended" and row.ended_at is None):
+            record.parts[row.call_id] = Part(
+                row.call_id, "call", row.tool, None, holds=row.isolation != "task", started_at=row.started_at
+            )
+    for process in processes:
+        record.processes[process.process_id] = ProcessRecord(process, None)
+        parent = process.call_id if process.call_id in record.parts else None
+        record.parts[process.process_id] = Part(process.process_id, "process", process.name, parent, holds=True)
+    return record

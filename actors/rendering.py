@@ -1,0 +1,147 @@
+"""Renderings of a thread as the input of a model call, for the two wire formats that providers share.
+
+Pure functions. Both formats refuse a whole request when one call lacks its result, so both renderings go
+through the same reading of the thread: a call is paired with the tool message behind it, and what has no
+partner is left out. A thread as `actors.thread` folds it has none such; one that an agent has shortened may.
+
+What is retracted is left out. Notes are said with the user's role, the only one that may speak between two
+assistant messages in both formats. Partial text stays as it was said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from actors.model import JsonObject, Message, Outcome, ToolCall
+
+OPENING: Final = "The conversation so far:"
+"""The user text put before a thread that begins with the assistant, where the user has to be first."""
+
+_INSTEAD_OF_NOTHING: Final[dict[str, str]] = {
+    Outcome.NOT_STARTED: "This call was not started.",
+    Outcome.INTERRUPTED: "This call was interrupted before it ended; it may have had effects.",
+    Outcome.FINISHED: "The call ended without output.",
+}
+
+
+class _Said:
+    """One assistant message with the results of its calls."""
+
+    __slots__ = ("calls", "text")
+
+    def __init__(self, text: str, calls: list[tuple[ToolCall, Message]]) -> None:
+        self.text = text
+        self.calls = calls
+
+
+def render_openai(messages: Sequence[Message]) -> list[JsonObject]:
+    """Return the thread in the format of OpenAI's chat completions.
+
+    Consecutive user texts are one message, a blank line between them. Texts that are blank are left out.
+    """
+    rendered: list[JsonObject] = []
+    for turn in _turns(messages):
+        if isinstance(turn, str):
+            rendered.append({"role": "user", "content": turn})
+            continue
+        said: JsonObject = {"role": "assistant", "content": turn.text or None}
+        if turn.calls:
+            said["tool_calls"] = [
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {
+                        "name": call.name,
+                        "arguments": msgspec.json.encode(call.arguments).decode(),
+                    },
+                }
+                for call, _ in turn.calls
+            ]
+        rendered.append(said)
+        rendered.extend(
+            {"role": "tool", "tool_call_id": call.id, "content": _content(result)} for call, result in turn.calls
+        )
+    return rendered
+
+
+def render_anthropic(messages: Sequence[Message]) -> list[JsonObject]:
+    """Return the thread in the format of Anthropic's messages.
+
+    User and assistant alternate, the user first: a thread that begins with the assistant gets `OPENING`
+    before it. All results of an assistant message stand in the user message behind it, in the order of the
+    calls, and the user's text after them. Texts that are blank are left out; the end of the last assistant
+    message loses its trailing white space, which the provider refuses.
+    """
+    rendered: list[JsonObject] = []
+
+    def blocks(role: str) -> list[JsonObject]:
+        if not rendered and role == "assistant":
+            rendered.append({"role": "user", "content": [{"type": "text", "text": OPENING}]})
+        if not rendered or rendered[-1]["role"] != role:
+            rendered.append({"role": role, "content": []})
+        content: list[JsonObject] = rendered[-1]["content"]
+        return content
+
+    for turn in _turns(messages):
+        if isinstance(turn, str):
+            blocks("user").append({"type": "text", "text": turn})
+            continue
+        content = blocks("assistant")
+        if turn.text:
+            content.append({"type": "text", "text": turn.text})
+        content.extend(
+            {"type": "tool_use", "id": call.id, "name": call.name, "input": call.arguments} for call, _ in turn.calls
+        )
+        for call, result in turn.calls:
+            block: JsonObject = {
+                "type": "tool_result",
+                "tool_use_id": call.id,
+                "content": _content(result),
+            }
+            if result.is_error or result.outcome != Outcome.FINISHED:
+                block["is_error"] = True
+            blocks("user").append(block)
+    if rendered and rendered[-1]["role"] == "assistant":
+        last = rendered[-1]["content"][-1]
+        if last["type"] == "text":
+            last["text"] = last["text"].rstrip()
+    return rendered
+
+
+def _turns(messages: Sequence[Message]) -> list[str | _Said]:
+    """Read a thread as user texts, no two in a row, and assistant messages with paired results."""
+    shown = [message for message in messages if message.status != "retracted"]
+    turns: list[str | _Said] = []
+    for place, message in enumerate(shown):
+        if message.role == "assistant":
+            results = _results_behind(shown, place)
+            calls = [(call, results[call.id]) for call in message.tool_calls if call.id in results]
+            text = message.content if message.content.strip() else ""
+            if text or calls:
+                turns.append(_Said(text, calls))
+        elif message.role in ("user", "note") and message.content.strip():
+            if turns and isinstance(turns[-1], str):
+                turns[-1] = f"{turns[-1]}\n\n{message.content}"
+            else:
+                turns.append(message.content)
+    return turns
+
+
+def _results_behind(messages: Sequence[Message], place: int) -> dict[str, Message]:
+    results: dict[str, Message] = {}
+    for behind in range(place + 1, len(messages)):
+        message = messages[behind]
+        if message.role != "tool":
+            break
+        if message.tool_call_id is not None:
+            results.setdefault(message.tool_call_id, message)
+    return results
+
+
+def _content(result: Message) -> str:
+    if result.content.strip():
+        return result.content
+    return _INSTEAD_OF_NOTHING[result.outcome or Outcome.FINISHED]

@@ -1,0 +1,77 @@
+"""The book of requests: the same id twice has one effect and the same answer (law L10)."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+import msgspec
+
+from actors.errors import RequestReused, RequestTooOld
+from actors.messages import OutsideRequest, Reply, digest, request_time
+from actors.ports import RequestRow
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Reply).decode
+
+
+class RequestBook:
+    """What a session has answered, oldest first; bounded by number and by age.
+
+    Args:
+        session: whose book it is.
+        kept: how many ids are remembered.
+        kept_s: for how many seconds an id is remembered.
+    """
+
+    def __init__(self, session: str, kept: int, kept_s: float) -> None:
+        self._session = session
+        self._kept = kept
+        self._kept_s = kept_s
+        self._rows: OrderedDict[str, RequestRow] = OrderedDict()
+        self._forgotten_to = 0.0
+
+    def restore(self, rows: Iterable[RequestRow]) -> None:
+        """Take up what the store holds, oldest first."""
+        for row in rows:
+            self._rows[row.request_id] = row
+
+    def known(self, request: OutsideRequest, at: float) -> Reply | None:
+        """Return the answer that `request` had, or None if it is new.
+
+        Raises:
+            RequestReused: the id came before with other content.
+            RequestTooOld: the id is older than what the book remembers, so it may have come before.
+        """
+        row = self._rows.get(request.id)
+        if row is not None:
+            if row.digest != digest(request):
+                raise RequestReused(
+                    "this request id came before with other content",
+                    expected="the same object for a retry, a fresh id for a new request",
+                    got=f"{type(request).__name__} {request.id}",
+                    remedy="construct a new request; it makes its own id",
+                )
+            answer: Reply = _decode(row.answer)
+            return answer
+        made_at = request_time(request.id)
+        if made_at is not None and (made_at < at - self._kept_s or made_at <= self._forgotten_to):
+            raise RequestTooOld(
+                "this request id is older than the answers that are kept",
+                expected=f"an id made in the last {self._kept_s / 86_400:g} days and {self._kept} requests",
+                got=request.id,
+                remedy="look at the thread whether it was handled; if not, construct it anew",
+            )
+        return None
+
+    def answered(self, request: OutsideRequest, answer: Reply, at: float) -> RequestRow:
+        """Remember an answer and return its row, to be written with the effect in one batch."""
+        row = RequestRow(self._session, request.id, digest(request), _encode(answer), at)
+        self._rows[request.id] = row
+        while self._rows:
+            oldest = next(iter(self._rows.values()))
+            if len(self._rows) <= self._kept and oldest.at >= at - self._kept_s:
+                break
+            self._rows.popitem(last=False)
+            self._forgotten_to = max(self._forgotten_to, request_time(oldest.request_id) or 0.0)
+        return row

@@ -1,0 +1,435 @@
+"""RunActor: one per run; it owns the agent's execution, its calls, and its deadline.
+
+It routes: what the agent asks goes up to the session, what the session permits goes down to the calls, what
+ends comes back up. It decides nothing about the protocol. It knows at all times which executions and which process
+trees of its run may be alive, so that it can take over what a failed call left; with `adopting` it is
+started for just that, by a session whose earlier run actor failed or that comes back after a crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from loguru import logger
+from pykka import ActorDeadError, ActorRef
+
+from actors import notes
+from actors.agent import AsyncTurn, Turn, TurnCore
+from actors.base import Actor
+from actors.cancel import CancelToken, CellState
+from actors.credit import Credit
+from actors.messages import (
+    CallEnded,
+    CallExpired,
+    CallRequested,
+    CallStarted,
+    Down,
+    ExecutionEnded,
+    Halt,
+    Permit,
+    PermitRefused,
+    PermitWaiting,
+    ProcessEnded,
+    ProcessExited,
+    ProcessOutput,
+    ProcessReport,
+    ProcessStarted,
+    RecancelExecution,
+    RunDeadline,
+    RunExpired,
+    RunFinished,
+    Said,
+    SpawnPermit,
+    SpawnRefused,
+    SpawnRequested,
+    Steered,
+    SteeringRequested,
+    ToolResult,
+)
+from actors.model import Address, How, Message, Outcome, Provenance
+from actors.pending import settle
+from actors.plugins import Plugins, is_async
+from actors.ports import Ports
+from actors.ports import Timer as PortTimer
+from actors.thread import Thread
+from actors.tool import ToolActor
+
+GONE = "what ran it is gone"
+
+
+@dataclass(frozen=True, slots=True)
+class Adopting:
+    """What an earlier actor of a run left: executions and process trees that may be alive, and the halt."""
+
+    agent: bool
+    calls: tuple[str, ...]
+    processes: tuple[tuple[str, str], ...]
+    halt: Halt
+
+
+@dataclass(frozen=True, slots=True)
+class RunStart:
+    """What a run begins with; `agent` is its function."""
+
+    agent: Callable[..., Any]
+    agent_name: str
+    token: CancelToken
+    credit: Credit
+    thread: Thread
+    inputs: tuple[str, ...]
+    deadline_s: float | None
+
+
+class RunActor(Actor):
+    """The actor of one run.
+
+    Args:
+        ports: what it needs from outside.
+        plugins: the tools.
+        address: of the run.
+        start: what it begins with; None when it adopts.
+        adopting: what it takes over; None when it begins.
+        key: what the session calls it.
+    """
+
+    def __init__(
+        self,
+        ports: Ports,
+        plugins: Plugins,
+        address: Address,
+        start: RunStart | None,
+        adopting: Adopting | None,
+        *,
+        key: str,
+        parent: ActorRef[Any],
+        dispatcher: Any,
+    ) -> None:
+        super().__init__(dispatcher=dispatcher, parent=parent, key=key)
+        assert (start is None) != (adopting is None), "a run actor begins a run or adopts one"
+        self._ports = ports
+        self._plugins = plugins
+        self._address = address
+        self._start = start
+        self._adopting = adopting
+        self._agent_running = False
+        self._permits: dict[str, Permit] = {}
+        self._arguments: dict[str, tuple[str, dict[str, Any]]] = {}
+        self._replies: dict[str, Future[ToolResult]] = {}
+        self._steering: dict[int, Future[tuple[Message, ...]]] = {}
+        self._executions: set[str] = set()
+        self._processes: dict[str, str] = {}
+        self._waiting: set[str] = set()
+        self._halted: Halt | None = None
+        self._deadline_left_s: float | None = None
+        self._deadline_since: float = 0.0
+        self._deadline_stage = 0
+        self._timer: PortTimer | None = None
+
+    def on_start(self) -> None:
+        """Start the agent; or take over."""
+        if self._start is not None:
+            self._begin(self._start)
+        elif self._adopting is not None:
+            self._adopt(self._adopting)
+
+    def on_receive(self, message: Any) -> None:  # noqa: C901, PLR0912  # one branch a message, each a call
+        """Handle one message."""
+        match message:
+            case Said():
+                self._up(message)
+            case CallRequested():
+                self._call_requested(message)
+            case CallStarted():
+                self._up(message)
+            case CallEnded():
+                self._call_ended(message)
+            case CallExpired():
+                self._call_expired(message)
+            case SpawnRequested():
+                self._processes[message.process_id] = message.address.call or ""
+                self._up(message)
+            case ProcessReport():
+                self._process_report(message)
+            case ProcessStarted() | ProcessOutput() | ProcessExited() | ProcessEnded():
+                # From the port itself: a tree that was taken over.
+                call = self._processes.get(message.process_id)
+                address = self._address.of_call(call) if call else self._address
+                self._process_report(ProcessReport(address, message.process_id, message))
+            case SteeringRequested():
+                self._steering_requested(message)
+            case ExecutionEnded():
+                self._execution_ended(message)
+            case Permit():
+                self._permit(message)
+            case PermitWaiting():
+                self._permit_waits(message)
+            case PermitRefused():
+                self._permit_refused(message)
+            case SpawnPermit() | SpawnRefused():
+                self._spawn_decided(message)
+            case Steered():
+                reply = self._steering.pop(message.request_id, None)
+                if reply is not None:
+                    settle(reply, message.messages)
+            case Halt():
+                self._halt(message)
+            case RunDeadline():
+                self._deadline(message)
+            case RecancelExecution():
+                self._cancel_executions()
+            case Down():
+                self._child_down(message)
+            case _:
+                logger.warning("{} does not know {!r:.200}", self, message)
+
+    # ── The agent ─────────────────────────────────────────────────────────────────────────────────
+
+    def _begin(self, start: RunStart) -> None:
+        core = TurnCore(
+            self.actor_ref.tell,
+            self._address,
+            start.token,
+            start.credit,
+            start.thread,
+            start.inputs,
+            lambda: self._ports.ids.new("call"),
+        )
+        agent = start.agent
+        self._agent_running = True
+        if is_async(agent):
+            turn = AsyncTurn(core)
+            self._ports.executor.start(
+                self._address.run, f"agent {start.agent_name}", "task", lambda: agent(turn), self.actor_ref
+            )
+        else:
+            plain = Turn(core)
+            self._ports.executor.start(
+                self._address.run, f"agent {start.agent_name}", "thread", lambda: agent(plain), self.actor_ref
+            )
+        self._deadline_left_s = start.deadline_s
+        self._arm_deadline()
+
+    def _execution_ended(self, ended: ExecutionEnded) -> None:
+        if ended.key == self._address.run:
+            self._agent_running = False
+            self._disarm_deadline()
+            self._up(RunFinished(self._address, ended.how, ended.at, ended.value, ended.error))
+        elif ended.key in self._executions:
+            # Of a call that was taken over from an actor that failed.
+            self._executions.discard(ended.key)
+            self._up(CallEnded(self._address.of_call(ended.key), ended.how, ended.at, None))
+        self._stop_if_done()
+
+    def _arm_deadline(self) -> None:
+        if self._deadline_left_s is None or self._timer is not None or self._waiting or self._halted:
+            return
+        clock = self._ports.clock
+        self._deadline_stage += 1
+        self._deadline_since = clock.monotonic()
+        self._timer = clock.call_later(self._deadline_left_s, self.actor_ref, RunDeadline(self._deadline_stage))
+
+    def _disarm_deadline(self) -> None:
+        """Let the deadline stand still: what is left of it is kept."""
+        if self._timer is None or self._deadline_left_s is None:
+            return
+        self._timer.cancel()
+        self._timer = None
+        self._deadline_stage += 1
+        self._deadline_left_s -= self._ports.clock.monotonic() - self._deadline_since
+        self._deadline_left_s = max(self._deadline_left_s, 0.0)
+
+    def _deadline(self, deadline: RunDeadline) -> None:
+        if deadline.stage != self._deadline_stage or not self._agent_running or self._start is None:
+            return
+        self._timer = None
+        reason = f"the run took longer than {self._start.deadline_s:g} s"
+        provenance = Provenance(source="run.deadline", reason=reason, initiated_at=self._ports.clock.wall())
+        self._up(RunExpired(self._address, provenance))
+
+    # ── Calls ─────────────────────────────────────────────────────────────────────────────────────
+
+    def _call_requested(self, request: CallRequested) -> None:
+        call_id = request.address.call
+        assert call_id is not None, "a call is requested under its own address"
+        if request.reply is not None:
+            self._replies[call_id] = request.reply
+        tool = self._plugins.tools.get(request.tool)
+        if tool is None:
+            known = ", ".join(sorted(self._plugins.tools)) or "none"
+            problem: str | None = f"there is no tool {request.tool!r}; there is: {known}"
+        else:
+            problem = tool.check(request.arguments)
+        self._arguments[call_id] = (request.tool, request.arguments)
+        self._up(CallRequested(request.address, request.tool, request.arguments, problem=problem))
+
+    def _permit(self, permit: Permit) -> None:
+        self._no_longer_waits(permit.call_id)
+        name, arguments = self._arguments.pop(permit.call_id)
+        tool = self._plugins.tools[name]
+        deadline_s = tool.deadline_s or permit.deadline_s
+        permit = Permit(permit.call_id, permit.cell, permit.token, deadline_s)
+        self._permits[permit.call_id] = permit
+        self._executions.add(permit.call_id)
+        address = self._address.of_call(permit.call_id)
+        ref = self.start_child(ToolActor, self._ports, tool, arguments, permit, address, key=permit.call_id)
+        if self._halted is not None:
+            # Born stopped: its cell is shut, and it hears so.
+            _tell(ref, self._halted)
+
+    def _permit_waits(self, waits: PermitWaiting) -> None:
+        self._waiting.add(waits.call_id)
+        self._disarm_deadline()
+
+    def _no_longer_waits(self, call_id: str) -> None:
+        self._waiting.discard(call_id)
+        if not self._waiting:
+            self._arm_deadline()
+
+    def _permit_refused(self, refused: PermitRefused) -> None:
+        self._no_longer_waits(refused.call_id)
+        self._arguments.pop(refused.call_id, None)
+        self._answer(refused.call_id, refused.result)
+
+    def _call_ended(self, ended: CallEnded) -> None:
+        call_id = ended.address.call or ""
+        self._executions.discard(call_id)
+        if ended.result is not None:
+            self._answer(call_id, ended.result)
+        elif self._halted is None:
+            text = f"Interrupted: {ended.note or 'the call ended without a result'}."
+            self._answer(call_id, ToolResult(Outcome.INTERRUPTED, text, is_error=True))
+        self._up(ended)
+        self._stop_if_done()
+
+    def _call_expired(self, expired: CallExpired) -> None:
+        state = CellState.CLOSED if expired.started else CellState.VOID
+        self._answer(expired.address.call or "", notes.closed_result(state, None, expired.provenance, ""))
+        self._up(expired)
+
+    def _answer(self, call_id: str, result: ToolResult) -> None:
+        reply = self._replies.pop(call_id, None)
+        if reply is not None:
+            settle(reply, result)
+
+    def _steering_requested(self, request: SteeringRequested) -> None:
+        if request.reply is not None:
+            self._steering[request.request_id] = request.reply
+        self._up(SteeringRequested(request.address, request.request_id))
+
+    # ── Processes ─────────────────────────────────────────────────────────────────────────────────
+
+    def _spawn_decided(self, decided: SpawnPermit | SpawnRefused) -> None:
+        if isinstance(decided, SpawnRefused):
+            self._processes.pop(decided.process_id, None)
+        child = self.children.get(decided.call_id)
+        if child is not None:
+            _tell(child, decided)
+        elif isinstance(decided, SpawnPermit):
+            # Its call's actor failed: nothing will be spawned, and the session hears that.
+            decided.cell.close()
+            news = ProcessEnded(decided.process_id, How.NOT_STARTED, proven=True, at=self._ports.clock.wall())
+            address = self._address.of_call(decided.call_id)
+            self._process_report(ProcessReport(address, decided.process_id, news))
+
+    def _process_report(self, report: ProcessReport) -> None:
+        if isinstance(report.news, ProcessEnded):
+            self._processes.pop(report.process_id, None)
+        self._up(report)
+        self._stop_if_done()
+
+    # ── Halting and taking over ───────────────────────────────────────────────────────────────────
+
+    def _halt(self, halt: Halt) -> None:
+        """End everything; may come again with less grace."""
+        self._halted = halt
+        self._disarm_deadline()
+        # Children first: a process has its signal before the agent's own clean-up begins.
+        for child in self.children.values():
+            _tell(child, halt)
+        for process_id, call in self._processes.items():
+            if call not in self.children:
+                self._ports.processes.kill(process_id, halt.grace_s)
+        self._cancel_executions()
+        self._ports.clock.call_later(halt.grace_s, self.actor_ref, RecancelExecution())
+        self._stop_if_done()
+
+    def _cancel_executions(self) -> None:
+        if self._agent_running:
+            self._ports.executor.cancel(self._address.run)
+        for call_id in self._executions:
+            if call_id not in self.children:
+                self._ports.executor.cancel(call_id)
+
+    def _child_down(self, down: Down) -> None:
+        """A call's actor is gone; take over what it may have left, and end it."""
+        call_id = down.key
+        at = self._ports.clock.wall()
+        permit = self._permits.pop(call_id, None)
+        if call_id in self._executions and permit is not None:
+            state, _ = permit.cell.close()
+            reason = f"the call's actor is gone: {down.failure or 'it was stopped'}"
+            provenance = Provenance(source="actor.failure", reason=reason, initiated_at=at)
+            permit.token.cancel(provenance)
+            address = self._address.of_call(call_id)
+            expired = CallExpired(address, at, provenance, started=state is not CellState.VOID)
+            self._call_expired(expired)
+            if self._ports.executor.adopt(call_id, self.actor_ref):
+                self._ports.executor.cancel(call_id)
+            else:
+                self._executions.discard(call_id)
+                self._up(CallEnded(address, How.NOT_STARTED if state is CellState.VOID else How.RAISED, at, None))
+        for process_id, call in list(self._processes.items()):
+            if call == call_id:
+                self._take_tree(process_id, self._ports.settings.grace_s)
+        self._stop_if_done()
+
+    def _take_tree(self, process_id: str, grace_s: float) -> None:
+        self._ports.processes.adopt(process_id, self.actor_ref)
+        self._ports.processes.kill(process_id, grace_s)
+
+    def _adopt(self, adopting: Adopting) -> None:
+        """Take over what an earlier actor of this run left. What the ports do not know of has ended."""
+        at = self._ports.clock.wall()
+        self._halted = adopting.halt
+        executor = self._ports.executor
+        if adopting.agent:
+            if executor.adopt(self._address.run, self.actor_ref):
+                self._agent_running = True
+            else:
+                self._up(RunFinished(self._address, How.SIGKILL, at, error=GONE))
+        for call_id in adopting.calls:
+            if executor.adopt(call_id, self.actor_ref):
+                self._executions.add(call_id)
+            else:
+                self._up(CallEnded(self._address.of_call(call_id), How.SIGKILL, at, None, note=GONE))
+        for process_id, call_id in adopting.processes:
+            self._processes[process_id] = call_id
+            self._take_tree(process_id, adopting.halt.grace_s)
+        self._halt(adopting.halt)
+
+    # ── Ends ──────────────────────────────────────────────────────────────────────────────────────
+
+    def _stop_if_done(self) -> None:
+        if self._agent_running or self.children or self._executions or self._processes:
+            return
+        self.stop()
+
+    def on_stop(self) -> None:
+        """Stopped by a hand that is not its session's: end what it took over itself; its calls end theirs."""
+        for process_id, call in self._processes.items():
+            if call not in self.children:
+                self._ports.processes.kill(process_id, self._ports.settings.grace_s)
+
+    def _up(self, report: object) -> None:
+        assert self.parent is not None, "a run actor has a parent"
+        self.parent.tell(report)
+
+
+def _tell(ref: ActorRef[Any], message: object) -> None:
+    try:
+        ref.tell(message)
+    except ActorDeadError:
+        logger.debug("{} is gone, {} is not needed there", ref, type(message).__name__)

@@ -1,0 +1,589 @@
+"""SessionActor: one per live session; it carries out what `actors.protocol` decides.
+
+Theory of operation. Each message is decided by the protocol in memory; what the step takes away (halts,
+refusals) is done at once, its records go to the store as one batch, and what it starts, permits, answers or
+publishes is done when `Committed` comes back. Batches are pipelined: the next may be decided and sent before the
+last is durable, and `Committed` is cumulative.
+
+Phases. *Loading*: the session reads itself from the store; requests wait. *Serving*. *Failed*: the store does not
+take writes. The fence is shut in memory and children are halted; a Stop is answered (`durable=False`) and kept,
+anything else is refused. When the store can be read again the session takes itself up as after a restart, with
+`store.failure` as the cause, and handles the kept Stops again, under their own ids.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final
+
+import msgspec
+from loguru import logger
+from pykka import ActorDeadError, ActorRef
+from pykka._envelope import Envelope
+
+from actors.base import Actor
+from actors.errors import CountermandError, StoreUnavailable
+from actors.future import ReplyFuture
+from actors.messages import (
+    Accepted,
+    Answer,
+    CallEnded,
+    CallExpired,
+    CallRequested,
+    CallStarted,
+    CommitFailed,
+    Committed,
+    Down,
+    Drain,
+    Halt,
+    Inspect,
+    Interrupt,
+    KillDeadline,
+    Loaded,
+    LoadFailed,
+    NewMessage,
+    OutsideRequest,
+    Permit,
+    PermitRefused,
+    PermitWaiting,
+    ProcessReport,
+    Quiet,
+    Request,
+    Resume,
+    Route,
+    RunExpired,
+    RunFinished,
+    Said,
+    SpawnRefused,
+    SpawnRequested,
+    Steered,
+    SteeringRequested,
+    Stop,
+    Stopped,
+    TryStore,
+    Withdraw,
+)
+from actors.model import Event, Mode, Provenance, SessionStatus
+from actors.plugins import Plugins
+from actors.ports import Batch, Ports
+from actors.protocol import Protocol
+from actors.record import AGENT, RunRecord
+from actors.run import Adopting, RunActor, RunStart
+from actors.step import (
+    AdoptRun,
+    AnswerRequest,
+    DeadLetter,
+    ForgetPart,
+    GivePermit,
+    GiveSpawn,
+    GiveSteering,
+    HaltRun,
+    Later,
+    MakeWait,
+    NothingToSteer,
+    Now,
+    RefuseCall,
+    RefuseSpawn,
+    ReturnCredit,
+    ShowEphemeral,
+    StartRun,
+)
+
+STASH_MAX: Final = 10_000
+STOPS_KEPT_MAX: Final = 100
+RETRY_FIRST_S: Final = 0.1
+RETRY_MAX_S: Final = 5.0
+
+
+class Phase(enum.Enum):
+    """What a session can do now; see the head of this file."""
+
+    LOADING = "loading"
+    SERVING = "serving"
+    FAILED = "failed"
+
+
+@dataclass(slots=True)
+class Sent:
+    """A batch that was sent and is not known to be durable."""
+
+    number: int
+    events: tuple[Event, ...]
+    later: list[Later]
+
+
+class SessionActor(Actor):
+    """The actor of one session.
+
+    Args:
+        ports: what it needs from outside.
+        plugins: agents and tools.
+        session: the session's id.
+        cause: why the incarnation before this one ended, where it did not end by itself.
+        quarantined: take Stop and nothing else.
+    """
+
+    def __init__(
+        self,
+        ports: Ports,
+        plugins: Plugins,
+        session: str,
+        cause: Provenance | None = None,
+        *,
+        quarantined: bool = False,
+        key: str = "",
+        parent: ActorRef[Any] | None = None,
+        dispatcher: Any = None,
+    ) -> None:
+        super().__init__(dispatcher=dispatcher or ports.dispatcher, parent=parent, key=key or session)
+        self._ports = ports
+        self._plugins = plugins
+        self._session = session
+        self._cause = cause
+        self._quarantined = quarantined
+        self._phase = Phase.LOADING
+        self._protocol = self._fresh_protocol()
+        self._incarnation = ""
+        self._number = 0
+        self._sent: deque[Sent] = deque()
+        self._stash: deque[tuple[Any, ReplyFuture[Any] | None]] = deque()
+        self._runners: dict[str, str] = {}
+        self._runner_number = 0
+        self._stops: dict[str, Stop] = {}
+        self._stopped: dict[str, Provenance] = {}
+        self._last_run: RunRecord | None = None
+        self._retry_s = RETRY_FIRST_S
+        self._draining = False
+        self._said_quiet = False
+
+    def on_start(self) -> None:
+        """Read the session from the store; requests wait until it is there."""
+        self._ports.store.load(self._session, self.actor_ref)
+
+    def on_receive(self, message: Any) -> Any:
+        """Handle one message; see the head of this file for the phases."""
+        match message:
+            case NewMessage() | Stop() | Resume() | Withdraw() | Answer():
+                self._request(message, self.take_reply())
+            case Inspect():
+                return self._status()
+            case Committed():
+                self._committed(message)
+            case CommitFailed():
+                self._commit_failed(message)
+            case Loaded():
+                self._loaded(message)
+            case LoadFailed():
+                self._load_failed(message.error)
+            case TryStore():
+                self._ports.store.load(self._session, self.actor_ref)
+            case Drain():
+                self._draining = True
+                self._protocol.drain()
+            case Interrupt():
+                self._protocol.interrupt(message.provenance)
+            case KillDeadline():
+                self._protocol.kill_deadline(message.run_id, message.stage)
+            case Down():
+                self._child_down(message)
+            case _ if self._phase is Phase.SERVING:
+                self._report(message)
+            case _:
+                # What a run reports meanwhile is heard again when its parts are taken over.
+                logger.debug("{} is {}: not taken: {!r:.200}", self, self._phase.value, message)
+        return None
+
+    def on_turn_end(self) -> None:
+        """Send what this turn decided as one batch."""
+        self._flush()
+
+    # ── Requests and reports ──────────────────────────────────────────────────────────────────────
+
+    def _request(self, request: OutsideRequest, reply: ReplyFuture[Any] | None) -> None:
+        if self._phase is Phase.LOADING:
+            if len(self._stash) < STASH_MAX:
+                self._stash.append((request, reply))
+                return
+            raise _unavailable("the session is still being read", request)
+        if self._phase is Phase.FAILED:
+            self._request_while_failed(request, reply)
+            return
+        try:
+            self._protocol.request(request, reply)
+        except CountermandError as error:
+            if reply is None:
+                logger.info(
+                    "{} refused {} {}, which nobody asked about: {}", self, type(request).__name__, request.id, error
+                )
+            else:
+                reply.try_set_exception(error)
+        # A request does not wait for the rest of the turn: its halts leave now.
+        self._flush()
+
+    def _report(self, message: Any) -> None:  # noqa: C901, PLR0912  # one branch a message, each a call
+        protocol = self._protocol
+        match message:
+            case Said():
+                protocol.said(message)
+            case CallRequested():
+                protocol.call_requested(message)
+            case CallStarted():
+                protocol.call_started(message)
+            case CallEnded():
+                protocol.call_ended(message)
+            case CallExpired():
+                protocol.call_expired(message)
+            case SpawnRequested():
+                protocol.spawn_requested(message)
+            case ProcessReport():
+                protocol.process_report(message)
+            case SteeringRequested():
+                protocol.steering_requested(message)
+            case RunFinished():
+                protocol.run_finished(message)
+            case RunExpired():
+                protocol.run_expired(message)
+            case _:
+                logger.warning("{} does not know {!r:.200}", self, message)
+
+    def _status(self) -> SessionStatus:
+        status = self._protocol.status()
+        return msgspec.structs.replace(status, state="store_failed") if self._phase is Phase.FAILED else status
+
+    # ── Batches ───────────────────────────────────────────────────────────────────────────────────
+
+    def _flush(self) -> None:
+        """Do what the step takes away, send its records, and keep what it starts until they are durable."""
+        if self._phase is not Phase.SERVING:
+            return
+        step = self._protocol.take_step()
+        for effect in step.now:
+            self._carry_out_now(effect)
+        if step.has_records:
+            self._number += 1
+            events = tuple(step.events)
+            self._sent.append(Sent(self._number, events, step.later))
+            batch = Batch(
+                session=self._session,
+                incarnation=self._incarnation,
+                number=self._number,
+                events=events,
+                row=self._protocol.row if step.row_changed else None,
+                runs=tuple(step.runs.values()),
+                calls=tuple(step.calls.values()),
+                processes=tuple(step.processes.values()),
+                receipts=tuple(step.receipts.values()),
+                waiting=tuple(step.waiting.values()),
+                unwaiting=tuple(step.unwaiting),
+                requests=tuple(step.requests),
+            )
+            self._ports.store.commit(batch, self.actor_ref)
+        elif self._sent:
+            # Nothing to write, but what it rests on may not be durable yet.
+            self._sent[-1].later.extend(step.later)
+        else:
+            self._carry_out_later(step.later)
+        self._say_quiet()
+
+    def _committed(self, committed: Committed) -> None:
+        if self._phase is not Phase.SERVING:
+            return
+        while self._sent and self._sent[0].number <= committed.number:
+            sent = self._sent.popleft()
+            if sent.events:
+                self._ports.publisher.publish(self._session, sent.events)
+            self._carry_out_later(sent.later)
+        self._say_quiet()
+
+    def _say_quiet(self) -> None:
+        if self._draining and not self._said_quiet and self._protocol.quiet and not self._sent and self.parent:
+            self._said_quiet = True
+            _tell(self.parent, Quiet(self._session))
+
+    # ── Effects ───────────────────────────────────────────────────────────────────────────────────
+
+    def _carry_out_now(self, effect: Now) -> None:
+        match effect:
+            case HaltRun():
+                self._halt_run(effect)
+            case RefuseCall():
+                self._tell_runner(effect.run_id, PermitRefused(effect.call_id, effect.result))
+            case MakeWait():
+                self._tell_runner(effect.run_id, PermitWaiting(effect.call_id))
+            case RefuseSpawn():
+                self._tell_runner(effect.run_id, SpawnRefused(effect.call_id, effect.process_id))
+            case NothingToSteer():
+                self._tell_runner(effect.run_id, Steered(effect.request_id, ()))
+            case DeadLetter():
+                at = self._ports.clock.wall()
+                self._ports.dead_letters.add(effect.kind, effect.why, effect.address, at, effect.shown)
+
+    def _carry_out_later(self, effects: Iterable[Later]) -> None:
+        for effect in effects:
+            match effect:
+                case AnswerRequest():
+                    if effect.reply is not None:
+                        effect.reply.try_set(effect.answer)
+                case StartRun():
+                    self._start_run(effect.run_id)
+                case GivePermit():
+                    deadline_s = self._ports.settings.call_deadline_s
+                    self._tell_runner(effect.run_id, Permit(effect.call_id, effect.cell, effect.token, deadline_s))
+                case GiveSpawn():
+                    self._tell_runner(effect.run_id, effect.permit)
+                case GiveSteering():
+                    self._tell_runner(effect.run_id, effect.steered)
+                case ReturnCredit():
+                    record = self._protocol.record(effect.run_id)
+                    if record is not None:
+                        record.credit.give(effect.size)
+                case ShowEphemeral():
+                    self._ports.publisher.ephemeral(effect.event)
+                case ForgetPart():
+                    port = self._ports.processes if effect.kind == "process" else self._ports.executor
+                    port.forget(effect.key)
+                case AdoptRun():
+                    self._adopt_run(effect.run_id)
+
+    def _start_run(self, run_id: str) -> None:
+        record = self._protocol.may_start(run_id)
+        if record is None:
+            # A fence came between the decision and the commit: the agent is never started.
+            return
+        start = RunStart(
+            agent=self._plugins.agent(record.info.agent),
+            agent_name=record.info.agent,
+            token=record.token,
+            credit=record.credit,
+            thread=self._protocol.thread.copy(),
+            inputs=record.info.inputs,
+            deadline_s=self._ports.settings.run_deadline_s,
+        )
+        self._start_runner(record, start, None)
+
+    def _adopt_run(self, run_id: str) -> None:
+        record = self._protocol.record(run_id)
+        if record is None or not record.open_parts():
+            return
+        provenance = record.info.provenance or record.token.provenance
+        assert provenance is not None, "only what is closed is taken over"
+        open_parts = record.open_parts()
+        adopting = Adopting(
+            agent=any(part.kind == AGENT for part in open_parts),
+            calls=tuple(part.id for part in open_parts if part.kind == "call"),
+            processes=tuple(
+                (part.id, record.processes[part.id].row.call_id) for part in open_parts if part.kind == "process"
+            ),
+            halt=Halt(provenance, self._grace_s(record.mode)),
+        )
+        self._start_runner(record, None, adopting)
+
+    def _start_runner(self, record: RunRecord, start: RunStart | None, adopting: Adopting | None) -> None:
+        self._runner_number += 1
+        key = f"{record.id}#{self._runner_number}"
+        self._runners[record.id] = key
+        self.start_child(RunActor, self._ports, self._plugins, record.address, start, adopting, key=key)
+
+    def _halt_run(self, halt: HaltRun) -> None:
+        grace_s = self._grace_s(halt.mode)
+        self._tell_runner(halt.run_id, Halt(halt.provenance, grace_s))
+        deadline = KillDeadline(halt.run_id, halt.stage)
+        self._ports.clock.call_later(grace_s + self._ports.settings.kill_s, self.actor_ref, deadline)
+
+    def _grace_s(self, mode: Mode) -> float:
+        return 0.0 if mode is Mode.IMMEDIATE else self._ports.settings.grace_s
+
+    def _tell_runner(self, run_id: str, message: object) -> None:
+        child = self.children.get(self._runners.get(run_id, ""))
+        if child is not None:
+            _tell(child, message)
+
+    def _child_down(self, down: Down) -> None:
+        run_id = down.key.partition("#")[0]
+        if self._runners.get(run_id) != down.key:
+            return
+        del self._runners[run_id]
+        if self._phase is Phase.SERVING:
+            self._protocol.run_lost(run_id, down.failure)
+
+    # ── Loading, and a store that fails ───────────────────────────────────────────────────────────
+
+    def _fresh_protocol(self) -> Protocol:
+        ports = self._ports
+        protocol = Protocol(
+            self._session, ports.settings, ports.clock, ports.ids, ports.executor.call, self._plugins.isolation
+        )
+        if getattr(self, "_draining", False):
+            protocol.drain()
+        return protocol
+
+    def _loaded(self, loaded: Loaded) -> None:
+        if self._phase is Phase.SERVING:
+            return
+        # Actors of runs from before: their parts are taken over from the ports, by fresh ones.
+        for key in list(self._runners.values()):
+            child = self.children.get(key)
+            if child is not None:
+                child.stop(block=False)
+        self._runners.clear()
+        self._protocol = self._fresh_protocol()
+        self._incarnation = self._ports.ids.new("inc")
+        self._number = 0
+        self._sent.clear()
+        self._phase = Phase.SERVING
+        self._retry_s = RETRY_FIRST_S
+        self._protocol.restore(loaded.snapshot, self._cause, quarantined=self._quarantined, stopped=self._stopped)
+        stops, self._stops = self._stops, {}
+        self._stopped = {}
+        self._cause = None
+        self._flush()
+        for stop in stops.values():
+            self._request(stop, None)
+        stash, self._stash = self._stash, deque()
+        for request, reply in stash:
+            self._request(request, reply)
+
+    def _load_failed(self, error: str) -> None:
+        if self._phase is Phase.SERVING:
+            return
+        logger.error("{} cannot be read: {}", self, error)
+        self._phase = Phase.FAILED
+        stash, self._stash = self._stash, deque()
+        for request, reply in stash:
+            self._request_while_failed(request, reply)
+        self._try_later()
+
+    def _commit_failed(self, failed: CommitFailed) -> None:
+        """The store does not take writes: fence in memory, halt, answer what can be answered, and come back."""
+        if self._phase is not Phase.SERVING:
+            return
+        at = self._ports.clock.wall()
+        logger.error(
+            "session {}: batch {} was not stored: {} ({} messages in the thread)",
+            self._session,
+            failed.number,
+            failed.error,
+            len(self._protocol.thread.messages()),
+        )
+        provenance = Provenance(source="store.failure", reason=failed.error or "no reason given", initiated_at=at)
+        self._phase = Phase.FAILED
+        self._cause = provenance
+        self._last_run = self._protocol.active
+        self._protocol.abandon(provenance)
+        for key in self._runners.values():
+            child = self.children.get(key)
+            if child is not None:
+                _tell(child, Halt(provenance, self._ports.settings.grace_s))
+        effects = [effect for sent in self._sent for effect in sent.later] + self._protocol.take_step().later
+        self._sent.clear()
+        for effect in effects:
+            if isinstance(effect, AnswerRequest):
+                self._answer_unstored(effect)
+        self._try_later()
+
+    def _answer_unstored(self, effect: AnswerRequest) -> None:
+        """Answer a request whose batch was not stored: a Stop has happened, anything else has not."""
+        request, answer, reply = effect.request, effect.answer, effect.reply
+        if isinstance(request, Stop) and isinstance(answer, Stopped):
+            self._keep_stop(request, answer.run_id)
+            if reply is not None:
+                reply.try_set(msgspec.structs.replace(answer, durable=False))
+            return
+        superseded = answer.superseded_run_id if isinstance(answer, Accepted) else None
+        if superseded is not None and isinstance(request, NewMessage):
+            self._stopped[superseded] = Provenance(
+                source="session.new_message",
+                reason="a new message took over, and could not be stored",
+                requested_by=request.id,
+                initiated_at=self._ports.clock.wall(),
+            )
+        if reply is not None:
+            reply.try_set_exception(_unavailable("the store does not take writes", request, superseded))
+
+    def _request_while_failed(self, request: OutsideRequest, reply: ReplyFuture[Any] | None) -> None:
+        if not isinstance(request, Stop):
+            if reply is not None:
+                reply.try_set_exception(_unavailable("the store does not take writes", request))
+            return
+        run = self._last_run
+        aimed_elsewhere = run is not None and request.run_id is not None and request.run_id != run.id
+        if run is None or aimed_elsewhere:
+            answer = Stopped("nothing_running", None, "", None, durable=False)
+            self._keep_stop(request, request.run_id)
+        else:
+            answer = Stopped("stopping", run.id, run.info.receipt_id, None, durable=False)
+            self._keep_stop(request, run.id)
+            if request.mode is Mode.IMMEDIATE:
+                self._tell_runner(run.id, Halt(self._stopped[run.id], 0.0))
+        if reply is not None:
+            reply.try_set(answer)
+
+    def _keep_stop(self, stop: Stop, run_id: str | None) -> None:
+        """Keep a Stop that is not stored, to be handled again when the store is back."""
+        if len(self._stops) < STOPS_KEPT_MAX:
+            self._stops[stop.id] = stop
+        if run_id is not None:
+            provenance = Provenance(
+                source=stop.source,
+                reason=stop.reason,
+                mode=stop.mode,
+                requested_by=stop.requested_by,
+                initiated_at=stop.sent_at or self._ports.clock.wall(),
+            )
+            self._stopped.setdefault(run_id, provenance)
+
+    def _try_later(self) -> None:
+        self._ports.clock.call_later(self._retry_s, self.actor_ref, TryStore())
+        self._retry_s = min(self._retry_s * 2, RETRY_MAX_S)
+
+    # ── Ends ──────────────────────────────────────────────────────────────────────────────────────
+
+    def hand_back(self, envelopes: list[Envelope[Any]]) -> None:
+        """What is left in the closed mailbox goes to the next incarnation, by way of the router."""
+        requests = [envelope for envelope in envelopes if isinstance(envelope.message, Request)]
+        if self.parent is not None:
+            for envelope in requests:
+                route = Route(self._session, envelope.message)
+                self.parent.actor_inbox.put(Envelope(route, envelope.reply_to))
+            envelopes = [envelope for envelope in envelopes if not isinstance(envelope.message, Request)]
+        if envelopes:
+            super().hand_back(envelopes)
+
+    def on_stop(self) -> None:
+        """Shut every gate: what this incarnation started is taken over by the next, already ending."""
+        at = self._ports.clock.wall()
+        reason = "the session's actor was stopped"
+        self._protocol.abandon(Provenance(source="actor.failure", reason=reason, initiated_at=at))
+
+    def on_failure(
+        self,
+        exception_type: type[BaseException] | None,
+        exception_value: BaseException | None,
+        traceback: TracebackType | None,  # noqa: ARG002  # Pykka's signature
+    ) -> None:
+        """Shut every gate at once: nothing of this generation begins while the session is being restarted."""
+        name = exception_type.__name__ if exception_type else "failure"
+        reason = f"the session's actor failed: {name}: {exception_value}"
+        at = self._ports.clock.wall()
+        self._protocol.abandon(Provenance(source="actor.failure", reason=reason, initiated_at=at))
+
+
+def _unavailable(why: str, request: OutsideRequest, superseded: str | None = None) -> StoreUnavailable:
+    return StoreUnavailable(
+        why,
+        superseded_run_id=superseded,
+        expected="a store that takes writes",
+        got=f"{type(request).__name__} {request.id}",
+        remedy="send the same object again when the store is back: it has one effect",
+    )
+
+
+def _tell(ref: ActorRef[Any], message: object) -> None:
+    try:
+        ref.tell(message)
+    except ActorDeadError:
+        logger.debug("{} is gone, {} is not needed there", ref, type(message).__name__)

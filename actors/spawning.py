@@ -1,0 +1,159 @@
+"""What a tool gets to run processes: `spawn(argv)`, gated like the call itself, and a handle of the process.
+
+A spawn asks the session, as a permit does; after a fence, or after its own call was closed, it raises
+RunCancelled instead. The process belongs to the run: it may outlive its call, it dies with the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+
+from msgspec import Struct
+
+from actors.errors import Invalid
+from actors.pending import Pending
+from actors.ports import SpawnSpec
+
+
+class Exit(Struct, frozen=True):
+    """How a command exited.
+
+    `status` is its exit status, negative for a signal; `output` the last 64 KiB of what it printed, of
+    `total_bytes`. `lossy`: some of it was not UTF-8. `held`: a process that it left behind still holds its output open.
+    """
+
+    status: int
+    output: str
+    total_bytes: int
+    duration_s: float
+    lossy: bool = False
+    held: bool = False
+    cpu_s: float = 0.0
+    max_rss_kb: int = 0
+
+
+Request = Callable[[SpawnSpec, "Process"], None]
+
+
+class Process:
+    """A process tree that a tool started. The tool's actor fills it in; any thread may wait on it."""
+
+    def __init__(self, pending: Pending, kill: Callable[[float], None]) -> None:
+        self.started: Future[int] = pending.future()
+        self.exited: Future[Exit] = pending.future()
+        self._pending = pending
+        self._kill = kill
+
+    @property
+    def pid(self) -> int | None:
+        """The pid of the command, once it runs."""
+        return self.started.result() if self.started.done() and not self.started.exception() else None
+
+    def wait(self, timeout: float | None = None) -> Exit:
+        """Block until the command exited, and its output was drained for a bounded time.
+
+        Raises:
+            RunCancelled: the call was cancelled first.
+            TimeoutError: `timeout` seconds passed.
+        """
+        return self._pending.wait(self.exited, timeout)
+
+    def kill(self, grace_s: float = 2.0) -> None:
+        """End the whole tree: asked first, killed after `grace_s` seconds."""
+        self._kill(grace_s)
+
+
+class AsyncProcess:
+    """A `Process` for async tools: `wait` is awaited."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    @property
+    def pid(self) -> int | None:
+        """The pid of the command, once it runs."""
+        return self._process.pid
+
+    async def wait(self, timeout: float | None = None) -> Exit:
+        """Wait until the command exited; see `Process.wait`."""
+        async with asyncio.timeout(timeout):
+            return await self._process._pending.wait_async(self._process.exited)
+
+    def kill(self, grace_s: float = 2.0) -> None:
+        """End the whole tree; see `Process.kill`."""
+        self._process.kill(grace_s)
+
+
+def _spec(argv: Sequence[str], cwd: str | None, env: Mapping[str, str] | None, name: str | None) -> SpawnSpec:
+    if isinstance(argv, str) or not argv or any(not isinstance(word, str) or "\0" in word for word in argv):
+        raise Invalid(
+            "a command cannot be run as given",
+            expected="a non-empty sequence of texts without NUL, as exec takes it",
+            got=f"{argv!r:.80}",
+            remedy="give ['sh', '-c', script] for a shell's line",
+        )
+    return SpawnSpec(tuple(argv), name or argv[0], cwd, dict(env or {}))
+
+
+class Spawn:
+    """`spawn(argv, …)` of a plain tool: blocks until the command runs, and returns its `Process`."""
+
+    def __init__(self, request: Request, pending: Pending, kill: Callable[[Process, float], None]) -> None:
+        self._request = request
+        self._pending = pending
+        self._kill = kill
+
+    def __call__(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        name: str | None = None,
+    ) -> Process:
+        """Run a command.
+
+        Args:
+            argv: the program and its arguments.
+            cwd: its working directory; None for the supervisor's.
+            env: added to the clean environment that every tool gets.
+            name: what people see; the program by default.
+
+        Raises:
+            RunCancelled: the call was cancelled first; nothing was started.
+            OSError: it could not be started.
+            Invalid: `argv` is not a command.
+        """
+        process = self.begin(argv, cwd, env, name)
+        self._pending.wait(process.started, None)
+        return process
+
+    def begin(self, argv: Sequence[str], cwd: str | None, env: Mapping[str, str] | None, name: str | None) -> Process:
+        """Ask for a process, without waiting."""
+        spec = _spec(argv, cwd, env, name)
+        self._pending.token.raise_if_cancelled()
+        process = Process(self._pending, lambda grace_s: self._kill(process, grace_s))
+        self._request(spec, process)
+        return process
+
+
+class AsyncSpawn:
+    """`await spawn(argv, …)` of an async tool: the same names, awaited."""
+
+    def __init__(self, spawn: Spawn) -> None:
+        self._spawn = spawn
+
+    async def __call__(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        name: str | None = None,
+    ) -> AsyncProcess:
+        """Run a command; see `Spawn.__call__`."""
+        process = self._spawn.begin(argv, cwd, env, name)
+        await self._spawn._pending.wait_async(process.started)
+        return AsyncProcess(process)

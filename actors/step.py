@@ -1,0 +1,205 @@
+"""A step: what one turn of a session's mailbox decided, before anything of it is carried out.
+
+Records go to the store in one batch. Effects are of two kinds. *Now* is what takes away: halts, refusals,
+dead letters; it need not wait for the store. *Later* is what acts: starts, permits, answers, publishing; it
+is carried out when the batch is committed, in order (deciding may run ahead of the store, acting may not).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from actors.cancel import CancelToken, Cell
+from actors.future import ReplyFuture
+from actors.messages import NewMessage, OutsideRequest, Reply, SpawnPermit, Steered, ToolResult
+from actors.model import Address, Event, Mode, Provenance, Receipt, RunInfo
+from actors.ports import CallRow, ProcessRow, RequestRow, WaitingRow
+
+# ── Later: carried out after the commit ───────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerRequest:
+    """Give a request its answer."""
+
+    request: OutsideRequest
+    reply: ReplyFuture[Any] | None
+    answer: Reply
+
+
+@dataclass(frozen=True, slots=True)
+class StartRun:
+    """Start a run's actor, if the run is still open by then."""
+
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class GivePermit:
+    """Let a call start, if its cell is still granted by then."""
+
+    run_id: str
+    call_id: str
+    cell: Cell[ToolResult]
+    token: CancelToken
+
+
+@dataclass(frozen=True, slots=True)
+class GiveSpawn:
+    """Let a process be spawned; its cell refuses if a fence came meanwhile."""
+
+    run_id: str
+    permit: SpawnPermit
+
+
+@dataclass(frozen=True, slots=True)
+class GiveSteering:
+    """Hand steering messages over: they are in the thread."""
+
+    run_id: str
+    steered: Steered
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnCredit:
+    """Give back the credit of one thing that the agent said."""
+
+    run_id: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShowEphemeral:
+    """Show an event that is not stored."""
+
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetPart:
+    """The end of an execution or a process tree is in the log: the port may forget it."""
+
+    kind: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptRun:
+    """Take over what a run of an earlier incarnation, or a failed run actor, may still have running."""
+
+    run_id: str
+
+
+Later: TypeAlias = (
+    AnswerRequest
+    | StartRun
+    | GivePermit
+    | GiveSpawn
+    | GiveSteering
+    | ReturnCredit
+    | ShowEphemeral
+    | ForgetPart
+    | AdoptRun
+)
+
+# ── Now: carried out at once ──────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class HaltRun:
+    """Tell a run to end what it has, and set the time at which what is left is named abandoned."""
+
+    run_id: str
+    provenance: Provenance
+    mode: Mode
+    stage: int
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseCall:
+    """Tell a run that a call will not start."""
+
+    run_id: str
+    call_id: str
+    result: ToolResult
+
+
+@dataclass(frozen=True, slots=True)
+class MakeWait:
+    """Tell a run that a call waits for the barrier: its deadline stands still."""
+
+    run_id: str
+    call_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseSpawn:
+    """Tell a run that a process will not be spawned."""
+
+    run_id: str
+    call_id: str
+    process_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class NothingToSteer:
+    """Tell a run that no message waits to steer it, or that it may not have one."""
+
+    run_id: str
+    request_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """Count and keep a reply that came too late."""
+
+    kind: str
+    why: str
+    address: Address | None
+    shown: str
+
+
+Now: TypeAlias = HaltRun | RefuseCall | MakeWait | RefuseSpawn | NothingToSteer | DeadLetter
+
+
+@dataclass(slots=True)
+class Step:
+    """What was decided since the last batch was sent."""
+
+    events: list[Event] = field(default_factory=list)
+    runs: dict[str, RunInfo] = field(default_factory=dict)
+    calls: dict[str, CallRow] = field(default_factory=dict)
+    processes: dict[str, ProcessRow] = field(default_factory=dict)
+    receipts: dict[str, Receipt] = field(default_factory=dict)
+    waiting: dict[str, WaitingRow] = field(default_factory=dict)
+    unwaiting: dict[str, None] = field(default_factory=dict)
+    requests: list[RequestRow] = field(default_factory=list)
+    row_changed: bool = False
+    now: list[Now] = field(default_factory=list)
+    later: list[Later] = field(default_factory=list)
+
+    @property
+    def has_records(self) -> bool:
+        """True if there is something to write."""
+        return bool(
+            self.events
+            or self.runs
+            or self.calls
+            or self.processes
+            or self.receipts
+            or self.waiting
+            or self.unwaiting
+            or self.requests
+            or self.row_changed
+        )
+
+    def wait(self, row: WaitingRow) -> None:
+        """Record that a message waits."""
+        self.unwaiting.pop(row.message.id, None)
+        self.waiting[row.message.id] = row
+
+    def unwait(self, message: NewMessage) -> None:
+        """Record that a message waits no longer."""
+        self.waiting.pop(message.id, None)
+        self.unwaiting[message.id] = None

@@ -1,0 +1,307 @@
+"""The thread of a session: the fold of its log into messages that a model can be given (law L6).
+
+Theory of operation. Events come in the order of the log; messages are kept in *groups*, one for each run, in
+the order in which the runs first had something to show. So what a run reports late (the end of a call of a
+run that was closed long ago) takes its place among that run's messages and never splits those of another.
+
+Within a group the assistant's output is cut into *turns*. A turn gathers text and calls. While one of its
+calls is open, all that comes joins it; once all have ended, the next text or call opens a new one. A call,
+and its result, are shown only when the result is in: the call in its assistant message, the results directly
+behind it, in the order of the requests. A turn that has nothing to show is not shown. These rules together
+make the invariant: after every single event the thread is valid input for a model, because no call is ever
+without its result and no result without its call. There is nothing to repair, on whatever way a run ends.
+
+Cost: an event takes constant time; text is gathered in a list and joined when it is asked for; only groups
+that changed are built again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from msgspec.structs import replace
+
+from actors.model import Event, Message, RunStatus, ToolCall
+
+_CLOSED_EARLY: Final = frozenset({RunStatus.CANCELLING, RunStatus.CANCELLED, RunStatus.FAILED, RunStatus.EXPIRED})
+
+
+class _Call:
+    """A call of a turn; it is shown once it has a result, which is a complete tool message."""
+
+    __slots__ = ("call", "result")
+
+    def __init__(self, call: ToolCall, result: Message | None = None) -> None:
+        self.call = call
+        self.result = result
+
+
+class _Turn:
+    """What becomes one assistant message and the tool messages behind it."""
+
+    __slots__ = ("at", "calls", "generation", "number", "open", "parts")
+
+    def __init__(self, number: int, generation: int, at: float) -> None:
+        self.number = number
+        self.generation = generation
+        self.at = at
+        self.parts: list[str] = []
+        self.calls: list[_Call] = []
+        self.open = 0
+
+    @property
+    def over(self) -> bool:
+        """All its calls have ended: what comes now belongs to another turn."""
+        return bool(self.calls) and self.open == 0
+
+    def text(self) -> str:
+        if len(self.parts) > 1:
+            self.parts = ["".join(self.parts)]
+        return self.parts[0] if self.parts else ""
+
+    def copy(self) -> _Turn:
+        other = _Turn(self.number, self.generation, self.at)
+        other.parts = list(self.parts)
+        other.calls = [_Call(call.call, call.result) for call in self.calls]
+        other.open = self.open
+        return other
+
+
+class _Group:
+    """The messages of one run: inputs and turns in their order, then its note."""
+
+    __slots__ = ("built", "closed_early", "current", "items", "note", "output_retracted", "run_id", "turns")
+
+    def __init__(self, run_id: str | None) -> None:
+        self.run_id = run_id
+        self.items: list[Message | _Turn] = []
+        self.turns = 0
+        self.current: _Turn | None = None
+        self.note: Message | None = None
+        self.closed_early = False
+        self.output_retracted = False
+        self.built: list[Message] | None = None
+
+    def turn_for(self, event: Event) -> _Turn:
+        """Return the turn that output of this moment belongs to."""
+        self.built = None
+        if self.current is None or self.current.over:
+            self.turns += 1
+            self.current = _Turn(self.turns, event.generation, event.at)
+            self.items.append(self.current)
+        return self.current
+
+    def messages(self, retracted: set[str]) -> list[Message]:
+        if self.built is None:
+            self.built = self._build(retracted)
+        return self.built
+
+    def _build(self, retracted: set[str]) -> list[Message]:
+        built: list[Message] = []
+        last_assistant: int | None = None
+        for item in self.items:
+            if isinstance(item, Message):
+                built.append(replace(item, status="retracted") if item.id in retracted else item)
+                continue
+            shown = [call for call in item.calls if call.result is not None]
+            text = item.text()
+            if not text and not shown:
+                continue
+            last_assistant = len(built)
+            status = "retracted" if self.output_retracted else "complete"
+            built.append(
+                Message(
+                    id=f"{self.run_id}.{item.number}",
+                    role="assistant",
+                    content=text,
+                    generation=item.generation,
+                    run_id=self.run_id,
+                    status=status,
+                    tool_calls=tuple(call.call for call in shown),
+                    at=item.at,
+                )
+            )
+            built.extend(replace(call.result, status=status) for call in shown if call.result is not None)
+        if last_assistant is not None and self.closed_early and not self.output_retracted:
+            # The log has no mark for the end of a text, so what a run said last before it was cut off is
+            # taken to be unfinished.
+            built[last_assistant] = replace(built[last_assistant], status="partial")
+        if self.note is not None:
+            built.append(self.note)
+        return built
+
+    def copy(self) -> _Group:
+        other = _Group(self.run_id)
+        for item in self.items:
+            twin = item if isinstance(item, Message) else item.copy()
+            other.items.append(twin)
+            if item is self.current and isinstance(twin, _Turn):
+                other.current = twin
+        other.turns = self.turns
+        other.note = self.note
+        other.closed_early = self.closed_early
+        other.output_retracted = self.output_retracted
+        other.built = self.built
+        return other
+
+
+class Thread:
+    """The messages of a session, kept up to date event by event.
+
+    Not safe to share between threads: it belongs to the actor, or to the reader, that folds the log.
+    Events have to come in the order of their `seq`. Kinds that say nothing about messages are ignored.
+    """
+
+    __slots__ = ("_built", "_calls", "_groups", "_input_groups", "_retracted")
+
+    def __init__(self) -> None:
+        self._groups: dict[str | None, _Group] = {}
+        self._calls: dict[str, tuple[_Group, _Turn, _Call]] = {}
+        self._input_groups: dict[str, _Group] = {}
+        self._retracted: set[str] = set()
+        self._built: list[Message] | None = None
+
+    def apply(self, event: Event) -> None:
+        """Take in one event of the log."""
+        handler = _HANDLERS.get(event.kind)
+        if handler is not None:
+            handler(self, event)
+
+    def messages(self) -> list[Message]:
+        """Return all messages, retracted ones too; the list is the caller's own."""
+        if self._built is None:
+            self._built = [message for group in self._groups.values() for message in group.messages(self._retracted)]
+        return list(self._built)
+
+    def copy(self) -> Thread:
+        """Return an independent twin: what is applied to one does not show in the other."""
+        other = Thread()
+        other._retracted = set(self._retracted)
+        other._built = self._built
+        for run_id, group in self._groups.items():
+            twin = group.copy()
+            other._groups[run_id] = twin
+            for item in twin.items:
+                if isinstance(item, Message):
+                    other._input_groups[item.id] = twin
+                else:
+                    for call in item.calls:
+                        other._calls[call.call.id] = (twin, item, call)
+        return other
+
+    def _group(self, event: Event) -> _Group:
+        group = self._groups.get(event.run_id)
+        if group is None:
+            group = self._groups[event.run_id] = _Group(event.run_id)
+        return group
+
+    def _changed(self, group: _Group) -> None:
+        group.built = None
+        self._built = None
+
+    def _message(self, event: Event) -> None:
+        data = event.data
+        if data["id"] in self._input_groups:
+            # An input belongs to one run. That of a half-run stays where it is when another run retries it.
+            return
+        group = self._group(event)
+        group.items.append(
+            Message(
+                id=data["id"],
+                role="user",
+                content=data["content"],
+                generation=event.generation,
+                run_id=event.run_id,
+                origin=data.get("origin"),
+                sent_at=data.get("sent_at"),
+                at=event.at,
+            )
+        )
+        # A message that steers the run stands between what was said before it and what is said after it.
+        group.current = None
+        self._input_groups[data["id"]] = group
+        self._changed(group)
+
+    def _text(self, event: Event) -> None:
+        text = event.data["text"]
+        if not text:
+            return
+        group = self._group(event)
+        group.turn_for(event).parts.append(text)
+        self._changed(group)
+
+    def _tool_requested(self, event: Event) -> None:
+        data = event.data
+        call_id = data["call_id"]
+        if call_id in self._calls:
+            return
+        group = self._group(event)
+        turn = group.turn_for(event)
+        call = _Call(ToolCall(call_id, data["tool"], data["arguments"]))
+        turn.calls.append(call)
+        turn.open += 1
+        self._calls[call_id] = (group, turn, call)
+        self._changed(group)
+
+    def _tool_ended(self, event: Event) -> None:
+        data = event.data
+        known = self._calls.get(data["call_id"])
+        if known is None:
+            # A result without a request cannot be shown to a model, and no session writes one.
+            return
+        group, turn, call = known
+        if call.result is not None:
+            return
+        call.result = Message(
+            id=call.call.id,
+            role="tool",
+            content=data["content"],
+            generation=event.generation,
+            run_id=group.run_id,
+            tool_call_id=call.call.id,
+            outcome=data["outcome"],
+            is_error=data.get("is_error", False),
+            at=event.at,
+        )
+        turn.open -= 1
+        self._changed(group)
+
+    def _run_status(self, event: Event) -> None:
+        note = event.data.get("note")
+        group = self._group(event) if note else self._groups.get(event.run_id)
+        if group is None:
+            return
+        if event.data["status"] in _CLOSED_EARLY:
+            group.closed_early = True
+        if note and group.note is None:
+            group.note = Message(
+                id=f"{event.run_id}.note",
+                role="note",
+                content=note,
+                generation=event.generation,
+                run_id=event.run_id,
+                at=event.at,
+            )
+        self._changed(group)
+
+    def _message_retracted(self, event: Event) -> None:
+        for message_id in event.data["ids"]:
+            self._retracted.add(message_id)
+            group = self._input_groups.get(message_id)
+            if group is not None:
+                self._changed(group)
+        run = self._groups.get(event.data["run_id"])
+        if run is not None:
+            run.output_retracted = True
+            self._changed(run)
+
+
+_HANDLERS: Final[dict[str, Callable[[Thread, Event], None]]] = {
+    "message": Thread._message,
+    "text": Thread._text,
+    "tool.requested": Thread._tool_requested,
+    "tool.ended": Thread._tool_ended,
+    "run.status": Thread._run_status,
+    "message.retracted": Thread._message_retracted,
+}

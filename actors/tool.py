@@ -1,0 +1,280 @@
+"""ToolActor: one per call; it owns the execution, the cell, the token, and the processes that the call started.
+
+A call has two ends: its result, decided by the cell (finished, or closed by a fence or by its deadline), and the
+end of what executes it, which only the executor and the wardens can prove. The actor lives until both
+are there, for the execution and for every process tree.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from loguru import logger
+from pykka import ActorDeadError, ActorRef
+
+from actors import execution
+from actors.base import Actor
+from actors.cancel import CellState
+from actors.errors import RunCancelled
+from actors.execution import Executed
+from actors.messages import (
+    CallDeadline,
+    CallEnded,
+    CallExpired,
+    CallStarted,
+    Down,
+    ExecutionEnded,
+    ExecutionStarted,
+    Halt,
+    KillProcess,
+    Permit,
+    ProcessEnded,
+    ProcessExited,
+    ProcessOutput,
+    ProcessReport,
+    ProcessStarted,
+    RecancelExecution,
+    SpawnPermit,
+    SpawnRefused,
+    SpawnRequested,
+)
+from actors.model import Address, How, Provenance
+from actors.pending import Pending, fail, settle
+from actors.plugins import Tool
+from actors.ports import Ports, SpawnSpec
+from actors.process import ProcessActor
+from actors.spawning import Exit, Process, Spawn
+
+
+class ToolActor(Actor):
+    """The actor of one call.
+
+    Args:
+        ports: what it needs from outside.
+        tool: what is called.
+        arguments: with what.
+        permit: the cell and the token, with the deadline.
+        address: of the call.
+        key: the call's id.
+    """
+
+    def __init__(
+        self,
+        ports: Ports,
+        tool: Tool,
+        arguments: dict[str, Any],
+        permit: Permit,
+        address: Address,
+        *,
+        key: str,
+        parent: ActorRef[Any],
+        dispatcher: Any,
+    ) -> None:
+        super().__init__(dispatcher=dispatcher, parent=parent, key=key)
+        self._ports = ports
+        self._tool = tool
+        self._arguments = arguments
+        self._permit = permit
+        self._address = address
+        self._executing = False
+        self._processes: dict[str, Process] = {}
+        self._specs: dict[str, SpawnSpec] = {}
+        self._open: set[str] = set()
+
+    def on_start(self) -> None:
+        """Begin the execution; its first line passes the cell, or does not."""
+        permit, ref = self._permit, self.actor_ref
+        spawn = Spawn(self._request_spawn, Pending(permit.token), self._kill_process)
+
+        def started() -> None:
+            ref.tell(ExecutionStarted(self.key, self._ports.clock.wall()))
+
+        body = execution.body(
+            self._tool, self._arguments, self._address, permit.cell, permit.token, spawn, _contained(started)
+        )
+        self._executing = True
+        self._ports.executor.start(self.key, f"tool {self._tool.name}", self._tool.isolation, body, ref)
+        if permit.deadline_s is not None:
+            self._ports.clock.call_later(permit.deadline_s, ref, CallDeadline())
+
+    def on_receive(self, message: Any) -> None:
+        """Handle one message."""
+        match message:
+            case ExecutionStarted():
+                self._up(CallStarted(self._address, message.at))
+            case ExecutionEnded():
+                self._execution_ended(message)
+            case SpawnRequested():
+                self._spawn_requested(message)
+            case SpawnPermit():
+                self._spawn(message)
+            case SpawnRefused():
+                self._spawn_refused(message.process_id)
+            case ProcessReport():
+                self._process_news(message)
+            case ProcessStarted() | ProcessOutput() | ProcessExited() | ProcessEnded():
+                # From the port itself: a tree that was taken over from a process actor that failed.
+                self._process_news(ProcessReport(self._address, message.process_id, message))
+            case Halt():
+                self._halt(message)
+            case CallDeadline():
+                self._deadline()
+            case RecancelExecution():
+                self._ports.executor.cancel(self.key)
+            case KillProcess():
+                self._ports.processes.kill(message.process_id, message.grace_s)
+            case Down():
+                self._child_down(message)
+            case _:
+                logger.warning("{} does not know {!r:.200}", self, message)
+
+    # ── The execution ─────────────────────────────────────────────────────────────────────────────
+
+    def _execution_ended(self, ended: ExecutionEnded) -> None:
+        self._executing = False
+        executed = ended.value
+        if isinstance(executed, Executed):
+            self._up(CallEnded(self._address, executed.how, ended.at, executed.result, executed.late))
+        else:
+            # It did not come to its own word: it could not be started, or it was cancelled before its first line.
+            self._up(CallEnded(self._address, How.RAISED, ended.at, None, note=ended.error or ""))
+        self._stop_if_done()
+
+    def _deadline(self) -> None:
+        """Close the call by its cell; a result that is in it already stands."""
+        if not self._executing:
+            return
+        state, _ = self._permit.cell.close()
+        if state is CellState.FINISHED:
+            return
+        at = self._ports.clock.wall()
+        reason = f"the call of {self._tool.name} took longer than {self._permit.deadline_s:g} s"
+        provenance = Provenance(source="tool.deadline", reason=reason, initiated_at=at)
+        if not self._permit.token.cancel(provenance):
+            # A fence was first: it has closed the call, and its Halt is on the way.
+            return
+        self._up(CallExpired(self._address, at, provenance, started=state is CellState.CLOSED))
+        self._halt(Halt(provenance, self._ports.settings.grace_s))
+
+    def _halt(self, halt: Halt) -> None:
+        if self._executing:
+            self._ports.executor.cancel(self.key)
+            self._ports.clock.call_later(halt.grace_s, self.actor_ref, RecancelExecution())
+        for child in self.children.values():
+            _tell(child, halt)
+        for process_id in self._open:
+            if process_id not in self.children:
+                self._ports.processes.kill(process_id, halt.grace_s)
+
+    # ── Its processes ─────────────────────────────────────────────────────────────────────────────
+
+    def _request_spawn(self, spec: SpawnSpec, process: Process) -> None:
+        """Ask for a process; called on the tool's thread."""
+        process_id = self._ports.ids.new("proc")
+        env = {**spec.env, "COUNTERMAND_FENCE": self._address.fence}
+        spec = SpawnSpec(spec.argv, spec.name, spec.cwd, env)
+        try:
+            self.actor_ref.tell(SpawnRequested(self._address, process_id, spec, process))
+        except ActorDeadError:
+            reason = "the call's actor is gone"
+            fail(process.started, RunCancelled(Provenance(source="actor.failure", reason=reason)))
+
+    def _kill_process(self, process: Process, grace_s: float) -> None:
+        """End a process; called on the tool's thread."""
+        for process_id, known in list(self._processes.items()):
+            if known is process:
+                _tell(self.actor_ref, KillProcess(process_id, grace_s))
+
+    def _spawn_requested(self, request: SpawnRequested) -> None:
+        assert request.process is not None, "a tool asks with the handle it waits on"
+        self._processes[request.process_id] = request.process
+        self._specs[request.process_id] = request.spec
+        self._open.add(request.process_id)
+        self._up(SpawnRequested(request.address, request.process_id, request.spec))
+
+    def _spawn(self, permit: SpawnPermit) -> None:
+        spec = self._specs.pop(permit.process_id)
+        if self._permit.token.cancelled:
+            # The call's deadline passed while the permit was on its way; the session has yet to hear of it.
+            permit.cell.close()
+        self.start_child(ProcessActor, self._ports, self._address, spec, permit.cell, key=permit.process_id)
+
+    def _spawn_refused(self, process_id: str) -> None:
+        self._open.discard(process_id)
+        self._specs.pop(process_id, None)
+        process = self._processes.pop(process_id, None)
+        if process is not None:
+            provenance = self._permit.token.provenance or Provenance(
+                source="tool.deadline", reason="the call is closed, or its run has too many processes"
+            )
+            fail(process.started, RunCancelled(provenance))
+            fail(process.exited, RunCancelled(provenance))
+        self._stop_if_done()
+
+    def _process_news(self, report: ProcessReport) -> None:
+        process = self._processes.get(report.process_id)
+        match report.news:
+            case ProcessStarted() as news if process is not None:
+                settle(process.started, news.pid)
+            case ProcessExited() as news if process is not None:
+                settle(process.exited, _as_exit(news))
+            case ProcessEnded() as news:
+                self._open.discard(report.process_id)
+                self._processes.pop(report.process_id, None)
+                if process is not None:
+                    error = OSError(news.note or "the process tree was lost")
+                    fail(process.started, error)
+                    fail(process.exited, error)
+            case _:
+                pass
+        self._up(report)
+        self._stop_if_done()
+
+    def _child_down(self, down: Down) -> None:
+        """A process actor is gone; if its tree is not, take it over and end it."""
+        if down.key in self._open:
+            self._ports.processes.adopt(down.key, self.actor_ref)
+            self._ports.processes.kill(down.key, self._ports.settings.grace_s)
+        self._stop_if_done()
+
+    # ── Ends ──────────────────────────────────────────────────────────────────────────────────────
+
+    def _stop_if_done(self) -> None:
+        if not self._executing and not self._open and not self.children:
+            self.stop()
+
+    def _up(self, report: object) -> None:
+        assert self.parent is not None, "a tool actor has a parent"
+        self.parent.tell(report)
+
+
+def _as_exit(news: ProcessExited) -> Exit:
+    return Exit(
+        status=news.status,
+        output=news.tail,
+        total_bytes=news.total_bytes,
+        duration_s=news.duration_s,
+        lossy=news.lossy,
+        held=news.held,
+        cpu_s=news.cpu_s,
+        max_rss_kb=news.max_rss_kb,
+    )
+
+
+def _tell(ref: ActorRef[Any], message: object) -> None:
+    try:
+        ref.tell(message)
+    except ActorDeadError:
+        logger.debug("{} is gone, {} is not needed there", ref, type(message).__name__)
+
+
+def _contained(callback: Any) -> Any:
+    """Return `callback` with the death of its actor ignored: the execution goes on to its own end."""
+
+    def call() -> None:
+        try:
+            callback()
+        except ActorDeadError:
+            logger.debug("the actor of a call is gone")
+
+    return call

@@ -1,0 +1,130 @@
+"""The output of one process tree: decoded, coalesced, capped, and its tail kept.
+
+Bytes go in as they were read, text comes out in pieces for the log. The decoders are incremental, so a character
+that two reads cut in half stays whole; what is not UTF-8 is replaced, and `lossy` says so. After `log_max_bytes` of
+text one marker comes out and nothing more; the tail and the count go on. Memory is bounded by the two limits, whatever
+is fed, and whatever the length of a line.
+
+No thread, no clock, no descriptor: the reading is in `processes`.
+"""
+
+from __future__ import annotations
+
+import codecs
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+STREAMS = ("stdout", "stderr")
+
+
+class Piece(NamedTuple):
+    """Some text of one stream; `marker`: the limit is reached, and the text says so."""
+
+    stream: str
+    text: str
+    marker: bool = False
+
+
+class LossyDecoder(codecs.BufferedIncrementalDecoder):
+    """UTF-8 that replaces what it cannot decode, and remembers that it did (`lossy`)."""
+
+    def __init__(self) -> None:
+        super().__init__("replace")
+        self.lossy = False
+
+    def _buffer_decode(self, data: ReadableBuffer, errors: str, final: bool) -> tuple[str, int]:
+        if not self.lossy:
+            try:
+                return codecs.utf_8_decode(data, "strict", final)
+            except UnicodeDecodeError:
+                self.lossy = True
+        return codecs.utf_8_decode(data, errors, final)
+
+
+class Output:
+    """What one tree has written.
+
+    Args:
+        log_max_bytes: how much text (as UTF-8) comes out of `take` before the marker.
+        tail_max_bytes: how much text (as UTF-8) `tail` keeps.
+    """
+
+    def __init__(self, log_max_bytes: int, tail_max_bytes: int) -> None:
+        self.total_bytes = 0
+        self._log_max = log_max_bytes
+        self._tail_max = tail_max_bytes
+        self._decoders = {stream: LossyDecoder() for stream in STREAMS}
+        self._pieces: list[Piece] = []
+        self._logged = 0
+        self._marked = False
+        self._tail = bytearray()
+        self._closed = False
+
+    @property
+    def lossy(self) -> bool:
+        """True if some bytes were not UTF-8."""
+        return any(decoder.lossy for decoder in self._decoders.values())
+
+    @property
+    def tail(self) -> str:
+        """The end of all text, at most `tail_max_bytes`, cut at a character."""
+        return bytes(self._tail[-self._tail_max :]).decode("utf-8", "ignore") if self._tail_max else ""
+
+    @property
+    def waiting(self) -> bool:
+        """True if `take` has something to give."""
+        return bool(self._pieces)
+
+    def feed(self, stream: str, data: bytes) -> None:
+        """Take bytes as they were read from `stream`; after `close` they are counted and nothing else."""
+        self.total_bytes += len(data)
+        if not self._closed:
+            self._add(stream, self._decoders[stream].decode(data))
+
+    def end(self, stream: str) -> None:
+        """The stream is at its end: half a character that waits for the rest is replaced."""
+        if not self._closed:
+            self._add(stream, self._decoders[stream].decode(b"", True))
+
+    def close(self) -> None:
+        """End both streams: what comes after this is only counted."""
+        for stream in STREAMS:
+            self.end(stream)
+        self._closed = True
+
+    def take(self) -> list[Piece]:
+        """The text since the last `take`, neighbours of one stream joined, at most one marker ever."""
+        joined: list[Piece] = []
+        run: list[str] = []
+        for index, piece in enumerate(self._pieces):
+            run.append(piece.text)
+            following = self._pieces[index + 1] if index + 1 < len(self._pieces) else None
+            if following is None or following.stream != piece.stream or following.marker or piece.marker:
+                joined.append(Piece(piece.stream, "".join(run), piece.marker))
+                run.clear()
+        self._pieces.clear()
+        return joined
+
+    def _add(self, stream: str, text: str) -> None:
+        if not text:
+            return
+        encoded = text.encode("utf-8")
+        self._tail += encoded[-self._tail_max :] if self._tail_max else b""
+        if len(self._tail) > 2 * self._tail_max:
+            del self._tail[: -self._tail_max]
+        if self._marked:
+            return
+        room = self._log_max - self._logged
+        if len(encoded) > room:
+            text = encoded[:room].decode("utf-8", "ignore")
+            self._marked = True
+        self._logged += min(len(encoded), room)
+        if text:
+            self._pieces.append(Piece(stream, text))
+        if self._marked:
+            words = (
+                f"[the limit of {self._log_max} bytes of logged output is reached: the rest is counted, its end kept]"
+            )
+            self._pieces.append(Piece(stream, words, marker=True))

@@ -1,0 +1,768 @@
+"""ProcessTrees: the daemon's side of containment, behind the port `actors.ports.Processes`.
+
+Theory of operation. One reactor thread owns everything here: every tree, its pipes, the sockets of its warden, the
+zygotes. The port's methods post a call to it and return, so they block nobody and need no lock, and what one caller
+asks for happens in the order it was asked.
+
+A tree goes ``waiting -> sent -> running -> ended``, or ``-> lost -> ended`` where its warden was killed. It *ends* on a word
+only: ``empty`` from its warden (ECHILD), ``gone`` from the zygote (it inherited what the warden left, and nobody is left of
+it), or, not proven, when the time for that is over. Order of reports: pipes are not read before ``started``; the
+exit is told when both pipes are at their end, or `drain_s` after it (`held`); the end is told after the exit.
+
+Races, and why each is closed:
+
+* *The zygote dies with a request in its socket.* The kernel then closes the warden's socket end that was on its way,
+  so we read its end; the ledger has no ``spawning`` word, and as no copy of that socket is left nobody can write it
+  any more: the tree is sent to another zygote, at most ATTEMPTS_MAX times.
+* *The zygote dies later.* Wardens hold their own sockets and go on. Only a warden that dies after it leaves a tree
+  that nobody inherits; that one is reported as not proven.
+* *The daemon dies at any moment.* See `ledger`: the file is created before the request is sent.
+* *A kill before the start.* Not sent yet: it never is. Sent: the kill waits in the socket and the warden reads it
+  before it spawns.
+* *A warden that somebody has stopped.* It has said nothing by half of `kill_s` after the deadline: the zygote kills
+  it and inherits the tree. One that says ``remaining`` is at work, and is left alone.
+* *The end of a socket comes before the words in it*: it does not, a SEQPACKET socket keeps its order. The words of
+  the zygote come over another socket, so a tree that lost its warden waits for them.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import threading
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from loguru import logger
+from pykka import ActorDeadError
+
+from actors.messages import ProcessEnded, ProcessExited, ProcessNews, ProcessOutput, ProcessStarted
+from actors.model import How, Row, Signalled
+from supervisor.containment import ledger, procfs
+from supervisor.containment.ledger import Ledger
+from supervisor.containment.output import STREAMS, Output
+from supervisor.containment.reactor import Alarm, Reactor
+from supervisor.containment.zygote_handle import ZygoteHandle
+
+if TYPE_CHECKING:
+    from pykka import ActorRef
+
+    from actors.ports import Clock, SpawnSpec
+    from supervisor.containment.ledger import Word
+
+ATTEMPTS_MAX = 3
+SEND_RETRY_S = 0.005
+SEND_MAX_S = 10.0
+READ_MAX_BYTES = 65536
+WORD_MAX_BYTES = 262_144
+WORDS_A_TURN = 16
+LOCK_POLL_S = 0.02
+LOCK_SLACK_S = 5.0
+ZYGOTE_END_S = 2.0
+BEHIND = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS})
+
+ENVIRONMENT_KEPT = frozenset({"PATH", "HOME", "LANG", "TERM", "TZ", "USER", "LOGNAME", "SHELL", "TMPDIR"})
+ENVIRONMENT_KEPT_PREFIX = "LC_"
+
+
+def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """What a tool may see of the daemon's environment: an allow-list, so that a secret needs no name to be kept out."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name in ENVIRONMENT_KEPT or name.startswith(ENVIRONMENT_KEPT_PREFIX)
+    }
+
+
+class Phase(StrEnum):
+    """Where a tree is."""
+
+    WAITING = "waiting"
+    SENT = "sent"
+    RUNNING = "running"
+    LOST = "lost"
+    ENDED = "ended"
+
+
+class Tree:
+    """One process tree as the daemon knows it. Reactor thread only."""
+
+    def __init__(self, process_id: str, spec: SpawnSpec, owner: ActorRef[Any], path: Path, output: Output) -> None:
+        self.process_id = process_id
+        self.spec = spec
+        self.owner = owner
+        self.path = path
+        self.output = output
+        self.phase = Phase.WAITING
+        self.attempts = 0
+        self.waiting_since: float | None = None
+        self.zygote: ZygoteHandle | None = None
+        self.sock: socket.socket | None = None
+        self.pipes: dict[str, int] = {}
+        self.started: Word | None = None
+        self.exited: Word | None = None
+        self.last: Word | None = None
+        self.remaining = ""
+        self.kill_at: float | None = None
+        self.flushed_at = float("-inf")
+        self.flush_alarm: Alarm | None = None
+        self.drain_alarm: Alarm | None = None
+        self.kill_alarms: list[Alarm] = []
+        self.exit_report: ProcessExited | None = None
+        self.end_report: ProcessEnded | None = None
+        self.forgotten = False
+
+
+class Adoption:
+    """A tree of an earlier daemon whose ledger is waited for. Reactor thread only."""
+
+    def __init__(self, process_id: str, owner: ActorRef[Any], path: Path, since: float) -> None:
+        self.process_id = process_id
+        self.owner = owner
+        self.path = path
+        self.since = since
+        self.alarm: Alarm | None = None
+
+
+class ProcessTrees:
+    """All process trees of one daemon. Implements `actors.ports.Processes`.
+
+    Every method may be called from any thread, and none but `start` and `close` waits for anything.
+
+    Args:
+        state_dir: where ``wardens/`` with the ledgers is (made by `start`); one daemon at a time.
+        clock: for deadlines and for the times of reports that no warden made.
+        drain_s: after the command's exit its output is read to its end, at most this many seconds.
+        kill_s: this long after the grace of a kill a tree that is not proven gone is reported so.
+        log_max_bytes: how much text a tree may report as ProcessOutput, before one marker.
+        tail_max_bytes: how much text ProcessExited carries.
+        coalesce_s: output is reported at most this often per tree; the first piece at once.
+        environment: what every command gets, below its own `env`; None: `clean_environment` of this process.
+    """
+
+    def __init__(
+        self,
+        state_dir: Path,
+        clock: Clock,
+        *,
+        drain_s: float = 0.25,
+        kill_s: float = 5.0,
+        log_max_bytes: int = 1_048_576,
+        tail_max_bytes: int = 65_536,
+        coalesce_s: float = 0.01,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._dir = Path(state_dir) / "wardens"
+        self._clock = clock
+        self._drain_s = drain_s
+        self._kill_s = kill_s
+        self._log_max = log_max_bytes
+        self._tail_max = tail_max_bytes
+        self._coalesce_s = coalesce_s
+        self._environment = clean_environment(os.environ) if environment is None else dict(environment)
+        self._boot = procfs.boot_id()
+        self._reactor = Reactor("countermand-processes", clock)
+        self._trees: dict[str, Tree] = {}
+        self._adoptions: dict[str, Adoption] = {}
+        self._zygote: ZygoteHandle | None = None
+        self._zygotes: set[ZygoteHandle] = set()
+        self._closing = False
+        self._quiet = threading.Event()
+        self._no_zygote = threading.Event()
+
+    # ── The port ──────────────────────────────────────────────────────────────────────────────────
+
+    def start(self) -> None:
+        """Make the directory, start the thread and the first zygote. Raises OSError if the directory cannot be made."""
+        self._dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._reactor.start()
+        self._reactor.post(self._warm_up)
+
+    def spawn(self, process_id: str, spec: SpawnSpec, owner: ActorRef[Any]) -> None:
+        """See `actors.ports.Processes.spawn`. An id that is known already is adopted: it has one effect."""
+        if not self._reactor.post(lambda: self._spawn(process_id, spec, owner)):
+            self._tell(owner, self._not_started(process_id, "the supervisor has shut down"))
+
+    def kill(self, process_id: str, grace_s: float) -> None:
+        """See `actors.ports.Processes.kill`."""
+        self._reactor.post(lambda: self._kill(process_id, grace_s))
+
+    def adopt(self, process_id: str, owner: ActorRef[Any]) -> None:
+        """See `actors.ports.Processes.adopt`."""
+        self._reactor.post(lambda: self._adopt(process_id, owner))
+
+    def forget(self, process_id: str) -> None:
+        """See `actors.ports.Processes.forget`. A tree that has not ended is forgotten when it has."""
+        self._reactor.post(lambda: self._forget(process_id))
+
+    def close(self, timeout_s: float = 10.0) -> bool:
+        """Kill what is left, wait for the proofs, end the zygote and the thread. Not from the reactor's thread.
+
+        True if every tree was proven gone within `timeout_s` seconds; the others are reported as not proven, and
+        their wardens, which see the end of their sockets, go on ending them.
+        """
+        if not self._reactor.post(self._begin_closing):
+            return True
+        proven = self._quiet.wait(timeout_s)
+        self._reactor.post(self._end_zygotes)
+        if not self._no_zygote.wait(ZYGOTE_END_S):
+            self._reactor.post(self._kill_zygotes)
+            self._no_zygote.wait(ZYGOTE_END_S)
+        return self._reactor.stop(ZYGOTE_END_S) and proven
+
+    # ── Spawning ──────────────────────────────────────────────────────────────────────────────────
+
+    def _warm_up(self) -> None:
+        try:
+            self._living_zygote()
+        except OSError as error:
+            logger.warning("no zygote yet, the next spawn tries again: {}", error)
+
+    def _living_zygote(self) -> ZygoteHandle:
+        if self._zygote is None or self._zygote.dead:
+            self._zygote = ZygoteHandle(self._reactor, self._environment, self._on_zygote_word, self._on_zygote_dead)
+            self._zygotes.add(self._zygote)
+        return self._zygote
+
+    def _spawn(self, process_id: str, spec: SpawnSpec, owner: ActorRef[Any]) -> None:
+        if process_id in self._trees:
+            self._adopt(process_id, owner)
+            return
+        path = self._path(process_id)
+        tree = Tree(process_id, spec, owner, path, Output(self._log_max, self._tail_max))
+        self._trees[process_id] = tree
+        if self._closing:
+            self._never(tree, "the supervisor is shutting down")
+            return
+        if not spec.argv:
+            self._never(tree, "cannot execute a command without a word")
+            return
+        try:
+            ledger.create(path, process_id, self._clock.wall(), self._boot)
+        except OSError as error:
+            self._never(tree, f"cannot create its ledger {path}: {error.strerror}")
+            return
+        self._launch(tree)
+
+    def _launch(self, tree: Tree) -> None:
+        """Send the tree to a zygote; where that cannot be done, end it as not started."""
+        tree.phase = Phase.WAITING
+        tree.attempts += 1
+        theirs: list[int] = []
+        try:
+            zygote = self._living_zygote()
+            try:
+                theirs.extend(self._open_descriptors(tree))
+                request: Word = {"word": "fork", "process_id": tree.process_id, "ledger": str(tree.path)}
+                zygote.send(request, theirs)
+            finally:
+                for fd in theirs:
+                    os.close(fd)
+        except OSError as error:
+            self._close_descriptors(tree)
+            self._retry(tree, error)
+            return
+        tree.zygote = zygote
+        tree.phase = Phase.SENT
+        assert tree.sock is not None
+        self._reactor.watch(tree.sock.fileno(), lambda: self._on_warden(tree), urgent=True)
+
+    def _open_descriptors(self, tree: Tree) -> list[int]:
+        """Open what daemon and warden share; ours go into the tree, theirs are returned, in the zygote's order."""
+        spec = tree.spec
+        command = {
+            "word": "command",
+            "argv": list(spec.argv),
+            "cwd": spec.cwd if spec.cwd is not None else os.getcwd(),
+            "env": {**self._environment, **spec.env},
+        }
+        ours, warden = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        tree.sock = ours
+        theirs = [warden.detach()]
+        try:
+            for stream in STREAMS:
+                readable, writable = os.pipe()
+                tree.pipes[stream] = readable
+                theirs.append(writable)
+                os.set_blocking(readable, False)
+            # A command may be larger than a message; in memory, not on disk, because its environment may be secret.
+            spec_fd = os.memfd_create("countermand-command", os.MFD_CLOEXEC)
+            theirs.append(spec_fd)
+            with os.fdopen(spec_fd, "wb", closefd=False) as file:
+                file.write(json.dumps(command).encode("ascii"))
+        except BaseException:
+            for fd in theirs:
+                os.close(fd)
+            raise
+        return theirs
+
+    def _retry(self, tree: Tree, error: OSError) -> None:
+        now = self._clock.monotonic()
+        tree.waiting_since = now if tree.waiting_since is None else tree.waiting_since
+        if error.errno in BEHIND and now - tree.waiting_since < SEND_MAX_S:
+            tree.attempts -= 1
+            self._reactor.later(SEND_RETRY_S, lambda: self._relaunch(tree))
+        elif error.errno in (errno.EPIPE, errno.ECONNRESET) and tree.attempts < ATTEMPTS_MAX:
+            self._zygote = None
+            self._launch(tree)
+        else:
+            self._never(tree, f"cannot start a warden: {error.strerror or error}")
+
+    def _relaunch(self, tree: Tree) -> None:
+        if tree.phase is Phase.WAITING:
+            self._launch(tree)
+
+    # ── What wardens say ──────────────────────────────────────────────────────────────────────────
+
+    def _on_warden(self, tree: Tree) -> None:
+        for _ in range(WORDS_A_TURN):
+            if tree.sock is None:
+                return
+            try:
+                data = tree.sock.recv(WORD_MAX_BYTES)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self._on_warden_gone(tree)
+                return
+            self._on_warden_word(tree, ledger.decode(data))
+
+    def _on_warden_word(self, tree: Tree, word: Word) -> None:
+        match word["word"]:
+            case "started":
+                self._on_started(tree, word)
+            case "exited":
+                self._on_exited(tree, word)
+            case "remaining":
+                tree.remaining = word["note"]
+            case "empty":
+                self._on_empty(tree, word)
+            case unknown:
+                logger.warning("a warden said something unknown: {}", unknown)
+
+    def _on_started(self, tree: Tree, word: Word) -> None:
+        tree.phase = Phase.RUNNING
+        tree.started = word
+        self._tell(tree.owner, ProcessStarted(tree.process_id, word["pid"], word["at"]))
+        for stream, fd in tree.pipes.items():
+            self._watch_pipe(tree, stream, fd)
+
+    def _on_exited(self, tree: Tree, word: Word) -> None:
+        tree.exited = word
+        if tree.pipes:
+            tree.drain_alarm = self._reactor.later(self._drain_s, lambda: self._tell_exited(tree))
+        else:
+            self._tell_exited(tree)
+
+    def _on_empty(self, tree: Tree, word: Word) -> None:
+        """The proof. The exit is told first, if there was a command and its output is still being drained."""
+        tree.last = word
+        self._disarm_kill(tree)
+        if tree.exited is None and word["status"] is not None and tree.started is not None:
+            # Its warden was killed and the zygote saw the command end.
+            duration_s = max(0.0, word["at"] - tree.started["at"])
+            exited = {"status": word["status"], "at": word["at"], "duration_s": duration_s}
+            self._on_exited(tree, {"word": "exited", **exited, "cpu_s": 0.0, "max_rss_kb": 0})
+        if tree.phase is not Phase.ENDED and (tree.exited is None or tree.exit_report is not None):
+            self._end(tree, self._ended(tree.process_id, word, proven=True))
+
+    def _on_warden_gone(self, tree: Tree) -> None:
+        """The end of a warden's socket. Without a last word it was killed: the ledger and the zygote know more."""
+        self._close_socket(tree)
+        if tree.last is not None or tree.phase is Phase.ENDED:
+            return
+        tree.phase = Phase.LOST
+        if tree.zygote is None or tree.zygote.dead:
+            self._judge(tree)
+        else:
+            tree.kill_alarms.append(self._reactor.later(self._kill_s, lambda: self._abandon(tree)))
+
+    # ── What the zygote says ──────────────────────────────────────────────────────────────────────
+
+    def _on_zygote_word(self, word: Word) -> None:
+        tree = self._trees.get(word["process_id"])
+        if tree is None or tree.phase is Phase.ENDED:
+            return
+        match word["word"]:
+            case "not_forked":
+                self._never(tree, word["note"])
+            case "gone":
+                self._on_gone(tree)
+            case "forked" | "lost":
+                # The warden speaks for itself; and its loss shows at the end of its socket.
+                return
+            case unknown:
+                logger.warning("the zygote said something unknown: {}", unknown)
+
+    def _on_gone(self, tree: Tree) -> None:
+        """The warden was killed, and what it left is proven gone."""
+        self._close_socket(tree)
+        if tree.last is not None:
+            return
+        words = ledger.read_path(tree.path)
+        last = ledger.said(words, "empty") or {**ledger.fold(words), "at": self._clock.wall()}
+        self._on_empty(tree, last)
+
+    def _on_zygote_dead(self, zygote: ZygoteHandle) -> None:
+        self._zygotes.discard(zygote)
+        if self._zygote is zygote:
+            self._zygote = None
+        for tree in list(self._trees.values()):
+            if tree.zygote is zygote and tree.phase is Phase.LOST:
+                self._judge(tree)
+        if not self._zygotes and self._closing:
+            self._no_zygote.set()
+
+    def _judge(self, tree: Tree) -> None:
+        """A tree without a warden and without a zygote: its ledger is all there is."""
+        if tree.last is not None:
+            return
+        words = ledger.read_path(tree.path)
+        last = ledger.said(words, "empty")
+        if last is not None:
+            self._on_empty(tree, last)
+        elif ledger.said(words, "spawning") is None:
+            self._close_descriptors(tree)
+            if tree.kill_at is not None:
+                self._never(tree, "killed before it was started")
+            elif tree.attempts < ATTEMPTS_MAX and not self._closing:
+                self._launch(tree)
+            else:
+                self._never(tree, f"no warden came of {tree.attempts} attempts: each zygote was killed")
+        else:
+            self._abandon(tree, "its warden and the zygote were both killed")
+
+    # ── Output ────────────────────────────────────────────────────────────────────────────────────
+
+    def _watch_pipe(self, tree: Tree, stream: str, fd: int) -> None:
+        self._reactor.watch(fd, lambda: self._on_pipe(tree, stream, fd))
+
+    def _on_pipe(self, tree: Tree, stream: str, fd: int) -> None:
+        """Read a bounded amount; more is there in the next turn, after the others had theirs."""
+        try:
+            data = os.read(fd, READ_MAX_BYTES)
+        except BlockingIOError:
+            return
+        if data:
+            tree.output.feed(stream, data)
+            self._coalesce(tree)
+            return
+        self._close_pipe(tree, stream)
+        tree.output.end(stream)
+        self._coalesce(tree)
+        if not tree.pipes and tree.exited is not None:
+            self._tell_exited(tree)
+
+    def _coalesce(self, tree: Tree) -> None:
+        """Report at once what comes after a silence, and the rest in pieces of `coalesce_s`."""
+        if not tree.output.waiting or tree.flush_alarm is not None:
+            return
+        wait_s = tree.flushed_at + self._coalesce_s - self._clock.monotonic()
+        if wait_s <= 0:
+            self._flush(tree)
+        else:
+            tree.flush_alarm = self._reactor.later(wait_s, lambda: self._flush(tree))
+
+    def _flush(self, tree: Tree) -> None:
+        if tree.flush_alarm is not None:
+            tree.flush_alarm.cancel()
+            tree.flush_alarm = None
+        pieces = tree.output.take()
+        if pieces:
+            tree.flushed_at = self._clock.monotonic()
+        for piece in pieces:
+            self._tell(tree.owner, ProcessOutput(tree.process_id, piece.stream, piece.text, piece.marker))
+
+    def _tell_exited(self, tree: Tree) -> None:
+        """Report the exit, once: the output is at its end, or the time to drain it is over."""
+        if tree.exit_report is not None or tree.phase is Phase.ENDED:
+            return
+        assert tree.exited is not None
+        if tree.drain_alarm is not None:
+            tree.drain_alarm.cancel()
+        held = bool(tree.pipes)
+        tree.output.close()
+        self._flush(tree)
+        word = tree.exited
+        tree.exit_report = ProcessExited(
+            tree.process_id,
+            status=word["status"],
+            at=word["at"],
+            duration_s=word["duration_s"],
+            tail=tree.output.tail,
+            total_bytes=tree.output.total_bytes,
+            lossy=tree.output.lossy,
+            held=held,
+            cpu_s=word["cpu_s"],
+            max_rss_kb=word["max_rss_kb"],
+        )
+        self._tell(tree.owner, tree.exit_report)
+        if tree.last is not None:
+            self._end(tree, self._ended(tree.process_id, tree.last, proven=True))
+
+    # ── Ending ────────────────────────────────────────────────────────────────────────────────────
+
+    def _kill(self, process_id: str, grace_s: float) -> None:
+        tree = self._trees.get(process_id)
+        if tree is None or tree.phase is Phase.ENDED:
+            return
+        if tree.phase is Phase.WAITING:
+            self._never(tree, "killed before it was started")
+            return
+        kill_at = self._clock.monotonic() + max(0.0, grace_s)
+        if tree.kill_at is not None and tree.kill_at <= kill_at:
+            return
+        tree.kill_at = kill_at
+        if tree.last is not None or tree.phase is Phase.LOST:
+            return
+        self._disarm_kill(tree)
+        wait_s = max(0.0, grace_s)
+        tree.kill_alarms = [
+            self._reactor.later(wait_s + self._kill_s / 2, lambda: self._end_silent_warden(tree)),
+            self._reactor.later(wait_s + self._kill_s, lambda: self._abandon(tree)),
+        ]
+        if tree.sock is not None:
+            try:
+                tree.sock.send(ledger.encode({"word": "kill", "grace_s": wait_s}))
+            except OSError:
+                # It has just ended, or it reads nothing at all: the socket's end or the alarms follow.
+                return
+
+    def _end_silent_warden(self, tree: Tree) -> None:
+        """A warden that has not said a word since the deadline is stopped or stuck: the zygote takes over."""
+        if tree.last is not None or tree.remaining or tree.zygote is None or tree.phase is Phase.ENDED:
+            return
+        try:
+            tree.zygote.send({"word": "end_warden", "process_id": tree.process_id})
+        except OSError:
+            return
+
+    def _abandon(self, tree: Tree, why: str = "") -> None:
+        """Say that the tree is not proven gone. Its warden, if there is one, goes on ending it."""
+        if tree.phase is Phase.ENDED or tree.last is not None:
+            return
+        note = why or tree.remaining or f"not proven gone {self._kill_s:g} s after its deadline"
+        word = ledger.fold(ledger.read_path(tree.path))
+        word.update(how="abandoned", note=note, at=self._clock.wall())
+        tree.output.close()
+        self._flush(tree)
+        self._end(tree, self._ended(tree.process_id, word, proven=False))
+
+    def _never(self, tree: Tree, note: str) -> None:
+        self._end(tree, self._not_started(tree.process_id, note))
+
+    def _end(self, tree: Tree, report: ProcessEnded) -> None:
+        tree.phase = Phase.ENDED
+        self._disarm_kill(tree)
+        for alarm in (tree.flush_alarm, tree.drain_alarm):
+            if alarm is not None:
+                alarm.cancel()
+        self._close_descriptors(tree)
+        tree.end_report = report
+        self._tell(tree.owner, report)
+        if tree.forgotten:
+            self._forget(tree.process_id)
+        self._check_quiet()
+
+    def _disarm_kill(self, tree: Tree) -> None:
+        for alarm in tree.kill_alarms:
+            alarm.cancel()
+        tree.kill_alarms.clear()
+
+    # ── Adopting, forgetting ──────────────────────────────────────────────────────────────────────
+
+    def _adopt(self, process_id: str, owner: ActorRef[Any]) -> None:
+        tree = self._trees.get(process_id)
+        if tree is not None:
+            tree.owner = owner
+            for report in (tree.exit_report, tree.end_report):
+                if report is not None:
+                    self._tell(owner, report)
+            return
+        adoption = self._adoptions.get(process_id)
+        if adoption is not None:
+            adoption.owner = owner
+            return
+        adoption = Adoption(process_id, owner, self._path(process_id), self._clock.monotonic())
+        self._adoptions[process_id] = adoption
+        self._look(adoption)
+
+    def _look(self, adoption: Adoption) -> None:
+        """Read the ledger of an earlier daemon's tree, if nobody holds it; else look again in a moment."""
+        report = self._find_out(adoption)
+        if report is None:
+            adoption.alarm = self._reactor.later(LOCK_POLL_S, lambda: self._look(adoption))
+            return
+        del self._adoptions[adoption.process_id]
+        self._tell(adoption.owner, report)
+
+    def _find_out(self, adoption: Adoption) -> ProcessEnded | None:
+        """What became of it; None: not known yet. The cases are those of `ledger`'s theory of operation."""
+        process_id, now = adoption.process_id, self._clock.monotonic()
+        try:
+            held = Ledger.lock(adoption.path, wait=False)
+        except FileNotFoundError:
+            return self._not_started(process_id, "never spawned")
+        except OSError as error:
+            word = {**ledger.fold([]), "how": "abandoned", "at": self._clock.wall()}
+            word["note"] = f"its ledger cannot be read: {error.strerror}"
+            return self._ended(process_id, word, proven=False)
+        if held is None:
+            if now - adoption.since < self._kill_s + LOCK_SLACK_S:
+                return None
+            word = ledger.fold(ledger.read_path(adoption.path))
+            word.update(how="abandoned", note="its warden is still ending it", at=self._clock.wall())
+            return self._ended(process_id, word, proven=False)
+        try:
+            return self._read_verdict(adoption, held, now)
+        finally:
+            held.close()
+
+    def _read_verdict(self, adoption: Adoption, held: Ledger, now: float) -> ProcessEnded | None:
+        process_id, words = adoption.process_id, held.words
+        last = ledger.said(words, "empty")
+        if last is not None:
+            return self._ended(process_id, last, proven=True)
+        if ledger.said(words, "spawning") is None:
+            if ledger.said(words, "void") is None:
+                held.write({"word": "void", "at": self._clock.wall()})
+            return self._not_started(process_id, "never spawned")
+        word = ledger.fold(words)
+        word.update(how="abandoned", at=self._clock.wall())
+        sent = ledger.said(words, "sent")
+        if self._boot and sent is not None and sent["boot"] != self._boot:
+            word["note"] = "the machine was restarted, which nothing of it can have outlived"
+            return self._ended(process_id, word, proven=True)
+        # The warden was killed. While its zygote lives, that is about to take the lock over and to finish its work;
+        # it cannot have written between our reading and its death, for it writes only under the lock we hold.
+        if _zygote_lives(words) and now - adoption.since < self._kill_s + LOCK_SLACK_S:
+            return None
+        word["note"] = "its warden left no last word"
+        return self._ended(process_id, word, proven=False)
+
+    def _forget(self, process_id: str) -> None:
+        tree = self._trees.get(process_id)
+        if tree is not None and tree.phase is not Phase.ENDED:
+            tree.forgotten = True
+            return
+        self._trees.pop(process_id, None)
+        adoption = self._adoptions.pop(process_id, None)
+        if adoption is not None and adoption.alarm is not None:
+            adoption.alarm.cancel()
+        self._path(process_id).unlink(missing_ok=True)
+
+    # ── Closing ───────────────────────────────────────────────────────────────────────────────────
+
+    def _begin_closing(self) -> None:
+        self._closing = True
+        for adoption in self._adoptions.values():
+            if adoption.alarm is not None:
+                adoption.alarm.cancel()
+        self._adoptions.clear()
+        for tree in list(self._trees.values()):
+            self._kill(tree.process_id, 0.0)
+        self._check_quiet()
+
+    def _check_quiet(self) -> None:
+        if self._closing and all(tree.phase is Phase.ENDED for tree in self._trees.values()):
+            self._quiet.set()
+
+    def _end_zygotes(self) -> None:
+        for tree in list(self._trees.values()):
+            self._abandon(tree, "not proven gone when the supervisor shut down")
+            if tree.phase is not Phase.ENDED and tree.last is not None:
+                self._tell_exited(tree)
+        for zygote in list(self._zygotes):
+            zygote.close()
+        if not self._zygotes:
+            self._no_zygote.set()
+
+    def _kill_zygotes(self) -> None:
+        for zygote in list(self._zygotes):
+            zygote.kill()
+
+    # ── Small things ──────────────────────────────────────────────────────────────────────────────
+
+    def _path(self, process_id: str) -> Path:
+        return self._dir / f"{quote(process_id, safe='')}.ledger"
+
+    def _close_socket(self, tree: Tree) -> None:
+        if tree.sock is not None:
+            self._reactor.unwatch(tree.sock.fileno())
+            tree.sock.close()
+            tree.sock = None
+
+    def _close_pipe(self, tree: Tree, stream: str) -> None:
+        fd = tree.pipes.pop(stream)
+        self._reactor.unwatch(fd)
+        os.close(fd)
+
+    def _close_descriptors(self, tree: Tree) -> None:
+        self._close_socket(tree)
+        for stream in list(tree.pipes):
+            self._close_pipe(tree, stream)
+
+    def _tell(self, owner: ActorRef[Any], report: ProcessNews) -> None:
+        """Tell the owner. A dead one is no error: what it missed is kept for whoever adopts the tree."""
+        try:
+            owner.tell(report)
+        except ActorDeadError:
+            return
+        except Exception:
+            logger.exception("an owner could not be told {}", type(report).__name__)
+
+    def _not_started(self, process_id: str, note: str) -> ProcessEnded:
+        return ProcessEnded(process_id, How.NOT_STARTED, proven=True, at=self._clock.wall(), note=note)
+
+    @staticmethod
+    def _ended(process_id: str, word: Word, *, proven: bool) -> ProcessEnded:
+        """The report of a last word. Where nobody saw the command itself end, it was lost: abandoned."""
+        how = How(word["how"]) if word["how"] is not None else How.ABANDONED
+        return ProcessEnded(
+            process_id,
+            how=how,
+            proven=proven,
+            at=word["at"],
+            status=word["status"],
+            pid=word["pid"],
+            started_at=word["started_at"],
+            reaped=word["reaped"],
+            rows=tuple(_row(row) for row in word["rows"]),
+            signals=tuple(_signalled(signal) for signal in word["signals"]),
+            note=word["note"],
+        )
+
+
+def _zygote_lives(words: list[Word]) -> bool:
+    """True if the zygote that the warden was forked by is the process that has its pid now."""
+    warden = ledger.said(words, "warden")
+    if warden is None or warden["zygote"] is None:
+        return False
+    seen = procfs.stat(warden["zygote"]["pid"])
+    return seen is not None and seen.state not in "ZX" and seen.start_ticks == warden["zygote"]["start_ticks"]
+
+
+def _row(word: Word) -> Row:
+    return Row(
+        kind="process",
+        name=word["name"],
+        started_at=word["started_at"],
+        ended_at=word["ended_at"],
+        how=How(word["how"]) if word["how"] is not None else None,
+        status=word["status"],
+        signals=tuple(_signalled(signal) for signal in word["signals"]),
+        pid=word["pid"],
+        note=word.get("note", ""),
+    )
+
+
+def _signalled(word: Word) -> Signalled:
+    return Signalled(word["signal"], word["at"], word["error"])

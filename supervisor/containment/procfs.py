@@ -1,0 +1,124 @@
+"""What /proc says about processes: children, identity, ancestry. Standard library only: the zygote loads it.
+
+Two facts of the kernel carry the proofs that are built on this file.
+
+A process leaves the list of its parent's children only when the parent reaps it. So for *our own* list, while
+we (the only thread) do not reap, the list only grows, and a read to its end has seen everybody who was in it at
+that end. For anybody else's list the same read may miss somebody who was there; it is good enough to ask politely,
+never to prove an absence.
+
+A pid that is our unreaped child cannot be given to somebody else. For every other pid we hold a pidfd first and
+check the ancestry after that: if the way up still leads to us, the pidfd is of a process of ours.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+DEPTH_MAX = 4096
+WALK_MAX = 100_000
+
+
+class Stat:
+    """One line of /proc/<pid>/stat. `started_at` is epoch seconds, UTC, exact to a clock tick (10 ms)."""
+
+    __slots__ = ("name", "pgid", "pid", "ppid", "sid", "start_ticks", "state")
+
+    def __init__(self, pid: int, text: str) -> None:
+        # The name may hold blanks and brackets; it ends at the last closing one.
+        opened, closed = text.index("("), text.rindex(")")
+        rest = text[closed + 2 :].split(" ", 20)
+        self.pid = pid
+        self.name = text[opened + 1 : closed]
+        self.state = rest[0]
+        self.ppid = int(rest[1])
+        self.pgid = int(rest[2])
+        self.sid = int(rest[3])
+        self.start_ticks = int(rest[19])
+
+    @property
+    def started_at(self) -> float:
+        """When the process began, by the wall clock as it stands now."""
+        return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + self.start_ticks / TICKS_PER_S
+
+
+def read_text(path: str) -> str:
+    """Read a /proc file to its end, in as many reads as that takes; raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        parts = []
+        while part := os.read(fd, 65536):
+            parts.append(part)
+    finally:
+        os.close(fd)
+    return b"".join(parts).decode("utf-8", "replace")
+
+
+def stat(pid: int) -> Stat | None:
+    """What is known of `pid`, zombies included; None if there is no such process (any more)."""
+    try:
+        return Stat(pid, read_text(f"/proc/{pid}/stat"))
+    except (OSError, ValueError):
+        return None
+
+
+def own_children() -> list[int]:
+    """Our own children, zombies included. Only for a process with one thread. Raises OSError without /proc."""
+    me = os.getpid()
+    return [int(word) for word in read_text(f"/proc/{me}/task/{me}/children").split()]
+
+
+def children(pid: int) -> list[int]:
+    """The children of all threads of `pid`, as far as they could be seen."""
+    seen: list[int] = []
+    try:
+        for tid in os.listdir(f"/proc/{pid}/task"):
+            seen.extend(int(word) for word in read_text(f"/proc/{pid}/task/{tid}/children").split())
+    except OSError:
+        return seen
+    return seen
+
+
+def descendants(spare: frozenset[int] | set[int] = frozenset()) -> list[int]:
+    """Our descendants as far as they could be seen, nearest first, at most WALK_MAX; none below `spare`."""
+    found = [pid for pid in own_children() if pid not in spare]
+    known = set(found)
+    for pid in found:
+        if len(found) >= WALK_MAX:
+            break
+        for child in children(pid):
+            if child not in known:
+                known.add(child)
+                found.append(child)
+    return found
+
+
+def descends_from(pid: int, ancestor: int) -> bool:
+    """True if the way up from `pid` leads to `ancestor`.
+
+    Each link is read twice, the second time after the link above it: a parent that died in between changes
+    the child's link, so two equal readings say that the parent lived, under that pid, while its own was read.
+    """
+    way: list[tuple[int, int]] = []
+    at = pid
+    while at != ancestor:
+        seen = stat(at)
+        if seen is None or seen.ppid <= 1 and seen.ppid != ancestor or len(way) >= DEPTH_MAX:
+            return False
+        way.append((at, seen.ppid))
+        at = seen.ppid
+    for child, parent in way:
+        seen = stat(child)
+        if seen is None or seen.ppid != parent:
+            return False
+    return True
+
+
+def boot_id() -> str:
+    """The kernel's name for this boot; empty where it has none."""
+    try:
+        return read_text("/proc/sys/kernel/random/boot_id").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,562 @@
+"""The warden of one process tree: spawns its command, reaps all of it, ends it, and proves that it is gone.
+
+Theory of operation. A warden is a fork of the zygote: one thread, its own session, a *subreaper*, so every
+descendant whose parent dies becomes its child, whatever sessions and double forks it made. From that follows the
+proof: a non-empty tree has at least one child of the warden (go up from any member; the last link below the
+warden is one), so when wait says ECHILD, the tree is gone. A new member can only be forked by a member.
+
+It talks with the daemon over a SEQPACKET socket of its own. Requests: ``kill`` with a grace. Words: ``started`` or
+``failed``, ``exited`` (the command itself), ``remaining`` (some cannot be killed), ``empty`` (the proof, and what was
+seen). The same words go into its ledger, which it locks before it spawns.
+
+Ending. With a grace: SIGTERM, then SIGCONT, once to each process of the tree, and then nothing until nobody is left
+or the deadline passes; what a SIGTERM handler forks to clean up is not disturbed. At the deadline, in rounds: SIGKILL
+to all own children and their groups, reap, again. Each round makes orphans of the next level its children. A
+tree that forks faster than the rounds go is stopped, all of it, until a pass over it finds nobody who still runs,
+and then killed. A second ``kill`` can only bring the deadline nearer.
+
+Races, and why each is closed:
+
+* *The kill comes before the spawn*: it waits in the socket, which is read before the command is forked.
+* *The daemon dies before the spawn*: its pidfd and the socket are looked at after the ledger is locked. If it dies
+  later, the main loop sees that and kills the tree at once.
+* *A pid is recycled*: own children are unreaped, so their pids (and the groups they are in) stay theirs; for the others
+  see `procfs.descends_from`. No group of a tree can hold a stranger: groups do not cross sessions, and the command
+  began with a session of its own.
+* *The command exits before `started` is sent*: one thread sends both, in order, and nothing is reaped in between.
+* *A SIGCHLD between the reaping and the poll*: it has written to the wake-up pipe, which ends the poll.
+* *The warden itself is killed*: the zygote is a subreaper too, gets the orphans, and does the same (zygote.py).
+
+Standard library only, few imports: the zygote has loaded this before it forks.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import select
+import signal
+import time
+
+from supervisor.containment import procfs
+from supervisor.containment.ledger import ROWS_MAX, SIGNALS_MAX, Ledger, decode, encode, how_of, said
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+    from typing import Any, NoReturn, TypeAlias
+
+    Word: TypeAlias = dict[str, Any]
+
+LAST_WORD = 0
+"""Exit status of a warden that has written ``empty``; any other end leaves the tree to the zygote."""
+FAILED = 70
+ROUNDS_MAX = 100
+STOPPED_MAX = 20_000
+REMAINING_AFTER_S = 0.5
+RETRY_S = 0.05
+REQUEST_MAX_BYTES = 4096
+IGNORED = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGPIPE,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGALRM,
+    signal.SIGTSTP,
+    signal.SIGTTIN,
+    signal.SIGTTOU,
+    signal.SIGXFSZ,
+)
+"""What a tree could send its warden, or a terminal its zygote, that would end or stop it."""
+
+
+def wake_on_child() -> int:
+    """Make every SIGCHLD readable on the descriptor returned; the pipe of an earlier call stays the caller's."""
+    readable, writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
+    return readable
+
+
+def drain(fd: int) -> None:
+    """Empty a wake-up pipe."""
+    try:
+        while os.read(fd, 4096):
+            pass
+    except BlockingIOError:
+        return
+
+
+def readable(fd: int) -> bool:
+    """True if a read of `fd` would not block (also at its end, or for the pidfd of a dead process)."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def signal_name(number: int) -> str:
+    """SIGTERM for 15; the bare number where it has no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)
+
+
+def kill_quietly(pid: int, number: int) -> str | None:
+    """Signal an unreaped child; the error's text if it was refused, None if sent or already dead."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return None
+    except OSError as error:
+        return os.strerror(error.errno or errno.EPERM)
+    return None
+
+
+def kill_descendant(pid: int, number: int) -> tuple[bool, str | None]:
+    """Signal a descendant that is not our child: by pidfd, and only if it still descends from us.
+
+    Returns whether it is ours, and the error's text if the signal was refused.
+    """
+    try:
+        fd = os.pidfd_open(pid)
+    except OSError:
+        return False, None
+    try:
+        if not procfs.descends_from(pid, os.getpid()):
+            return False, None
+        signal.pidfd_send_signal(fd, number)
+    except ProcessLookupError:
+        return True, None
+    except OSError as error:
+        return True, os.strerror(error.errno or errno.EPERM)
+    finally:
+        os.close(fd)
+    return True, None
+
+
+def freeze_then_kill(spare: frozenset[int] | set[int] = frozenset()) -> None:
+    """Stop every descendant until a pass finds nobody new, then kill them all: for a tree that outruns the rounds.
+
+    Children in `spare`, and what is below them, are left alone.
+    """
+    before = os.sched_getscheduler(0), os.sched_getparam(0)
+    try:
+        # Hundreds of sessions that fork are hundreds of shares of the processor, and we are one: go first, if we may.
+        os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+    except OSError:
+        before = None
+    try:
+        stopped: set[int] = set()
+        while fresh := [pid for pid in procfs.descendants(spare) if pid not in stopped]:
+            if len(stopped) > STOPPED_MAX:
+                break
+            stopped.update(signal_each(fresh, signal.SIGSTOP))
+            if not stopped.issuperset(fresh):
+                # Some were gone when their turn came; whoever they left is found by the next pass.
+                stopped.update(fresh)
+        signal_each(procfs.descendants(spare), signal.SIGKILL)
+    finally:
+        if before is not None:
+            os.sched_setscheduler(0, *before)
+
+
+def signal_each(pids: list[int], number: int) -> list[int]:
+    """Signal descendants, each as its kind allows; returns those who were ours."""
+    own = set(procfs.own_children())
+    ours = []
+    for pid in pids:
+        if pid in own:
+            kill_quietly(pid, number)
+            ours.append(pid)
+        elif kill_descendant(pid, number)[0]:
+            ours.append(pid)
+    return ours
+
+
+class Killing:
+    """Rounds of SIGKILL over our own children, except those we `spare`; shared by wardens and the zygote."""
+
+    def __init__(self) -> None:
+        self._sent: set[int] = set()
+        self._rounds = 0
+
+    def round(self, spare: frozenset[int] | set[int] = frozenset()) -> tuple[list[int], dict[int, str]]:
+        """Signal those not signalled yet. Returns their pids, and of those who refused, why."""
+        fresh = [pid for pid in procfs.own_children() if pid not in self._sent and pid not in spare]
+        refused: dict[int, str] = {}
+        group_of_ours = os.getpgrp()
+        groups: set[int] = set()
+        for pid in fresh:
+            seen = procfs.stat(pid)
+            if seen is not None and seen.sid != os.getsid(0) and seen.pgid != group_of_ours:
+                groups.add(seen.pgid)
+            error = kill_quietly(pid, signal.SIGKILL)
+            if error is not None:
+                refused[pid] = error
+            self._sent.add(pid)
+        for group in groups:
+            # A member of it is our child and not reaped, so the number still names this group.
+            try:
+                os.killpg(group, signal.SIGKILL)
+            except OSError:
+                continue
+        self._rounds = self._rounds + 1 if fresh else 0
+        if self._rounds >= ROUNDS_MAX:
+            self._rounds = 0
+            freeze_then_kill(spare)
+        return fresh, refused
+
+    def reaped(self, pid: int) -> None:
+        """The pid is free again and may come back as somebody new."""
+        self._sent.discard(pid)
+
+
+class Warden:
+    """One process tree, from the lock of its ledger to its last word. Runs in a process of its own."""
+
+    def __init__(
+        self, sock: socket.socket, daemon_pidfd: int, wake: int, out: int, err: int, spec: Word, ledger: Ledger
+    ) -> None:
+        self._sock = sock
+        self._wake = wake
+        self._daemon = daemon_pidfd
+        self._out = out
+        self._err = err
+        self._spec = spec
+        self._ledger = ledger
+        self._pid = os.getpid()
+        self._leader: int | None = None
+        self._leader_began = 0.0
+        self._status: int | None = None
+        self._deadline: float | None = None
+        self._asked = False
+        self._killing = Killing()
+        self._kill_at: float | None = None
+        self._told_remaining = False
+        self._orphaned = False
+        self._reaped = 0
+        self._rows: dict[int, Word] = {}
+        self._done: list[Word] = []
+        self._signals: list[Word] = []
+        self._note = ""
+        self._started_at: float | None = None
+
+    def run(self) -> None:
+        """Spawn, serve and end; returns when the tree is proven empty and the last word is written."""
+        heir = procfs.stat(os.getppid())
+        zygote = {"pid": heir.pid, "start_ticks": heir.start_ticks} if heir is not None else None
+        self._ledger.write({"word": "warden", "pid": self._pid, "zygote": zygote, "at": time.time()})
+        refusal = self._refusal()
+        if refusal:
+            self._note = refusal
+        else:
+            self._spawn()
+            if self._leader is not None:
+                self._serve()
+        self._last_word()
+
+    # ── Starting ──────────────────────────────────────────────────────────────────────────────────
+
+    def _refusal(self) -> str:
+        """Why the command must not be spawned; empty if it may."""
+        if self._ledger.removed or said(self._ledger.words, "void"):
+            return "taken back before it was started"
+        self._read_requests()
+        if self._orphaned or readable(self._daemon):
+            return "the daemon was gone before it was started"
+        if self._deadline is not None:
+            return "killed before it was started"
+        return ""
+
+    def _spawn(self) -> None:
+        argv = self._spec["argv"]
+        failure, failed = os.pipe2(os.O_CLOEXEC)
+        self._ledger.write({"word": "spawning", "at": time.time()})
+        self._started_at, self._leader_began = time.time(), time.monotonic()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            os.close(failure)
+            os.close(failed)
+            self._fail(f"cannot start a process: {error.strerror}")
+            return
+        if pid == 0:
+            self._become(failed)
+        os.close(failed)
+        os.close(self._out)
+        os.close(self._err)
+        # The end of this pipe is the exec: it is close-on-exec in the child, and nobody else holds it.
+        parts = []
+        while part := os.read(failure, 4096):
+            parts.append(part)
+        os.close(failure)
+        if parts:
+            os.waitpid(pid, 0)
+            self._fail(b"".join(parts).decode("utf-8", "replace"))
+            return
+        self._leader = pid
+        self._see(pid, argv[0])
+        self._say({"word": "started", "pid": pid, "at": self._started_at, "name": argv[0][:200]})
+
+    def _become(self, failed: int) -> NoReturn:
+        """In the forked child: turn into the command, or say why not and exit."""
+        spec = self._spec
+        what = f"cannot execute {spec['argv'][0]!r}"
+        try:
+            os.setsid()
+            null = os.open(os.devnull, os.O_RDONLY)
+            # Above the standard three first, so that no dup2 overwrites a descriptor that is still needed.
+            high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10) for fd in (null, self._out, self._err, failed)]
+            for target, source in enumerate(high[:3]):
+                os.dup2(source, target, inheritable=True)
+            failed = high[3]
+            os.closerange(3, failed)
+            os.closerange(failed + 1, 2**30)
+            if spec["cwd"] is not None:
+                what = f"cannot enter the directory {spec['cwd']!r}"
+                os.chdir(spec["cwd"])
+                what = f"cannot execute {spec['argv'][0]!r}"
+            for number in signal.valid_signals():
+                # Handlers end with the exec; what is ignored would stay so.
+                if signal.getsignal(number) is signal.SIG_IGN:
+                    signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            os.execvpe(spec["argv"][0], spec["argv"], spec["env"])
+        except OSError as error:
+            os.write(failed, f"{what}: {error.strerror}".encode("utf-8", "replace")[:4000])
+        except BaseException as error:
+            # Such as a NUL byte in an argument: the words are the caller's and so is the mistake.
+            os.write(failed, f"{what}: {error}".encode("utf-8", "replace")[:4000])
+        finally:
+            os._exit(127)
+
+    def _fail(self, note: str) -> None:
+        self._note = note
+        self._started_at = None
+        self._ledger.write({"word": "failed", "note": note, "at": time.time()})
+
+    # ── Serving ───────────────────────────────────────────────────────────────────────────────────
+
+    def _serve(self) -> None:
+        wake = self._wake
+        poll = select.poll()
+        poll.register(wake, select.POLLIN)
+        poll.register(self._sock, select.POLLIN)
+        poll.register(self._daemon, select.POLLIN)
+        wait_s: float | None = 0.0
+        while True:
+            ready = {fd for fd, _ in poll.poll(None if wait_s is None else int(wait_s * 1000) + 1 if wait_s else 0)}
+            if wake in ready:
+                drain(wake)
+            if self._daemon in ready:
+                self._orphaned = True
+            if self._sock.fileno() in ready:
+                self._read_requests()
+            if self._orphaned and self._daemon >= 0:
+                # Nobody is there to ask for a grace, and nobody to wait for: the tree goes at once.
+                for fd in (self._daemon, self._sock.fileno()):
+                    poll.unregister(fd)
+                self._daemon = -1
+                self._deadline = time.monotonic()
+            if not self._reap():
+                return
+            wait_s = self._end()
+
+    def _read_requests(self) -> None:
+        """Take all requests that wait; the end of the socket means that the daemon is gone."""
+        while readable(self._sock.fileno()):
+            try:
+                data = self._sock.recv(REQUEST_MAX_BYTES)
+            except OSError:
+                data = b""
+            if not data:
+                self._orphaned = True
+                return
+            request = decode(data)
+            if request["word"] == "kill":
+                deadline = time.monotonic() + max(0.0, float(request["grace_s"]))
+                self._deadline = deadline if self._deadline is None else min(self._deadline, deadline)
+
+    def _reap(self) -> bool:
+        """Reap whoever is dead. False: nobody is left (ECHILD), which is the proof."""
+        while True:
+            try:
+                # Looked at before it is reaped: the name of a zombie can still be read.
+                waiting = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return False
+            if waiting is None:
+                return True
+            pid = waiting.si_pid
+            self._see(pid, "")
+            _, raw, usage = os.wait4(pid, 0)
+            status = os.waitstatus_to_exitcode(raw)
+            now = time.time()
+            self._reaped += 1
+            self._killing.reaped(pid)
+            row = self._rows.pop(pid, None)
+            if row is not None:
+                row.update(ended_at=now, status=status, how=how_of(status))
+                self._done.append(row)
+                self._ledger.detail({"word": "reaped", "row": row})
+            if pid == self._leader and self._status is None:
+                self._status = status
+                self._say(
+                    {
+                        "word": "exited",
+                        "status": status,
+                        "at": now,
+                        "duration_s": time.monotonic() - self._leader_began,
+                        "cpu_s": usage.ru_utime + usage.ru_stime,
+                        "max_rss_kb": usage.ru_maxrss,
+                    }
+                )
+
+    def _see(self, pid: int, name: str) -> None:
+        """Open a row for a process of the tree; the oldest ROWS_MAX have one."""
+        if pid in self._rows or len(self._rows) + len(self._done) >= ROWS_MAX:
+            return
+        seen = procfs.stat(pid)
+        if seen is None:
+            return
+        self._rows[pid] = {
+            "name": os.path.basename(name) or seen.name,
+            "pid": pid,
+            "started_at": seen.started_at,
+            "ended_at": None,
+            "how": None,
+            "status": None,
+            "signals": [],
+        }
+
+    # ── Ending ────────────────────────────────────────────────────────────────────────────────────
+
+    def _end(self) -> float | None:
+        """Take the next step of the ladder; returns the seconds until the one after, None for no such step."""
+        if self._deadline is None:
+            return None
+        now = time.monotonic()
+        if now < self._deadline:
+            if not self._asked:
+                self._asked = True
+                self._ask()
+            return self._deadline - now
+        if self._kill_at is None:
+            self._kill_at = now
+        fresh, refused = self._killing.round()
+        for pid in fresh:
+            self._see(pid, "")
+            self._signalled(pid, signal.SIGKILL, refused.get(pid))
+        if fresh:
+            return 0.0
+        if now - self._kill_at >= REMAINING_AFTER_S and not self._told_remaining:
+            self._told_remaining = True
+            left = [seen for seen in map(procfs.stat, procfs.own_children()[:10]) if seen is not None]
+            names = ", ".join(f"{seen.name} (pid {seen.pid}, state {seen.state})" for seen in left)
+            self._note = f"could not be killed: {names}"
+            self._say({"word": "remaining", "note": self._note, "at": time.time()})
+        return RETRY_S
+
+    def _ask(self) -> None:
+        """SIGTERM and SIGCONT, once to each process of the tree.
+
+        Groups with a child of ours in them are signalled as groups, so a fork in that moment is not missed;
+        each process outside of them by itself. Who would refuse a signal in a group is found by asking with 0.
+        """
+        own = set(procfs.own_children())
+        everybody = procfs.descendants()
+        ours = os.getpgrp()
+        in_group: dict[int, int] = {}
+        for pid in everybody:
+            self._see(pid, "")
+            seen = procfs.stat(pid)
+            if seen is not None:
+                in_group[pid] = seen.pgid
+        groups = {in_group[pid] for pid in own if pid in in_group and in_group[pid] != ours}
+        for number in (signal.SIGTERM, signal.SIGCONT):
+            for group in groups:
+                try:
+                    os.killpg(group, number)
+                except OSError:
+                    continue
+            for pid in everybody:
+                effective = 0 if in_group.get(pid) in groups else int(number)
+                if pid in own:
+                    error = kill_quietly(pid, effective)
+                else:
+                    still_ours, error = kill_descendant(pid, effective)
+                    if not still_ours:
+                        continue
+                self._signalled(pid, number, error)
+
+    def _signalled(self, pid: int, number: int, error: str | None) -> None:
+        """Record a signal: with its process, and, the first of its kind or refused, with the tree."""
+        word: Word = {"signal": signal_name(number), "at": time.time(), "error": error}
+        row = self._rows.get(pid)
+        if row is not None and len(row["signals"]) < SIGNALS_MAX:
+            row["signals"].append(word)
+        first = all(known["signal"] != word["signal"] for known in self._signals)
+        if (first or error) and len(self._signals) < SIGNALS_MAX:
+            self._signals.append(word)
+            self._ledger.detail({"word": "signal", "signal": word})
+
+    # ── Words ─────────────────────────────────────────────────────────────────────────────────────
+
+    def _say(self, word: Word) -> None:
+        """Write the word down, then send it. The daemon may be gone: the ledger is for whoever comes after it."""
+        self._ledger.write(word)
+        self._send(word)
+
+    def _send(self, word: Word) -> None:
+        try:
+            self._sock.send(encode(word))
+        except OSError:
+            self._orphaned = True
+
+    def _last_word(self) -> None:
+        now = time.time()
+        for row in self._rows.values():
+            # Seen alive once, and gone now; its own parent has read its status.
+            row.update(ended_at=now, note="its status went to its own parent")
+            if row["signals"]:
+                row["how"] = how_of(-15 if row["signals"][-1]["signal"] != "SIGKILL" else -9)
+        self._say(
+            {
+                "word": "empty",
+                "how": how_of(self._status),
+                "status": self._status,
+                "pid": self._leader,
+                "started_at": self._started_at,
+                "reaped": self._reaped,
+                "rows": (self._done + list(self._rows.values()))[:ROWS_MAX],
+                "signals": self._signals,
+                "note": self._note if self._leader is None or self._told_remaining else "",
+                "at": now,
+            }
+        )
+
+
+def main(sock: socket.socket, daemon_pidfd: int, out: int, err: int, spec_fd: int, ledger_path: str) -> int:
+    """Be a warden: the body of the child that the zygote has forked. Returns the exit status.
+
+    All descriptors are this process's own copies. Raises nothing that the zygote would survive to see: the
+    caller turns every exception into an exit.
+    """
+    os.setsid()
+    wake = wake_on_child()
+    try:
+        ledger = Ledger.lock(ledger_path, wait=True)
+    except OSError:
+        # Forgotten before it began: nobody waits for a word of it.
+        return LAST_WORD
+    assert ledger is not None
+    with os.fdopen(spec_fd, "rb") as file:
+        file.seek(0)
+        spec = decode(file.read())
+    Warden(sock, daemon_pidfd, wake, out, err, spec, ledger).run()
+    return LAST_WORD

@@ -1,0 +1,120 @@
+"""The daemon's end of one zygote: start it, send it requests with descriptors, hear its words, learn of its death."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from supervisor.containment.ledger import decode, encode
+
+if TYPE_CHECKING:
+    from supervisor.containment.ledger import Word
+    from supervisor.containment.reactor import Reactor
+
+SCRIPT = Path(__file__).with_name("zygote.py")
+WORD_MAX_BYTES = 65536
+WORDS_A_TURN = 64
+
+
+class ZygoteHandle:
+    """A zygote that runs. Reactor thread only. The constructor raises OSError if it cannot be started.
+
+    Args:
+        environment: all that the zygote's environment holds; what is forked from it can read that.
+        on_word: called with each word of the zygote.
+        on_dead: called once, after its last word, when it has ended and is reaped.
+    """
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        environment: Mapping[str, str],
+        on_word: Callable[[Word], None],
+        on_dead: Callable[[ZygoteHandle], None],
+    ) -> None:
+        self._reactor = reactor
+        self._on_word = on_word
+        self._on_dead = on_dead
+        self.dead = False
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            try:
+                daemon_pidfd = os.pidfd_open(os.getpid())
+                try:
+                    self._process = self._start(theirs.fileno(), daemon_pidfd, environment)
+                finally:
+                    os.close(daemon_pidfd)
+            except BaseException:
+                ours.close()
+                raise
+        ours.setblocking(False)
+        self._sock = ours
+        self._pidfd = os.pidfd_open(self._process.pid)
+        reactor.watch(self._sock.fileno(), self._hear, urgent=True)
+        reactor.watch(self._pidfd, self._died, urgent=True)
+
+    @staticmethod
+    def _start(sock_fd: int, pidfd: int, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        # A session of its own: a terminal's Ctrl-C is the daemon's to handle. No stream of the daemon's is passed
+        # on: whoever reads the daemon's output must see its end when the daemon ends.
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", "-X", "utf8", str(SCRIPT), str(sock_fd), str(pidfd)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=dict(environment),
+            pass_fds=(sock_fd, pidfd),
+            start_new_session=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        """Its pid; for people and tests."""
+        return self._process.pid
+
+    def send(self, word: Word, fds: Sequence[int] = ()) -> None:
+        """Send a request; raises BlockingIOError when it is behind, another OSError when it is gone."""
+        socket.send_fds(self._sock, [encode(word)], list(fds))
+
+    def close(self) -> None:
+        """Ask it to end, by the end of the socket: it forks nothing more and goes when its wardens have gone."""
+        if not self.dead:
+            self._reactor.unwatch(self._sock.fileno())
+            self._sock.close()
+
+    def kill(self) -> None:
+        """Kill it; `on_dead` follows."""
+        if not self.dead:
+            self._process.kill()
+
+    def _hear(self) -> None:
+        for _ in range(WORDS_A_TURN):
+            if self._sock.fileno() < 0:
+                return
+            try:
+                data = self._sock.recv(WORD_MAX_BYTES)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                # Its death is told by the pidfd; the socket has nothing more to say.
+                self._reactor.unwatch(self._sock.fileno())
+                return
+            self._on_word(decode(data))
+
+    def _died(self) -> None:
+        self.dead = True
+        self._reactor.unwatch(self._pidfd)
+        os.close(self._pidfd)
+        self._process.wait()
+        if self._sock.fileno() >= 0:
+            self._hear()
+            self._reactor.unwatch(self._sock.fileno())
+            self._sock.close()
+        self._on_dead(self)

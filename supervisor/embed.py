@@ -1,0 +1,175 @@
+"""The supervisor as a library: start it, take a session by name, leave the `with` to drain and end it.
+
+Order of starting: lock, store, hub, clock, executor, processes, dispatcher, actors; then the sessions that have
+something to finish. Each rests on those before it, so they are ended in the reverse order: nobody outlives
+what it needs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from loguru import logger
+from pykka import ActorDeadError, Timeout
+
+from actors.dead_letters import DeadLetter, DeadLetters
+from actors.dispatcher import PooledDispatcher
+from actors.errors import Invalid
+from actors.messages import Activate, Shutdown
+from actors.model import Policy
+from actors.plugins import Plugins, Tool
+from actors.ports import Ports
+from supervisor.agents.shell import shell as shell_agent
+from supervisor.clock import SystemClock
+from supervisor.config import Config
+from supervisor.containment.processes import ProcessTrees
+from supervisor.executor import ThreadExecutor
+from supervisor.handle import SessionHandle
+from supervisor.ids import RandomIds
+from supervisor.lock import InstanceLock
+from supervisor.publisher import EventHub
+from supervisor.store.sqlite import SqliteStore
+from supervisor.supervisor import SupervisorActor
+from supervisor.tools.shell import shell as shell_tool
+
+SESSION_NAME_MAX_CHARS: Final = 128
+DISPATCHER_THREADS: Final = 4
+CLOSE_STEP_S: Final = 10.0
+
+
+class Supervisor:
+    """A running supervisor; a context manager. Make one with `Supervisor.start`.
+
+    Its methods may be called from any thread that is not an actor's.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        state_dir = Path(config.state_dir).expanduser()
+        plugins = _plugins(config)
+        with contextlib.ExitStack() as undo:
+            # Whatever fails below, what was started before it is ended, in reverse.
+            self._lock = InstanceLock(state_dir)
+            undo.callback(self._lock.release)
+            self._clock = SystemClock()
+            undo.callback(self._clock.close)
+            self._store = SqliteStore(state_dir / "store.sqlite3", clock=self._clock)
+            undo.callback(self._store.close, CLOSE_STEP_S)
+            self._hub = EventHub(self._store.reader)
+            undo.callback(self._hub.close)
+            self._executor = ThreadExecutor(self._clock)
+            undo.callback(self._executor.close, CLOSE_STEP_S)
+            self._processes = ProcessTrees(state_dir, self._clock, kill_s=config.kill_s)
+            undo.callback(self._processes.close, CLOSE_STEP_S)
+            self._processes.start()
+            self._dispatcher = PooledDispatcher(DISPATCHER_THREADS, name="countermand")
+            undo.callback(self._dispatcher.close, CLOSE_STEP_S)
+            self._dead_letters = DeadLetters()
+            ports = Ports(
+                clock=self._clock,
+                ids=RandomIds(),
+                executor=self._executor,
+                processes=self._processes,
+                store=self._store,
+                publisher=self._hub,
+                dispatcher=self._dispatcher,
+                dead_letters=self._dead_letters,
+                settings=config.settings,
+            )
+            self._actor = SupervisorActor.start(ports, plugins)
+            undo.callback(self._stop_actor)
+            # Sessions with a half-run, or with messages that no stop parked, go on by themselves.
+            for session in self._store.reader.unfinished():
+                self._actor.tell(Activate(session))
+            self._undo = undo.pop_all()
+        self._closing = threading.Lock()
+        self._closed = False
+
+    @classmethod
+    def start(cls, config: Config | None = None) -> Supervisor:
+        """Start a supervisor.
+
+        Raises:
+            StateDirBusy: another one uses the state directory; the error names its pid.
+            StoreUnavailable: the store or the directory cannot be used.
+            Invalid, NotFound: the configuration names what cannot be, or is not there.
+        """
+        return cls(config or Config())
+
+    def session(self, name: str, *, policies: Mapping[str, Policy | str] | None = None) -> SessionHandle:
+        """Return the handle of a session; the session comes into being with its first message.
+
+        Args:
+            name: 1 to 128 printable characters.
+            policies: for messages that name no policy, by origin, such as ``{"user": "enqueue"}``.
+        """
+        check_session_name(name)
+        return SessionHandle(name, self._actor, self._store.reader, self._hub, policies)
+
+    def sessions(self) -> list[str]:
+        """The names of all sessions that the store holds."""
+        return [row.session for row in self._store.reader.sessions()]
+
+    def dead_letters(self) -> list[DeadLetter]:
+        """The last replies that came too late, the oldest first."""
+        return self._dead_letters.recent()
+
+    def busy_threads(self) -> list[str]:
+        """Names of the threads of plain agents and tools; after a stop: those that ignore their token."""
+        return self._executor.leaked()
+
+    def close(self, drain_s: float | None = None) -> bool:
+        """Refuse new work, let runs end for `drain_s` seconds, interrupt the rest, and end everything.
+
+        Again is harmless. Returns True if all sessions came to rest and nothing was left running.
+        """
+        with self._closing:
+            if self._closed:
+                return True
+            self._closed = True
+            wait_s = self.config.drain_s if drain_s is None else drain_s
+            quiet = self._drain(wait_s)
+            self._undo.close()
+            return quiet and not self._executor.leaked()
+
+    def __enter__(self) -> Supervisor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _drain(self, drain_s: float) -> bool:
+        limit_s = drain_s + self.config.grace_s + self.config.kill_s + 2 * CLOSE_STEP_S
+        try:
+            quiet = bool(self._actor.ask(Shutdown(drain_s), timeout=limit_s))
+        except (Timeout, ActorDeadError) as error:
+            logger.error("the sessions could not be drained: {}", error)
+            return False
+        return quiet
+
+    def _stop_actor(self) -> None:
+        with contextlib.suppress(Timeout, ActorDeadError):
+            self._actor.stop(timeout=CLOSE_STEP_S)
+
+
+def check_session_name(name: object) -> None:
+    """Raise Invalid unless `name` can name a session."""
+    if not isinstance(name, str) or not name.strip() or len(name) > SESSION_NAME_MAX_CHARS or not name.isprintable():
+        raise Invalid(
+            "a session cannot have this name",
+            expected=f"1 to {SESSION_NAME_MAX_CHARS} printable characters",
+            got=f"{name!r:.80}",
+            remedy="choose another name, such as 's1'",
+        )
+
+
+def _plugins(config: Config) -> Plugins:
+    plugins = Plugins({"shell": shell_agent, **config.agents}, config.tools)
+    if "shell" not in plugins.tools:
+        plugins.add(Tool(shell_tool))
+    plugins.agent(config.agent)
+    return plugins

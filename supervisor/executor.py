@@ -1,0 +1,277 @@
+"""The executor port: where agents, tools and callbacks run.
+
+Theory of operation. Async functions are tasks on one event loop, in a thread of its own. A plain function has
+a thread for itself, named after what it runs, since it may block for as long as it likes. Callbacks run on a
+small pool that grows when all of its threads are busy, so that one that blocks keeps no other from running.
+
+Every execution is registered under its key before it starts, and its end is kept until `forget`: whoever
+adopts the key hears of an end that has happened. Between the end and the telling of it stands one lock, so an
+adopting actor is told by the one side or by the other, and never by none.
+
+Bounds. `threads_max` executions on threads, leaked ones counted; one more ends at once, with the reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from loguru import logger
+from pykka import ActorDeadError, ActorRef
+
+from actors.messages import ExecutionEnded
+from actors.model import How
+from actors.ports import Clock, Isolation
+
+THREADS_MAX: Final = 512
+CALLBACK_THREADS_MAX: Final = 64
+CALLBACK_IDLE_S: Final = 10.0
+
+
+@dataclass(slots=True)
+class _Execution:
+    key: str
+    name: str
+    owner: ActorRef[Any]
+    ended: ExecutionEnded | None = None
+    task: asyncio.Task[None] | None = None
+    cancels: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class ThreadExecutor:
+    """`actors.ports.Executor` on an event loop and threads. Every method may be called from any thread.
+
+    Args:
+        clock: for the times of ends.
+        threads_max: how many plain functions may run at once, those that ignore their token too.
+    """
+
+    def __init__(self, clock: Clock, threads_max: int = THREADS_MAX) -> None:
+        self._clock = clock
+        self._threads_max = threads_max
+        self._lock = threading.Lock()
+        self._executions: dict[str, _Execution] = {}
+        self._threads: set[threading.Thread] = set()
+        self._callbacks = _CallbackPool()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop_thread: threading.Thread | None = None
+        self._closed = False
+
+    def start(self, key: str, name: str, isolation: Isolation, body: Callable[[], Any], owner: ActorRef[Any]) -> None:
+        """Register `key`, then run `body` and tell `owner` ExecutionEnded, once; see the port."""
+        execution = _Execution(key, name, owner)
+        with self._lock:
+            self._executions[key] = execution
+            closed = self._closed
+            crowded = isolation == "thread" and len(self._threads) >= self._threads_max
+            loop = None if closed or isolation == "thread" else self._running_loop()
+        if closed:
+            self._end(execution, How.NOT_STARTED, None, "the executor is closed")
+        elif crowded:
+            self._end(execution, How.NOT_STARTED, None, f"{self._threads_max} threads are busy; see leaked()")
+        elif loop is not None:
+            loop.call_soon_threadsafe(self._start_task, execution, body)
+        else:
+            self._start_thread(execution, body)
+
+    def cancel(self, key: str) -> None:
+        """Cancel the task, if it is one; a thread learns of it by its token."""
+        with self._lock:
+            execution, loop = self._executions.get(key), self._loop
+        if execution is not None and loop is not None and execution.ended is None:
+            loop.call_soon_threadsafe(self._cancel_task, execution)
+
+    def adopt(self, key: str, owner: ActorRef[Any]) -> bool:
+        """From here on tell `owner`; an end that has happened is told again."""
+        with self._lock:
+            execution = self._executions.get(key)
+        if execution is None:
+            return False
+        with execution.lock:
+            execution.owner = owner
+            if execution.ended is not None:
+                _tell(owner, execution.ended)
+        return True
+
+    def forget(self, key: str) -> None:
+        """The end of `key` was taken note of."""
+        with self._lock:
+            self._executions.pop(key, None)
+
+    def call(self, callback: Callable[[], None]) -> None:
+        """Run a callback soon, on another thread, with its errors contained."""
+        self._callbacks.submit(callback)
+
+    def leaked(self) -> list[str]:
+        """Names of the threads that run now, agents and tools alike; after a stop: those that ignore it."""
+        with self._lock:
+            return sorted(thread.name for thread in self._threads)
+
+    def close(self, timeout: float = 5.0) -> bool:
+        """Cancel the tasks, end the loop and the callbacks; threads of plain functions are left to themselves.
+
+        Returns True if nothing is left running.
+        """
+        with self._lock:
+            self._closed = True
+            loop, thread = self._loop, self._loop_thread
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(timeout)
+        self._callbacks.close(timeout)
+        with self._lock:
+            return not self._threads
+
+    # ── Tasks ─────────────────────────────────────────────────────────────────────────────────────
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._loop_thread = threading.Thread(
+                target=_run_loop, args=(self._loop,), name="countermand-loop", daemon=True
+            )
+            self._loop_thread.start()
+        return self._loop
+
+    def _start_task(self, execution: _Execution, body: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        assert self._loop is not None, "a task starts on the loop"
+        execution.task = self._loop.create_task(self._run_task(execution, body), name=execution.name)
+        execution.task.add_done_callback(lambda task: self._task_gone(execution, task))
+        if execution.cancels:
+            # Cancelled before its first line: it never runs one.
+            execution.task.cancel()
+
+    @staticmethod
+    def _cancel_task(execution: _Execution) -> None:
+        execution.cancels += 1
+        if execution.task is not None:
+            execution.task.cancel()
+
+    async def _run_task(self, execution: _Execution, body: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        try:
+            value = await body()
+        except BaseException as error:  # noqa: BLE001  # every way out of an agent or a tool is told
+            self._end(execution, How.RAISED, None, _words(error))
+        else:
+            self._end(execution, How.RETURNED, value, None)
+
+    def _task_gone(self, execution: _Execution, task: asyncio.Task[None]) -> None:
+        if execution.ended is None:
+            # It was cancelled before its first line, so nothing in it could tell.
+            self._end(execution, How.RAISED, None, "CancelledError: cancelled before its first line")
+        if not task.cancelled():
+            task.exception()
+
+    # ── Threads ───────────────────────────────────────────────────────────────────────────────────
+
+    def _start_thread(self, execution: _Execution, body: Callable[[], Any]) -> None:
+        def run() -> None:
+            try:
+                value, error, how = body(), None, How.RETURNED
+            except BaseException as raised:  # noqa: BLE001  # every way out of an agent or a tool is told
+                value, error, how = None, _words(raised), How.RAISED
+            # First the count, then the word: whoever hears of the end finds the thread gone from the list.
+            with self._lock:
+                self._threads.discard(thread)
+            self._end(execution, how, value, error)
+
+        # Daemon: a tool that ignores its token must not keep the process from ending.
+        thread = threading.Thread(target=run, name=f"countermand {execution.name}", daemon=True)
+        with self._lock:
+            self._threads.add(thread)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            with self._lock:
+                self._threads.discard(thread)
+            self._end(execution, How.NOT_STARTED, None, f"no thread could be started: {error}")
+
+    def _end(self, execution: _Execution, how: How, value: object, error: str | None) -> None:
+        ended = ExecutionEnded(execution.key, how, self._clock.wall(), value, error)
+        with execution.lock:
+            execution.ended = ended
+            _tell(execution.owner, ended)
+
+
+class _CallbackPool:
+    """Threads for callbacks: one is always there, more come while all are busy, and go when idle."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._queue: deque[Callable[[], None]] = deque()
+        self._idle = 0
+        self._threads: set[threading.Thread] = set()
+        self._closed = False
+
+    def submit(self, callback: Callable[[], None]) -> None:
+        with self._changed:
+            if self._closed:
+                return
+            self._queue.append(callback)
+            if self._idle >= len(self._queue):
+                self._changed.notify()
+            elif len(self._threads) < CALLBACK_THREADS_MAX:
+                thread = threading.Thread(target=self._run, name="countermand-callbacks", daemon=True)
+                self._threads.add(thread)
+                thread.start()
+
+    def close(self, timeout: float) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            threads = list(self._threads)
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join(timeout)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._idle += 1
+                while not self._queue and not self._closed:
+                    signalled = self._changed.wait(CALLBACK_IDLE_S)
+                    if not signalled and not self._queue and len(self._threads) > 1:
+                        break
+                self._idle -= 1
+                if not self._queue:
+                    self._threads.discard(threading.current_thread())
+                    return
+                callback = self._queue.popleft()
+            try:
+                callback()
+            except BaseException:  # noqa: BLE001  # a callback is foreign code; its errors end here
+                logger.opt(exception=True).error("a callback raised: {}", callback)
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            loop.run_until_complete(asyncio.wait(tasks, timeout=1.0))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    finally:
+        loop.close()
+
+
+def _tell(owner: ActorRef[Any], ended: ExecutionEnded) -> None:
+    try:
+        owner.tell(ended)
+    except ActorDeadError:
+        # Kept under its key: whoever takes over hears it.
+        logger.debug("the owner of execution {} is gone", ended.key)
+
+
+def _words(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001  # an exception class may do anything in its __str__
+        return type(error).__name__

@@ -1,0 +1,291 @@
+"""The handle of a session: the way in. It stays valid however often the session's actor is started anew."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any, Final, overload
+
+import msgspec
+from pykka import ActorDeadError, ActorRef, Timeout
+from pykka._envelope import Envelope
+
+from actors.errors import NotFound, ReceiptPending
+from actors.future import ReplyFuture
+from actors.messages import (
+    Accepted,
+    Answer,
+    Inspect,
+    NewMessage,
+    OutsideRequest,
+    Reply,
+    Resume,
+    Resumed,
+    Route,
+    Stop,
+    Stopped,
+    Withdraw,
+    Withdrawn,
+)
+from actors.model import Message, Policy, Receipt, RunInfo, SessionStatus
+from supervisor.publisher import EventHub, Subscription
+from supervisor.store.reader import SqliteReader
+from supervisor.supervisor import SupervisorActor
+
+TRIES_MAX: Final = 8
+TRY_AGAIN_S: Final = 0.02
+
+
+class SessionHandle:
+    """One session, by name. Every method may be called from any thread that is not an actor's.
+
+    Args:
+        session: its name.
+        router: the supervisor's actor.
+        store: where what is durable is read.
+        hub: where events come from.
+        policies: for messages that name no policy, by their origin; else a person interrupts, others wait.
+    """
+
+    def __init__(
+        self,
+        session: str,
+        router: ActorRef[SupervisorActor],
+        store: SqliteReader,
+        hub: EventHub,
+        policies: Mapping[str, Policy | str] | None = None,
+    ) -> None:
+        self.session = session
+        self._router = router
+        self._store = store
+        self._hub = hub
+        self._policies = {origin: Policy(policy) for origin, policy in (policies or {}).items()}
+
+    @overload
+    def ask(self, request: NewMessage, *, timeout: float | None = None) -> Accepted: ...
+    @overload
+    def ask(self, request: Stop, *, timeout: float | None = None) -> Stopped: ...
+    @overload
+    def ask(self, request: Resume, *, timeout: float | None = None) -> Resumed: ...
+    @overload
+    def ask(self, request: Withdraw, *, timeout: float | None = None) -> Withdrawn: ...
+    @overload
+    def ask(self, request: Answer, *, timeout: float | None = None) -> Reply: ...
+
+    def ask(self, request: OutsideRequest, *, timeout: float | None = None) -> Reply:
+        """Send a request and wait for its answer, which is given when it is durable.
+
+        Where the session's actor fails meanwhile, the same request goes to the next one: it has one effect.
+
+        Args:
+            request: one object for one effect; sent again it brings the same answer.
+            timeout: seconds to wait; None: until there is an answer.
+
+        Raises:
+            CountermandError: it was refused; see its `remedy`.
+            pykka.Timeout: no answer came in time; send the same object again to learn it.
+            pykka.ActorDeadError: the supervisor has ended.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        for last in (*[False] * (TRIES_MAX - 1), True):
+            future = self._send(self._prepared(request))
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            try:
+                answer: Reply = future.get(timeout=left)
+            except ActorDeadError:
+                if last or not self._router.is_alive():
+                    raise
+                time.sleep(TRY_AGAIN_S)
+            else:
+                return answer
+        raise AssertionError("the last try returns or raises")
+
+    def tell(self, request: OutsideRequest) -> None:
+        """Send a request without waiting for its answer; the events tell what came of it."""
+        self._router.tell(Route(self.session, self._prepared(request)))
+
+    def status(self, *, timeout: float | None = 30.0) -> SessionStatus:
+        """What the session is doing now."""
+        status: SessionStatus = self._send(Inspect()).get(timeout=timeout)
+        return status
+
+    def receipt(self, identity: str | None, *, timeout: float | None = 0.0) -> Receipt:
+        """Return the receipt of a run, waiting for it at most `timeout` seconds.
+
+        Args:
+            identity: a run's or a receipt's id.
+            timeout: 0 looks once; None waits until it is filed.
+
+        Raises:
+            ReceiptPending: it is not filed yet.
+            NotFound: there is no such run or receipt in this session.
+        """
+        if not identity:
+            raise _no_receipt(self.session, identity)
+        receipt = self._store.receipt(self.session, identity)
+        if receipt is None:
+            run = self._store.run(self.session, identity)
+            if run is None and all(info.receipt_id != identity for info in self._store.runs(self.session)):
+                raise _no_receipt(self.session, identity)
+            receipt = self._hub.wait(self.session, lambda: self._store.receipt(self.session, identity), timeout)
+        if receipt is None:
+            raise ReceiptPending(
+                f"the receipt of {identity} is not filed yet",
+                expected="a run whose parts have all ended, or whose kill deadline has passed",
+                got="a run that is still going on or ending",
+                remedy="wait for it: receipt(…, timeout=seconds), or for the event run.ended",
+            )
+        return receipt
+
+    def subscribe(self, from_seq: int = 0, *, ephemeral: bool = False, timeout: float | None = None) -> Subscription:
+        """Return the session's events behind `from_seq`: what is stored first, then live; see `EventHub.subscribe`."""
+        return self._hub.subscribe(self.session, from_seq, ephemeral=ephemeral, timeout=timeout)
+
+    def thread(self) -> list[Message]:
+        """The messages of the session, as the next model call would see them, and those retracted."""
+        return self._store.thread(self.session)
+
+    def runs(self) -> list[RunInfo]:
+        """The runs of the session, the oldest first."""
+        return self._store.runs(self.session)
+
+    def run(self, run_id: str) -> RunInfo:
+        """Return one run.
+
+        Raises:
+            NotFound: there is no such run in this session.
+        """
+        info = self._store.run(self.session, run_id)
+        if info is None:
+            raise NotFound(
+                f"there is no run {run_id} in session {self.session}",
+                expected="the id of a run of this session",
+                got=run_id,
+                remedy="list them: runs()",
+            )
+        return info
+
+    @property
+    def ref(self) -> ActorRef[Any] | None:
+        """The live actor of the session, for inspection; None while there is none."""
+        actor = self._router._actor_weakref()
+        return actor.children.get(self.session) if actor is not None else None
+
+    @property
+    def aio(self) -> AsyncSessionHandle:
+        """The same, awaitable."""
+        return AsyncSessionHandle(self)
+
+    def _prepared(self, request: OutsideRequest) -> OutsideRequest:
+        if isinstance(request, NewMessage) and request.policy is None and request.origin in self._policies:
+            return msgspec.structs.replace(request, policy=self._policies[request.origin])
+        return request
+
+    def _send(self, message: OutsideRequest | Inspect) -> ReplyFuture[Any]:
+        future: ReplyFuture[Any] = ReplyFuture()
+        if not self._router.is_alive():
+            future.try_set_exception(ActorDeadError("the supervisor has ended"))
+        else:
+            self._router.actor_inbox.put(Envelope(Route(self.session, message), future))
+        return future
+
+
+class AsyncSessionHandle:
+    """A `SessionHandle` for async code: what waits is awaited, and blocks no loop."""
+
+    def __init__(self, handle: SessionHandle) -> None:
+        self._handle = handle
+
+    @overload
+    async def ask(self, request: NewMessage, *, timeout: float | None = None) -> Accepted: ...
+    @overload
+    async def ask(self, request: Stop, *, timeout: float | None = None) -> Stopped: ...
+    @overload
+    async def ask(self, request: Resume, *, timeout: float | None = None) -> Resumed: ...
+    @overload
+    async def ask(self, request: Withdraw, *, timeout: float | None = None) -> Withdrawn: ...
+    @overload
+    async def ask(self, request: Answer, *, timeout: float | None = None) -> Reply: ...
+
+    async def ask(self, request: OutsideRequest, *, timeout: float | None = None) -> Reply:
+        """Send a request and wait for its answer; see `SessionHandle.ask`."""
+        handle = self._handle
+        try:
+            async with asyncio.timeout(timeout):
+                for last in (*[False] * (TRIES_MAX - 1), True):
+                    try:
+                        answer: Reply = await _awaited(handle._send(handle._prepared(request)))
+                    except ActorDeadError:
+                        if last or not handle._router.is_alive():
+                            raise
+                        await asyncio.sleep(TRY_AGAIN_S)
+                    else:
+                        return answer
+        except TimeoutError:
+            raise Timeout(f"no answer within {timeout} seconds") from None
+        raise AssertionError("the last try returns or raises")
+
+    def tell(self, request: OutsideRequest) -> None:
+        """Send a request without waiting for its answer."""
+        self._handle.tell(request)
+
+    async def status(self, *, timeout: float | None = 30.0) -> SessionStatus:
+        """What the session is doing now."""
+        async with asyncio.timeout(timeout):
+            status: SessionStatus = await _awaited(self._handle._send(Inspect()))
+        return status
+
+    async def receipt(self, identity: str | None, *, timeout: float | None = 0.0) -> Receipt:
+        """Return a receipt; see `SessionHandle.receipt`."""
+        return await asyncio.to_thread(self._handle.receipt, identity, timeout=timeout)
+
+    def subscribe(self, from_seq: int = 0, *, ephemeral: bool = False, timeout: float | None = None) -> Subscription:
+        """Return the session's events; iterate with `async for`."""
+        return self._handle.subscribe(from_seq, ephemeral=ephemeral, timeout=timeout)
+
+    async def thread(self) -> list[Message]:
+        """The messages of the session."""
+        return await asyncio.to_thread(self._handle.thread)
+
+    async def runs(self) -> list[RunInfo]:
+        """The runs of the session, the oldest first."""
+        return await asyncio.to_thread(self._handle.runs)
+
+    async def run(self, run_id: str) -> RunInfo:
+        """Return one run."""
+        return await asyncio.to_thread(self._handle.run, run_id)
+
+    @property
+    def ref(self) -> ActorRef[Any] | None:
+        """The live actor of the session."""
+        return self._handle.ref
+
+
+async def _awaited(future: ReplyFuture[Any]) -> Any:
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+
+    def wake() -> None:
+        if not done.done():
+            done.set_result(None)
+
+    def resolved(_: ReplyFuture[Any]) -> None:
+        try:
+            loop.call_soon_threadsafe(wake)
+        except RuntimeError:
+            # The loop was closed: nobody waits any more.
+            return
+
+    future.add_done_callback(resolved)
+    await done
+    return future.get(timeout=0)
+
+
+def _no_receipt(session: str, identity: str | None) -> NotFound:
+    return NotFound(
+        f"there is no run or receipt {identity} in session {session}",
+        expected="the id of a run or of a receipt of this session",
+        got=repr(identity),
+        remedy="list the runs: runs()",
+    )

@@ -1,0 +1,13 @@
+"""The ids port: names that are unique across restarts, and sort by the time they were made."""
+
+from __future__ import annotations
+
+from actors.messages import new_request_id
+
+
+class RandomIds:
+    """`actors.ports.Ids`: the kind, then 48 bits of milliseconds and 80 random bits in base 32."""
+
+    def new(self, kind: str) -> str:
+        """Return a fresh id such as ``run_01m8…``. Any thread."""
+        return f"{kind}_{new_request_id().removeprefix('req_')}"

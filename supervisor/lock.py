@@ -1,0 +1,68 @@
+"""The instance lock: one supervisor for each state directory.
+
+An flock on a file in it: the kernel lets go of it when the process ends, however it ends, so no lock is ever
+stale. The descriptor is close-on-exec and never handed to a child.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+from actors.errors import StateDirBusy, StoreUnavailable
+
+
+class InstanceLock:
+    """The lock of a state directory, held from construction until `release`.
+
+    Args:
+        state_dir: made (mode 0700) where there is none.
+
+    Raises:
+        StateDirBusy: another process holds it; `pid` names it.
+        StoreUnavailable: the directory cannot be made or written.
+    """
+
+    def __init__(self, state_dir: Path) -> None:
+        self.path = state_dir / "lock"
+        try:
+            state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._fd: int | None = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StoreUnavailable(
+                f"the state directory {state_dir} cannot be used",
+                expected="a directory that this user may write",
+                got=str(error),
+                remedy="choose another with --state-dir or COUNTERMAND_STATE_DIR, or mend its permissions",
+            ) from error
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pid = holder(self.path)
+            os.close(self._fd)
+            self._fd = None
+            raise StateDirBusy(
+                f"the state directory {state_dir} is in use" + (f" by process {pid}" if pid else ""),
+                pid=pid,
+                expected="a state directory that no other supervisor uses",
+                got=f"a lock held by process {pid}" if pid else "a lock held by another process",
+                remedy="end that process, or choose another directory with --state-dir or COUNTERMAND_STATE_DIR",
+            ) from None
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Let go of it; again is harmless. The file stays: removing it would race with the next holder."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+def holder(path: Path) -> int | None:
+    """Return the pid that a lock file names, if it names one."""
+    try:
+        text = path.read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None

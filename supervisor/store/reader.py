@@ -1,0 +1,144 @@
+"""Reads of the store, from any thread and any process, beside a writer that is at work.
+
+SQLite's write-ahead log lets readers see the last commit while the next one is written, so a reader takes no
+part in the writer's queue. A connection serves one read at a time; idle ones are kept in a small pool, so
+that as many reads go on at once as there are threads that ask, and few connections stay open after them.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Concatenate, Final, ParamSpec, TypeVar
+
+import msgspec
+
+from actors.errors import Invalid, StoreUnavailable
+from actors.model import Event, Message, Receipt, RunInfo
+from actors.ports import SessionRow
+from supervisor.store import tables
+from supervisor.store.schema import open_reader
+
+IDLE_MAX: Final = 4
+EVENTS_MAX: Final = 1_000
+ROWS_MAX: Final = 10_000
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class SqliteReader:
+    """The store, read only. Every method blocks for one read and may be called from any thread.
+
+    It needs no writer, takes no lock that a writer would wait for, and changes nothing.
+
+    Args:
+        path: the store's file.
+        busy_timeout_s: how long a read waits for a file that is being recovered.
+
+    Raises (the constructor and each read): StoreUnavailable, where the file is missing, of another version,
+    unreadable, or the reader was closed; Invalid, where no row can match because no store could hold it.
+    """
+
+    def __init__(self, path: Path, *, busy_timeout_s: float = 5.0) -> None:
+        self._path = path
+        self._busy_timeout_s = busy_timeout_s
+        self._lock = threading.Lock()
+        self._idle: list[sqlite3.Connection] = []
+        self._closed = False
+        self._read(tables.last_seq, "")
+
+    def events(self, session: str, after_seq: int = 0, limit: int = EVENTS_MAX) -> list[Event]:
+        """Return at most `limit` events whose `seq` is above `after_seq`, in order."""
+        return self._read(tables.events, session, after_seq, limit)
+
+    def last_seq(self, session: str) -> int:
+        """Return the highest `seq` of a session; 0 if it has no events."""
+        return self._read(tables.last_seq, session)
+
+    def thread(self, session: str) -> list[Message]:
+        """Return the messages of a session: the fold of its whole log."""
+        return self._read(tables.thread, session)
+
+    def runs(self, session: str, limit: int = ROWS_MAX) -> list[RunInfo]:
+        """Return the newest `limit` runs in order of creation, the oldest first."""
+        return self._read(tables.runs, session, limit)
+
+    def run(self, session: str, run_id: str) -> RunInfo | None:
+        """Return a run of a session."""
+        return self._read(tables.run, session, run_id)
+
+    def find_run(self, run_id: str) -> RunInfo | None:
+        """Return a run of whichever session."""
+        return self._read(tables.run, None, run_id)
+
+    def receipt(self, session: str, identity: str) -> Receipt | None:
+        """Return a receipt of a session by its own id or by its run's."""
+        return self._read(tables.receipt, session, identity)
+
+    def find_receipt(self, identity: str) -> Receipt | None:
+        """Return a receipt of whichever session by its own id or by its run's."""
+        return self._read(tables.receipt, None, identity)
+
+    def session(self, session: str) -> SessionRow | None:
+        """Return a session's own facts; None for one that the store does not know."""
+        return self._read(tables.session_row, session)
+
+    def sessions(self, after: str = "", limit: int = ROWS_MAX) -> list[SessionRow]:
+        """Return at most `limit` sessions whose name sorts behind `after`, by name."""
+        return self._read(tables.sessions, after, limit)
+
+    def unfinished(self) -> list[str]:
+        """Return the sessions with a run that is not settled, or with messages that wait unparked."""
+        return self._read(tables.unfinished)
+
+    def close(self) -> None:
+        """Close what is idle; reads under way end first and close their own. May be called twice."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def _read(self, query: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            connection = self._take()
+            try:
+                result = query(connection, *args, **kwargs)
+            except BaseException:
+                # A connection that has just failed is not given to the next reader.
+                connection.close()
+                raise
+        except (UnicodeEncodeError, OverflowError) as error:
+            raise Invalid(
+                "no store can hold what was asked for",
+                expected="text that is UTF-8, and numbers of 64 bits",
+                got=str(error),
+                remedy="check the id or the number that was given",
+            ) from error
+        except (sqlite3.Error, msgspec.MsgspecError, OSError) as error:
+            raise StoreUnavailable(
+                "the store could not be read",
+                expected=f"a readable store at {self._path}",
+                got=str(error),
+                remedy="check the disk and the permissions of the state directory",
+            ) from error
+        self._give_back(connection)
+        return result
+
+    def _take(self) -> sqlite3.Connection:
+        with self._lock:
+            if self._closed:
+                raise StoreUnavailable("the store was closed", remedy="start the supervisor again")
+            if self._idle:
+                return self._idle.pop()
+        return open_reader(self._path, self._busy_timeout_s)
+
+    def _give_back(self, connection: sqlite3.Connection) -> None:
+        with self._lock:
+            if not self._closed and len(self._idle) < IDLE_MAX:
+                self._idle.append(connection)
+                return
+        connection.close()

@@ -1,0 +1,135 @@
+"""Opening the store's file: its settings, and the numbered migrations that bring it up to date.
+
+A migration is a file `migrations/NNNN_<what>.sql`. They are applied in order of their numbers, each in a
+transaction of its own together with `PRAGMA user_version`, so that a crash leaves the file at one version or
+the next and never between.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from actors.errors import StoreUnavailable
+
+MIGRATIONS: Final = Path(__file__).parent / "migrations"
+WAL_KEPT_BYTES: Final = 64 * 1024 * 1024
+_NAME: Final = re.compile(r"(\d{4})_\w+\.sql")
+
+
+@cache
+def migrations() -> list[tuple[int, str]]:
+    """Return the number and the SQL of every migration, in order."""
+    found = []
+    for path in sorted(MIGRATIONS.glob("*.sql")):
+        match = _NAME.fullmatch(path.name)
+        assert match is not None, f"a migration is named NNNN_<what>.sql, not {path.name}"
+        found.append((int(match[1]), path.read_text(encoding="utf-8")))
+    assert [number for number, _ in found] == list(range(1, len(found) + 1)), "migrations are numbered without a gap"
+    return found
+
+
+def open_writer(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
+    """Open the file for the one writer, make it where there is none, and bring it up to date.
+
+    A statement that finds the file locked waits `busy_timeout_s` seconds for it. The connection may be used
+    from any thread, by one at a time. Raises sqlite3.Error, OSError, or StoreUnavailable for a newer file.
+    """
+    # SQLite gives its side files the mode of the main file: conversations are the owner's alone.
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    connection = sqlite3.connect(path, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False)
+    try:
+        _check_not_newer(connection, path)
+        connection.execute("PRAGMA journal_mode = WAL")
+        # FULL: a commit is on the disk when it returns, also when the power fails (law L12).
+        connection.execute("PRAGMA synchronous = FULL")
+        # A slow reader can make the write-ahead log grow; this gives the space back once it has gone.
+        connection.execute(f"PRAGMA journal_size_limit = {WAL_KEPT_BYTES}")
+        _migrate(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def open_reader(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
+    """Open the file for reading only, also while another process writes it.
+
+    Raises StoreUnavailable where there is no file, or one of another version, and sqlite3.Error.
+    """
+    if not path.exists():
+        raise StoreUnavailable(
+            "there is no store to read",
+            expected="a file that a supervisor has made",
+            got=f"nothing at {path}",
+            remedy="check the state directory, or start the supervisor once",
+        )
+    uri = f"{path.absolute().as_uri()}?mode=ro"
+    connection = sqlite3.connect(uri, uri=True, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False)
+    try:
+        known = len(migrations())
+        _check_not_newer(connection, path)
+        version = schema_version(connection)
+        if version < known:
+            raise StoreUnavailable(
+                f"the store {path} is older than this program",
+                expected=f"schema version {known}",
+                got=f"schema version {version}",
+                remedy="start the supervisor once: it brings the store up to date",
+            )
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def schema_version(connection: sqlite3.Connection) -> int:
+    """Return the number of the last migration that the file has seen."""
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _check_not_newer(connection: sqlite3.Connection, path: Path) -> None:
+    known = len(migrations())
+    version = schema_version(connection)
+    if version > known:
+        raise StoreUnavailable(
+            f"the store {path} was written by a newer program",
+            expected=f"schema version {known} or older",
+            got=f"schema version {version}",
+            remedy="run the newer program; nothing in the file was changed",
+        )
+
+
+def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+    for number, script in migrations():
+        if schema_version(connection) >= number:
+            continue
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            # Asked again under the lock: another process may have been faster.
+            if schema_version(connection) < number:
+                for statement in _statements(script):
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA user_version = {number}")
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+    _check_not_newer(connection, path)
+
+
+def _statements(script: str) -> Iterator[str]:
+    """Split a script: `executescript` would end the transaction that it is to be part of."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+    assert all(not line.strip() or line.startswith("--") for line in statement.splitlines()), "an open statement"

@@ -1,0 +1,277 @@
+"""What goes into which table, and how it is read back: functions of a connection, in no transaction."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from typing import Any, Final, TypeVar
+
+import msgspec
+from loguru import logger
+
+from actors.errors import Invalid
+from actors.model import Event, Message, Receipt, RunInfo
+from actors.ports import Batch, CallRow, ProcessRow, RequestRow, SessionRow, Snapshot, WaitingRow
+from actors.thread import Thread
+
+PAGE: Final = 500
+"""Events read at a time when a whole log is gone through."""
+
+INCARNATIONS_KEPT: Final = 8
+"""Incarnations of a session whose last batch is remembered; older ones have nobody left to send one again."""
+
+T = TypeVar("T")
+Statement = tuple[str, list[tuple[Any, ...]]]
+
+_encode: Final = msgspec.json.Encoder().encode
+_data: Final = msgspec.json.Decoder(dict[str, Any]).decode
+_event: Final = "SELECT seq, session, generation, run_id, kind, data, at FROM events "
+
+_UPSERTS: Final = {
+    "sessions": """INSERT INTO sessions (session, parked, doc) VALUES (?, ?, ?)
+        ON CONFLICT (session) DO UPDATE SET parked = excluded.parked, doc = excluded.doc""",
+    "runs": """INSERT INTO runs (session, run_id, receipt_id, settled, doc) VALUES (?, ?, ?, ?, ?)
+        ON CONFLICT (run_id, session) DO UPDATE
+        SET receipt_id = excluded.receipt_id, settled = excluded.settled, doc = excluded.doc""",
+    "calls": """INSERT INTO calls (session, run_id, call_id, doc) VALUES (?, ?, ?, ?)
+        ON CONFLICT (session, run_id, call_id) DO UPDATE SET doc = excluded.doc""",
+    "processes": """INSERT INTO processes (session, process_id, state, doc) VALUES (?, ?, ?, ?)
+        ON CONFLICT (session, process_id) DO UPDATE SET state = excluded.state, doc = excluded.doc""",
+    "receipts": """INSERT INTO receipts (session, receipt_id, run_id, doc) VALUES (?, ?, ?, ?)
+        ON CONFLICT (receipt_id, session) DO UPDATE SET run_id = excluded.run_id, doc = excluded.doc""",
+    "waiting": """INSERT INTO waiting (session, message_id, place, doc) VALUES (?, ?, ?, ?)
+        ON CONFLICT (session, message_id) DO UPDATE SET place = excluded.place, doc = excluded.doc""",
+    "requests": """INSERT INTO requests (session, place, request_id, at, doc)
+        SELECT ?1, COALESCE((SELECT MAX(place) FROM requests WHERE session = ?1), 0) + 1, ?2, ?3, ?4
+        WHERE true
+        ON CONFLICT (session, request_id) DO UPDATE SET at = excluded.at, doc = excluded.doc""",
+}
+
+
+def statements(batch: Batch) -> list[Statement]:
+    """Encode a batch as statements with their rows.
+
+    Raises ValueError (a lone surrogate is a UnicodeEncodeError), TypeError, or Invalid.
+    """
+    session = batch.session
+    strangers = {event.session for event in batch.events} - {session}
+    if strangers:
+        raise Invalid("a batch holds events of another session", expected=session, got=", ".join(sorted(strangers)))
+    made: list[Statement] = []
+
+    def add(sql: str, rows: list[tuple[Any, ...]]) -> None:
+        if rows:
+            made.append((sql, rows))
+
+    # A plain INSERT: a sequence number that is taken is a defect, and the second writer of it must not win.
+    add(
+        "INSERT INTO events (session, seq, generation, run_id, kind, data, at) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        [(session, e.seq, e.generation, e.run_id, e.kind, _encode(e.data), e.at) for e in batch.events],
+    )
+    if batch.row is not None:
+        add(_UPSERTS["sessions"], [(session, batch.row.parked, _encode(batch.row))])
+    add(_UPSERTS["runs"], [(session, r.run_id, r.receipt_id, r.settled, _encode(r)) for r in batch.runs])
+    add(_UPSERTS["calls"], [(session, c.run_id, c.call_id, _encode(c)) for c in batch.calls])
+    add(_UPSERTS["processes"], [(session, p.process_id, p.state, _encode(p)) for p in batch.processes])
+    add(_UPSERTS["receipts"], [(session, r.receipt_id, r.run_id, _encode(r)) for r in batch.receipts])
+    add(_UPSERTS["waiting"], [(session, w.message.id, w.place, _encode(w)) for w in batch.waiting])
+    add(
+        "DELETE FROM waiting WHERE session = ? AND message_id = ?",
+        [(session, message_id) for message_id in batch.unwaiting],
+    )
+    add(_UPSERTS["requests"], [(session, r.request_id, r.at, _encode(r)) for r in batch.requests])
+    return made
+
+
+def prune_requests(connection: sqlite3.Connection, session: str, kept: int, before: float) -> None:
+    """Forget requests of a session beyond the newest `kept`, and those before `before` (epoch seconds)."""
+    connection.execute(
+        """DELETE FROM requests WHERE session = ?1
+        AND place <= (SELECT MAX(place) FROM requests WHERE session = ?1) - ?2""",
+        (session, kept),
+    )
+    connection.execute("DELETE FROM requests WHERE session = ? AND at < ?", (session, before))
+
+
+def last_batch(connection: sqlite3.Connection, session: str, incarnation: str) -> int:
+    """Return the number of the last batch of an incarnation that is durable; 0 if there is none."""
+    row = connection.execute(
+        "SELECT number FROM batches WHERE session = ? AND incarnation = ?", (session, incarnation)
+    ).fetchone()
+    return int(row[0]) if row else 0
+
+
+def set_last_batch(connection: sqlite3.Connection, session: str, incarnation: str, number: int) -> None:
+    """Remember the last batch of an incarnation, and forget incarnations that are long gone."""
+    connection.execute(
+        """INSERT INTO batches (session, incarnation, number) VALUES (?, ?, ?)
+        ON CONFLICT (session, incarnation) DO UPDATE SET number = excluded.number""",
+        (session, incarnation, number),
+    )
+    if number == 1:
+        connection.execute(
+            """DELETE FROM batches WHERE session = ?1 AND place NOT IN
+            (SELECT place FROM batches WHERE session = ?1 ORDER BY place DESC LIMIT ?2)""",
+            (session, INCARNATIONS_KEPT),
+        )
+
+
+# ── Reading ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _docs(connection: sqlite3.Connection, kind: type[T], sql: str, *values: Any) -> list[T]:
+    decode: Callable[[bytes], T] = _decoder(kind)
+    return [decode(row[0]) for row in connection.execute(sql, values)]
+
+
+def _doc(connection: sqlite3.Connection, kind: type[T], sql: str, *values: Any) -> T | None:
+    found = _docs(connection, kind, sql, *values)
+    return found[0] if found else None
+
+
+def _readable(connection: sqlite3.Connection, kind: type[T], sql: str, *values: Any) -> list[T]:
+    """As `_docs`, for lists: a damaged row is logged and left out, so that it hides no other (law L13)."""
+    decode = _decoder(kind)
+    found: list[T] = []
+    for (doc,) in connection.execute(sql, values):
+        try:
+            found.append(decode(doc))
+        except msgspec.MsgspecError as error:
+            logger.error("a stored {} cannot be read and is left out: {}", kind.__name__, error)
+    return found
+
+
+_decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
+
+
+def _decoder(kind: type[T]) -> Callable[[bytes], T]:
+    decoder = _decoders.get(kind)
+    if decoder is None:
+        decoder = _decoders[kind] = msgspec.json.Decoder(kind)
+    return decoder.decode
+
+
+def events(connection: sqlite3.Connection, session: str, after_seq: int, limit: int) -> list[Event]:
+    """Return at most `limit` events with a `seq` above `after_seq`, in order."""
+    rows = connection.execute(
+        _event + "WHERE session = ? AND seq > ? ORDER BY seq LIMIT ?", (session, after_seq, limit)
+    )
+    return [
+        Event(seq, of, generation, run_id, kind, _data(data), at)
+        for seq, of, generation, run_id, kind, data, at in rows
+    ]
+
+
+def log(connection: sqlite3.Connection, session: str) -> Iterator[Event]:
+    """Go through the whole log of a session, a page at a time."""
+    after = 0
+    while page := events(connection, session, after, PAGE):
+        yield from page
+        after = page[-1].seq
+
+
+def last_seq(connection: sqlite3.Connection, session: str) -> int:
+    """Return the highest `seq` of a session; 0 if it has no events."""
+    row = connection.execute("SELECT MAX(seq) FROM events WHERE session = ?", (session,)).fetchone()
+    return int(row[0] or 0)
+
+
+def thread(connection: sqlite3.Connection, session: str) -> list[Message]:
+    """Fold the log of a session into its messages."""
+    fold = Thread()
+    for event in log(connection, session):
+        fold.apply(event)
+    return fold.messages()
+
+
+def runs(connection: sqlite3.Connection, session: str, limit: int) -> list[RunInfo]:
+    """Return the newest `limit` runs of a session in order of creation, the oldest first."""
+    sql = "SELECT doc FROM runs WHERE session = ? ORDER BY place DESC LIMIT ?"
+    return _readable(connection, RunInfo, sql, session, limit)[::-1]
+
+
+def run(connection: sqlite3.Connection, session: str | None, run_id: str) -> RunInfo | None:
+    """Return a run, of any session where `session` is None."""
+    sql = "SELECT doc FROM runs WHERE run_id = ?1 AND (?2 IS NULL OR session = ?2) ORDER BY place DESC LIMIT 1"
+    return _doc(connection, RunInfo, sql, run_id, session)
+
+
+def receipt(connection: sqlite3.Connection, session: str | None, identity: str) -> Receipt | None:
+    """Return a receipt by its own id, or else by its run's; of any session where `session` is None."""
+    for column in ("receipt_id", "run_id"):
+        sql = f"""SELECT doc FROM receipts WHERE {column} = ?1 AND (?2 IS NULL OR session = ?2)
+            ORDER BY place DESC LIMIT 1"""  # noqa: S608 - the column is one of two words above
+        found = _doc(connection, Receipt, sql, identity, session)
+        if found is not None:
+            return found
+    return None
+
+
+def session_row(connection: sqlite3.Connection, session: str) -> SessionRow | None:
+    """Return a session's own facts."""
+    return _doc(connection, SessionRow, "SELECT doc FROM sessions WHERE session = ?", session)
+
+
+def sessions(connection: sqlite3.Connection, after: str, limit: int) -> list[SessionRow]:
+    """Return at most `limit` sessions whose name is above `after`, by name."""
+    sql = "SELECT doc FROM sessions WHERE session > ? ORDER BY session LIMIT ?"
+    return _readable(connection, SessionRow, sql, after, limit)
+
+
+def waiting(connection: sqlite3.Connection, session: str) -> list[WaitingRow]:
+    """Return the messages that wait, in their order."""
+    return _docs(connection, WaitingRow, "SELECT doc FROM waiting WHERE session = ? ORDER BY place", session)
+
+
+def unfinished(connection: sqlite3.Connection) -> list[str]:
+    """Return the sessions that somebody has to take up: a run is not settled, or messages wait unparked."""
+    rows = connection.execute(
+        """SELECT session FROM runs WHERE settled = 0
+        UNION
+        SELECT waiting.session FROM waiting LEFT JOIN sessions ON sessions.session = waiting.session
+        WHERE COALESCE(sessions.parked, 0) = 0
+        ORDER BY 1"""
+    )
+    return [row[0] for row in rows]
+
+
+def snapshot(connection: sqlite3.Connection, session: str) -> Snapshot:
+    """Read all that an actor needs in order to take a session up."""
+    fold = Thread()
+    said: set[str] = set()
+    fates: dict[str, str] = {}
+    for event in log(connection, session):
+        fold.apply(event)
+        if event.kind in ("text", "tool.requested") and event.run_id is not None:
+            said.add(event.run_id)
+        elif event.kind == "message":
+            fates[event.data["id"]] = "input"
+        elif event.kind == "session.message_returned":
+            fates[event.data["message_id"]] = "returned"
+    unsettled = _docs(
+        connection, RunInfo, "SELECT doc FROM runs WHERE session = ? AND settled = 0 ORDER BY place", session
+    )
+    settled = connection.execute("SELECT run_id, receipt_id FROM runs WHERE session = ? AND settled = 1", (session,))
+    calls_of = "SELECT doc FROM calls WHERE session = ? AND run_id = ? ORDER BY call_id"
+    return Snapshot(
+        session=session,
+        row=session_row(connection, session),
+        thread=fold,
+        runs=tuple(unsettled),
+        calls=tuple(row for run in unsettled for row in _docs(connection, CallRow, calls_of, session, run.run_id)),
+        processes=tuple(
+            _docs(
+                connection,
+                ProcessRow,
+                "SELECT doc FROM processes WHERE session = ? AND state <> 'ended'",
+                session,
+            )
+        ),
+        waiting=tuple(waiting(connection, session)),
+        requests=tuple(
+            _docs(connection, RequestRow, "SELECT doc FROM requests WHERE session = ? ORDER BY place", session)
+        ),
+        said=frozenset(said & {run.run_id for run in unsettled}),
+        fates=fates,
+        over=dict(settled.fetchall()),
+    )

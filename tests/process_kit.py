@@ -1,0 +1,204 @@
+"""What tests of process trees share: a recorder for reports, and a way to find and clear what a test left running."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from actors.messages import ProcessEnded, ProcessExited, ProcessOutput, ProcessStarted
+from actors.ports import SpawnSpec
+from supervisor.containment import procfs
+from supervisor.containment.processes import ProcessTrees
+
+T = TypeVar("T")
+WAIT_S = 20.0
+
+
+class RealClock:
+    """The machine's time; containment asks for no timers of it."""
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def wall(self) -> float:
+        return time.time()  # noqa: TID251
+
+    def call_later(self, delay_s: float, ref: Any, message: Any) -> Any:
+        raise NotImplementedError
+
+
+class Recorder:
+    """An owner that keeps what it is told, in order."""
+
+    def __init__(self) -> None:
+        self.reports: list[Any] = []
+        self._changed = threading.Condition()
+
+    def tell(self, report: Any) -> None:
+        with self._changed:
+            self.reports.append(report)
+            self._changed.notify_all()
+
+    def wait(self, kind: type[T], process_id: str = "p") -> T:
+        """The first report of that kind about that tree; fails after WAIT_S seconds."""
+        deadline = time.monotonic() + WAIT_S
+        with self._changed:
+            while True:
+                for report in self.reports:
+                    if isinstance(report, kind) and report.process_id == process_id:  # type: ignore[attr-defined]
+                        return report
+                left = deadline - time.monotonic()
+                assert left > 0, f"no {kind.__name__} of {process_id}; got {self.kinds()}"
+                self._changed.wait(left)
+
+    def started(self, process_id: str = "p") -> ProcessStarted:
+        return self.wait(ProcessStarted, process_id)
+
+    def exited(self, process_id: str = "p") -> ProcessExited:
+        return self.wait(ProcessExited, process_id)
+
+    def ended(self, process_id: str = "p") -> ProcessEnded:
+        return self.wait(ProcessEnded, process_id)
+
+    def kinds(self, process_id: str = "p") -> list[str]:
+        """The kinds of reports about a tree, neighbours of the same kind once."""
+        names = [type(report).__name__ for report in list(self.reports) if report.process_id == process_id]
+        return [name for index, name in enumerate(names) if index == 0 or names[index - 1] != name]
+
+    def text(self, process_id: str = "p", stream: str | None = None) -> str:
+        """All output of a tree that is no marker."""
+        return "".join(
+            report.text
+            for report in list(self.reports)
+            if isinstance(report, ProcessOutput)
+            and report.process_id == process_id
+            and not report.marker
+            and stream in (None, report.stream)
+        )
+
+    def wait_text(self, text: str, process_id: str = "p") -> None:
+        """Until the output of a tree holds `text`."""
+        until(lambda: text in self.text(process_id), f"output {text!r}")
+
+
+def until(condition: Callable[[], Any], what: str, within_s: float = WAIT_S) -> None:
+    """Poll a condition with a deadline."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {within_s} s: {what}"
+        time.sleep(0.005)
+
+
+def fd_count() -> int:
+    """How many descriptors this process has open."""
+    return len(os.listdir("/proc/self/fd"))
+
+
+def our_children() -> list[int]:
+    """All children of this process, of any thread, zombies included."""
+    return procfs.children(os.getpid())
+
+
+class Bench:
+    """A ProcessTrees on a directory of its own, an owner, and a mark in the environment of all it spawns."""
+
+    def __init__(self, state_dir: Path, **options: Any) -> None:
+        self.mark = f"CM_TEST_MARK={uuid.uuid4().hex}"
+        self.state_dir = state_dir
+        self.options = options
+        self.owner = Recorder()
+        self.trees = self.new_trees()
+
+    def new_trees(self) -> ProcessTrees:
+        trees = ProcessTrees(self.state_dir, RealClock(), **self.options)
+        trees.start()
+        return trees
+
+    def sh(self, script: str, process_id: str = "p", cwd: str | None = None) -> None:
+        """Spawn a shell script."""
+        self.run(("/bin/sh", "-c", script), process_id, cwd)
+
+    def run(self, argv: tuple[str, ...], process_id: str = "p", cwd: str | None = None) -> None:
+        """Spawn a command."""
+        name, value = self.mark.split("=")
+        spec = SpawnSpec(argv, "test", cwd=cwd, env={name: value})
+        self.trees.spawn(process_id, spec, self.owner)  # type: ignore[arg-type]
+
+    def alive(self) -> list[int]:
+        """Pids of everything with the mark that still runs."""
+        found = []
+        for name in os.listdir("/proc"):
+            if name.isdigit():
+                try:
+                    environ = Path(f"/proc/{name}/environ").read_bytes()
+                except OSError:
+                    continue
+                if self.mark.encode() in environ.split(b"\0"):
+                    found.append(int(name))
+        return found
+
+    def assert_nobody_left(self) -> None:
+        """Nobody with the mark runs. At once: the proof came before."""
+        left = [procfs.stat(pid) for pid in self.alive()]
+        names = [(seen.pid, seen.name, seen.state) for seen in left if seen is not None and seen.state not in "ZX"]
+        assert not names, f"still running: {names}"
+
+    def zygote_pid(self) -> int:
+        """The pid of the zygote in use."""
+        until(self._zygotes, "a zygote")
+        return self._zygotes()[-1]
+
+    def _zygotes(self) -> list[int]:
+        return [pid for pid in our_children() if (seen := procfs.stat(pid)) and seen.name == "cm-zygote"]
+
+    @contextmanager
+    def stopped(self, pid: int) -> Iterator[None]:
+        """Keep a process stopped."""
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            until(lambda: (seen := procfs.stat(pid)) is not None and seen.state == "T", "stopped")
+            yield
+        finally:
+            try:
+                os.kill(pid, signal.SIGCONT)
+            except ProcessLookupError:
+                pass
+
+    def warden_of(self, pid: int) -> int:
+        """The pid of the warden above a command."""
+        seen = procfs.stat(pid)
+        assert seen is not None
+        return seen.ppid
+
+    def ledger_text(self, process_id: str = "p") -> str:
+        """What the ledger of a tree holds by now; empty if there is none."""
+        path = self.state_dir / "wardens" / f"{process_id}.ledger"
+        return path.read_text() if path.exists() else ""
+
+    def close(self) -> None:
+        """End everything, also what a failed test left."""
+        try:
+            self.trees.close(10.0)
+        finally:
+            for pid in self.alive():
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+
+
+@contextmanager
+def bench(state_dir: Path, **options: Any) -> Iterator[Bench]:
+    """A Bench that is closed whatever happens."""
+    opened = Bench(state_dir, **options)
+    try:
+        yield opened
+    finally:
+        opened.close()

@@ -1,0 +1,124 @@
+"""What the providers refuse with a 400, as strict checks of a whole request's messages.
+
+Both raise `Refused` with the place and the rule. They are written from the providers' documented rules, and
+are stricter than the providers where those are lenient (a repeated id, an empty text, arguments that are no
+JSON).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+_ID = re.compile(r"[A-Za-z0-9_.:-]+")
+
+
+class Refused(AssertionError):
+    """The provider would answer 400."""
+
+
+def _require(condition: bool, place: int, rule: str) -> None:
+    if not condition:
+        raise Refused(f"messages[{place}]: {rule}")
+
+
+def check_openai(messages: list[dict[str, Any]]) -> None:
+    """Check messages of OpenAI's chat completions."""
+    _require(bool(messages), 0, "there is no message")
+    seen: set[str] = set()
+    owed: list[str] = []
+    for place, message in enumerate(messages):
+        role = message.get("role")
+        if role == "tool":
+            _require(set(message) == {"role", "tool_call_id", "content"}, place, "wrong keys of a tool message")
+            _require(bool(owed), place, "a tool message without a call before it")
+            _require(message["tool_call_id"] == owed.pop(0), place, "a result out of the order of the calls")
+            _text(message["content"], place)
+            continue
+        _require(not owed, place, f"calls without a result: {owed}")
+        if role == "user":
+            _require(set(message) == {"role", "content"}, place, "wrong keys of a user message")
+            _text(message["content"], place)
+            previous = messages[place - 1]["role"] if place else None
+            _require(previous != "user", place, "two user messages in a row")
+        elif role == "assistant":
+            _require(set(message) <= {"role", "content", "tool_calls"}, place, "wrong keys of an assistant message")
+            calls = message.get("tool_calls")
+            if message["content"] is None:
+                _require(bool(calls), place, "an assistant message with neither text nor calls")
+            else:
+                _text(message["content"], place)
+            if "tool_calls" in message:
+                _require(isinstance(calls, list) and bool(calls), place, "an empty list of calls")
+            for call in calls or []:
+                _require(set(call) == {"id", "type", "function"}, place, "wrong keys of a call")
+                _require(call["type"] == "function", place, "a call that is no function")
+                _require(set(call["function"]) == {"name", "arguments"}, place, "wrong keys of a function")
+                _require(bool(call["function"]["name"]), place, "a function without a name")
+                arguments = call["function"]["arguments"]
+                _require(isinstance(arguments, str), place, "arguments that are no string")
+                _require(isinstance(json.loads(arguments), dict), place, "arguments that are no JSON object")
+                _new_id(call["id"], seen, place)
+                owed.append(call["id"])
+        else:
+            _require(False, place, f"an unknown role {role!r}")
+    _require(not owed, len(messages), f"calls without a result: {owed}")
+
+
+def check_anthropic(messages: list[dict[str, Any]]) -> None:
+    """Check messages of Anthropic's messages endpoint."""
+    _require(bool(messages), 0, "there is no message")
+    _require(messages[0]["role"] == "user", 0, "the first message is not the user's")
+    seen: set[str] = set()
+    owed: list[str] = []
+    for place, message in enumerate(messages):
+        _require(set(message) == {"role", "content"}, place, "wrong keys")
+        role, content = message["role"], message["content"]
+        _require(role == ("user", "assistant")[place % 2], place, "roles do not alternate")
+        _require(isinstance(content, list) and bool(content), place, "empty content")
+        expected, owed = owed, []
+        if role == "user":
+            results = [block for block in content if block["type"] == "tool_result"]
+            _require(content[: len(results)] == results, place, "a result behind a text")
+            ids = [block["tool_use_id"] for block in results]
+            _require(ids == expected, place, f"results {ids} do not answer the calls {expected}")
+            for block in results:
+                _require(
+                    set(block) <= {"type", "tool_use_id", "content", "is_error"},
+                    place,
+                    "wrong keys of a result",
+                )
+                _require(block.get("is_error", False) in (True, False), place, "is_error is no boolean")
+                _text(block["content"], place)
+            texts = content[len(results) :]
+            _require(all(block["type"] == "text" for block in texts), place, "an unknown block")
+        else:
+            calls = [block for block in content if block["type"] == "tool_use"]
+            texts = [block for block in content if block["type"] == "text"]
+            _require(len(calls) + len(texts) == len(content), place, "an unknown block")
+            _require(content[len(content) - len(calls) :] == calls, place, "a text behind a call")
+            for block in calls:
+                _require(set(block) == {"type", "id", "name", "input"}, place, "wrong keys of a call")
+                _require(isinstance(block["input"], dict), place, "input that is no object")
+                _require(bool(block["name"]), place, "a call without a name")
+                _new_id(block["id"], seen, place)
+            owed = [block["id"] for block in calls]
+        for block in texts:
+            _require(set(block) == {"type", "text"}, place, "wrong keys of a text")
+            _text(block["text"], place)
+    _require(not owed, len(messages), f"calls without a result: {owed}")
+    last = messages[-1]
+    if last["role"] == "assistant":
+        text = last["content"][-1]["text"]
+        _require(text == text.rstrip(), len(messages) - 1, "the last assistant text ends in white space")
+
+
+def _text(value: object, place: int) -> None:
+    _require(isinstance(value, str) and bool(value.strip()), place, "an empty text")
+
+
+def _new_id(value: object, seen: set[str], place: int) -> None:
+    _require(isinstance(value, str) and _ID.fullmatch(value) is not None, place, f"a malformed id {value!r}")
+    _require(value not in seen, place, f"the id {value!r} twice")
+    seen.add(str(value))

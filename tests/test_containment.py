@@ -1,0 +1,478 @@
+"""Law L3 with real processes: whatever a tree does, it is ended, and its end is said only when it is proven."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from actors.messages import ProcessEnded, ProcessOutput
+from actors.model import How
+from tests.process_kit import Bench, Recorder, bench, fd_count, our_children, until
+from supervisor.containment import procfs
+
+PYTHON = sys.executable
+
+WALKER = """
+import os, sys, time
+print("walking", flush=True)
+end = time.monotonic() + 30
+while time.monotonic() < end:
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+"""
+
+DAEMON = """
+import os, signal, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        print("daemon", os.getpid(), flush=True)
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd in (0, 1, 2):
+            os.dup2(null, fd)
+        time.sleep(1000)
+    os._exit(0)
+os.wait()
+"""
+
+CROWD = """
+import os, time
+print("crowd", flush=True)
+end = time.monotonic() + 15
+for _ in range(4):
+    if os.fork() == 0:
+        os.setsid()
+while time.monotonic() < end:
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+"""
+
+
+@pytest.fixture
+def b(tmp_path: Path) -> Iterator[Bench]:
+    with bench(tmp_path) as opened:
+        yield opened
+
+
+def test_a_plain_command_reports_start_output_exit_and_end_in_this_order(b: Bench) -> None:
+    b.sh("echo out; echo err >&2; exit 3")
+    ended = b.owner.ended()
+    assert b.owner.kinds() == ["ProcessStarted", "ProcessOutput", "ProcessExited", "ProcessEnded"]
+    assert b.owner.text(stream="stdout") == "out\n"
+    assert b.owner.text(stream="stderr") == "err\n"
+    exited = b.owner.exited()
+    assert (exited.status, exited.total_bytes, exited.lossy, exited.held) == (3, 8, False, False)
+    assert sorted(exited.tail.split()) == ["err", "out"]
+    assert (ended.how, ended.status, ended.proven, ended.reaped) == (How.EXIT, 3, True, 1)
+    assert ended.pid == b.owner.started().pid
+    assert [(row.kind, row.name, row.status) for row in ended.rows] == [("process", "sh", 3)]
+
+
+def test_a_command_that_exits_at_once_reports_in_order_too(b: Bench) -> None:
+    for number in range(20):
+        b.run(("/bin/true",), f"p{number}")
+    for number in range(20):
+        b.owner.ended(f"p{number}")
+        assert b.owner.kinds(f"p{number}") == ["ProcessStarted", "ProcessExited", "ProcessEnded"]
+
+
+def test_a_command_killed_by_a_signal_has_a_negative_status(b: Bench) -> None:
+    b.sh("kill -SEGV $$")
+    ended = b.owner.ended()
+    assert (ended.how, ended.status) == (How.EXIT, -signal.SIGSEGV)
+
+
+def test_cat_with_nothing_on_its_input_ends_at_once(b: Bench) -> None:
+    b.run(("cat",))
+    assert b.owner.ended().status == 0
+
+
+def test_a_command_that_does_not_exist_is_not_started_and_says_why(b: Bench) -> None:
+    b.run(("countermand-no-such-command",))
+    ended = b.owner.ended()
+    assert (ended.how, ended.proven, ended.status, ended.pid) == (How.NOT_STARTED, True, None, None)
+    assert ended.note == "cannot execute 'countermand-no-such-command': No such file or directory"
+    assert b.owner.kinds() == ["ProcessEnded"]
+
+
+def test_a_command_without_permission_or_with_a_bad_word_is_not_started(b: Bench, tmp_path: Path) -> None:
+    plain = tmp_path / "plain"
+    plain.write_text("no program")
+    b.run((str(plain),), "p1")
+    b.run(("/bin/echo", "a\0b"), "p2")
+    b.run(("/bin/echo", "\ud800"), "p3")
+    b.run((), "p4")
+    assert "Permission denied" in b.owner.ended("p1").note
+    assert "null byte" in b.owner.ended("p2").note
+    assert "surrogates not allowed" in b.owner.ended("p3").note
+    assert b.owner.ended("p4").note
+    assert {b.owner.ended(f"p{number}").how for number in (1, 2, 3, 4)} == {How.NOT_STARTED}
+
+
+def test_a_bad_directory_is_not_started_and_named(b: Bench) -> None:
+    b.sh("true", cwd="/no/such/place")
+    ended = b.owner.ended()
+    assert ended.how is How.NOT_STARTED
+    assert ended.note == "cannot enter the directory '/no/such/place': No such file or directory"
+
+
+def test_a_command_runs_in_its_directory_and_with_a_large_argument(b: Bench, tmp_path: Path) -> None:
+    b.run(("/bin/sh", "-c", 'pwd; echo "${#1}"', "sh", "x" * 120_000), cwd=str(tmp_path))
+    b.owner.ended()
+    assert b.owner.text() == f"{tmp_path}\n120000\n"
+
+
+def test_a_command_starts_with_a_clean_signal_state_session_and_descriptors(b: Bench) -> None:
+    script = (
+        "import os, signal\n"
+        "ignored = [n for n in signal.valid_signals() if signal.getsignal(n) == signal.SIG_IGN]\n"
+        "print(sorted(int(n) for n in ignored if n not in (signal.SIGPIPE, signal.SIGXFSZ)))\n"
+        "print(sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())))\n"
+        "print(os.getsid(0) == os.getpid(), sorted(os.listdir('/proc/self/fd'))[:3], os.read(0, 1))\n"
+        "print([fd for fd in range(3, 1000) if os.path.exists(f'/proc/self/fd/{fd}')])\n"
+    )
+    b.run((PYTHON, "-c", script))
+    b.owner.ended()
+    assert b.owner.text().splitlines() == ["[]", "[]", "True ['0', '1', '2'] b''", "[]"]
+
+
+def test_no_secret_of_the_daemon_reaches_a_tool_a_warden_or_the_zygote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CM_FAKE_SECRET", "hunter2")
+    monkeypatch.setenv("LC_TIME", "C")
+    with bench(tmp_path) as b:
+        b.sh("env; exec sleep 1000")
+        pid = b.owner.started().pid
+        b.owner.wait_text("LC_TIME=C")
+        assert "hunter2" not in b.owner.text()
+        assert b.mark in b.owner.text()
+        for holder in (pid, b.warden_of(pid), b.zygote_pid()):
+            environ = Path(f"/proc/{holder}/environ").read_bytes()
+            assert b"PATH=" in environ
+            assert b"hunter2" not in environ
+
+
+def test_l3_background_and_setsid_children_stay_in_the_tree_and_end_with_it(b: Bench) -> None:
+    b.sh("sleep 1000 & setsid sleep 1000 & echo ready; exit 0")
+    exited = b.owner.exited()
+    assert (exited.status, exited.held, exited.tail) == (0, True, "ready\n")
+    until(lambda: len(b.alive()) == 2, "both in the background")
+    assert "ProcessEnded" not in b.owner.kinds()
+    b.trees.kill("p", 5.0)
+    ended = b.owner.ended()
+    b.assert_nobody_left()
+    assert (ended.how, ended.status, ended.proven, ended.reaped) == (How.EXIT, 0, True, 3)
+    assert sorted(row.how or "" for row in ended.rows) == [How.EXIT, How.SIGTERM, How.SIGTERM]
+    assert {signal.signal for signal in ended.signals} == {"SIGTERM", "SIGCONT"}
+
+
+def test_l3_a_background_writer_is_drained_in_silence_after_the_exit(b: Bench) -> None:
+    b.sh("(while :; do echo more more more; done) & exit 0")
+    assert b.owner.exited().held
+    said = len(b.owner.text())
+    (writer,) = [pid for pid in b.alive() if pid != b.owner.started().pid]
+    before = written(writer)
+    until(lambda: written(writer) > before + 1_000_000, "the writer goes on writing")
+    assert len(b.owner.text()) == said
+    b.trees.kill("p", 0.0)
+    assert b.owner.ended().proven
+    b.assert_nobody_left()
+
+
+def written(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/io").read_text().splitlines():
+        if line.startswith("wchar:"):
+            return int(line.split()[1])
+    return 0
+
+
+def test_l3_a_double_forked_daemon_that_ignores_term_is_killed_at_the_deadline(b: Bench) -> None:
+    b.run((PYTHON, "-c", DAEMON))
+    b.owner.exited()
+    b.owner.wait_text("daemon")
+    pid = int(b.owner.text().split()[1])
+    b.trees.kill("p", 0.1)
+    ended = b.owner.ended()
+    b.assert_nobody_left()
+    assert procfs.stat(pid) is None
+    (row,) = [row for row in ended.rows if row.pid == pid]
+    assert (row.how, row.status) == (How.SIGKILL, -9)
+    assert [signal.signal for signal in row.signals] == ["SIGTERM", "SIGCONT", "SIGKILL"]
+
+
+def test_l3_a_tree_that_ignores_term_is_killed_after_its_grace(b: Bench) -> None:
+    b.sh("(trap '' TERM; echo deaf; while :; do sleep 0.05; done) & trap '' TERM; wait")
+    b.owner.wait_text("deaf")
+    b.trees.kill("p", 0.2)
+    ended = b.owner.ended()
+    b.assert_nobody_left()
+    assert (ended.how, ended.status, ended.proven) == (How.SIGKILL, -9, True)
+
+
+def test_l3_a_second_kill_with_less_grace_escalates_and_one_with_more_does_not_put_off(b: Bench) -> None:
+    b.sh("trap '' TERM; echo deaf; while :; do sleep 0.05; done")
+    b.owner.wait_text("deaf")
+    b.trees.kill("p", 10_000.0)
+    until(lambda: '"SIGTERM"' in b.ledger_text(), "the polite request")
+    b.trees.kill("p", 0.05)
+    b.trees.kill("p", 10_000.0)
+    assert b.owner.ended().how is How.SIGKILL
+    b.assert_nobody_left()
+
+
+def test_l3_a_stopped_process_is_continued_and_can_end_politely(b: Bench) -> None:
+    b.sh("trap 'echo bye; exit 7' TERM; echo ready; kill -STOP $$; while :; do sleep 0.05; done")
+    pid = b.owner.started().pid
+    until(lambda: (seen := procfs.stat(pid)) is not None and seen.state == "T", "stopped")
+    b.trees.kill("p", 10_000.0)
+    assert b.owner.ended().status == 7
+    assert b.owner.text() == "ready\nbye\n"
+
+
+def test_l3_a_wrapper_that_dies_on_term_and_does_not_forward_it_takes_its_child_along(b: Bench) -> None:
+    b.sh("setsid sh -c 'echo inner; exec sleep 1000' & wait")
+    b.owner.wait_text("inner")
+    b.trees.kill("p", 10_000.0)
+    ended = b.owner.ended()
+    b.assert_nobody_left()
+    assert (ended.how, ended.reaped) == (How.SIGTERM, 2)
+
+
+def test_l3_what_a_term_handler_starts_to_clean_up_is_not_disturbed(b: Bench, tmp_path: Path) -> None:
+    done = tmp_path / "cleaned"
+    b.sh(f"trap 'sleep 0.1; touch {done}; exit 0' TERM; echo ready; while :; do sleep 0.05; done")
+    b.owner.wait_text("ready")
+    b.trees.kill("p", 10_000.0)
+    assert b.owner.ended().status == 0
+    assert done.exists()
+
+
+def test_l3_a_leader_that_forked_and_exited_is_no_hiding_place(b: Bench) -> None:
+    b.sh("(sleep 1000 > /dev/null 2>&1 &) ; exit 0")
+    assert not b.owner.exited().held
+    b.trees.kill("p", 1.0)
+    assert b.owner.ended().proven
+    b.assert_nobody_left()
+
+
+def test_l3_a_fork_walker_in_ever_new_sessions_is_caught(b: Bench) -> None:
+    b.run((PYTHON, "-S", "-c", WALKER))
+    b.owner.wait_text("walking")
+    b.trees.kill("p", 0.0)
+    ended = b.owner.ended()
+    assert ended.proven
+    b.assert_nobody_left()
+
+
+def test_l3_a_crowd_of_fork_walkers_is_caught(b: Bench) -> None:
+    b.run((PYTHON, "-S", "-c", CROWD))
+    b.owner.wait_text("crowd")
+    until(lambda: len(b.alive()) > 5, "a crowd")
+    b.trees.kill("p", 0.0)
+    assert b.owner.ended().proven
+    b.assert_nobody_left()
+
+
+def test_l3_a_tree_of_twenty_is_gone_and_counted(b: Bench) -> None:
+    b.sh("for i in $(seq 20); do sleep 1000 & done; echo ready; wait")
+    b.owner.wait_text("ready")
+    b.trees.kill("p", 5.0)
+    ended = b.owner.ended()
+    b.assert_nobody_left()
+    assert (ended.reaped, len(ended.rows)) == (21, 21)
+
+
+def test_l3_rows_are_bounded_and_reaped_counts_all(b: Bench) -> None:
+    script = "import os\nfor _ in range(150):\n    if os.fork() == 0: os._exit(0)"
+    b.run((PYTHON, "-S", "-c", script))
+    ended = b.owner.ended()
+    assert len(ended.rows) == 100
+    assert ended.reaped == 151
+    assert len(b.ledger_text().splitlines()) < 210
+
+
+def test_l3_a_kill_before_the_start_starts_nothing(b: Bench, tmp_path: Path) -> None:
+    trace = tmp_path / "ran"
+    with b.stopped(b.zygote_pid()):
+        b.sh(f"touch {trace}; sleep 1000")
+        until(b.ledger_text, "the request is sent")
+        b.trees.kill("p", 5.0)
+        b.trees.kill("p", 4.0)
+    ended = b.owner.ended()
+    assert (ended.how, ended.proven, ended.note) == (How.NOT_STARTED, True, "killed before it was started")
+    assert b.owner.kinds() == ["ProcessEnded"]
+    assert not trace.exists()
+
+
+def test_l3_kill_right_after_spawn_ends_every_time(b: Bench) -> None:
+    for number in range(20):
+        b.sh("sleep 1000", f"p{number}")
+        b.trees.kill(f"p{number}", 0.0)
+    for number in range(20):
+        assert b.owner.ended(f"p{number}").proven
+    b.assert_nobody_left()
+
+
+def test_l3_killing_one_tree_leaves_the_other_alone(b: Bench) -> None:
+    b.sh("sleep 1000", "one")
+    b.sh("echo two; read x < /dev/zero; sleep 1000", "two")
+    b.owner.started("one")
+    other = b.owner.started("two").pid
+    b.trees.kill("one", 1.0)
+    b.owner.ended("one")
+    assert procfs.stat(other) is not None
+    assert "ProcessEnded" not in b.owner.kinds("two")
+
+
+def test_an_unknown_id_is_ignored_by_kill_and_forget(b: Bench) -> None:
+    b.trees.kill("nobody", 0.0)
+    b.trees.forget("nobody")
+    b.run(("/bin/true",))
+    assert b.owner.ended().status == 0
+
+
+def test_the_exit_is_reported_in_bounded_time_though_the_output_is_held_open(b: Bench) -> None:
+    b.sh("sleep 1000 & echo hi; exit 3")
+    exited = b.owner.exited()
+    assert (exited.status, exited.held, exited.tail) == (3, True, "hi\n")
+
+
+def test_half_a_character_at_the_end_is_lossy_and_not_lost(b: Bench) -> None:
+    b.sh("printf '\\360'")
+    exited = b.owner.exited()
+    assert (exited.tail, exited.lossy, exited.total_bytes) == ("\ufffd", True, 1)
+    assert b.owner.text() == "\ufffd"
+
+
+def test_one_line_of_200_000_characters_comes_whole(b: Bench) -> None:
+    b.run((PYTHON, "-S", "-c", "import sys; sys.stdout.write('é' * 200_000)"))
+    exited = b.owner.exited()
+    assert b.owner.text() == "é" * 200_000
+    assert exited.total_bytes == 400_000
+    assert exited.tail == "é" * 32_768
+
+
+def test_l14_a_flood_is_capped_counted_and_does_not_delay_the_end_of_another_tree(b: Bench) -> None:
+    b.sh("head -c 50000000 /dev/zero | tr '\\0' x; echo; echo the end", "flood")
+    b.sh("sleep 1000", "other")
+    b.owner.started("other")
+    b.trees.kill("other", 1.0)
+    b.owner.ended("other")
+    exited = b.owner.exited("flood")
+    assert exited.total_bytes == 50_000_000 + 9
+    assert len(exited.tail) == 65_536
+    assert exited.tail.endswith("x\nthe end\n")
+    markers = [report for report in b.owner.reports if isinstance(report, ProcessOutput) and report.marker]
+    assert len(markers) == 1
+    assert len(b.owner.text("flood")) == 1_048_576
+
+
+def test_adopting_a_tree_of_this_daemon_tells_the_new_owner_what_it_missed(b: Bench) -> None:
+    b.sh("echo hi; exit 4")
+    b.owner.ended()
+    late = Recorder()
+    b.trees.adopt("p", late)  # type: ignore[arg-type]
+    assert late.ended() == b.owner.ended()
+    assert late.exited() == b.owner.exited()
+    assert late.kinds() == ["ProcessExited", "ProcessEnded"]
+
+
+def test_adopting_a_running_tree_moves_its_reports_to_the_new_owner(b: Bench) -> None:
+    b.sh("read x < /dev/null; exec sleep 1000")
+    b.owner.started()
+    late = Recorder()
+    b.trees.adopt("p", late)  # type: ignore[arg-type]
+    b.trees.kill("p", 1.0)
+    assert late.ended().proven
+    assert "ProcessEnded" not in b.owner.kinds()
+
+
+def test_adopting_an_id_that_was_never_spawned_says_so(b: Bench) -> None:
+    b.trees.adopt("stranger", b.owner)  # type: ignore[arg-type]
+    ended = b.owner.ended("stranger")
+    assert (ended.how, ended.proven, ended.note) == (How.NOT_STARTED, True, "never spawned")
+
+
+def test_forgetting_removes_the_ledger_and_the_memory(b: Bench) -> None:
+    b.run(("/bin/true",))
+    b.owner.ended()
+    b.trees.forget("p")
+    until(lambda: not list((b.state_dir / "wardens").iterdir()), "no ledger")
+    late = Recorder()
+    b.trees.adopt("p", late)  # type: ignore[arg-type]
+    assert late.ended().how is How.NOT_STARTED
+
+
+def test_an_owner_that_raises_costs_nobody_else(b: Bench) -> None:
+    class Broken:
+        def tell(self, report: object) -> None:
+            raise ValueError("broken owner")
+
+    name, value = b.mark.split("=")
+    from actors.ports import SpawnSpec
+
+    b.trees.spawn("broken", SpawnSpec(("/bin/true",), "x", env={name: value}), Broken())  # type: ignore[arg-type]
+    b.run(("/bin/true",))
+    assert b.owner.ended().status == 0
+    b.trees.adopt("broken", b.owner)  # type: ignore[arg-type]
+    assert b.owner.ended("broken").status == 0
+
+
+def test_l3_closing_kills_all_trees_proves_it_and_leaves_no_thread_child_or_descriptor(tmp_path: Path) -> None:
+    descriptors, children = fd_count(), our_children()
+    threads = threading.active_count()
+    with bench(tmp_path) as b:
+        b.sh("trap '' TERM; sleep 1000 & setsid sleep 1000 & echo ready; wait", "one")
+        b.sh("sleep 1000", "two")
+        b.owner.wait_text("ready", "one")
+        assert b.trees.close(10.0)
+        assert b.owner.ended("one").proven
+        assert b.owner.ended("two").proven
+        b.assert_nobody_left()
+        b.sh("true", "late")
+        assert b.owner.ended("late").how is How.NOT_STARTED
+    assert fd_count() == descriptors
+    assert our_children() == children
+    assert threading.active_count() == threads
+
+
+def test_l14_a_hundred_spawns_leave_no_descriptor_zombie_or_thread(b: Bench) -> None:
+    b.run(("/bin/true",), "first")
+    b.owner.ended("first")
+    descriptors, threads = fd_count(), threading.active_count()
+    zygote = b.zygote_pid()
+    for number in range(100):
+        b.run(("/bin/true",), f"p{number}")
+        assert b.owner.ended(f"p{number}").proven
+        b.trees.forget(f"p{number}")
+    until(lambda: not procfs.children(zygote), "the zygote has reaped its wardens")
+    until(lambda: fd_count() == descriptors, "no descriptor is left")
+    assert threading.active_count() == threads
+    assert len(os.listdir(f"/proc/{zygote}/fd")) < 12
+
+
+def test_l3_what_cannot_be_proven_is_reported_abandoned_in_bounded_time(tmp_path: Path) -> None:
+    with bench(tmp_path, kill_s=0.4) as b:
+        b.sh("trap '' TERM; echo ready; while :; do sleep 0.05; done")
+        pid = b.owner.started().pid
+        b.owner.wait_text("ready")
+        with b.stopped(b.warden_of(pid)), b.stopped(b.zygote_pid()):
+            b.trees.kill("p", 0.0)
+            ended = b.owner.ended()
+            assert (ended.how, ended.proven) == (How.ABANDONED, False)
+            assert ended.note == "not proven gone 0.4 s after its deadline"
+            assert procfs.stat(pid) is not None
+        until(lambda: not b.alive(), "its warden goes on ending it")
+        until(lambda: '"empty"' in b.ledger_text(), "and says so in the ledger")
+        assert [type(r) for r in b.owner.reports].count(ProcessEnded) == 1

@@ -1,0 +1,470 @@
+"""The event hub, over a small log in memory and over the real store."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors.errors import StoreUnavailable
+from actors.messages import Committed
+from actors.model import Event
+from actors.ports import Publisher, Store
+from supervisor.publisher import EPHEMERAL_MAX, RING_EVENTS, EventHub, Subscription
+from supervisor.store.sqlite import SqliteStore
+from tests.test_store import PATIENCE_S, Owner, StandingClock, batch
+
+
+class Log:
+    """A log in memory: what a store's reader gives, and how often it was asked."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.all: dict[str, list[Event]] = {}
+        self.reads = 0
+        self.broken = False
+
+    def append(self, count: int = 1, session: str = "s", text: str = "x") -> list[Event]:
+        with self.lock:
+            log = self.all.setdefault(session, [])
+            new = [made(len(log) + 1 + place, session, text) for place in range(count)]
+            log.extend(new)
+            return new
+
+    def events(self, session: str, after_seq: int, limit: int) -> list[Event]:
+        with self.lock:
+            self.reads += 1
+            if self.broken:
+                raise StoreUnavailable("the store could not be read")
+            return self.all.get(session, [])[after_seq : after_seq + limit]
+
+
+def made(seq: int, session: str = "s", text: str = "x") -> Event:
+    return Event(seq, session, 1, "r", "text", {"text": text}, float(seq))
+
+
+def passing(seq: int, kind: str = "typing", **data: Any) -> Event:
+    return Event(seq, "s", 1, "r", kind, data, float(seq))
+
+
+@pytest.fixture
+def log() -> Log:
+    return Log()
+
+
+@pytest.fixture
+def hub(log: Log) -> Iterator[EventHub]:
+    hub = EventHub(log)
+    yield hub
+    hub.close()
+
+
+def seqs(subscription: Subscription) -> list[int]:
+    return [event.seq for event in subscription]
+
+
+class Listener:
+    """A thread that takes all that a subscription gives."""
+
+    def __init__(self, subscription: Subscription) -> None:
+        self.subscription = subscription
+        self.got: list[Event] = []
+        self.changed = threading.Condition()
+        self.thread = threading.Thread(target=self._listen)
+        self.thread.start()
+
+    def _listen(self) -> None:
+        for event in self.subscription:
+            with self.changed:
+                self.got.append(event)
+                self.changed.notify_all()
+
+    def until(self, condition: Callable[[list[Event]], bool]) -> None:
+        with self.changed:
+            assert self.changed.wait_for(lambda: condition(self.got), PATIENCE_S), [e.seq for e in self.got]
+
+    def end(self) -> list[int]:
+        self.subscription.close()
+        self.thread.join(PATIENCE_S)
+        assert not self.thread.is_alive()
+        return [event.seq for event in self.got]
+
+
+# ── Store first, then live ────────────────────────────────────────────────────────────────────────
+
+
+def test_what_is_in_the_store_comes_first_then_what_is_live(log: Log, hub: EventHub) -> None:
+    log.append(3)
+    listener = Listener(hub.subscribe("s", 1))
+    try:
+        listener.until(lambda got: len(got) == 2)
+        hub.publish("s", log.append(2))
+        listener.until(lambda got: len(got) == 4)
+    finally:
+        got = listener.end()
+    assert got == [2, 3, 4, 5]
+
+
+def test_a_session_that_does_not_exist_yet_can_be_waited_for(log: Log, hub: EventHub) -> None:
+    listener = Listener(hub.subscribe("s"))
+    try:
+        hub.publish("s", log.append())
+        listener.until(lambda got: len(got) == 1)
+    finally:
+        listener.end()
+
+
+def test_a_subscriber_gets_its_own_session_alone(log: Log, hub: EventHub) -> None:
+    subscription = hub.subscribe("s", timeout=0)
+    hub.publish("t", log.append(3, "t"))
+    hub.publish("s", log.append(1))
+    assert [(event.session, event.seq) for event in subscription] == [("s", 1)]
+
+
+def test_l6_no_gap_and_no_double_for_subscribers_that_come_at_any_time_and_at_any_pace(log: Log, hub: EventHub) -> None:
+    count = 3 * RING_EVENTS
+    chance = random.Random(7)
+    listeners: list[tuple[int, Listener]] = []
+    try:
+        while len(log.all.get("s", [])) < count:
+            if chance.random() < 0.1 and len(listeners) < 12:
+                start = chance.randrange(len(log.all.get("s", [])) + 1)
+                listeners.append((start, Listener(hub.subscribe("s", start))))
+            hub.publish("s", log.append(chance.randrange(1, 6)))
+        end = len(log.all["s"])
+        for start, listener in listeners:
+            listener.until(lambda got: bool(got) and got[-1].seq == end)
+            assert [event.seq for event in listener.got] == list(range(start + 1, end + 1))
+    finally:
+        for _, listener in listeners:
+            listener.end()
+    assert listeners
+
+
+def test_l14_a_slow_subscriber_falls_out_of_the_ring_and_reads_the_store(log: Log, hub: EventHub) -> None:
+    subscription = hub.subscribe("s", timeout=0)
+    hub.publish("s", log.append())
+    assert next(subscription).seq == 1
+    for _ in range(5):
+        hub.publish("s", log.append(RING_EVENTS))
+    assert len(subscription._taken) == 0
+    assert len(subscription._channel.ring) == RING_EVENTS
+    assert seqs(subscription) == list(range(2, 5 * RING_EVENTS + 2))
+
+
+def test_a_subscriber_that_keeps_up_does_not_read_the_store(log: Log, hub: EventHub) -> None:
+    subscription = hub.subscribe("s", timeout=0)
+    assert seqs(subscription) == []
+    reads = log.reads
+    for seq in range(1, 2 * RING_EVENTS):
+        hub.publish("s", log.append())
+        assert next(subscription).seq == seq
+    assert log.reads == reads
+
+
+def test_l14_large_events_do_not_fill_the_ring(log: Log, hub: EventHub) -> None:
+    subscription = hub.subscribe("s", timeout=0)
+    for _ in range(20):
+        hub.publish("s", log.append(1, text="x" * 100_000))
+    assert 1 <= len(subscription._channel.ring) <= 3
+    assert seqs(subscription) == list(range(1, 21))
+
+
+def test_events_that_were_committed_and_never_published_are_not_skipped(log: Log, hub: EventHub) -> None:
+    subscription = hub.subscribe("s", timeout=0)
+    hub.publish("s", log.append(2))
+    assert [next(subscription).seq, next(subscription).seq] == [1, 2]
+    log.append(3)
+    hub.publish("s", log.append(1))
+    assert seqs(subscription) == [3, 4, 5, 6]
+
+
+def test_events_that_are_published_twice_are_given_once(log: Log, hub: EventHub) -> None:
+    subscription = hub.subscribe("s", timeout=0)
+    events = log.append(3)
+    hub.publish("s", events)
+    hub.publish("s", events[1:])
+    assert seqs(subscription) == [1, 2, 3]
+    more = log.append(3)
+    hub.publish("s", more)
+    hub.publish("s", more[:1])
+    assert seqs(subscription) == [4, 5, 6]
+
+
+def test_a_store_that_cannot_be_read_is_an_error_and_the_subscription_goes_on_after_it(log: Log, hub: EventHub) -> None:
+    log.append(2)
+    subscription = hub.subscribe("s", timeout=0)
+    log.broken = True
+    with pytest.raises(StoreUnavailable):
+        next(subscription)
+    log.broken = False
+    assert seqs(subscription) == [1, 2]
+
+
+def test_an_event_that_was_announced_and_is_not_in_the_store_is_an_error_and_no_loop(log: Log, hub: EventHub) -> None:
+    subscription = hub.subscribe("s", timeout=0)
+    hub.publish("s", [made(5)])
+    with pytest.raises(StoreUnavailable, match="does not hold"):
+        next(subscription)
+
+
+# ── Ends ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_silence_ends_a_subscription_with_a_timeout(hub: EventHub) -> None:
+    assert seqs(hub.subscribe("s", timeout=0.01)) == []
+
+
+def test_closing_from_another_thread_ends_the_iteration_at_once(log: Log, hub: EventHub) -> None:
+    hub.publish("s", log.append(3))
+    listener = Listener(hub.subscribe("s"))
+    listener.until(lambda got: len(got) == 3)
+    listener.end()
+    with hub.subscribe("s") as subscription:
+        assert next(subscription).seq == 1
+    assert seqs(subscription) == []
+
+
+def test_the_end_of_the_hub_ends_all_subscriptions_after_what_there_is_to_give(log: Log, hub: EventHub) -> None:
+    log.append(RING_EVENTS)
+    hub.publish("s", log.append(RING_EVENTS))
+    waiting = Listener(hub.subscribe("t"))
+    late = hub.subscribe("s")
+    hub.close()
+    waiting.thread.join(PATIENCE_S)
+    assert not waiting.thread.is_alive()
+    assert seqs(late) == list(range(1, 2 * RING_EVENTS + 1))
+    log.broken = True
+    assert seqs(hub.subscribe("u")) == []
+
+
+# ── Ephemeral events ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_ephemeral_events_come_only_to_those_who_asked(log: Log, hub: EventHub) -> None:
+    asked, plain = hub.subscribe("s", ephemeral=True, timeout=0), hub.subscribe("s", timeout=0)
+    hub.publish("s", log.append(1))
+    hub.ephemeral(passing(1))
+    assert [event.kind for event in asked] == ["text", "typing"]
+    assert [event.kind for event in plain] == ["text"]
+
+
+def test_l1_an_ephemeral_event_keeps_its_place_between_stored_ones(log: Log, hub: EventHub) -> None:
+    subscription = hub.subscribe("s", ephemeral=True, timeout=0)
+    hub.publish("s", log.append(1))
+    hub.ephemeral(passing(1))
+    hub.ephemeral(passing(3))
+    hub.publish("s", log.append(3))
+    hub.ephemeral(passing(2))
+    assert [(event.seq, event.kind) for event in subscription] == [
+        (1, "text"),
+        (1, "typing"),
+        (2, "text"),
+        (3, "text"),
+        (3, "typing"),
+        (4, "text"),
+    ]
+
+
+def test_l14_ephemeral_events_that_nobody_takes_are_dropped_oldest_first(log: Log, hub: EventHub) -> None:
+    subscription = hub.subscribe("s", ephemeral=True, timeout=0)
+    hub.publish("s", log.append(1))
+    for number in range(EPHEMERAL_MAX + 10):
+        hub.ephemeral(passing(1, "progress", number=number))
+    numbers = [event.data["number"] for event in subscription if event.kind == "progress"]
+    assert numbers == list(range(10, EPHEMERAL_MAX + 10))
+
+
+# ── Bounds ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_l14_rings_of_sessions_that_nobody_listens_to_are_bounded(log: Log) -> None:
+    hub = EventHub(log, rings_max=10)
+    kept = hub.subscribe("kept", timeout=0)
+    for number in range(100):
+        hub.publish(f"s{number}", log.append(1, f"s{number}"))
+        assert len(hub._channels) <= 11
+    for number in range(100):
+        hub.subscribe(f"t{number}").close()
+        hub.wait(f"u{number}", lambda: True)
+    assert len(hub._channels) <= 11
+    hub.publish("kept", log.append(1, "kept"))
+    assert seqs(kept) == [1]
+
+
+def test_a_subscription_that_is_dropped_without_being_closed_leaves_nothing(log: Log, hub: EventHub) -> None:
+    log.append(2)
+    for event in hub.subscribe("s"):
+        assert event.seq == 1
+        break
+    gc.collect()
+    assert len(hub._channels["s"].subscriptions) == 0
+
+
+# ── Waiting for a change ──────────────────────────────────────────────────────────────────────────
+
+
+def test_wait_returns_what_it_waits_for_as_soon_as_it_is_so(log: Log, hub: EventHub) -> None:
+    asked = threading.Event()
+    found: list[int | None] = []
+
+    def third() -> int | None:
+        asked.set()
+        return 3 if len(log.all.get("s", [])) >= 3 else None
+
+    waiting = threading.Thread(target=lambda: found.append(hub.wait("s", third, PATIENCE_S)))
+    waiting.start()
+    assert asked.wait(PATIENCE_S)
+    for _ in range(3):
+        hub.publish("s", log.append())
+    waiting.join(PATIENCE_S)
+    assert found == [3]
+
+
+def test_wait_ends_with_its_time_and_with_the_hub(hub: EventHub) -> None:
+    assert hub.wait("s", lambda: None, 0.01) is None
+    waiting = threading.Thread(target=lambda: hub.wait("s", lambda: None))
+    waiting.start()
+    hub.close()
+    waiting.join(PATIENCE_S)
+    assert not waiting.is_alive()
+
+
+# ── Coroutines ────────────────────────────────────────────────────────────────────────────────────
+
+
+async def take(subscription: Subscription, count: int) -> list[int]:
+    got: list[int] = []
+    async for event in subscription:
+        got.append(event.seq)
+        if len(got) == count:
+            break
+    return got
+
+
+def test_coroutines_get_the_same_without_a_thread_each(log: Log, hub: EventHub) -> None:
+    end = 2 * RING_EVENTS
+    log.append(RING_EVENTS)
+
+    async def listen() -> list[list[int]]:
+        tasks = [asyncio.create_task(take(hub.subscribe("s", start), end - start)) for start in range(100)]
+        await asyncio.sleep(0)
+
+        def speak() -> None:
+            for _ in range(RING_EVENTS // 4):
+                hub.publish("s", log.append(4))
+
+        publisher = threading.Thread(target=speak)
+        publisher.start()
+        async with asyncio.timeout(PATIENCE_S):
+            got = await asyncio.gather(*tasks)
+        assert threading.active_count() < 50
+        publisher.join(PATIENCE_S)
+        return got
+
+    for start, got in enumerate(asyncio.run(listen())):
+        assert got == list(range(start + 1, end + 1))
+
+
+def test_a_coroutine_ends_by_silence_by_close_and_by_the_hub(log: Log, hub: EventHub) -> None:
+    async def rest(subscription: Subscription) -> list[int]:
+        return [event.seq async for event in subscription]
+
+    async def listen() -> None:
+        hub.publish("s", log.append(2))
+        assert await rest(hub.subscribe("s", timeout=0.01)) == [1, 2]
+        closed, ended = hub.subscribe("s"), hub.subscribe("s")
+        tasks = [asyncio.create_task(rest(closed)), asyncio.create_task(rest(ended))]
+        async with asyncio.timeout(PATIENCE_S):
+            while closed.position < 2 or ended.position < 2:  # noqa: ASYNC110 - there is no asyncio event
+                await asyncio.sleep(0.001)
+            threading.Thread(target=closed.close).start()
+            assert await tasks[0] == [1, 2]
+            assert not tasks[1].done()
+            hub.close()
+            assert await tasks[1] == [1, 2]
+
+    asyncio.run(listen())
+
+
+def test_a_coroutine_that_is_cancelled_while_it_waits_loses_nothing(log: Log, hub: EventHub) -> None:
+    async def listen() -> list[int]:
+        subscription = hub.subscribe("s")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(subscription), 0.05)
+        hub.publish("s", log.append(2))
+        async with asyncio.timeout(PATIENCE_S):
+            return await take(subscription, 2)
+
+    assert asyncio.run(listen()) == [1, 2]
+
+
+def test_a_loop_that_was_closed_under_a_subscription_does_not_hurt_the_publisher(log: Log, hub: EventHub) -> None:
+    subscription = hub.subscribe("s")
+
+    async def begin() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(subscription), 0.01)
+
+    asyncio.run(begin())
+    hub.publish("s", log.append(1))
+    assert next(subscription).seq == 1
+
+
+# ── Over the real store ───────────────────────────────────────────────────────────────────────────
+
+
+class Publishing(Owner):
+    """What a session does on Committed: publish the events of the batches up to it."""
+
+    def __init__(self, hub: EventHub) -> None:
+        super().__init__()
+        self.hub = hub
+        self.published = 0
+
+    def tell(self, message: Any) -> None:
+        assert isinstance(message, Committed), message
+        events = [e for number in range(self.published + 1, message.number + 1) for e in batch(number).events]
+        self.published = message.number
+        self.hub.publish("s", events)
+        super().tell(message)
+
+
+def test_l6_a_subscriber_of_an_event_finds_it_in_the_store(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "store.sqlite", clock=StandingClock())
+    hub = EventHub(store.reader)
+    ports: tuple[Store, Publisher] = (store, hub)
+    assert ports
+    missing: list[int] = []
+    got: list[int] = []
+    subscription = hub.subscribe("s")
+
+    def listen() -> None:
+        for event in subscription:
+            got.append(event.seq)
+            if store.reader.events("s", event.seq - 1, 1) != [event]:
+                missing.append(event.seq)
+            if event.seq == 200:
+                return
+
+    listener = threading.Thread(target=listen)
+    listener.start()
+    try:
+        owner = Publishing(hub)
+        for number in range(1, 201):
+            store.commit(batch(number), owner.ref)
+        owner.until_committed(200)
+        listener.join(PATIENCE_S)
+        assert got == list(range(1, 201))
+        assert missing == []
+    finally:
+        hub.close()
+        subscription.close()
+        listener.join(PATIENCE_S)
+        assert store.close(PATIENCE_S)

@@ -1,0 +1,783 @@
+"""The SQLite store: real files, real threads, real processes."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from msgspec import Struct
+from pykka import ActorRef
+
+from actors.errors import Invalid, StoreUnavailable
+from actors.messages import CommitFailed, Committed, Loaded, LoadFailed, NewMessage
+from actors.model import Event, Mode, Provenance, Receipt, RunInfo, RunStatus
+from actors.ports import (
+    Batch,
+    CallRow,
+    Clock,
+    ProcessRow,
+    RequestRow,
+    SessionRow,
+    Snapshot,
+    Timer,
+    WaitingRow,
+)
+from supervisor.store import schema
+from supervisor.store.reader import SqliteReader
+from supervisor.store.sqlite import GROUP_MAX, SqliteStore
+
+ROOT = Path(__file__).parent.parent
+PATIENCE_S = 30.0
+
+
+class StandingClock:
+    """A clock whose wall stands where it was put."""
+
+    def __init__(self, wall: float = 1_000_000.0) -> None:
+        self.now = wall
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wall(self) -> float:
+        return self.now
+
+    def call_later(self, delay_s: float, ref: ActorRef[Any], message: Struct) -> Timer:
+        raise NotImplementedError("the store asks for no timers")
+
+
+_is_a_clock: Clock = StandingClock()
+
+
+class Owner:
+    """Takes what the store tells, as the mailbox of a session would."""
+
+    def __init__(self) -> None:
+        self.told: queue.Queue[Any] = queue.Queue()
+
+    def tell(self, message: Any) -> None:
+        self.told.put(message)
+
+    @property
+    def ref(self) -> ActorRef[Any]:
+        return cast("ActorRef[Any]", self)
+
+    def next(self) -> Any:
+        return self.told.get(timeout=PATIENCE_S)
+
+    def until_committed(self, number: int) -> None:
+        while True:
+            message = self.next()
+            assert isinstance(message, Committed), message
+            if message.number >= number:
+                assert message.number == number
+                return
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store.sqlite"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[SqliteStore]:
+    made = SqliteStore(path, clock=StandingClock(), busy_timeout_s=0.2)
+    yield made
+    assert made.close(PATIENCE_S)
+
+
+def text(seq: int, words: str = "x", session: str = "s", run_id: str = "r1") -> Event:
+    return Event(seq, session, 1, run_id, "text", {"text": words}, 100.0 + seq)
+
+
+def batch(number: int, *, session: str = "s", incarnation: str = "i1", seq: int | None = None, **more: Any) -> Batch:
+    """A batch with one event, whose seq is the batch's number unless it is given."""
+    more.setdefault("events", (text(number if seq is None else seq, session=session),))
+    return Batch(session, incarnation, number, **more)
+
+
+def run_info(run_id: str, session: str = "s", status: RunStatus = RunStatus.IN_PROGRESS, **more: Any) -> RunInfo:
+    return RunInfo(session, run_id, status, "shell", 1, f"rcpt_{run_id}", **more)
+
+
+def write(store: SqliteStore, made: Batch) -> None:
+    owner = Owner()
+    store.commit(made, owner.ref)
+    owner.until_committed(made.number)
+
+
+def load(store: SqliteStore, session: str = "s") -> Snapshot:
+    owner = Owner()
+    store.load(session, owner.ref)
+    loaded = owner.next()
+    assert isinstance(loaded, Loaded), loaded
+    return loaded.snapshot
+
+
+# ── What goes in comes out ────────────────────────────────────────────────────────────────────────
+
+
+def test_l12_what_was_committed_is_there_after_a_restart(path: Path) -> None:
+    provenance = Provenance("user.console", "wrong target", Mode.IMMEDIATE, "uid 0", 5.0)
+    run = run_info("r1", provenance=provenance, inputs=("m1",), result={"n": [1, 2.5, None]}, created_at=1.5)
+    receipt = Receipt("rcpt_r1", "r1", 1, provenance, 1.0, 2.0, True, refused={"text": 2})
+    waiting = WaitingRow("s", NewMessage(id="m2", content="später"), 1, "r2", False, 9.0)
+    request = RequestRow("s", "m2", b"\x00\xff", b'{"type":"Accepted"}', 1_000_000.0)
+    call = CallRow("s", "r1", "c1", "bash", {"command": "ls"}, "granted")
+    process = ProcessRow("s", "r1", "c1", "p1", "ls", "granted")
+    row = SessionRow("s", 3, 2, parked=True, cutoffs={"user": 4.0})
+    events = (text(1, "é\x00"), text(2, "b"))
+    first = SqliteStore(path, clock=StandingClock())
+    try:
+        made = Batch(
+            "s",
+            "i1",
+            1,
+            events,
+            row,
+            (run,),
+            (call,),
+            (process,),
+            (receipt,),
+            (waiting,),
+            requests=(request,),
+        )
+        write(first, made)
+    finally:
+        assert first.close(PATIENCE_S)
+    second = SqliteStore(path, clock=StandingClock())
+    try:
+        reader = second.reader
+        assert reader.events("s") == list(events)
+        assert reader.run("s", "r1") == run
+        assert reader.find_run("r1") == run
+        assert reader.run("other", "r1") is None
+        assert reader.receipt("s", "rcpt_r1") == reader.receipt("s", "r1") == reader.find_receipt("r1") == receipt
+        assert reader.receipt("other", "r1") is None
+        assert reader.sessions() == [row]
+        assert reader.session("s") == row
+        assert [message.content for message in reader.thread("s")] == ["é\x00b"]
+        snapshot = load(second)
+        assert snapshot.row == row
+        assert snapshot.runs == (run,)
+        assert snapshot.calls == (call,)
+        assert snapshot.processes == (process,)
+        assert snapshot.waiting == (waiting,)
+        assert snapshot.requests == (request,)
+        assert snapshot.said == frozenset({"r1"})
+        assert [message.content for message in snapshot.thread.messages()] == ["é\x00b"]
+    finally:
+        assert second.close(PATIENCE_S)
+
+
+def test_rows_are_upserts_and_what_waits_no_longer_goes(store: SqliteStore) -> None:
+    first = WaitingRow("s", NewMessage(id="m1", content="a"), 1, "r2", False, 1.0)
+    second = WaitingRow("s", NewMessage(id="m2", content="b"), 2, "r2", True, 1.0)
+    write(store, batch(1, runs=(run_info("r1"),), waiting=(second, first)))
+    assert load(store).waiting == (first, second)
+    assert load(store).over == {}
+    done = run_info("r1", status=RunStatus.COMPLETED, settled=True)
+    ended = ProcessRow("s", "r1", "c1", "p1", "ls", "ended")
+    write(store, batch(2, runs=(done,), unwaiting=("m1",), processes=(ended,)))
+    snapshot = load(store)
+    assert snapshot.waiting == (second,)
+    assert (snapshot.runs, snapshot.processes, snapshot.said) == ((), (), frozenset())
+    assert snapshot.over == {"r1": "rcpt_r1"}
+    assert store.reader.runs("s") == [done]
+
+
+def test_a_process_that_outlives_its_settled_run_is_loaded(store: SqliteStore) -> None:
+    process = ProcessRow("s", "r1", "c1", "p1", "serve", "granted")
+    write(
+        store,
+        batch(1, runs=(run_info("r1", status=RunStatus.COMPLETED, settled=True),), processes=(process,)),
+    )
+    assert load(store).processes == (process,)
+
+
+def test_runs_come_in_order_of_creation_and_the_newest_within_the_limit(store: SqliteStore) -> None:
+    write(store, batch(1, runs=(run_info("b"), run_info("a"))))
+    write(store, batch(2, runs=(run_info("c"), run_info("b", status=RunStatus.FAILED))))
+    assert [run.run_id for run in store.reader.runs("s")] == ["b", "a", "c"]
+    assert [run.run_id for run in store.reader.runs("s", limit=2)] == ["a", "c"]
+
+
+def test_events_are_paged_and_the_thread_is_their_fold(store: SqliteStore) -> None:
+    count = 1_234
+    write(store, batch(1, events=tuple(text(seq, f"{seq} ") for seq in range(1, count + 1))))
+    assert [event.seq for event in store.reader.events("s", 10, 3)] == [11, 12, 13]
+    assert store.reader.last_seq("s") == count
+    assert store.reader.last_seq("nobody") == 0
+    assert store.reader.events("nobody") == []
+    (message,) = store.reader.thread("s")
+    assert message.content.split() == [str(seq) for seq in range(1, count + 1)]
+
+
+def test_a_snapshot_says_what_became_of_each_message(store: SqliteStore) -> None:
+    events = (
+        Event(1, "s", 1, "r1", "message", {"id": "m1", "content": "x", "origin": "user"}, 1.0),
+        Event(2, "s", 1, "r1", "session.message_returned", {"message_id": "m2", "outcome": "withdrawn"}, 1.0),
+    )
+    write(store, batch(1, events=events, runs=(run_info("r1"),)))
+    snapshot = load(store)
+    assert snapshot.fates == {"m1": "input", "m2": "returned"}
+    assert snapshot.said == frozenset()
+
+
+def test_unfinished_are_sessions_with_an_unsettled_run_or_with_messages_that_nobody_parked(
+    store: SqliteStore,
+) -> None:
+    def wait(session: str) -> tuple[WaitingRow, ...]:
+        return (WaitingRow(session, NewMessage(id="m", content="x"), 1, "r", False, 1.0),)
+
+    done = run_info("r1", "done", RunStatus.COMPLETED, settled=True)
+    write(store, batch(1, session="half", runs=(run_info("r2", "half"),)))
+    write(store, batch(1, session="done", runs=(done,), row=SessionRow("done", 1, 1)))
+    write(store, batch(1, session="queued", waiting=wait("queued"), row=SessionRow("queued", 1, 1)))
+    write(store, batch(1, session="rowless", waiting=wait("rowless")))
+    write(store, batch(1, session="parked", waiting=wait("parked"), row=SessionRow("parked", 1, 1, parked=True)))
+    assert store.reader.unfinished() == ["half", "queued", "rowless"]
+
+
+def test_a_row_that_is_damaged_hides_no_other(store: SqliteStore, path: Path) -> None:
+    write(store, batch(1, row=SessionRow("s", 1, 1)))
+    write(store, batch(1, session="t", row=SessionRow("t", 1, 1)))
+    damage = sqlite3.connect(path)
+    damage.execute("UPDATE sessions SET doc = x'7b' WHERE session = 's'")
+    damage.commit()
+    damage.close()
+    assert [row.session for row in store.reader.sessions()] == ["t"]
+    owner = Owner()
+    store.load("s", owner.ref)
+    assert isinstance(owner.next(), LoadFailed)
+    assert load(store, "t").row == SessionRow("t", 1, 1)
+
+
+def test_the_file_is_for_its_owner_alone(store: SqliteStore, path: Path) -> None:
+    write(store, batch(1))
+    modes = {file.name: file.stat().st_mode & 0o777 for file in path.parent.iterdir()}
+    assert set(modes.values()) == {0o600}, modes
+
+
+# ── Order, and once ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_batch_that_is_sent_again_is_written_once_and_answered_again(store: SqliteStore) -> None:
+    owner = Owner()
+    write(store, batch(1))
+    write(store, batch(2))
+    store.commit(batch(1), owner.ref)
+    assert owner.next() == Committed(1)
+    assert [event.seq for event in store.reader.events("s")] == [1, 2]
+
+
+def test_a_batch_that_is_not_the_next_one_fails(store: SqliteStore) -> None:
+    owner = Owner()
+    write(store, batch(1))
+    store.commit(batch(3), owner.ref)
+    failed = owner.next()
+    assert isinstance(failed, CommitFailed)
+    assert failed.number == 3
+    assert "expected batch 2" in failed.error
+
+
+def test_after_a_failed_batch_the_later_ones_fail_until_a_new_incarnation_starts(store: SqliteStore) -> None:
+    owner = Owner()
+    write(store, batch(1))
+    for made in (batch(2, events=(text(2, "\ud800"),)), batch(3), batch(4)):
+        store.commit(made, owner.ref)
+    assert [type(owner.next()) for _ in range(3)] == [CommitFailed] * 3
+    assert store.reader.last_seq("s") == 1
+    write(store, batch(1, incarnation="i2", seq=2))
+    assert [event.seq for event in store.reader.events("s")] == [1, 2]
+
+
+def test_a_sequence_number_that_is_taken_fails_the_second_writer_of_it(store: SqliteStore) -> None:
+    owner = Owner()
+    write(store, batch(1))
+    store.commit(batch(1, incarnation="zombie", events=(text(1, "other"),)), owner.ref)
+    assert isinstance(owner.next(), CommitFailed)
+    assert store.reader.events("s") == [text(1)]
+
+
+def test_committed_is_cumulative_and_comes_in_order_over_many_groups(store: SqliteStore) -> None:
+    owner = Owner()
+    count = 3 * GROUP_MAX
+    for number in range(1, count + 1):
+        store.commit(batch(number), owner.ref)
+    told: list[int] = []
+    while not told or told[-1] < count:
+        message = owner.next()
+        assert isinstance(message, Committed)
+        told.append(message.number)
+    assert told == sorted(set(told))
+    assert [event.seq for event in store.reader.events("s", 0, count + 1)] == list(range(1, count + 1))
+
+
+def test_a_load_sees_all_that_was_handed_in_before_it(store: SqliteStore) -> None:
+    owner = Owner()
+    for number in range(1, 101):
+        store.commit(batch(number, runs=(run_info("r1"),)), owner.ref)
+    (message,) = load(store).thread.messages()
+    assert len(message.content) == 100
+
+
+def test_only_the_last_incarnations_of_a_session_are_remembered(store: SqliteStore, path: Path) -> None:
+    for count in range(1, 31):
+        write(store, batch(1, incarnation=f"i{count}", seq=count))
+    rows = sqlite3.connect(path)
+    try:
+        assert rows.execute("SELECT COUNT(*) FROM batches").fetchone() == (8,)
+    finally:
+        rows.close()
+
+
+# ── Requests have a horizon ───────────────────────────────────────────────────────────────────────
+
+
+def test_l10_requests_beyond_the_number_kept_are_forgotten_oldest_first(path: Path) -> None:
+    store = SqliteStore(path, clock=StandingClock(), requests_kept=10)
+    try:
+        for number in range(1, 26):
+            request = RequestRow("s", f"q{number}", b"d", b"a", 1_000_000.0)
+            write(store, batch(number, requests=(request,)))
+        again = RequestRow("s", "q20", b"d", b"changed", 1_000_000.0)
+        write(store, batch(26, requests=(again,)))
+        kept = load(store).requests
+        assert [request.request_id for request in kept] == [f"q{number}" for number in range(16, 26)]
+        assert kept[4] == again
+    finally:
+        assert store.close(PATIENCE_S)
+
+
+def test_l10_requests_older_than_the_horizon_are_forgotten(path: Path) -> None:
+    clock = StandingClock()
+    store = SqliteStore(path, clock=clock, requests_kept_s=100.0)
+    try:
+        write(store, batch(1, requests=(RequestRow("s", "old", b"", b"", clock.now),)))
+        clock.now += 99.0
+        write(store, batch(2, requests=(RequestRow("s", "young", b"", b"", clock.now),)))
+        assert [request.request_id for request in load(store).requests] == ["old", "young"]
+        clock.now += 2.0
+        write(store, batch(3, requests=(RequestRow("s", "new", b"", b"", clock.now),)))
+        assert [request.request_id for request in load(store).requests] == ["young", "new"]
+    finally:
+        assert store.close(PATIENCE_S)
+
+
+# ── Faults ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def hold_group(store: SqliteStore) -> Any:
+    """Keep the writer busy inside a tell, so that what is handed in meanwhile becomes one group."""
+    entered, leave = threading.Event(), threading.Event()
+
+    class Holding:
+        def tell(self, message: Any) -> None:
+            entered.set()
+            assert leave.wait(PATIENCE_S)
+
+    store.load("nobody", cast("ActorRef[Any]", Holding()))
+    assert entered.wait(PATIENCE_S)
+    return leave
+
+
+@pytest.mark.parametrize(
+    "offence",
+    [
+        {"events": (text(1, "\ud800", "bad"),)},
+        {"events": (Event(1, "bad", 1, "r\udfff", "text", {"text": "x"}, 1.0),)},
+        {"events": (Event(1, "bad", 2**70, "r", "text", {"text": "x"}, 1.0),)},
+        {"events": (Event(1, "bad", 1, "r", "text", {"text": object()}, 1.0),)},
+        {"events": (Event(1, "bad", 1, "r", "text", {"text": "x"}, float("nan")),)},
+        {"events": (text(1, "x", "bad"), text(1, "y", "bad"))},
+        {"events": (text(1, "x", "good"),)},
+        {"waiting": (WaitingRow("bad", NewMessage(content="\udc80"), 1, "r", False, 1.0),)},
+    ],
+    ids=["text", "id", "number", "object", "time", "twice", "stranger", "message"],
+)
+def test_l13_a_batch_that_cannot_be_stored_fails_alone_in_its_group(
+    store: SqliteStore, offence: dict[str, Any]
+) -> None:
+    bad, good = Owner(), Owner()
+    leave = hold_group(store)
+    try:
+        store.commit(batch(1, session="good"), good.ref)
+        store.commit(batch(1, session="bad", **offence), bad.ref)
+        store.commit(batch(2, session="good"), good.ref)
+        store.commit(batch(2, session="bad", seq=9), bad.ref)
+    finally:
+        leave.set()
+    assert good.next() == Committed(2)
+    failures = [bad.next(), bad.next()]
+    assert [(type(failure), failure.number) for failure in failures] == [(CommitFailed, 1), (CommitFailed, 2)]
+    assert all(failure.error for failure in failures)
+    assert [event.seq for event in store.reader.events("good")] == [1, 2]
+    assert store.reader.events("bad") == []
+    assert load(store, "bad").waiting == ()
+
+
+def test_the_good_batches_of_an_incarnation_before_its_bad_one_are_kept(store: SqliteStore) -> None:
+    owner = Owner()
+    leave = hold_group(store)
+    try:
+        store.commit(batch(1), owner.ref)
+        store.commit(batch(2), owner.ref)
+        store.commit(batch(3, events=(text(3, "\ud800"),)), owner.ref)
+    finally:
+        leave.set()
+    assert owner.next() == Committed(2)
+    assert isinstance(owner.next(), CommitFailed)
+    assert store.reader.last_seq("s") == 2
+
+
+def test_a_file_that_is_locked_is_waited_for_with_a_bound_and_heals(store: SqliteStore, path: Path) -> None:
+    owner = Owner()
+    other = sqlite3.connect(path, isolation_level=None)
+    try:
+        other.execute("BEGIN IMMEDIATE")
+        store.commit(batch(1), owner.ref)
+        failed = owner.next()
+        assert isinstance(failed, CommitFailed)
+        assert "locked" in failed.error
+        assert store.reader.events("s") == []
+        other.execute("ROLLBACK")
+        write(store, batch(1, incarnation="i2"))
+    finally:
+        other.close()
+    assert store.reader.last_seq("s") == 1
+
+
+def test_a_lock_that_is_given_up_in_time_costs_nothing(path: Path) -> None:
+    store = SqliteStore(path, clock=StandingClock(), busy_timeout_s=PATIENCE_S)
+    owner = Owner()
+    other = sqlite3.connect(path, isolation_level=None)
+    try:
+        other.execute("BEGIN IMMEDIATE")
+        store.commit(batch(1), owner.ref)
+        assert owner.told.empty()
+        other.execute("COMMIT")
+        assert owner.next() == Committed(1)
+    finally:
+        other.close()
+        assert store.close(PATIENCE_S)
+
+
+def test_a_connection_that_broke_is_opened_again_and_the_group_written(store: SqliteStore) -> None:
+    write(store, batch(1))
+    broken = store._connection
+    assert broken is not None
+    broken.close()
+    write(store, batch(2))
+    assert store._connection is not broken
+    broken = store._connection
+    assert broken is not None
+    broken.close()
+    assert load(store).thread.messages()
+    assert store.reader.last_seq("s") == 2
+
+
+FULL_DISK = """
+    import resource, sys
+    from pathlib import Path
+    from tests.test_store import Owner, StandingClock, batch, text
+    from actors.messages import CommitFailed, Committed
+    from supervisor.store.sqlite import SqliteStore
+
+    store = SqliteStore(Path(sys.argv[1]), clock=StandingClock())
+    owner = Owner()
+    store.commit(batch(1), owner.ref)
+    assert owner.next() == Committed(1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
+    store.commit(batch(2, events=(text(2, "x" * 500_000),)), owner.ref)
+    failed = owner.next()
+    assert isinstance(failed, CommitFailed), failed
+    assert store.answers(30)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    store.commit(batch(1, incarnation="i2", seq=2), owner.ref)
+    assert owner.next() == Committed(1)
+    assert [event.seq for event in store.reader.events("s")] == [1, 2]
+    assert store.close(30)
+    print("healed:", failed.error)
+"""
+
+
+def python(script: str, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+
+
+def test_a_disk_that_takes_no_more_fails_the_group_and_heals_when_it_does(path: Path) -> None:
+    child = python(FULL_DISK, str(path))
+    try:
+        shown, _ = child.communicate(timeout=PATIENCE_S)
+        assert child.returncode == 0, shown
+        assert "healed:" in shown
+    finally:
+        child.kill()
+        child.wait()
+
+
+COMMIT_FOREVER = """
+    import sys
+    from pathlib import Path
+    from tests.test_store import Owner, StandingClock, batch
+    from actors.messages import Committed
+    from supervisor.store.sqlite import SqliteStore
+
+    store = SqliteStore(Path(sys.argv[1]), clock=StandingClock())
+    owner = Owner()
+    for number in range(1, 1_000_000):
+        store.commit(batch(number), owner.ref)
+        if number % 3 == 0:
+            message = owner.next()
+            assert isinstance(message, Committed), message
+            print(message.number, flush=True)
+"""
+
+
+def test_l12_every_acknowledged_batch_survives_kill_9(path: Path) -> None:
+    child = python(COMMIT_FOREVER, str(path))
+    acknowledged = 0
+    try:
+        assert child.stdout is not None
+        for _ in range(50):
+            acknowledged = int(child.stdout.readline())
+        child.send_signal(signal.SIGKILL)
+        rest = [line for line in child.stdout.read().splitlines(keepends=True) if line.endswith("\n")]
+        acknowledged = int(rest[-1]) if rest else acknowledged
+    finally:
+        child.kill()
+        child.wait()
+        assert child.stdout is not None
+        child.stdout.close()
+    assert acknowledged >= 50
+    reader = SqliteReader(path)
+    try:
+        last = reader.last_seq("s")
+        assert last >= acknowledged
+    finally:
+        reader.close()
+    store = SqliteStore(path, clock=StandingClock())
+    try:
+        seqs = [event.seq for event in store.reader.events("s", 0, last + 1)]
+        assert seqs == list(range(1, last + 1))
+        write(store, batch(last + 1))
+        assert store.reader.last_seq("s") == last + 1
+    finally:
+        assert store.close(PATIENCE_S)
+
+
+def test_an_owner_that_raises_or_is_gone_hurts_nobody(store: SqliteStore) -> None:
+    class Gone:
+        def tell(self, message: Any) -> None:
+            raise RuntimeError("the actor is dead")
+
+    store.commit(batch(1, session="gone"), cast("ActorRef[Any]", Gone()))
+    store.load("gone", cast("ActorRef[Any]", Gone()))
+    write(store, batch(1))
+    assert store.reader.last_seq("gone") == 1
+
+
+# ── Opening and closing ───────────────────────────────────────────────────────────────────────────
+
+
+def test_a_file_from_a_newer_program_is_refused_and_left_as_it_is(path: Path) -> None:
+    newer = sqlite3.connect(path)
+    newer.execute("PRAGMA user_version = 99")
+    newer.close()
+    before = path.read_bytes()
+    for opened in (lambda: SqliteStore(path, clock=StandingClock()), lambda: SqliteReader(path)):
+        with pytest.raises(StoreUnavailable, match="newer program") as refused:
+            opened()
+        assert refused.value.got == "schema version 99"
+    assert path.read_bytes() == before
+
+
+def test_a_file_that_is_no_store_is_refused(path: Path) -> None:
+    path.write_text("this is not a database, and it is long enough to have a header\n" * 20)
+    with pytest.raises(StoreUnavailable, match="not a database"):
+        SqliteStore(path, clock=StandingClock())
+
+
+def test_a_migration_that_fails_leaves_the_version_before_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    SqliteStore(path, clock=StandingClock()).close(PATIENCE_S)
+    good = schema.migrations()
+    bad = [*good, (len(good) + 1, "CREATE TABLE more (a);\nCREATE TABLE events (a);\n")]
+    monkeypatch.setattr(schema, "migrations", lambda: bad)
+    with pytest.raises(StoreUnavailable, match="already exists"):
+        SqliteStore(path, clock=StandingClock())
+    monkeypatch.undo()
+    store = SqliteStore(path, clock=StandingClock())
+    try:
+        write(store, batch(1))
+        rows = sqlite3.connect(path)
+        try:
+            assert rows.execute("SELECT name FROM sqlite_master WHERE name = 'more'").fetchone() is None
+        finally:
+            rows.close()
+    finally:
+        assert store.close(PATIENCE_S)
+
+
+def test_a_migration_brings_an_older_file_up_to_date_and_keeps_what_is_in_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = SqliteStore(path, clock=StandingClock())
+    write(store, batch(1))
+    assert store.close(PATIENCE_S)
+    more = [*schema.migrations(), (len(schema.migrations()) + 1, "CREATE TABLE more (a);\n-- the end\n")]
+    monkeypatch.setattr(schema, "migrations", lambda: more)
+    with pytest.raises(StoreUnavailable, match="older than this program"):
+        SqliteReader(path)
+    store = SqliteStore(path, clock=StandingClock())
+    try:
+        assert store.reader.events("s") == [text(1)]
+    finally:
+        assert store.close(PATIENCE_S)
+
+
+def test_closing_writes_what_was_handed_in_and_empties_the_log(path: Path) -> None:
+    store = SqliteStore(path, clock=StandingClock())
+    owner = Owner()
+    leave = hold_group(store)
+    for number in range(1, 601):
+        store.commit(batch(number), owner.ref)
+    closing = threading.Thread(target=store.close, args=(PATIENCE_S,))
+    closing.start()
+    leave.set()
+    closing.join(PATIENCE_S)
+    assert store.close(PATIENCE_S)
+    reader = SqliteReader(path)
+    try:
+        assert reader.last_seq("s") == 600
+    finally:
+        reader.close()
+    last = None
+    while not owner.told.empty():
+        last = owner.told.get_nowait()
+    assert last == Committed(600)
+
+
+def test_a_closed_store_refuses_and_says_so(path: Path) -> None:
+    store = SqliteStore(path, clock=StandingClock())
+    assert store.answers(PATIENCE_S)
+    assert store.close(PATIENCE_S)
+    assert store.close(PATIENCE_S)
+    assert not path.with_name(path.name + "-wal").exists()
+    owner = Owner()
+    store.commit(batch(1), owner.ref)
+    store.load("s", owner.ref)
+    assert isinstance(owner.next(), CommitFailed)
+    assert isinstance(owner.next(), LoadFailed)
+    assert not store.answers(PATIENCE_S)
+    with pytest.raises(StoreUnavailable, match="closed"):
+        store.reader.last_seq("s")
+
+
+def test_a_writer_that_hangs_does_not_answer_and_close_says_so(path: Path) -> None:
+    store = SqliteStore(path, clock=StandingClock())
+    leave = hold_group(store)
+    try:
+        assert not store.answers(0.01)
+        assert not store.close(0.01)
+    finally:
+        leave.set()
+    assert store.close(PATIENCE_S)
+
+
+# ── Readers ───────────────────────────────────────────────────────────────────────────────────────
+
+
+READ = """
+    import sys
+    from pathlib import Path
+    from supervisor.store.reader import SqliteReader
+
+    reader = SqliteReader(Path(sys.argv[1]))
+    print(reader.last_seq("s"), len(reader.events("s")), reader.unfinished())
+    reader.close()
+"""
+
+
+def test_another_process_reads_while_the_writer_holds_the_file(store: SqliteStore, path: Path) -> None:
+    write(store, batch(1, runs=(run_info("r1"),)))
+    other = sqlite3.connect(path, isolation_level=None)
+    try:
+        other.execute("BEGIN IMMEDIATE")
+        child = python(READ, str(path))
+        try:
+            shown, _ = child.communicate(timeout=PATIENCE_S)
+        finally:
+            child.kill()
+            child.wait()
+    finally:
+        other.close()
+    assert shown.split(maxsplit=2) == ["1", "1", "['s']\n"]
+
+
+def test_a_reader_changes_nothing_and_cannot(store: SqliteStore, path: Path) -> None:
+    write(store, batch(1))
+    connection = schema.open_reader(path, 1.0)
+    try:
+        with pytest.raises(sqlite3.OperationalError, match="readonly"):
+            connection.execute("DELETE FROM events")
+    finally:
+        connection.close()
+
+
+def test_a_reader_says_where_there_is_no_store(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable, match="no store to read"):
+        SqliteReader(tmp_path / "missing.sqlite")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_question_that_no_store_can_hold_is_invalid(store: SqliteStore) -> None:
+    with pytest.raises(Invalid):
+        store.reader.events("\ud800")
+    with pytest.raises(Invalid):
+        store.reader.events("s", 2**70)
+    assert store.reader.events("s") == []
+
+
+def test_readers_on_many_threads_see_only_whole_batches(store: SqliteStore) -> None:
+    done = threading.Event()
+    wrong: list[str] = []
+
+    def read() -> None:
+        seen = 0
+        while not done.is_set():
+            seqs = [event.seq for event in store.reader.events("s")]
+            if seqs != list(range(1, len(seqs) + 1)) or len(seqs) % 3 or len(seqs) < seen:
+                wrong.append(f"after {seen}: {seqs}")
+                return
+            seen = len(seqs)
+
+    readers = [threading.Thread(target=read) for _ in range(4)]
+    for reader in readers:
+        reader.start()
+    try:
+        for number in range(1, 61):
+            write(store, batch(number, events=tuple(text(3 * number - back) for back in (2, 1, 0))))
+    finally:
+        done.set()
+        for reader in readers:
+            reader.join(PATIENCE_S)
+    assert not wrong
+    assert store.reader.last_seq("s") == 180

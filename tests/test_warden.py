@@ -1,0 +1,455 @@
+"""The warden and its ledger when the daemon dies, at every point of a spawn, and what the next daemon finds."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from actors.model import How
+from supervisor.containment import ledger, procfs
+from tests.process_kit import Bench, Recorder, bench, until
+
+ROOT = Path(__file__).parent.parent
+
+DAEMON = """
+import json, os, sys, time
+from pathlib import Path
+from actors.ports import SpawnSpec
+from supervisor.containment.processes import ProcessTrees
+
+class Clock:
+    monotonic = staticmethod(time.monotonic)
+    wall = staticmethod(time.time)
+
+class Owner:
+    def tell(self, report):
+        print(type(report).__name__, getattr(report, "pid", ""), getattr(report, "text", "").strip(), flush=True)
+
+trees = ProcessTrees(Path(sys.argv[1]), Clock())
+trees.start()
+print("ready", flush=True)
+for line in sys.stdin:
+    request = json.loads(line)
+    if request["do"] == "spawn":
+        trees.spawn(request["id"], SpawnSpec(tuple(request["argv"]), "x", env=request["env"]), Owner())
+    elif request["do"] == "leak":
+        if os.fork() == 0:
+            time.sleep(1000)
+        print("leaked", flush=True)
+"""
+
+
+class Daemon:
+    """A daemon in a process of its own, to be killed."""
+
+    def __init__(self, bench_: Bench) -> None:
+        self.bench = bench_
+        name, value = bench_.mark.split("=")
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", DAEMON, str(bench_.state_dir)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": str(ROOT), name: value},
+        )
+        assert self.line() == "ready"
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().decode().strip()
+
+    def ask(self, **request: object) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(request).encode() + b"\n")
+        self.process.stdin.flush()
+
+    def spawn(self, script: str, process_id: str = "p") -> None:
+        name, value = self.bench.mark.split("=")
+        self.ask(do="spawn", id=process_id, argv=["/bin/sh", "-c", script], env={name: value})
+
+    def zygote(self) -> int:
+        pids: list[int] = []
+
+        def found() -> bool:
+            children = [procfs.stat(pid) for pid in procfs.children(self.process.pid)]
+            pids[:] = [seen.pid for seen in children if seen is not None and seen.name == "cm-zygote"]
+            return bool(pids)
+
+        until(found, "the zygote of the daemon")
+        return pids[0]
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def close(self) -> None:
+        self.kill()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+
+@pytest.fixture
+def b(tmp_path: Path) -> Iterator[Bench]:
+    with bench(tmp_path) as opened:
+        yield opened
+
+
+@contextmanager
+def daemon(b: Bench) -> Iterator[Daemon]:
+    opened = Daemon(b)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def test_l3_after_kill_9_of_the_daemon_everything_is_dead_and_the_ledger_says_so(b: Bench) -> None:
+    with daemon(b) as victim:
+        victim.spawn("trap '' TERM; sleep 1000 & setsid sleep 1000 & echo up; while :; do sleep 1; done")
+        pid = int(victim.line().split()[1])
+        assert victim.line() == "ProcessOutput  up"
+        zygote, warden = victim.zygote(), b.warden_of(pid)
+        victim.kill()
+        b.trees.adopt("p", b.owner)  # type: ignore[arg-type]
+        ended = b.owner.ended()
+        b.assert_nobody_left()
+        assert (ended.how, ended.status, ended.proven, ended.pid) == (How.SIGKILL, -9, True, pid)
+        assert ended.reaped >= 3
+        assert {row.name for row in ended.rows} >= {"sh", "sleep"}
+        assert json.loads(b.ledger_text().splitlines()[-1])["word"] == "empty"
+        until(lambda: procfs.stat(warden) is None and procfs.stat(zygote) is None, "warden and zygote are gone")
+
+
+def test_l3_a_forked_copy_of_the_daemons_sockets_does_not_hide_its_death(b: Bench) -> None:
+    with daemon(b) as victim:
+        victim.spawn("echo up; exec sleep 1000")
+        victim.line()
+        assert victim.line() == "ProcessOutput  up"
+        victim.ask(do="leak")
+        assert victim.line() == "leaked"
+        victim.kill()
+        b.trees.adopt("p", b.owner)  # type: ignore[arg-type]
+        assert b.owner.ended().proven
+
+
+def test_l3_the_daemon_dies_with_the_request_in_the_socket_and_nothing_is_ever_spawned(
+    b: Bench, tmp_path: Path
+) -> None:
+    trace = tmp_path / "ran"
+    with daemon(b) as victim:
+        zygote = victim.zygote()
+        with b.stopped(zygote):
+            victim.spawn(f"touch {trace}; exec sleep 1000")
+            until(b.ledger_text, "the request is sent")
+            # The daemon's one thread sends before it looks at a request that came later.
+            victim.ask(do="spawn", id="later", argv=["true"], env={})
+            until(lambda: b.ledger_text("later"), "the request is in the socket")
+            victim.kill()
+            b.trees.adopt("p", b.owner)  # type: ignore[arg-type]
+            ended = b.owner.ended()
+            assert (ended.how, ended.proven, ended.note) == (How.NOT_STARTED, True, "never spawned")
+        until(lambda: procfs.stat(zygote) is None, "the zygote has gone")
+        assert not trace.exists()
+        assert '"spawning"' not in b.ledger_text()
+
+
+def test_adopting_waits_for_a_warden_that_is_still_ending_its_tree(b: Bench) -> None:
+    with daemon(b) as victim:
+        victim.spawn("echo up; exec sleep 1000")
+        pid = int(victim.line().split()[1])
+        victim.line()
+        with b.stopped(b.warden_of(pid)):
+            victim.kill()
+            b.trees.adopt("p", b.owner)  # type: ignore[arg-type]
+            b.sh("true", "later")
+            b.owner.ended("later")
+            assert b.owner.kinds() == []
+        ended = b.owner.ended()
+        assert (ended.how, ended.proven) == (How.SIGKILL, True)
+
+
+def test_l3_a_warden_killed_after_its_daemon_leaves_its_tree_to_the_zygote_which_finishes_the_ledger(
+    b: Bench,
+) -> None:
+    with daemon(b) as victim:
+        victim.spawn("echo up; exec sleep 1000")
+        pid = int(victim.line().split()[1])
+        victim.line()
+        warden = b.warden_of(pid)
+        with b.stopped(warden):
+            victim.kill()
+            os.kill(warden, signal.SIGKILL)
+        b.trees.adopt("p", b.owner)  # type: ignore[arg-type]
+        ended = b.owner.ended()
+        assert (ended.how, ended.status, ended.proven) == (How.SIGKILL, -9, True)
+        b.assert_nobody_left()
+
+
+# ── The warden alone ──────────────────────────────────────────────────────────────────────────────
+
+WARDEN = """
+import os, socket, sys
+from supervisor.containment import warden
+sock, pidfd, out, err, spec = map(int, sys.argv[1:6])
+os._exit(warden.main(socket.socket(fileno=sock), pidfd, out, err, spec, sys.argv[6]))
+"""
+
+
+def run_warden(path: Path, trace: Path, daemon_pid: int, *, kill: bool = False) -> subprocess.CompletedProcess[bytes]:
+    """Run a warden by itself, with a command that leaves a trace."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    pidfd, out, err = os.pidfd_open(daemon_pid), *(os.open(os.devnull, os.O_WRONLY) for _ in range(2))
+    spec = os.memfd_create("spec")
+    command = {"word": "command", "argv": ["/bin/touch", str(trace)], "cwd": "/", "env": {"PATH": "/bin:/usr/bin"}}
+    os.write(spec, json.dumps(command).encode())
+    fds = (theirs.fileno(), pidfd, out, err, spec)
+    try:
+        with ours, theirs:
+            if kill:
+                ours.send(ledger.encode({"word": "kill", "grace_s": 1.0}))
+            return subprocess.run(
+                [sys.executable, "-c", WARDEN, *map(str, fds), str(path)],
+                pass_fds=fds,
+                env={"PYTHONPATH": str(ROOT)},
+                timeout=60,
+                check=False,
+            )
+    finally:
+        for fd in (pidfd, out, err, spec):
+            os.close(fd)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    created = tmp_path / "x.ledger"
+    ledger.create(created, "x", 0.0, "boot")
+    return created
+
+
+def test_a_warden_alone_spawns_its_command_and_leaves_a_last_word(path: Path, tmp_path: Path) -> None:
+    assert run_warden(path, tmp_path / "ran", os.getpid()).returncode == 0
+    assert (tmp_path / "ran").exists()
+    words = ledger.read_path(path)
+    assert [word["word"] for word in words] == [
+        "sent", "warden", "spawning", "started", "reaped", "exited", "empty",
+    ]  # fmt: skip
+
+
+def test_l3_a_warden_that_comes_after_the_void_spawns_nothing(path: Path, tmp_path: Path) -> None:
+    held = ledger.Ledger.lock(path, wait=False)
+    assert held is not None
+    held.write({"word": "void", "at": 0.0})
+    held.close()
+    assert run_warden(path, tmp_path / "ran", os.getpid()).returncode == 0
+    assert not (tmp_path / "ran").exists()
+    last = ledger.said(ledger.read_path(path), "empty")
+    assert last is not None
+    assert (last["how"], last["note"]) == ("not_started", "taken back before it was started")
+
+
+def test_l3_a_warden_whose_ledger_was_removed_spawns_nothing(path: Path, tmp_path: Path) -> None:
+    path.unlink()
+    assert run_warden(path, tmp_path / "ran", os.getpid()).returncode == 0
+    assert not (tmp_path / "ran").exists()
+
+
+def test_l3_a_warden_whose_daemon_is_dead_spawns_nothing(path: Path, tmp_path: Path) -> None:
+    dead = subprocess.Popen(["/bin/sh", "-c", "exit 0"])
+    try:
+        until(lambda: (seen := procfs.stat(dead.pid)) is not None and seen.state == "Z", "it is dead, not reaped")
+        assert run_warden(path, tmp_path / "ran", dead.pid).returncode == 0
+    finally:
+        dead.wait()
+    assert not (tmp_path / "ran").exists()
+    assert "the daemon was gone" in path.read_text()
+
+
+def test_l3_a_warden_that_finds_a_kill_in_its_socket_spawns_nothing(path: Path, tmp_path: Path) -> None:
+    assert run_warden(path, tmp_path / "ran", os.getpid(), kill=True).returncode == 0
+    assert not (tmp_path / "ran").exists()
+    assert "killed before it was started" in path.read_text()
+
+
+# ── What the next daemon makes of a ledger ────────────────────────────────────────────────────────
+
+
+def leave(b: Bench, process_id: str, *words: dict[str, object]) -> Path:
+    """Leave a ledger as a dead daemon and a dead warden would."""
+    left = b.state_dir / "wardens" / f"{process_id}.ledger"
+    left.parent.mkdir(exist_ok=True)
+    left.write_text("".join(json.dumps(word) + "\n" for word in words))
+    return left
+
+
+def sent(boot: str) -> dict[str, object]:
+    return {"word": "sent", "process_id": "x", "at": 1.0, "boot": boot}
+
+
+STARTED: dict[str, object] = {"word": "started", "pid": 4242, "at": 2.0, "name": "sh"}
+SPAWNING: dict[str, object] = {"word": "spawning", "at": 1.5}
+
+
+def adopted(b: Bench, process_id: str) -> Recorder:
+    owner = Recorder()
+    b.trees.adopt(process_id, owner)  # type: ignore[arg-type]
+    owner.ended(process_id)
+    return owner
+
+
+def test_l3_a_ledger_without_a_last_word_is_not_proven(b: Bench) -> None:
+    leave(b, "x", sent(procfs.boot_id()), SPAWNING, STARTED)
+    ended = adopted(b, "x").ended("x")
+    assert (ended.how, ended.proven, ended.pid, ended.started_at) == (How.ABANDONED, False, 4242, 2.0)
+    assert ended.note == "its warden left no last word"
+
+
+def test_l3_a_command_that_may_have_been_spawned_is_not_said_to_be_never_spawned(b: Bench) -> None:
+    leave(b, "x", sent(procfs.boot_id()), SPAWNING)
+    ended = adopted(b, "x").ended("x")
+    assert (ended.how, ended.proven) == (How.ABANDONED, False)
+
+
+def test_l3_nobody_outlives_a_restart_of_the_machine(b: Bench) -> None:
+    leave(b, "x", sent("another-boot"), SPAWNING, STARTED)
+    ended = adopted(b, "x").ended("x")
+    assert (ended.how, ended.proven) == (How.ABANDONED, True)
+    assert "restarted" in ended.note
+
+
+def test_l3_a_ledger_nobody_came_for_is_taken_back(b: Bench) -> None:
+    left = leave(b, "x", sent(procfs.boot_id()))
+    ended = adopted(b, "x").ended("x")
+    assert (ended.how, ended.proven, ended.note) == (How.NOT_STARTED, True, "never spawned")
+    assert '"void"' in left.read_text()
+    assert adopted(b, "x").ended("x").how is How.NOT_STARTED
+
+
+def test_a_torn_last_line_is_not_a_word(b: Bench) -> None:
+    left = leave(b, "x", sent(procfs.boot_id()), SPAWNING, STARTED)
+    with left.open("a") as file:
+        file.write('{"word":"empty","how":"exi')
+    assert not adopted(b, "x").ended("x").proven
+
+
+def test_l14_a_ledger_that_stays_locked_is_reported_in_bounded_time(tmp_path: Path) -> None:
+    from supervisor.containment import processes
+
+    slack, processes.LOCK_SLACK_S = processes.LOCK_SLACK_S, 0.1
+    try:
+        with bench(tmp_path, kill_s=0.1) as b:
+            left = leave(b, "x", sent(procfs.boot_id()), SPAWNING, STARTED)
+            held = ledger.Ledger.lock(left, wait=False)
+            assert held is not None
+            try:
+                ended = adopted(b, "x").ended("x")
+            finally:
+                held.close()
+            assert (ended.proven, ended.note) == (False, "its warden is still ending it")
+    finally:
+        processes.LOCK_SLACK_S = slack
+
+
+# ── A signal that is refused ──────────────────────────────────────────────────────────────────────
+
+
+STRANGER = """
+import ctypes, os, sys
+CAP_KILL, PR_CAPBSET_DROP = 5, 24
+if sys.argv[1] == "drop":
+    if ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_KILL, 0, 0, 0) != 0:
+        sys.exit(77)
+    # The exec takes from root what it may not have any more.
+    os.execv(sys.executable, [sys.executable, "-c", sys.argv[3], "run", *sys.argv[2:]])
+from pathlib import Path
+from actors.ports import SpawnSpec
+from supervisor.containment.processes import ProcessTrees
+from tests.process_kit import RealClock, Recorder
+inner = "import os, time; os.setresuid(65534, 65534, 65534); print('up', flush=True); time.sleep(1000)"
+owner = Recorder()
+trees = ProcessTrees(Path(sys.argv[2]), RealClock(), kill_s=1.5)
+trees.start()
+argv = ("/bin/sh", "-c", 'sleep 1000 & "$0" -c "$1" & wait', sys.executable, inner)
+trees.spawn("p", SpawnSpec(argv, "x", env=dict([os.environ["MARK"].split("=")])), owner)
+owner.wait_text("up")
+trees.kill("p", 0.1)
+ended = owner.ended()
+trees.close(1.0)
+print(ended.how.value, ended.proven, ended.reaped, ended.note)
+print([(signal.signal, signal.error) for signal in ended.signals])
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a process that its warden may not signal")
+def test_l3_a_refused_signal_is_recorded_and_the_ladder_goes_on(b: Bench) -> None:
+    """As with `sudo`: one process of the tree is another user's, and the warden may not signal it."""
+    done = subprocess.run(
+        [sys.executable, "-c", STRANGER, "drop", str(b.state_dir), STRANGER],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "MARK": b.mark},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    if done.returncode == 77:
+        pytest.skip("capabilities cannot be dropped here")
+    assert done.returncode == 0, done.stderr
+    verdict, signals = done.stdout.splitlines()
+    assert verdict.startswith("abandoned False 2 could not be killed: python")
+    assert "('SIGTERM', 'Operation not permitted')" in signals
+    assert "('SIGKILL', 'Operation not permitted')" in signals
+    (stranger,) = b.alive()
+    os.kill(stranger, signal.SIGKILL)
+    until(lambda: '"empty"' in b.ledger_text(), "its warden has waited for it")
+
+
+# ── A tree that outruns the rounds ────────────────────────────────────────────────────────────────
+
+FREEZE = """
+import ctypes, os, sys, time
+from supervisor.containment import procfs, warden
+warden.ROUNDS_MAX = 1
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+if os.fork() == 0:
+    os.setsid()
+    end = time.monotonic() + 15
+    for _ in range(3):
+        os.fork()
+    while time.monotonic() < end:
+        if os.fork():
+            os._exit(0)
+        os.setsid()
+    os._exit(0)
+while len(procfs.descendants()) < 5:
+    pass
+killing, reaped, began = warden.Killing(), 0, time.monotonic()
+while True:
+    killing.round()
+    try:
+        while (pid := os.waitpid(-1, os.WNOHANG)[0]):
+            killing.reaped(pid)
+            reaped += 1
+    except ChildProcessError:
+        break
+print("gone", reaped >= 5, time.monotonic() - began < 10)
+"""
+
+
+def test_l3_a_crowd_is_stopped_as_one_and_then_killed() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FREEZE],
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout == "gone True True\n", done.stderr

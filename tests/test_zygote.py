@@ -1,0 +1,209 @@
+"""The zygote: it inherits what a killed warden leaves, says only what it proved, and may itself be killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from actors.model import How
+from supervisor.containment import procfs, zygote_handle
+from tests.process_kit import Bench, bench, our_children, until
+
+FAMILY = """
+import os, time
+for depth in range(3):
+    if os.fork():
+        break
+    os.setsid()
+print("member", os.getpid(), flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.fixture
+def b(tmp_path: Path) -> Iterator[Bench]:
+    with bench(tmp_path) as opened:
+        yield opened
+
+
+def test_l3_what_a_killed_warden_leaves_is_killed_by_the_zygote_and_proven_gone(b: Bench) -> None:
+    b.run((sys.executable, "-S", "-c", FAMILY))
+    until(lambda: b.owner.text().count("member") == 4, "the family")
+    os.kill(b.warden_of(b.owner.started().pid), signal.SIGKILL)
+    ended = b.owner.ended()
+    b.assert_nobody_left()
+    assert (ended.how, ended.status, ended.proven, ended.reaped) == (How.SIGKILL, -9, True, 4)
+    assert ended.note == "its warden was killed; the zygote ended what it left"
+    assert b.owner.exited().status == -9
+    assert b.owner.kinds() == ["ProcessStarted", "ProcessOutput", "ProcessExited", "ProcessEnded"]
+    assert '"empty"' in b.ledger_text()
+
+
+def test_l3_a_fork_walker_whose_warden_was_killed_is_caught_by_the_zygote(b: Bench) -> None:
+    walker = (
+        "import os, time\n"
+        "print('walking', os.getppid(), flush=True)\n"
+        "end = time.monotonic() + 30\n"
+        "while time.monotonic() < end:\n"
+        "    if os.fork(): os._exit(0)\n"
+        "    os.setsid()\n"
+    )
+    b.sh("echo leader; sleep 1000", "other")
+    other = b.owner.started("other").pid
+    b.run((sys.executable, "-S", "-c", walker))
+    b.owner.wait_text("walking")
+    until(lambda: b.owner.text().endswith("\n"), "a whole line")
+    os.kill(int(b.owner.text().split()[1]), signal.SIGKILL)
+    assert b.owner.ended().proven
+    left = [pid for pid in b.alive() if pid != other and pid not in procfs.children(other)]
+    assert left == []
+    assert procfs.stat(other) is not None
+
+
+def test_l3_wardens_that_are_killed_together_are_proven_together(b: Bench) -> None:
+    names = [f"p{number}" for number in range(4)]
+    for name in names:
+        b.sh("trap '' TERM; sleep 1000 & echo ready; wait", name)
+    for name in names:
+        b.owner.wait_text("ready", name)
+    wardens = [b.warden_of(b.owner.started(name).pid) for name in names]
+    with b.stopped(b.zygote_pid()):
+        for warden in wardens:
+            os.kill(warden, signal.SIGKILL)
+    for name in names:
+        ended = b.owner.ended(name)
+        assert (ended.how, ended.status, ended.proven) == (How.SIGKILL, -9, True)
+    b.assert_nobody_left()
+
+
+def test_l13_a_killed_warden_costs_its_own_tree_only(b: Bench) -> None:
+    b.sh("echo ready; exec sleep 1000", "one")
+    b.sh("echo ready; exec sleep 1000", "two")
+    one, two = b.owner.started("one").pid, b.owner.started("two").pid
+    os.kill(b.warden_of(one), signal.SIGKILL)
+    assert b.owner.ended("one").proven
+    assert "ProcessEnded" not in b.owner.kinds("two")
+    b.trees.kill("two", 5.0)
+    assert b.owner.ended("two").how is How.SIGTERM
+
+
+def test_l3_a_command_that_ended_before_its_warden_was_killed_keeps_its_own_status(b: Bench) -> None:
+    b.sh("sleep 1000 & exit 5")
+    assert b.owner.exited().status == 5
+    (child,) = b.alive()
+    os.kill(b.warden_of(child), signal.SIGKILL)
+    ended = b.owner.ended()
+    assert (ended.how, ended.status, ended.proven) == (How.EXIT, 5, True)
+    b.assert_nobody_left()
+
+
+def test_l3_a_warden_that_somebody_has_stopped_is_replaced_by_the_zygote(tmp_path: Path) -> None:
+    with bench(tmp_path, kill_s=2.0) as b:
+        b.sh("trap '' TERM; echo ready; while :; do sleep 0.05; done")
+        b.owner.wait_text("ready")
+        os.kill(b.warden_of(b.owner.started().pid), signal.SIGSTOP)
+        b.trees.kill("p", 0.0)
+        ended = b.owner.ended()
+        assert (ended.how, ended.proven) == (How.SIGKILL, True)
+        b.assert_nobody_left()
+
+
+def test_l3_killing_the_zygote_leaves_its_wardens_at_work_and_new_spawns_start_another(b: Bench) -> None:
+    b.sh("echo old; exec sleep 1000", "old")
+    b.owner.wait_text("old", "old")
+    first = b.zygote_pid()
+    os.kill(first, signal.SIGKILL)
+    until(lambda: first not in our_children(), "its death was noticed and reaped")
+    b.sh("echo new; exec sleep 1000", "new")
+    b.owner.wait_text("new", "new")
+    assert b.zygote_pid() != first
+    assert "ProcessEnded" not in b.owner.kinds("old")
+    for name in ("old", "new"):
+        b.trees.kill(name, 5.0)
+        ended = b.owner.ended(name)
+        assert (ended.how, ended.proven) == (How.SIGTERM, True)
+    b.assert_nobody_left()
+
+
+def test_l3_with_warden_and_zygote_both_killed_nothing_is_claimed(b: Bench) -> None:
+    b.sh("echo ready; exec sleep 1000")
+    b.owner.wait_text("ready")
+    zygote, warden = b.zygote_pid(), b.warden_of(b.owner.started().pid)
+    with b.stopped(zygote):
+        os.kill(warden, signal.SIGKILL)
+        os.kill(zygote, signal.SIGKILL)
+    ended = b.owner.ended()
+    assert (ended.how, ended.proven) == (How.ABANDONED, False)
+    assert ended.note == "its warden and the zygote were both killed"
+
+
+def test_a_request_that_was_in_the_socket_of_a_killed_zygote_is_sent_to_another(b: Bench) -> None:
+    first = b.zygote_pid()
+    with b.stopped(first):
+        b.sh("echo here")
+        until(b.ledger_text, "the request is sent")
+        b.trees.kill("nobody", 0.0)
+        os.kill(first, signal.SIGKILL)
+    ended = b.owner.ended()
+    assert (ended.how, ended.status) == (How.EXIT, 0)
+    assert b.owner.text() == "here\n"
+    assert b.ledger_text().count('"spawning"') == 1
+
+
+def test_l14_a_zygote_that_cannot_live_ends_the_spawn_after_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zygote_handle, "SCRIPT", tmp_path / "missing.py")
+    with bench(tmp_path) as b:
+        b.sh("true")
+        ended = b.owner.ended()
+        assert (ended.how, ended.proven) == (How.NOT_STARTED, True)
+        assert "warden" in ended.note
+        assert b.owner.kinds() == ["ProcessEnded"]
+    assert our_children() == []
+
+
+def test_an_interpreter_that_does_not_exist_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    with bench(tmp_path) as b:
+        b.sh("true")
+        ended = b.owner.ended()
+        assert (ended.how, ended.note) == (How.NOT_STARTED, "cannot start a warden: No such file or directory")
+
+
+def test_the_zygote_and_the_wardens_outlive_what_a_terminal_or_a_tree_may_send_them(b: Bench) -> None:
+    b.sh("kill -TERM $PPID; kill -INT $PPID; kill -HUP $PPID; kill -USR1 $PPID; echo sent; exec sleep 1000")
+    b.owner.wait_text("sent")
+    zygote = b.zygote_pid()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
+        os.kill(zygote, number)
+    assert os.getsid(zygote) != os.getsid(0)
+    b.sh("echo still", "later")
+    assert b.owner.ended("later").status == 0
+    assert b.zygote_pid() == zygote
+    b.trees.kill("p", 5.0)
+    assert b.owner.ended().how is How.SIGTERM
+
+
+def test_neither_zygote_nor_another_warden_holds_a_descriptor_of_a_tree(b: Bench, tmp_path: Path) -> None:
+    lock = os.open(tmp_path / "lock", os.O_CREAT | os.O_RDWR)
+    try:
+        b.sh("echo ready; exec sleep 1000", "one")
+        b.sh("echo ready; exec sleep 1000", "two")
+        b.owner.wait_text("ready", "one")
+        b.owner.wait_text("ready", "two")
+        one, two = b.owner.started("one").pid, b.owner.started("two").pid
+        pipes = {os.readlink(f"/proc/{one}/fd/{fd}") for fd in (1, 2)}
+        for other in (b.zygote_pid(), b.warden_of(one), b.warden_of(two), two):
+            held = {os.readlink(f"/proc/{other}/fd/{fd}") for fd in os.listdir(f"/proc/{other}/fd")}
+            assert not held & pipes
+            assert str(tmp_path / "lock") not in held
+        held = {os.readlink(f"/proc/{one}/fd/{fd}") for fd in os.listdir(f"/proc/{one}/fd")}
+        assert held == {"/dev/null", *pipes}
+    finally:
+        os.close(lock)
