@@ -74,13 +74,15 @@ from actors.model import (
     SessionStatus,
     Waiting,
 )
-from actors.plugins import Tool, tool
 from actors.process import ProcessActor
 from actors.rendering import render_anthropic, render_openai
 from actors.run import RunActor
 from actors.session import SessionActor
 from actors.spawning import AsyncProcess, AsyncSpawn, Exit, Process, Spawn
 from actors.tool import ToolActor
+
+# Last: the import of the module actors/tool.py binds its name here, and the public name is the decorator's.
+from actors.plugins import Tool, tool  # isort: skip
 
 __all__ = [
     "Accepted",

@@ -400,7 +400,7 @@ def _tell(ref: ActorRef[Any], message: object) -> None:
     try:
         ref.tell(message)
     except ActorDeadError:
-        logger.debug("{} for {}, which is gone", type(message).__name__, ref)
+        logger.trace("{} for {}, which is gone", type(message).__name__, ref)
 
 
 def _describe(error: BaseException) -> str:

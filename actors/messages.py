@@ -32,6 +32,7 @@ from actors.model import (
     Signalled,
     Waiting,
 )
+from actors.text import storable
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -70,6 +71,8 @@ def request_time(request_id: str) -> float | None:
 
 def _text(message: Struct, name: str, *, empty: bool = False) -> str:
     value = getattr(message, name)
+    if isinstance(value, str):
+        force_setattr(message, name, storable(value))
     if not isinstance(value, str) or (not empty and not value.strip()):
         raise Invalid(
             f"{type(message).__name__}.{name} is not usable",
@@ -183,6 +186,9 @@ class Stop(Request, frozen=True, kw_only=True, tag=True):
         _text(self, "source")
         _text(self, "reason")
         _text(self, "origin")
+        for name in ("run_id", "requested_by"):
+            if getattr(self, name) is not None:
+                _text(self, name)
         _check_seconds(self, "sent_at")
         _enum(self, "scope", Scope)
         _enum(self, "mode", Mode)

@@ -73,10 +73,25 @@ class Pending:
     async def wait_async(self, future: Future[T]) -> T:
         """Wait for `future` without blocking the loop; a cancel raises RunCancelled."""
         self.token.raise_if_cancelled()
-        # Shielded: the cancel of one waiter must not cancel what others may wait for as well.
-        value = await asyncio.shield(asyncio.wrap_future(future))
+        # Not asyncio.wrap_future: the cancel of one waiter would cancel what others may wait for as well.
+        loop = asyncio.get_running_loop()
+        woken: asyncio.Future[None] = loop.create_future()
+
+        def wake() -> None:
+            if not woken.done():
+                woken.set_result(None)
+
+        def done(_: Future[T]) -> None:
+            try:
+                loop.call_soon_threadsafe(wake)
+            except RuntimeError:
+                # The loop is closed, and its coroutines with it: nobody waits any more.
+                return
+
+        future.add_done_callback(done)
+        await woken
         self.token.raise_if_cancelled()
-        return value
+        return future.result()
 
     def _forget(self, future: Future[Any]) -> None:
         with self._lock:

@@ -323,7 +323,8 @@ class Protocol:
         rollback = message.resolved_policy is Policy.ROLLBACK
         # The fence counts the generation; the start of the next run is the same step and does not count again.
         self._fence(provenance, active, at)
-        self._close(active, RunStatus.CANCELLING, provenance, at, noted=active.called or not rollback)
+        noted = not rollback or self._calls_started(active)
+        self._close(active, RunStatus.CANCELLING, provenance, at, noted=noted)
         if rollback:
             self._retract(active, message.origin)
         self._halt(active, provenance, Mode.GRACEFUL)
@@ -390,7 +391,7 @@ class Protocol:
         fence_seq = self._fence(provenance, None, at)
         withdrawn = self._treat_waiting(stop.resolved_waiting, provenance, at, None)
         receipt = Receipt(
-            receipt_id=self._ids.new("rcpt"),
+            receipt_id=stop.id,
             run_id=None,
             generation=self.generation,
             provenance=provenance,
@@ -571,7 +572,13 @@ class Protocol:
 
     @staticmethod
     def _calls_started(record: RunRecord) -> bool:
-        return record.effects or any(call.row.outcome != Outcome.NOT_STARTED for call in record.calls.values())
+        """Whether a call of a run whose cells are shut had begun, so that it may have had effects."""
+        return record.effects or any(
+            call.row.outcome not in (None, Outcome.NOT_STARTED)
+            if call.cell is None
+            else call.cell.state in (CellState.CLOSED, CellState.FINISHED)
+            for call in record.calls.values()
+        )
 
     def _halt(self, record: RunRecord, provenance: Provenance, mode: Mode) -> None:
         """Tell a closed run to end what it has, unless nothing of it is left."""
@@ -1260,16 +1267,15 @@ class Protocol:
         if row is not None:
             self.generation, self.seq = row.generation, row.seq
             self.cutoffs = dict(row.cutoffs)
-            self.quarantined = row.quarantined
         self.thread = snapshot.thread
         self.fates = dict(snapshot.fates)
         self.over = dict(snapshot.over)
         self.requests.restore(snapshot.requests)
         self.room.restore(snapshot.waiting, parked=row.parked if row is not None else False)
         self._queued = {info.run_id: info for info in snapshot.runs if info.status is RunStatus.QUEUED}
-        if quarantined and not self.quarantined:
+        if quarantined:
+            # A restart of the supervisor lifts it: the count of failures lives with the supervisor.
             self.quarantined = True
-            self.step.row_changed = True
             self._event("session.quarantined", {}, None)
         halves = [info for info in snapshot.runs if info.status is not RunStatus.QUEUED]
         cause = cause or self._inside(

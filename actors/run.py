@@ -135,7 +135,7 @@ class RunActor(Actor):
         elif self._adopting is not None:
             self._adopt(self._adopting)
 
-    def on_receive(self, message: Any) -> None:  # noqa: C901, PLR0912  # one branch a message, each a call
+    def on_receive(self, message: Any) -> None:
         """Handle one message."""
         match message:
             case Said():
@@ -432,4 +432,4 @@ def _tell(ref: ActorRef[Any], message: object) -> None:
     try:
         ref.tell(message)
     except ActorDeadError:
-        logger.debug("{} is gone, {} is not needed there", ref, type(message).__name__)
+        logger.trace("{} is gone, {} is not needed there", ref, type(message).__name__)

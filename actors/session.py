@@ -169,6 +169,8 @@ class SessionActor(Actor):
         match message:
             case NewMessage() | Stop() | Resume() | Withdraw() | Answer():
                 self._request(message, self.take_reply())
+            case Inspect() if self._phase is Phase.LOADING and len(self._stash) < STASH_MAX:
+                self._stash.append((message, self.take_reply()))
             case Inspect():
                 return self._status()
             case Committed():
@@ -194,7 +196,7 @@ class SessionActor(Actor):
                 self._report(message)
             case _:
                 # What a run reports meanwhile is heard again when its parts are taken over.
-                logger.debug("{} is {}: not taken: {!r:.200}", self, self._phase.value, message)
+                logger.trace("{} is {}: not taken: {!r:.200}", self, self._phase.value, message)
         return None
 
     def on_turn_end(self) -> None:
@@ -224,7 +226,7 @@ class SessionActor(Actor):
         # A request does not wait for the rest of the turn: its halts leave now.
         self._flush()
 
-    def _report(self, message: Any) -> None:  # noqa: C901, PLR0912  # one branch a message, each a call
+    def _report(self, message: Any) -> None:
         protocol = self._protocol
         match message:
             case Said():
@@ -445,7 +447,13 @@ class SessionActor(Actor):
             self._request(stop, None)
         stash, self._stash = self._stash, deque()
         for request, reply in stash:
+            self._unstash(request, reply)
+
+    def _unstash(self, request: OutsideRequest | Inspect, reply: ReplyFuture[Any] | None) -> None:
+        if not isinstance(request, Inspect):
             self._request(request, reply)
+        elif reply is not None:
+            reply.try_set(self._status())
 
     def _load_failed(self, error: str) -> None:
         if self._phase is Phase.SERVING:
@@ -454,7 +462,7 @@ class SessionActor(Actor):
         self._phase = Phase.FAILED
         stash, self._stash = self._stash, deque()
         for request, reply in stash:
-            self._request_while_failed(request, reply)
+            self._unstash(request, reply)
         self._try_later()
 
     def _commit_failed(self, failed: CommitFailed) -> None:
@@ -512,7 +520,7 @@ class SessionActor(Actor):
         run = self._last_run
         aimed_elsewhere = run is not None and request.run_id is not None and request.run_id != run.id
         if run is None or aimed_elsewhere:
-            answer = Stopped("nothing_running", None, "", None, durable=False)
+            answer = Stopped("nothing_running", None, request.id, None, durable=False)
             self._keep_stop(request, request.run_id)
         else:
             answer = Stopped("stopping", run.id, run.info.receipt_id, None, durable=False)
@@ -586,4 +594,4 @@ def _tell(ref: ActorRef[Any], message: object) -> None:
     try:
         ref.tell(message)
     except ActorDeadError:
-        logger.debug("{} is gone, {} is not needed there", ref, type(message).__name__)
+        logger.trace("{} is gone, {} is not needed there", ref, type(message).__name__)

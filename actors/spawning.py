@@ -87,7 +87,8 @@ class AsyncProcess:
 
 
 def _spec(argv: Sequence[str], cwd: str | None, env: Mapping[str, str] | None, name: str | None) -> SpawnSpec:
-    if isinstance(argv, str) or not argv or any(not isinstance(word, str) or "\0" in word for word in argv):
+    words: Sequence[object] = argv
+    if isinstance(argv, str) or not words or any(not isinstance(word, str) or "\0" in word for word in words):
         raise Invalid(
             "a command cannot be run as given",
             expected="a non-empty sequence of texts without NUL, as exec takes it",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from actors.model import Json
@@ -31,7 +33,7 @@ def _as_json(value: Json, depth: int) -> Json:
         # JSON readers elsewhere hold 64 bits; a larger integer is shown as text.
         return value if value is None or -(2**63) <= value < 2**64 else str(value)
     if isinstance(value, float):
-        return value if value == value and abs(value) != float("inf") else str(value)
+        return value if math.isfinite(value) else str(value)
     if isinstance(value, str):
         return storable(value)
     if isinstance(value, dict):

@@ -265,7 +265,7 @@ def _tell(ref: ActorRef[Any], message: object) -> None:
     try:
         ref.tell(message)
     except ActorDeadError:
-        logger.debug("{} is gone, {} is not needed there", ref, type(message).__name__)
+        logger.trace("{} is gone, {} is not needed there", ref, type(message).__name__)
 
 
 def _contained(callback: Any) -> Any:
@@ -275,6 +275,6 @@ def _contained(callback: Any) -> Any:
         try:
             callback()
         except ActorDeadError:
-            logger.debug("the actor of a call is gone")
+            logger.trace("the actor of a call is gone")
 
     return call

@@ -178,4 +178,4 @@ def _tell(ref: ActorRef[Any], message: object) -> None:
     try:
         ref.tell(message)
     except ActorDeadError:
-        logger.debug("{} is gone, {} is not needed there", ref, type(message).__name__)
+        logger.trace("{} is gone, {} is not needed there", ref, type(message).__name__)

@@ -6,6 +6,8 @@ import os
 
 from hypothesis import settings
 
+from tests.kit import kit as kit  # the fixture, for every test below
+
 settings.register_profile("local", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "local")

@@ -8,7 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -166,10 +166,8 @@ class Bench:
             until(lambda: (seen := procfs.stat(pid)) is not None and seen.state == "T", "stopped")
             yield
         finally:
-            try:
+            with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
-            except ProcessLookupError:
-                pass
 
     def warden_of(self, pid: int) -> int:
         """The pid of the warden above a command."""

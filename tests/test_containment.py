@@ -13,8 +13,8 @@ import pytest
 
 from actors.messages import ProcessEnded, ProcessOutput
 from actors.model import How
-from tests.process_kit import Bench, Recorder, bench, fd_count, our_children, until
 from supervisor.containment import procfs
+from tests.process_kit import Bench, Recorder, bench, fd_count, our_children, until
 
 PYTHON = sys.executable
 

@@ -84,7 +84,8 @@ def test_l3_wardens_that_are_killed_together_are_proven_together(b: Bench) -> No
 def test_l13_a_killed_warden_costs_its_own_tree_only(b: Bench) -> None:
     b.sh("echo ready; exec sleep 1000", "one")
     b.sh("echo ready; exec sleep 1000", "two")
-    one, two = b.owner.started("one").pid, b.owner.started("two").pid
+    one = b.owner.started("one").pid
+    b.owner.wait_text("ready", "two")
     os.kill(b.warden_of(one), signal.SIGKILL)
     assert b.owner.ended("one").proven
     assert "ProcessEnded" not in b.owner.kinds("two")

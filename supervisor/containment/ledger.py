@@ -1,21 +1,22 @@
 """The ledger of a process tree: what its warden saw, in a small locked file that outlives the daemon.
 
-Theory of operation. The daemon creates the file (first word ``sent``) *before* it asks for a warden; the warden
-locks it, reads it, and only then spawns; it holds the lock for as long as it lives, and its last word is
-``empty``. So whoever finds the file can tell what happened, whenever the daemon died:
+Theory of operation. The daemon creates the file (first word ``sent``) *before* it asks for a warden; the
+warden locks it, reads it, and only then spawns; it holds the lock for as long as it lives, and its last
+word is ``empty``. So whoever finds the file can tell what happened, whenever the daemon died:
 
 * No file: nothing was ever asked for under this id (or its end was taken note of and the file removed).
 * Locked: the warden lives and is ending its tree. Wait.
 * Free, last word ``empty``: the tree is proven gone, and that word says how.
 * Free, a ``spawning`` word, no ``empty``: the warden was killed. What it left is not proven gone.
-* Free, no ``spawning``: no warden has come yet, or it was killed before it forked. One may still be on its way, in a socket or in a fork. The finder
-  holds the lock now, and writes ``void``. A warden that gets the lock later reads that and spawns nothing.
-  If instead the warden was first, the file is locked, and it looks for its daemon before it spawns: dead, it
-  spawns nothing. So the lock decides the race, either way, and "never spawned" is said only when it will stay true.
+* Free, no ``spawning``: no warden has come yet, or it was killed before it forked. One may still be on its
+  way, in a socket or in a fork. The finder holds the lock now, and writes ``void``. A warden that gets the
+  lock later reads that and spawns nothing. If instead the warden was first, the file is locked, and it
+  looks for its daemon before it spawns: dead, it spawns nothing. So the lock decides the race, either way,
+  and "never spawned" is said only when it will stay true.
 
-The lock is an flock on a close-on-exec descriptor: the command never holds it. Words are not synced: the page
-cache survives the death of processes; after a loss of power the boot id in ``sent`` says that nobody is left.
-Lines are appended with one write each; a torn last line is not a word.
+The lock is an flock on a close-on-exec descriptor: the command never holds it. Words are not synced: the
+page cache survives the death of processes; after a loss of power the boot id in ``sent`` says that nobody
+is left. Lines are appended with one write each; a torn last line is not a word.
 
 Standard library only: the zygote and the wardens load this file too.
 """

@@ -1,9 +1,9 @@
 """The output of one process tree: decoded, coalesced, capped, and its tail kept.
 
-Bytes go in as they were read, text comes out in pieces for the log. The decoders are incremental, so a character
-that two reads cut in half stays whole; what is not UTF-8 is replaced, and `lossy` says so. After `log_max_bytes` of
-text one marker comes out and nothing more; the tail and the count go on. Memory is bounded by the two limits, whatever
-is fed, and whatever the length of a line.
+Bytes go in as they were read, text comes out in pieces for the log. The decoders are incremental, so a
+character that two reads cut in half stays whole; what is not UTF-8 is replaced, and `lossy` says so. After
+`log_max_bytes` of text one marker comes out and nothing more; the tail and the count go on. Memory is
+bounded by the two limits, whatever is fed, and whatever the length of a line.
 
 No thread, no clock, no descriptor: the reading is in `processes`.
 """

@@ -1,28 +1,29 @@
 """ProcessTrees: the daemon's side of containment, behind the port `actors.ports.Processes`.
 
-Theory of operation. One reactor thread owns everything here: every tree, its pipes, the sockets of its warden, the
-zygotes. The port's methods post a call to it and return, so they block nobody and need no lock, and what one caller
-asks for happens in the order it was asked.
+Theory of operation. One reactor thread owns everything here: every tree, its pipes, the sockets of its
+warden, the zygotes. The port's methods post a call to it and return, so they block nobody and need no lock,
+and what one caller asks for happens in the order it was asked.
 
-A tree goes ``waiting -> sent -> running -> ended``, or ``-> lost -> ended`` where its warden was killed. It *ends* on a word
-only: ``empty`` from its warden (ECHILD), ``gone`` from the zygote (it inherited what the warden left, and nobody is left of
-it), or, not proven, when the time for that is over. Order of reports: pipes are not read before ``started``; the
-exit is told when both pipes are at their end, or `drain_s` after it (`held`); the end is told after the exit.
+A tree goes ``waiting -> sent -> running -> ended``, or ``-> lost -> ended`` where its warden was killed. It
+*ends* on a word only: ``empty`` from its warden (ECHILD), ``gone`` from the zygote (it inherited what the
+warden left, and nobody is left of it), or, not proven, when the time for that is over. Order of reports:
+pipes are not read before ``started``; the exit is told when both pipes are at their end, or `drain_s` after
+it (`held`); the end is told after the exit.
 
 Races, and why each is closed:
 
-* *The zygote dies with a request in its socket.* The kernel then closes the warden's socket end that was on its way,
-  so we read its end; the ledger has no ``spawning`` word, and as no copy of that socket is left nobody can write it
-  any more: the tree is sent to another zygote, at most ATTEMPTS_MAX times.
-* *The zygote dies later.* Wardens hold their own sockets and go on. Only a warden that dies after it leaves a tree
-  that nobody inherits; that one is reported as not proven.
+* *The zygote dies with a request in its socket.* The kernel then closes the warden's socket end that was on
+  its way, so we read its end; the ledger has no ``spawning`` word, and as no copy of that socket is left
+  nobody can write it any more: the tree is sent to another zygote, at most ATTEMPTS_MAX times.
+* *The zygote dies later.* Wardens hold their own sockets and go on. Only a warden that dies after it leaves
+  a tree that nobody inherits; that one is reported as not proven.
 * *The daemon dies at any moment.* See `ledger`: the file is created before the request is sent.
-* *A kill before the start.* Not sent yet: it never is. Sent: the kill waits in the socket and the warden reads it
-  before it spawns.
-* *A warden that somebody has stopped.* It has said nothing by half of `kill_s` after the deadline: the zygote kills
-  it and inherits the tree. One that says ``remaining`` is at work, and is left alone.
-* *The end of a socket comes before the words in it*: it does not, a SEQPACKET socket keeps its order. The words of
-  the zygote come over another socket, so a tree that lost its warden waits for them.
+* *A kill before the start.* Not sent yet: it never is. Sent: the kill waits in the socket and the warden
+  reads it before it spawns.
+* *A warden that somebody has stopped.* It has said nothing by half of `kill_s` after the deadline: the
+  zygote kills it and inherits the tree. One that says ``remaining`` is at work, and is left alone.
+* *The end of a socket comes before the words in it*: it does not, a SEQPACKET socket keeps its order. The
+  words of the zygote come over another socket, so a tree that lost its warden waits for them.
 """
 
 from __future__ import annotations
@@ -716,7 +717,7 @@ class ProcessTrees:
             owner.tell(report)
         except ActorDeadError:
             return
-        except Exception:
+        except Exception:  # noqa: BLE001  # an owner's failure is its own, whatever it is
             logger.exception("an owner could not be told {}", type(report).__name__)
 
     def _not_started(self, process_id: str, note: str) -> ProcessEnded:

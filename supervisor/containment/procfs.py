@@ -2,13 +2,13 @@
 
 Two facts of the kernel carry the proofs that are built on this file.
 
-A process leaves the list of its parent's children only when the parent reaps it. So for *our own* list, while
-we (the only thread) do not reap, the list only grows, and a read to its end has seen everybody who was in it at
-that end. For anybody else's list the same read may miss somebody who was there; it is good enough to ask politely,
-never to prove an absence.
+A process leaves the list of its parent's children only when the parent reaps it. So for *our own* list,
+while we (the only thread) do not reap, the list only grows, and a read to its end has seen everybody who
+was in it at that end. For anybody else's list the same read may miss somebody who was there; it is good
+enough to ask politely, never to prove an absence.
 
-A pid that is our unreaped child cannot be given to somebody else. For every other pid we hold a pidfd first and
-check the ancestry after that: if the way up still leads to us, the pidfd is of a process of ours.
+A pid that is our unreaped child cannot be given to somebody else. For every other pid we hold a pidfd first
+and check the ancestry after that: if the way up still leads to us, the pidfd is of a process of ours.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import time
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 DEPTH_MAX = 4096
+CLIMBS_MAX = 10
 WALK_MAX = 100_000
 
 
@@ -96,7 +97,16 @@ def descendants(spare: frozenset[int] | set[int] = frozenset()) -> list[int]:
 
 
 def descends_from(pid: int, ancestor: int) -> bool:
-    """True if the way up from `pid` leads to `ancestor`.
+    """True if the way up from `pid` leads to `ancestor`. Climbs again if somebody on the way died meanwhile."""
+    for _ in range(CLIMBS_MAX):
+        verdict = _climb(pid, ancestor)
+        if verdict is not None:
+            return verdict
+    return False
+
+
+def _climb(pid: int, ancestor: int) -> bool | None:
+    """One way up; None if it changed under us.
 
     Each link is read twice, the second time after the link above it: a parent that died in between changes
     the child's link, so two equal readings say that the parent lived, under that pid, while its own was read.
@@ -105,14 +115,16 @@ def descends_from(pid: int, ancestor: int) -> bool:
     at = pid
     while at != ancestor:
         seen = stat(at)
-        if seen is None or seen.ppid <= 1 and seen.ppid != ancestor or len(way) >= DEPTH_MAX:
+        if seen is None:
+            return False if at == pid else None
+        if seen.ppid == 0 or len(way) >= DEPTH_MAX:
             return False
         way.append((at, seen.ppid))
         at = seen.ppid
     for child, parent in way:
         seen = stat(child)
         if seen is None or seen.ppid != parent:
-            return False
+            return None
     return True
 
 

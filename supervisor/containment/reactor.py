@@ -1,9 +1,9 @@
 """The reactor: one thread that waits for descriptors, timers and calls posted from other threads.
 
-Everything that a callback touches belongs to this thread, so callbacks need no locks. In a turn of the loop the urgent
-descriptors come first (the sockets of wardens: exits, ends), then posted calls (spawns, kills), timers, and last the
-ordinary descriptors (pipes), whose callbacks read a bounded amount each. So a flood of output delays an exit or a
-kill by one bounded turn, never by the length of the flood.
+Everything that a callback touches belongs to this thread, so callbacks need no locks. In a turn of the loop
+the urgent descriptors come first (the sockets of wardens: exits, ends), then posted calls (spawns, kills),
+timers, and last the ordinary descriptors (pipes), whose callbacks read a bounded amount each. So a flood of
+output delays an exit or a kill by one bounded turn, never by the length of the flood.
 
 A callback that raises is logged and costs its own event only.
 """
@@ -157,5 +157,5 @@ class Reactor:
     def _contain(self, call: Call) -> None:
         try:
             call()
-        except Exception:
+        except Exception:  # noqa: BLE001  # one tree's failure must not end the thread of all
             logger.exception("a callback of the containment's reactor failed")

@@ -1,31 +1,34 @@
 """The warden of one process tree: spawns its command, reaps all of it, ends it, and proves that it is gone.
 
 Theory of operation. A warden is a fork of the zygote: one thread, its own session, a *subreaper*, so every
-descendant whose parent dies becomes its child, whatever sessions and double forks it made. From that follows the
-proof: a non-empty tree has at least one child of the warden (go up from any member; the last link below the
-warden is one), so when wait says ECHILD, the tree is gone. A new member can only be forked by a member.
+descendant whose parent dies becomes its child, whatever sessions and double forks it made. From that
+follows the proof: a non-empty tree has at least one child of the warden (go up from any member; the last
+link below the warden is one), so when wait says ECHILD, the tree is gone. A new member can only be forked
+by a member.
 
-It talks with the daemon over a SEQPACKET socket of its own. Requests: ``kill`` with a grace. Words: ``started`` or
-``failed``, ``exited`` (the command itself), ``remaining`` (some cannot be killed), ``empty`` (the proof, and what was
-seen). The same words go into its ledger, which it locks before it spawns.
+It talks with the daemon over a SEQPACKET socket of its own. Requests: ``kill`` with a grace. Words:
+``started`` or ``failed``, ``exited`` (the command itself), ``remaining`` (some cannot be killed), ``empty``
+(the proof, and what was seen). The same words go into its ledger, which it locks before it spawns.
 
-Ending. With a grace: SIGTERM, then SIGCONT, once to each process of the tree, and then nothing until nobody is left
-or the deadline passes; what a SIGTERM handler forks to clean up is not disturbed. At the deadline, in rounds: SIGKILL
-to all own children and their groups, reap, again. Each round makes orphans of the next level its children. A
-tree that forks faster than the rounds go is stopped, all of it, until a pass over it finds nobody who still runs,
-and then killed. A second ``kill`` can only bring the deadline nearer.
+Ending. With a grace: SIGTERM, then SIGCONT, once to each process of the tree, and then nothing until nobody
+is left or the deadline passes; what a SIGTERM handler forks to clean up is not disturbed. At the deadline,
+in rounds: SIGKILL to all own children and their groups, reap, again. Each round makes orphans of the next
+level its children. A tree that forks faster than the rounds go is stopped, all of it, until a pass over it
+finds nobody who still runs, and then killed. A second ``kill`` can only bring the deadline nearer.
 
 Races, and why each is closed:
 
 * *The kill comes before the spawn*: it waits in the socket, which is read before the command is forked.
-* *The daemon dies before the spawn*: its pidfd and the socket are looked at after the ledger is locked. If it dies
-  later, the main loop sees that and kills the tree at once.
-* *A pid is recycled*: own children are unreaped, so their pids (and the groups they are in) stay theirs; for the others
-  see `procfs.descends_from`. No group of a tree can hold a stranger: groups do not cross sessions, and the command
-  began with a session of its own.
-* *The command exits before `started` is sent*: one thread sends both, in order, and nothing is reaped in between.
+* *The daemon dies before the spawn*: its pidfd and the socket are looked at after the ledger is locked. If
+  it dies later, the main loop sees that and kills the tree at once.
+* *A pid is recycled*: own children are unreaped, so their pids (and the groups they are in) stay theirs;
+  for the others see `procfs.descends_from`. No group of a tree can hold a stranger: groups do not cross
+  sessions, and the command began with a session of its own.
+* *The command exits before `started` is sent*: one thread sends both, in order, and nothing is reaped in
+  between.
 * *A SIGCHLD between the reaping and the poll*: it has written to the wake-up pipe, which ends the poll.
-* *The warden itself is killed*: the zygote is a subreaper too, gets the orphans, and does the same (zygote.py).
+* *The warden itself is killed*: the zygote is a subreaper too, gets the orphans, and does the same
+  (zygote.py).
 
 Standard library only, few imports: the zygote has loaded this before it forks.
 """
@@ -33,7 +36,6 @@ Standard library only, few imports: the zygote has loaded this before it forks.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import select
 import signal
@@ -45,7 +47,7 @@ from supervisor.containment.ledger import ROWS_MAX, SIGNALS_MAX, Ledger, decode,
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
-    from typing import Any, NoReturn, TypeAlias
+    from typing import Any, TypeAlias
 
     Word: TypeAlias = dict[str, Any]
 
@@ -144,38 +146,68 @@ def freeze_then_kill(spare: frozenset[int] | set[int] = frozenset()) -> None:
 
     Children in `spare`, and what is below them, are left alone.
     """
-    before = os.sched_getscheduler(0), os.sched_getparam(0)
+    policy, priority = os.sched_getscheduler(0), os.sched_getparam(0)
+    raised = False
     try:
         # Hundreds of sessions that fork are hundreds of shares of the processor, and we are one: go first, if we may.
         os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+        raised = True
     except OSError:
-        before = None
+        pass
     try:
         stopped: set[int] = set()
         while fresh := [pid for pid in procfs.descendants(spare) if pid not in stopped]:
+            # Who is gone when its turn comes counts too: whoever it left is found by the next pass.
+            stopped.update(fresh)
+            signal_each(fresh, signal.SIGSTOP)
             if len(stopped) > STOPPED_MAX:
                 break
-            stopped.update(signal_each(fresh, signal.SIGSTOP))
-            if not stopped.issuperset(fresh):
-                # Some were gone when their turn came; whoever they left is found by the next pass.
-                stopped.update(fresh)
         signal_each(procfs.descendants(spare), signal.SIGKILL)
     finally:
-        if before is not None:
-            os.sched_setscheduler(0, *before)
+        if raised:
+            os.sched_setscheduler(0, policy, priority)
 
 
-def signal_each(pids: list[int], number: int) -> list[int]:
-    """Signal descendants, each as its kind allows; returns those who were ours."""
+def signal_each(pids: list[int], number: int) -> None:
+    """Signal descendants, each as its kind allows."""
     own = set(procfs.own_children())
-    ours = []
     for pid in pids:
         if pid in own:
             kill_quietly(pid, number)
-            ours.append(pid)
-        elif kill_descendant(pid, number)[0]:
-            ours.append(pid)
-    return ours
+        else:
+            kill_descendant(pid, number)
+
+
+def spawn(spec: Word, out: int, err: int) -> int:
+    """Start the command of `spec`; returns its pid once it was executed. Raises OSError or ValueError.
+
+    Its own session, nothing on its input, no descriptor but the three (all of ours are close-on-exec), no signal
+    blocked or ignored. posix_spawn shares our memory until the exec, so unlike a fork it copies no page tables.
+    """
+    argv, env = spec["argv"], spec["env"]
+    actions = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_DUP2, out, 1),
+        (os.POSIX_SPAWN_DUP2, err, 2),
+    ]
+    ignored = [number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN]
+    failure: OSError | None = None
+    for path in candidates(argv[0], env.get("PATH", os.defpath)):
+        try:
+            return os.posix_spawn(path, argv, env, file_actions=actions, setsid=True, setsigmask=(), setsigdef=ignored)
+        except OSError as error:
+            # As a shell does it: what is there and cannot be run is a better reason than what is not there.
+            if failure is None or failure.errno == errno.ENOENT:
+                failure = error
+    raise failure or OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+
+def candidates(program: str, path: str) -> list[str]:
+    """Where a program may be: itself, if it names a place, else what exists of that name in the search path."""
+    if "/" in program:
+        return [program]
+    places = [os.path.join(place or ".", program) for place in path.split(":")] if program else []
+    return [place for place in places if os.path.exists(place)]
 
 
 class Killing:
@@ -274,66 +306,26 @@ class Warden:
         return ""
 
     def _spawn(self) -> None:
-        argv = self._spec["argv"]
-        failure, failed = os.pipe2(os.O_CLOEXEC)
+        program = self._spec["argv"][0]
         self._ledger.write({"word": "spawning", "at": time.time()})
         self._started_at, self._leader_began = time.time(), time.monotonic()
+        what = f"cannot enter the directory {self._spec['cwd']!r}"
         try:
-            pid = os.fork()
+            os.chdir(self._spec["cwd"])
+            what = f"cannot execute {program!r}"
+            self._leader = spawn(self._spec, self._out, self._err)
         except OSError as error:
-            os.close(failure)
-            os.close(failed)
-            self._fail(f"cannot start a process: {error.strerror}")
-            return
-        if pid == 0:
-            self._become(failed)
-        os.close(failed)
-        os.close(self._out)
-        os.close(self._err)
-        # The end of this pipe is the exec: it is close-on-exec in the child, and nobody else holds it.
-        parts = []
-        while part := os.read(failure, 4096):
-            parts.append(part)
-        os.close(failure)
-        if parts:
-            os.waitpid(pid, 0)
-            self._fail(b"".join(parts).decode("utf-8", "replace"))
-            return
-        self._leader = pid
-        self._see(pid, argv[0])
-        self._say({"word": "started", "pid": pid, "at": self._started_at, "name": argv[0][:200]})
-
-    def _become(self, failed: int) -> NoReturn:
-        """In the forked child: turn into the command, or say why not and exit."""
-        spec = self._spec
-        what = f"cannot execute {spec['argv'][0]!r}"
-        try:
-            os.setsid()
-            null = os.open(os.devnull, os.O_RDONLY)
-            # Above the standard three first, so that no dup2 overwrites a descriptor that is still needed.
-            high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10) for fd in (null, self._out, self._err, failed)]
-            for target, source in enumerate(high[:3]):
-                os.dup2(source, target, inheritable=True)
-            failed = high[3]
-            os.closerange(3, failed)
-            os.closerange(failed + 1, 2**30)
-            if spec["cwd"] is not None:
-                what = f"cannot enter the directory {spec['cwd']!r}"
-                os.chdir(spec["cwd"])
-                what = f"cannot execute {spec['argv'][0]!r}"
-            for number in signal.valid_signals():
-                # Handlers end with the exec; what is ignored would stay so.
-                if signal.getsignal(number) is signal.SIG_IGN:
-                    signal.signal(number, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_SETMASK, ())
-            os.execvpe(spec["argv"][0], spec["argv"], spec["env"])
-        except OSError as error:
-            os.write(failed, f"{what}: {error.strerror}".encode("utf-8", "replace")[:4000])
-        except BaseException as error:
+            self._fail(f"{what}: {error.strerror}")
+        except ValueError as error:
             # Such as a NUL byte in an argument: the words are the caller's and so is the mistake.
-            os.write(failed, f"{what}: {error}".encode("utf-8", "replace")[:4000])
+            self._fail(f"{what}: {error}")
         finally:
-            os._exit(127)
+            os.close(self._out)
+            os.close(self._err)
+            os.chdir("/")
+        if self._leader is not None:
+            self._see(self._leader, program)
+            self._say({"word": "started", "pid": self._leader, "at": self._started_at, "name": program[:200]})
 
     def _fail(self, note: str) -> None:
         self._note = note

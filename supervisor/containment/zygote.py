@@ -1,22 +1,23 @@
 """The zygote: a small fresh interpreter that forks one warden per process tree, and inherits what a warden leaves.
 
-Run as a script, ``python -I -S zygote.py <socket> <pidfd of the daemon>``. It is one thread with few modules, so a fork
-of it is cheap and safe, whatever the size and the threads of the daemon.
+Run as a script, ``python -I -S zygote.py <socket> <pidfd of the daemon>``. It is one thread with few
+modules, so a fork of it is cheap and safe, whatever the size and the threads of the daemon.
 
-Theory of operation. A request is one SEQPACKET message with four descriptors (the warden's socket, the two write
-ends of the output pipes, a memfd with the command); the zygote forks a warden and closes its copies, so that
-afterwards the warden alone holds its tree's descriptors and their end of file means what it says.
+Theory of operation. A request is one SEQPACKET message with four descriptors (the warden's socket, the two
+write ends of the output pipes, a memfd with the command); the zygote forks a warden and closes its copies,
+so that afterwards the warden alone holds its tree's descriptors and their end of file means what it says.
 
-A warden that ends with LAST_WORD has proven its tree gone. Any other end (somebody killed it) leaves orphans, and
-as the next subreaper the zygote gets them. It kills and reaps all its children that are not wardens. *The proof*: what
-a dead warden left is non-empty only if some member of it is a child of the zygote (go up from any member; the last link
-is one). Our list of children only grows while we, the only thread, do not reap; so one whole read of it that finds
-living wardens only says that at its end no dead warden's tree had a member. Then the zygote writes ``empty`` into their
-ledgers, whose locks it took over when the wardens died, and says ``gone``. Trees whose wardens died together cannot be
-told apart and are proven together; then no process is put down to one of them.
+A warden that ends with LAST_WORD has proven its tree gone. Any other end (somebody killed it) leaves
+orphans, and as the next subreaper the zygote gets them. It kills and reaps all its children that are not
+wardens. *The proof*: what a dead warden left is non-empty only if some member of it is a child of the
+zygote (go up from any member; the last link is one). Our list of children only grows while we, the only
+thread, do not reap; so one whole read of it that finds living wardens only says that at its end no dead
+warden's tree had a member. Then the zygote writes ``empty`` into their ledgers, whose locks it took over
+when the wardens died, and says ``gone``. Trees whose wardens died together cannot be told apart and are
+proven together; then no process is put down to one of them.
 
-When the daemon is gone (its pidfd, or the end of the socket) nothing more is forked, requests that wait are dropped,
-and the zygote stays until its wardens have ended their trees: they see the same end by themselves.
+When the daemon is gone (its pidfd, or the end of the socket) nothing more is forked, requests that wait are
+dropped, and the zygote stays until its wardens have ended their trees: they see the same end by themselves.
 """
 
 from __future__ import annotations
@@ -57,20 +58,36 @@ if TYPE_CHECKING:
 
     Word: TypeAlias = dict[str, Any]
 
+LIBC = ctypes.CDLL(None, use_errno=True)
 PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
 REQUEST_MAX_BYTES = 8192
 DESCRIPTORS = 4
+INT_BYTES = ctypes.sizeof(ctypes.c_int)
 RETRY_S = 0.02
 ORPHAN_ROWS_MAX = 100
 
 
 def prctl(option: int, value: int | bytes) -> None:
-    """prctl(2) with one argument; raises OSError."""
-    libc = ctypes.CDLL(None, use_errno=True)
+    """Set one attribute of this process; raises OSError."""
     argument = ctypes.c_char_p(value) if isinstance(value, bytes) else ctypes.c_ulong(value)
-    if libc.prctl(option, argument, ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0)) != 0:
+    if LIBC.prctl(option, argument, ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0)) != 0:
         raise OSError(ctypes.get_errno(), "prctl")
+
+
+def receive(sock: socket.socket) -> tuple[bytes, list[int]]:
+    """Receive one request and its descriptors, close-on-exec from the start; raises OSError.
+
+    `socket.recv_fds` of Python 3.11 takes flags and does not pass them on: what it receives would be inherited.
+    """
+    room = socket.CMSG_LEN(DESCRIPTORS * INT_BYTES)
+    data, ancillary, _, _ = sock.recvmsg(REQUEST_MAX_BYTES, room, socket.MSG_CMSG_CLOEXEC)
+    fds: list[int] = []
+    for level, kind, payload in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            whole = range(0, len(payload) - INT_BYTES + 1, INT_BYTES)
+            fds += [int.from_bytes(payload[at : at + INT_BYTES], sys.byteorder) for at in whole]
+    return data, fds
 
 
 class Lost:
@@ -118,11 +135,10 @@ class Zygote:
             ready = {fd for fd, _ in poll.poll(wait_ms)}
             if self._wake in ready:
                 warden.drain(self._wake)
-            if self._serving and (self._pidfd in ready or self._daemon.fileno() in ready):
-                if self._pidfd in ready or not self._serve():
-                    self._serving = False
-                    poll.unregister(self._daemon)
-                    poll.unregister(self._pidfd)
+            if self._serving and (self._pidfd in ready or (self._daemon.fileno() in ready and not self._serve())):
+                self._serving = False
+                poll.unregister(self._daemon)
+                poll.unregister(self._pidfd)
             nobody_left = self._reap()
             wait_ms = self._end_orphans()
             if nobody_left and not self._serving and not self._lost:
@@ -133,7 +149,7 @@ class Zygote:
     def _serve(self) -> bool:
         """Handle one request; False at the end of the socket."""
         try:
-            data, fds, _, _ = socket.recv_fds(self._daemon, REQUEST_MAX_BYTES, DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+            data, fds = receive(self._daemon)
         except OSError:
             return False
         if not data:
@@ -190,7 +206,6 @@ class Zygote:
 
     def _reap(self) -> bool:
         """Reap whoever is dead; True if no child is left at all."""
-
         while True:
             try:
                 waiting = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -229,8 +244,8 @@ class Zygote:
             # Without a dead warden nothing can have fallen to us.
             return None
         wardens = set(self._wardens)
-        locked = all([lost.take_over() for lost in self._lost])
-        if locked and all(pid in wardens for pid in procfs.own_children()):
+        unlocked = [lost for lost in self._lost if not lost.take_over()]
+        if not unlocked and all(pid in wardens for pid in procfs.own_children()):
             for lost in self._lost:
                 self._prove(lost, alone=len(self._lost) == 1)
             self._lost.clear()
