@@ -7,6 +7,7 @@ requests are refused by a mailbox that holds too many of them; a Stop never is.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
@@ -108,7 +109,9 @@ def _check_id(message: Struct) -> None:
 
 def _check_seconds(message: Struct, name: str) -> None:
     value = getattr(message, name)
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value != value):
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise Invalid(
             f"{type(message).__name__}.{name} is not a time",
             expected="seconds since the epoch, UTC, or None",

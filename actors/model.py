@@ -218,8 +218,9 @@ class Receipt(Struct, frozen=True):
 
     `provenance` is None for a run that ended by its own completion. `complete` is False when a part
     was abandoned. `reaped` counts every process that was proven dead. `refused` counts, by kind, what
-    the ended run still tried to do. `waiting` (left waiting) and `withdrawn` are ids of messages. `omitted` counts rows of parts that
-    ended long before and are not listed, in a run with very many. `later` are further causes, in order.
+    the ended run still tried to do. `waiting` (left waiting) and `withdrawn` are ids of messages. `omitted`
+    counts rows of parts that ended long before and are not listed, in a run with very many. `later` are
+    further causes, in order.
     """
 
     receipt_id: str

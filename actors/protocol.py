@@ -992,9 +992,10 @@ class Protocol:
         self._end_call(record, call, result, report.at, provenance=report.provenance)
         for process in record.processes.values():
             part = record.parts[process.row.process_id]
-            if process.row.call_id == call.row.call_id and process.cell is not None:
-                if process.cell.close()[0] is CellState.VOID and not part.ended:
-                    self._void_spawn(record, process, part, report.at)
+            if process.row.call_id != call.row.call_id or process.cell is None:
+                continue
+            if process.cell.close()[0] is CellState.VOID and not part.ended:
+                self._void_spawn(record, process, part, report.at)
 
     def _end_call(
         self,
