@@ -376,10 +376,14 @@ class Interrupt(Command, frozen=True):
 
 
 class Route(Command, frozen=True):
-    """Bring a message to a session, which is started if it is not there; the asker is the session's to answer."""
+    """Bring a message to a session, which is started if it is not there; the asker is the session's to answer.
+
+    `returned`: a session that ended hands it back, so it goes to the next incarnation before all that came after it.
+    """
 
     session: str
     message: OutsideRequest | Inspect
+    returned: bool = False
 
 
 class Activate(Command, frozen=True):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from msgspec import Struct, field
 
 from actors.messages import NewMessage
-from actors.model import Event, Json, JsonObject, Provenance, Receipt, RunInfo
+from actors.model import Event, How, Json, JsonObject, Provenance, Receipt, Row, RunInfo
 
 if TYPE_CHECKING:
     from pykka import ActorRef
@@ -126,7 +126,10 @@ class SessionRow(Struct, frozen=True):
 
 
 class CallRow(Struct, frozen=True):
-    """A call. state: ``requested | granted | started | ended``; `outcome` once its result is in the log."""
+    """A call. state: ``requested | granted | started | ended``; `outcome` once its result is in the log.
+
+    `ended_at` and `how` are of what executed it, which may end after its result is in the log.
+    """
 
     session: str
     run_id: str
@@ -138,10 +141,14 @@ class CallRow(Struct, frozen=True):
     outcome: str | None = None
     started_at: float | None = None
     ended_at: float | None = None
+    how: How | None = None
 
 
 class ProcessRow(Struct, frozen=True):
-    """A process tree. state: ``granted | ended``: granted is on record before it is spawned."""
+    """A process tree. state: ``granted | ended``: granted is on record before it is spawned.
+
+    `end` is what the receipt says of one that has ended.
+    """
 
     session: str
     run_id: str
@@ -149,6 +156,7 @@ class ProcessRow(Struct, frozen=True):
     process_id: str
     name: str
     state: str
+    end: Row | None = None
 
 
 class WaitingRow(Struct, frozen=True):
@@ -197,10 +205,10 @@ class Batch(Struct, frozen=True):
 class Snapshot(Struct, frozen=True):
     """What the store holds of a session, for an actor that takes it up.
 
-    `runs` are those that are not settled (queued ones too), with their `calls` and their `processes` not yet
-    ended; `said` are ids of runs among them that have text or a call on record. `fates` says what became of
-    each message that does not wait: ``input | returned``. `requests` in order of age, oldest first. `over`:
-    the receipt id of every settled run.
+    `runs` are those that are not settled (queued ones too), with their `calls` and their `processes`; `said`
+    are ids of runs among them that have text or a call on record. `fates` says what became of each message
+    that does not wait: ``input | returned``. `requests` in order of age, oldest first. `over`: the receipt id
+    of every settled run.
     """
 
     session: str

@@ -497,7 +497,7 @@ class Protocol:
             self._shut(closing, provenance)
         seq = self._event(
             "session.fenced",
-            {"run_id": closing.id if closing else None, "provenance": msgspec.to_builtins(provenance)},
+            {"run_id": closing.id if closing else None, "provenance": storable_json(provenance)},
             None,
         )
         if closing is not None:
@@ -542,6 +542,8 @@ class Protocol:
             self._end_call(record, call, notes.closed_result(state, finished, cause, call.output), at)
             if state is CellState.VOID:
                 record.parts[call.row.call_id].end(How.NOT_STARTED, at)
+                call.row = msgspec.structs.replace(call.row, ended_at=at, how=How.NOT_STARTED)
+                self._save_call(call)
         for process in record.processes.values():
             part = record.parts[process.row.process_id]
             if process.cell is not None and process.cell.close()[0] is CellState.VOID and not part.ended:
@@ -555,7 +557,7 @@ class Protocol:
             record.info = msgspec.structs.replace(record.info, ended_at=at)
         data: JsonObject = {"status": str(status)}
         if provenance is not None:
-            data["provenance"] = msgspec.to_builtins(provenance)
+            data["provenance"] = storable_json(provenance)
         if error is not None:
             data["error"] = error
         if result is not None:
@@ -609,7 +611,7 @@ class Protocol:
         record.info = msgspec.structs.replace(record.info, settled=True)
         receipt = record.file_receipt(at, record.info.later)
         self.step.receipts[receipt.receipt_id] = receipt
-        self._event("run.ended", {"status": str(record.status), "receipt": msgspec.to_builtins(receipt)}, record)
+        self._event("run.ended", {"status": str(record.status), "receipt": storable_json(receipt)}, record)
         self._save(record)
         self.over[record.id] = receipt.receipt_id
         if record.open_parts():
@@ -823,12 +825,12 @@ class Protocol:
         record.token.cancel(provenance)
         record.info = msgspec.structs.replace(record.info, provenance=provenance, ended_at=at)
         record.move(RunStatus.CANCELLED)
-        data = {"status": str(RunStatus.CANCELLED), "provenance": msgspec.to_builtins(provenance)}
+        data = {"status": str(RunStatus.CANCELLED), "provenance": storable_json(provenance)}
         self._event("run.status", data, record)
         record.info = msgspec.structs.replace(record.info, settled=True)
         receipt = record.file_receipt(at, ())
         self.step.receipts[receipt.receipt_id] = receipt
-        self._event("run.ended", {"status": str(record.status), "receipt": msgspec.to_builtins(receipt)}, record)
+        self._event("run.ended", {"status": str(record.status), "receipt": storable_json(receipt)}, record)
         self._save(record)
         self.over[info.run_id] = receipt.receipt_id
         return receipt.receipt_id
@@ -1018,7 +1020,7 @@ class Protocol:
         if result.data is not None:
             data["data"] = storable_json(result.data)
         if provenance is not None:
-            data["provenance"] = msgspec.to_builtins(provenance)
+            data["provenance"] = storable_json(provenance)
         self._event("tool.ended", data, record)
         if call.row.call_id not in record.parts:
             call.row = msgspec.structs.replace(call.row, ended_at=at)
@@ -1052,6 +1054,8 @@ class Protocol:
         part = record.parts.get(report.process_id) if record is not None else None
         if record is None or part is None:
             self._dead("process", "its run is not known", report.address, report.process_id)
+            if isinstance(report.news, ProcessEnded) and report.news.proven:
+                self.step.later.append(ForgetPart("process", report.process_id))
             return
         open_run = self._open(Address(report.address.session, report.address.generation, report.address.run))
         match report.news:
@@ -1089,7 +1093,10 @@ class Protocol:
         self._event("tool.output", data, record)
 
     def _process_ended(self, record: RunRecord, part: Part, report: ProcessReport, news: ProcessEnded) -> None:
-        if part.ended and record.id not in self.late:
+        if part.ended:
+            # Told again, to one that took the tree over.
+            if news.proven:
+                self.step.later.append(ForgetPart("process", report.process_id))
             return
         record.end_process(news)
         at = self._clock.wall()
@@ -1108,18 +1115,18 @@ class Protocol:
             return
         process = record.processes.get(report.process_id)
         if process is not None:
-            self._process_row_ended(process)
+            self._process_row_ended(process, part)
         self.step.later.append(ForgetPart("process", report.process_id))
         self._after_part(record, at)
 
     def _void_spawn(self, record: RunRecord, process: ProcessRecord, part: Part, at: float) -> None:
         """A spawn that was granted will not take place: its tool is told, also where the permit is on its way."""
         part.end(How.NOT_STARTED, at)
-        self._process_row_ended(process)
+        self._process_row_ended(process, part)
         self.step.now.append(RefuseSpawn(record.id, process.row.call_id, process.row.process_id))
 
-    def _process_row_ended(self, process: ProcessRecord) -> None:
-        process.row = msgspec.structs.replace(process.row, state="ended")
+    def _process_row_ended(self, process: ProcessRecord, part: Part) -> None:
+        process.row = msgspec.structs.replace(process.row, state="ended", end=part.as_row(()))
         self.step.processes[process.row.process_id] = process.row
 
     def steering_requested(self, request: SteeringRequested) -> None:
@@ -1220,11 +1227,16 @@ class Protocol:
         key = address.call or AGENT
         part = record.parts.get(key) if record is not None else None
         if record is None or part is None or part.ended:
+            # Voided by a fence, or of a run that settled long ago: its port may forget it all the same.
+            self.step.later.append(ForgetPart("execution", address.call or address.run))
             return
+        if address.call is not None and record.calls[address.call].row.outcome == Outcome.NOT_STARTED:
+            # What never passed its cell was not killed, whoever says that it is gone.
+            how = How.NOT_STARTED
         part.end(how, at, note)
         if address.call is not None:
             call = record.calls[address.call]
-            call.row = msgspec.structs.replace(call.row, ended_at=at)
+            call.row = msgspec.structs.replace(call.row, ended_at=at, how=how)
             self._save_call(call)
             if call.token is not None:
                 call.token.detach()
@@ -1237,7 +1249,7 @@ class Protocol:
         if record.id in self.late:
             receipt = record.file_receipt(at, record.info.later)
             self.step.receipts[receipt.receipt_id] = receipt
-            self._event("receipt.amended", {"receipt": msgspec.to_builtins(receipt)}, record)
+            self._event("receipt.amended", {"receipt": storable_json(receipt)}, record)
             if not record.open_parts():
                 del self.late[record.id]
             self._go_on(at)

@@ -68,6 +68,11 @@ class Part:
         self.how, self.ended_at = how, at
         self.note = note or self.note
 
+    def restore(self, row: Row) -> None:
+        """Take up what a row of its own says of it."""
+        self.started_at, self.ended_at, self.how, self.status = row.started_at, row.ended_at, row.how, row.status
+        self.pid, self.reaped, self.signals, self.rows, self.note = row.pid, row.reaped, row.signals, row.rows, row.note
+
     def as_row(self, below: tuple[Row, ...]) -> Row:
         """Show it in a receipt, with the parts below it."""
         return Row(
@@ -251,7 +256,7 @@ class RunRecord:
 def restored(
     info: RunInfo, token: CancelToken, credit: Credit, calls: Iterable[CallRow], processes: Iterable[ProcessRow]
 ) -> RunRecord:
-    """Make the record of a run that another incarnation left, with every part that may still be running."""
+    """Make the record of a run that another incarnation left, with every part on record: ended, or perhaps running."""
     record = RunRecord(info=info, token=token, credit=credit)
     if info.started_at is not None:
         agent = Part(AGENT, AGENT, info.agent, None, holds=False, started_at=info.started_at)
@@ -259,14 +264,25 @@ def restored(
         if info.status is RunStatus.COMPLETED and info.ended_at is not None:
             agent.end(How.RETURNED, info.ended_at)
     for row in calls:
-        record.calls[row.call_id] = CallRecord(row)
+        call = record.calls[row.call_id] = CallRecord(row)
         record.called = True
-        if row.state in ("granted", "started") or (row.state == "ended" and row.ended_at is None):
-            record.parts[row.call_id] = Part(
-                row.call_id, "call", row.tool, None, holds=row.isolation != "task", started_at=row.started_at
-            )
+        if row.state in ("granted", "started"):
+            # Nobody can say any more whether a granted call began: the truth is that it may have.
+            call.cell = Cell()
+            call.cell.start()
+        if row.state == "requested" or (row.ended_at is not None and row.how is None):
+            # It waited for its permit, or was refused one: nothing executed it.
+            continue
+        part = Part(row.call_id, "call", row.tool, None, holds=row.isolation != "task", started_at=row.started_at)
+        if row.ended_at is not None and row.how is not None:
+            part.end(row.how, row.ended_at)
+        record.parts[row.call_id] = part
     for process in processes:
         record.processes[process.process_id] = ProcessRecord(process, None)
         parent = process.call_id if process.call_id in record.parts else None
-        record.parts[process.process_id] = Part(process.process_id, "process", process.name, parent, holds=True)
+        part = Part(process.process_id, "process", process.name, parent, holds=True)
+        if process.end is not None:
+            part.restore(process.end)
+        record.parts[process.process_id] = part
+    record.trim()
     return record

@@ -296,10 +296,22 @@ class SessionActor(Actor):
             return
         while self._sent and self._sent[0].number <= committed.number:
             sent = self._sent.popleft()
-            if sent.events:
-                self._ports.publisher.publish(self._session, sent.events)
-            self._carry_out_later(sent.later)
+            self._publish(sent)
+            self._carry_out_later(effect for effect in sent.later if not isinstance(effect, ShowEphemeral))
         self._say_quiet()
+
+    def _publish(self, sent: Sent) -> None:
+        """Make a batch known, and show what is not stored in its place: behind its seq, it would be late."""
+        publisher, rest = self._ports.publisher, sent.events
+        for effect in sent.later:
+            if isinstance(effect, ShowEphemeral):
+                earlier = sum(1 for event in rest if event.seq <= effect.event.seq)
+                if earlier:
+                    publisher.publish(self._session, rest[:earlier])
+                    rest = rest[earlier:]
+                publisher.ephemeral(effect.event)
+        if rest:
+            publisher.publish(self._session, rest)
 
     def _say_quiet(self) -> None:
         if self._draining and not self._said_quiet and self._protocol.quiet and not self._sent and self.parent:
@@ -552,14 +564,22 @@ class SessionActor(Actor):
 
     def hand_back(self, envelopes: list[Envelope[Any]]) -> None:
         """What is left in the closed mailbox goes to the next incarnation, by way of the router."""
-        requests = [envelope for envelope in envelopes if isinstance(envelope.message, Request)]
+        requests = [envelope for envelope in envelopes if isinstance(envelope.message, Request | Inspect)]
         if self.parent is not None:
             for envelope in requests:
-                route = Route(self._session, envelope.message)
+                route = Route(self._session, envelope.message, returned=True)
                 self.parent.actor_inbox.put(Envelope(route, envelope.reply_to))
-            envelopes = [envelope for envelope in envelopes if not isinstance(envelope.message, Request)]
+            envelopes = [envelope for envelope in envelopes if not isinstance(envelope.message, Request | Inspect)]
         if envelopes:
             super().hand_back(envelopes)
+
+    def on_undelivered(self, envelope: Envelope[Any]) -> None:
+        """A request that was told to the closed mailbox goes to the next incarnation too."""
+        message = envelope.message
+        if self.parent is not None and self._mailbox.closed and isinstance(message, OutsideRequest):
+            _tell(self.parent, Route(self._session, message, returned=True))
+        else:
+            super().on_undelivered(envelope)
 
     def on_stop(self) -> None:
         """Shut every gate: what this incarnation started is taken over by the next, already ending."""

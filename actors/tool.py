@@ -193,7 +193,10 @@ class ToolActor(Actor):
         self._up(SpawnRequested(request.address, request.process_id, request.spec))
 
     def _spawn(self, permit: SpawnPermit) -> None:
-        spec = self._specs.pop(permit.process_id)
+        spec = self._specs.pop(permit.process_id, None)
+        if spec is None:
+            # A fence refused it while the permit was on its way: the refusal, which waits for no commit, came first.
+            return
         if self._permit.token.cancelled:
             # The call's deadline passed while the permit was on its way; the session has yet to hear of it.
             permit.cell.close()

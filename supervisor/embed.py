@@ -39,6 +39,8 @@ from supervisor.tools.shell import shell as shell_tool
 SESSION_NAME_MAX_CHARS: Final = 128
 DISPATCHER_THREADS: Final = 4
 CLOSE_STEP_S: Final = 10.0
+# Its run names a tree abandoned long before; a proof that comes until then amends the receipt.
+GIVE_UP_S: Final = 600.0
 
 
 class Supervisor:
@@ -63,7 +65,9 @@ class Supervisor:
             undo.callback(self._hub.close)
             self._executor = ThreadExecutor(self._clock)
             undo.callback(self._executor.close, CLOSE_STEP_S)
-            self._processes = ProcessTrees(state_dir, self._clock, kill_s=config.kill_s)
+            self._processes = ProcessTrees(
+                state_dir, self._clock, kill_s=config.kill_s, give_up_s=max(GIVE_UP_S, config.kill_s)
+            )
             undo.callback(self._processes.close, CLOSE_STEP_S)
             self._processes.start()
             self._dispatcher = PooledDispatcher(DISPATCHER_THREADS, name="countermand")

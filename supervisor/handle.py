@@ -88,18 +88,20 @@ class SessionHandle:
             pykka.Timeout: no answer came in time; send the same object again to learn it.
             pykka.ActorDeadError: the supervisor has ended.
         """
+        answer: Reply = self._answer(self._prepared(request), timeout)
+        return answer
+
+    def _answer(self, message: OutsideRequest | Inspect, timeout: float | None) -> Any:
         deadline = None if timeout is None else time.monotonic() + timeout
         for last in (*[False] * (TRIES_MAX - 1), True):
-            future = self._send(self._prepared(request))
+            future = self._send(message)
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             try:
-                answer: Reply = future.get(timeout=left)
+                return future.get(timeout=left)
             except ActorDeadError:
                 if last or not self._router.is_alive():
                     raise
                 time.sleep(TRY_AGAIN_S)
-            else:
-                return answer
         raise AssertionError("the last try returns or raises")
 
     def tell(self, request: OutsideRequest) -> None:
@@ -108,7 +110,7 @@ class SessionHandle:
 
     def status(self, *, timeout: float | None = 30.0) -> SessionStatus:
         """What the session is doing now."""
-        status: SessionStatus = self._send(Inspect()).get(timeout=timeout)
+        status: SessionStatus = self._answer(Inspect(), timeout)
         return status
 
     def receipt(self, identity: str | None, *, timeout: float | None = 0.0) -> Receipt:
@@ -211,18 +213,20 @@ class AsyncSessionHandle:
 
     async def ask(self, request: OutsideRequest, *, timeout: float | None = ASK_S) -> Reply:
         """Send a request and wait for its answer; see `SessionHandle.ask`."""
+        answer: Reply = await self._answer(self._handle._prepared(request), timeout)
+        return answer
+
+    async def _answer(self, message: OutsideRequest | Inspect, timeout: float | None) -> Any:
         handle = self._handle
         try:
             async with asyncio.timeout(timeout):
                 for last in (*[False] * (TRIES_MAX - 1), True):
                     try:
-                        answer: Reply = await _awaited(handle._send(handle._prepared(request)))
+                        return await _awaited(handle._send(message))
                     except ActorDeadError:
                         if last or not handle._router.is_alive():
                             raise
                         await asyncio.sleep(TRY_AGAIN_S)
-                    else:
-                        return answer
         except TimeoutError:
             raise Timeout(f"no answer within {timeout} seconds") from None
         raise AssertionError("the last try returns or raises")
@@ -233,8 +237,7 @@ class AsyncSessionHandle:
 
     async def status(self, *, timeout: float | None = 30.0) -> SessionStatus:
         """What the session is doing now."""
-        async with asyncio.timeout(timeout):
-            status: SessionStatus = await _awaited(self._handle._send(Inspect()))
+        status: SessionStatus = await self._answer(Inspect(), timeout)
         return status
 
     async def receipt(self, identity: str | None, *, timeout: float | None = 0.0) -> Receipt:

@@ -9,7 +9,8 @@ not restarted until somebody asks for it.
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, cast
 
 from loguru import logger
 from msgspec import Struct
@@ -17,8 +18,9 @@ from pykka import ActorDeadError, ActorRef
 from pykka._envelope import Envelope
 
 from actors.base import Actor
-from actors.errors import ShuttingDown
+from actors.errors import QueueFull, ShuttingDown
 from actors.future import ReplyFuture
+from actors.mailbox import Mailbox
 from actors.messages import Activate, Down, Drain, DrainOver, Interrupt, Quiet, Route, Shutdown, Stop
 from actors.model import Provenance
 from actors.plugins import Plugins
@@ -26,6 +28,7 @@ from actors.ports import Ports
 from actors.session import SessionActor
 
 INTERRUPT_SLACK_S = 2.0
+HELD_MAX = 10_000
 
 
 class RestartPolicy(Struct, frozen=True):
@@ -33,6 +36,14 @@ class RestartPolicy(Struct, frozen=True):
 
     failures_max: int = 5
     window_s: float = 60.0
+
+
+@dataclass(slots=True)
+class Held:
+    """What waits for a session that ended to be started anew: what it handed back, then what came later."""
+
+    returned: list[tuple[Route, ReplyFuture[Any] | None]] = field(default_factory=list)
+    later: list[tuple[Route, ReplyFuture[Any] | None]] = field(default_factory=list)
 
 
 class SupervisorActor(Actor):
@@ -55,6 +66,7 @@ class SupervisorActor(Actor):
         self._shutting_down = False
         self._interrupted = False
         self._noisy: set[str] = set()
+        self._held: dict[str, Held] = {}
 
     def on_receive(self, message: Any) -> None:
         """Handle one message."""
@@ -76,8 +88,30 @@ class SupervisorActor(Actor):
                 logger.warning("{} does not know {!r:.200}", self, message)
 
     def _route(self, route: Route) -> None:
-        """Hand a message on, with its asker: the session answers."""
+        """Hand a message on, with its asker: the session answers.
+
+        A Route overtakes the Down of a session that ended, so it waits for that and goes to the next incarnation.
+        """
         reply = self.take_reply()
+        ref = self.children.get(route.session)
+        if ref is None or not cast("Mailbox", ref.actor_inbox).closed:
+            self._forward(route, reply)
+            return
+        held = self._held.setdefault(route.session, Held())
+        if route.returned:
+            held.returned.append((route, reply))
+        elif len(held.later) < HELD_MAX or isinstance(route.message, Stop):
+            held.later.append((route, reply))
+        elif reply is not None:
+            error = QueueFull(
+                "too many messages wait for the session to be restarted",
+                expected=f"at most {HELD_MAX} messages",
+                got=f"{len(held.later)} that wait already",
+                remedy="send the same object again a little later: it has one effect",
+            )
+            reply.try_set_exception(error)
+
+    def _forward(self, route: Route, reply: ReplyFuture[Any] | None) -> None:
         if self._shutting_down and route.session not in self.children and not isinstance(route.message, Stop):
             error = ShuttingDown(
                 "the supervisor is shutting down",
@@ -108,6 +142,12 @@ class SupervisorActor(Actor):
 
     def _session_down(self, down: Down) -> None:
         """A session's actor is gone. Whatever ended it, what it had running is taken over by the next."""
+        self._restart(down)
+        held = self._held.pop(down.key, Held())
+        for route, reply in held.returned + held.later:
+            self._forward(route, reply)
+
+    def _restart(self, down: Down) -> None:
         session = down.key
         self._noisy.discard(session)
         clock = self._ports.clock

@@ -18,12 +18,13 @@ import asyncio
 import hashlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,18 +32,20 @@ from typing import IO, Any
 
 import msgspec
 
-from actors import AsyncTurn, Message, RunInfo, render_anthropic, render_openai
+from actors import AsyncTurn, Message, RunInfo, SessionStatus, render_anthropic, render_openai
 from actors.messages import Accepted, NewMessage, OutsideRequest, Reply, Resumed, Stop, Stopped
-from actors.model import TERMINAL, Event, Json, Receipt, Row, RunStatus
+from actors.model import TERMINAL, Event, Json, Receipt, Row, RunStatus, Waiting
 from supervisor import Config, Supervisor
 from supervisor.store.reader import SqliteReader
 from tests.provider_checker import check_anthropic, check_openai
 
 ROOT = Path(__file__).parent.parent
 SESSIONS = ("s0", "s1", "s2")
+RESENT_MAX = 8
 MARK_NAME = "CM_CRASH_MARK"
 READY_S = 60.0
-SETTLE_S = 60.0
+STANDSTILL_S = 20.0
+WAIT_S = 20.0
 DEATH_S = 20.0
 
 Line = dict[str, Any]
@@ -136,12 +139,14 @@ def pack(value: OutsideRequest | Reply) -> str:
 
 def unpack_request(text: str) -> OutsideRequest:
     """A request from its text."""
-    return msgspec.json.decode(text, type=OutsideRequest)
+    request: OutsideRequest = msgspec.json.decode(text, type=OutsideRequest)
+    return request
 
 
 def unpack_answer(text: str) -> Reply:
     """An answer from its text."""
-    return msgspec.json.decode(text, type=Reply)
+    answer: Reply = msgspec.json.decode(text, type=Reply)
+    return answer
 
 
 @dataclass
@@ -163,6 +168,24 @@ class Told:
     answered: list[str] = field(default_factory=list)
     parked: int = 0
     dying: list[str] = field(default_factory=list)
+
+    def to_resend(self) -> list[Sent]:
+        """What a client sends again after a crash, in order: some of what was answered, all that was not."""
+        resent = []
+        for session in SESSIONS:
+            of_session = [sent for sent in self.sent.values() if sent.session == session and sent.refused is None]
+            resent += [sent for sent in of_session if sent.answer is not None][-RESENT_MAX:]
+            resent += [sent for sent in of_session if sent.answer is None]
+        return resent
+
+    def parked_sessions(self) -> list[str]:
+        """Where the last that was sent is a person's stop that parks, and it was answered."""
+        last = {sent.session: sent for sent in self.sent.values() if sent.refused is None}
+        return [
+            session
+            for session, sent in last.items()
+            if sent.answer is not None and isinstance(sent.request, Stop) and sent.request.waiting is Waiting.PARK
+        ]
 
     def take(self, line: Line) -> None:
         """Take in one line of a child."""
@@ -195,16 +218,28 @@ class Told:
 
 
 class Child:
-    """A child under load, from its start to its death."""
+    """A child from its start to its death: under load, or with nothing to do but `only` some requests to `s0`."""
 
-    def __init__(self, folder: Path, mark: str, seed: str, *, resend: list[Sent], die_at: str | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        mark: str,
+        seed: str,
+        *,
+        told: Told,
+        die_at: str | None = None,
+        only: Sequence[OutsideRequest] | None = None,
+    ) -> None:
         self.folder = folder
+        resend, parked = told.to_resend(), told.parked_sessions()
         orders = {
             "folder": str(folder),
             "mark": mark,
             "seed": seed,
             "die_at": die_at,
             "resend": [{"session": sent.session, "request": pack(sent.request)} for sent in resend],
+            "parked": parked,
+            "only": None if only is None else [pack(request) for request in only],
         }
         environment = {**os.environ, MARK_NAME: mark, "LOGURU_LEVEL": "WARNING"}
         with (folder / "child.log").open("ab") as log:
@@ -224,8 +259,6 @@ class Child:
 
     def pump(self, wait_s: float) -> None:
         """Take in what the child printed; waits at most `wait_s` seconds for more."""
-        import select
-
         readable, _, _ = select.select([self._out], [], [], max(0.0, wait_s))
         if not readable:
             return
@@ -253,6 +286,10 @@ class Child:
         """Until the load begins, or the child has killed itself at a point of its start."""
         done = self.until(lambda: any(line["told"] in ("ready", "dying") for line in self.lines), READY_S)
         assert done, f"the child did not start: {(self.folder / 'child.log').read_text()[-4000:]}"
+
+    def answers(self) -> list[Reply]:
+        """The answers it had so far."""
+        return [unpack_answer(line["answer"]) for line in self.lines if line["told"] == "answer"]
 
     def kill(self) -> None:
         """Kill it, if it lives, and take in the rest."""
@@ -314,18 +351,31 @@ def nobody_left(mark: str) -> Iterator[None]:
 # ── What has to hold ──────────────────────────────────────────────────────────────────────────────
 
 
-def until(condition: Callable[[], Any], what: str, within_s: float = SETTLE_S) -> None:
+def until(condition: Callable[[], Any], what: str, within_s: float = WAIT_S) -> None:
     """Poll a condition with a deadline."""
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {within_s} s: {what}"
+        time.sleep(0.005)
+
+
+def settle(supervisor: Supervisor) -> None:
+    """Wait until every session came to rest by itself: no run is open and only what is parked waits.
+
+    There may be many turns to run first, so the deadline is one of standstill: nothing new in any log.
+    """
+    names = supervisor.sessions()
+    assert names, "the load made sessions"
+    seen: list[SessionStatus] = []
+    deadline = 0.0
+    while True:
+        now = [supervisor.session(name).status() for name in names]
+        if all(status.state == "idle" and (status.parked or not status.waiting) for status in now):
+            return
+        if now != seen:
+            seen, deadline = now, time.monotonic() + STANDSTILL_S
+        assert time.monotonic() < deadline, f"at a standstill: {now}"
         time.sleep(0.01)
-
-
-def settle(supervisor: Supervisor, reader: SqliteReader) -> None:
-    """Wait until every session came to rest by itself: no run is open and only what is parked waits."""
-    until(lambda: not reader.unfinished(), "every run settled, nothing waits unparked")
-    assert supervisor.sessions(), "the load made sessions"
 
 
 class Judge:

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pykka import ActorRef
+from pykka.messages import ProxyCall
 
 from actors import NewMessage, Receipt, Row, Stop, Stopped
 from actors.model import TERMINAL, Event
@@ -65,6 +67,16 @@ def rows(receipt: Receipt) -> list[Row]:
 def stop(session: SessionHandle, reason: str = "the test says so", **options: Any) -> Stopped:
     """Ask for a Stop and return its answer."""
     return session.ask(Stop(source="user.test", reason=reason, **options), timeout=WAIT_S)
+
+
+def message(content: str, **options: Any) -> NewMessage:
+    """A NewMessage, its enums as plain words."""
+    return NewMessage(content=content, **options)
+
+
+def poison(ref: ActorRef[Any]) -> None:
+    """Send an actor what its handler fails on, whatever actor it is."""
+    ref.tell(ProxyCall(attr_path=("no such attribute",), args=(), kwargs={}))
 
 
 def say(session: SessionHandle, content: str = "go", **options: Any) -> str:

@@ -131,6 +131,17 @@ class Bench:
         spec = SpawnSpec(argv, "test", cwd=cwd, env={name: value})
         self.trees.spawn(process_id, spec, self.owner)  # type: ignore[arg-type]
 
+    def parent_named_in_output(self) -> int:
+        """The pid that a command has printed after one word, on its first line."""
+        self.owner.wait_text("\n")
+        return int(self.owner.text().split()[1])
+
+    def settle(self) -> None:
+        """Until the containment's thread has done all that it was asked before."""
+        last = Recorder()
+        self.trees.adopt("nobody", last)  # type: ignore[arg-type]
+        last.ended("nobody")
+
     def alive(self) -> list[int]:
         """Pids of everything with the mark that still runs."""
         found = []

@@ -325,6 +325,17 @@ def test_l3_nobody_outlives_a_restart_of_the_machine(b: Bench) -> None:
     assert "restarted" in ended.note
 
 
+def test_l3_after_a_restart_of_the_machine_a_missing_ledger_does_not_say_never_spawned(b: Bench) -> None:
+    b.trees.close()
+    (b.state_dir / "wardens" / "boot").write_text("another-boot")
+    b.trees = b.new_trees()
+    ended = adopted(b, "x").ended("x")
+    assert (ended.how, ended.proven) == (How.ABANDONED, True)
+    b.trees.close()
+    b.trees = b.new_trees()
+    assert adopted(b, "x").ended("x").note == "never spawned"
+
+
 def test_l3_a_ledger_nobody_came_for_is_taken_back(b: Bench) -> None:
     left = leave(b, "x", sent(procfs.boot_id()))
     ended = adopted(b, "x").ended("x")
@@ -414,36 +425,57 @@ def test_l3_a_refused_signal_is_recorded_and_the_ladder_goes_on(b: Bench) -> Non
 # ── A tree that outruns the rounds ────────────────────────────────────────────────────────────────
 
 FREEZE = """
-import ctypes, os, sys, time
+import ctypes, os, signal, time
 from supervisor.containment import procfs, warden
-warden.ROUNDS_MAX = 1
 ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
-if os.fork() == 0:
-    os.setsid()
+
+def spared():
+    if os.fork() == 0:
+        os.setsid()
+    time.sleep(15)
+    os._exit(0)
+
+def crowd():
     end = time.monotonic() + 15
     for _ in range(3):
-        os.fork()
+        if os.fork() == 0:
+            os.setsid()
+        else:
+            os.fork()
+    if os.getpid() % 2:
+        time.sleep(15)
     while time.monotonic() < end:
         if os.fork():
             os._exit(0)
         os.setsid()
     os._exit(0)
-while len(procfs.descendants()) < 5:
+
+def fork(body):
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        body()
+    return pid
+
+keep = fork(spared)
+while not procfs.children(keep):
     pass
-killing, reaped, began = warden.Killing(), 0, time.monotonic()
-while True:
-    killing.round()
-    try:
-        while (pid := os.waitpid(-1, os.WNOHANG)[0]):
-            killing.reaped(pid)
-            reaped += 1
-    except ChildProcessError:
-        break
-print("gone", reaped >= 5, time.monotonic() - began < 10)
+fork(crowd)
+while len(procfs.descendants({keep})) < 8:
+    pass
+began = time.monotonic()
+while procfs.own_children() != [keep] and time.monotonic() - began < 10:
+    warden.freeze_then_kill({keep})
+    while os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+        os.waitpid(-1, os.WNOHANG)
+grandchild = procfs.children(keep)[0]
+print("gone", procfs.own_children() == [keep], procfs.stat(keep).state, procfs.stat(grandchild).state)
+os.kill(grandchild, signal.SIGKILL)
+os.kill(keep, signal.SIGKILL)
 """
 
 
-def test_l3_a_crowd_is_stopped_as_one_and_then_killed() -> None:
+def test_l3_a_crowd_is_stopped_as_one_and_then_killed_and_who_is_spared_is_not_touched() -> None:
     done = subprocess.run(
         [sys.executable, "-c", FREEZE],
         env={"PYTHONPATH": str(ROOT)},
@@ -452,4 +484,4 @@ def test_l3_a_crowd_is_stopped_as_one_and_then_killed() -> None:
         timeout=60,
         check=False,
     )
-    assert done.stdout == "gone True True\n", done.stderr
+    assert done.stdout == "gone True S S\n", done.stderr

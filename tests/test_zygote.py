@@ -56,9 +56,7 @@ def test_l3_a_fork_walker_whose_warden_was_killed_is_caught_by_the_zygote(b: Ben
     b.sh("echo leader; sleep 1000", "other")
     other = b.owner.started("other").pid
     b.run((sys.executable, "-S", "-c", walker))
-    b.owner.wait_text("walking")
-    until(lambda: b.owner.text().endswith("\n"), "a whole line")
-    os.kill(int(b.owner.text().split()[1]), signal.SIGKILL)
+    os.kill(b.parent_named_in_output(), signal.SIGKILL)
     assert b.owner.ended().proven
     left = [pid for pid in b.alive() if pid != other and pid not in procfs.children(other)]
     assert left == []
@@ -147,8 +145,7 @@ def test_a_request_that_was_in_the_socket_of_a_killed_zygote_is_sent_to_another(
     first = b.zygote_pid()
     with b.stopped(first):
         b.sh("echo here")
-        until(b.ledger_text, "the request is sent")
-        b.trees.kill("nobody", 0.0)
+        b.settle()
         os.kill(first, signal.SIGKILL)
     ended = b.owner.ended()
     assert (ended.how, ended.status) == (How.EXIT, 0)

@@ -16,7 +16,8 @@ word is ``empty``. So whoever finds the file can tell what happened, whenever th
 
 The lock is an flock on a close-on-exec descriptor: the command never holds it. Words are not synced: the
 page cache survives the death of processes; after a loss of power the boot id in ``sent`` says that nobody
-is left. Lines are appended with one write each; a torn last line is not a word.
+is left, and that a file is missing says nothing (`ProcessTrees` notes each boot durably). Lines are
+appended with one write each; a torn last line is not a word.
 
 Standard library only: the zygote and the wardens load this file too.
 """

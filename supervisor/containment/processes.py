@@ -139,7 +139,9 @@ class ProcessTrees:
         state_dir: where ``wardens/`` with the ledgers is (made by `start`); one daemon at a time.
         clock: for deadlines and for the times of reports that no warden made.
         drain_s: after the command's exit its output is read to its end, at most this many seconds.
-        kill_s: this long after the grace of a kill a tree that is not proven gone is reported so.
+        kill_s: half this long after the grace of a kill a warden that says nothing is taken over by the zygote.
+        give_up_s: this long after the grace of a kill a tree that is not proven gone is reported so; `kill_s`
+            where it is None. A later proof is not reported, so it is worth more time than anybody waits.
         log_max_bytes: how much text a tree may report as ProcessOutput, before one marker.
         tail_max_bytes: how much text ProcessExited carries.
         coalesce_s: output is reported at most this often per tree; the first piece at once.
@@ -153,20 +155,24 @@ class ProcessTrees:
         *,
         drain_s: float = 0.25,
         kill_s: float = 5.0,
+        give_up_s: float | None = None,
         log_max_bytes: int = 1_048_576,
         tail_max_bytes: int = 65_536,
         coalesce_s: float = 0.01,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        self._dir = Path(state_dir) / "wardens"
+        # The zygote works elsewhere, so the path must mean the same there.
+        self._dir = Path(state_dir).absolute() / "wardens"
         self._clock = clock
         self._drain_s = drain_s
         self._kill_s = kill_s
+        self._give_up_s = kill_s if give_up_s is None else give_up_s
         self._log_max = log_max_bytes
         self._tail_max = tail_max_bytes
         self._coalesce_s = coalesce_s
         self._environment = clean_environment(os.environ) if environment is None else dict(environment)
         self._boot = procfs.boot_id()
+        self._restarted = False
         self._reactor = Reactor("countermand-processes", clock)
         self._trees: dict[str, Tree] = {}
         self._adoptions: dict[str, Adoption] = {}
@@ -181,6 +187,7 @@ class ProcessTrees:
     def start(self) -> None:
         """Make the directory, start the thread and the first zygote. Raises OSError if the directory cannot be made."""
         self._dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._restarted = self._note_boot()
         self._reactor.start()
         self._reactor.post(self._warm_up)
 
@@ -279,7 +286,7 @@ class ProcessTrees:
         command = {
             "word": "command",
             "argv": list(spec.argv),
-            "cwd": spec.cwd if spec.cwd is not None else os.getcwd(),
+            "cwd": os.path.abspath(spec.cwd or "."),
             "env": {**self._environment, **spec.env},
         }
         ours, warden = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -384,13 +391,13 @@ class ProcessTrees:
         if tree.zygote is None or tree.zygote.dead:
             self._judge(tree)
         else:
-            tree.kill_alarms.append(self._reactor.later(self._kill_s, lambda: self._abandon(tree)))
+            tree.kill_alarms.append(self._reactor.later(self._give_up_s, lambda: self._abandon(tree)))
 
     # ── What the zygote says ──────────────────────────────────────────────────────────────────────
 
-    def _on_zygote_word(self, word: Word) -> None:
+    def _on_zygote_word(self, zygote: ZygoteHandle, word: Word) -> None:
         tree = self._trees.get(word["process_id"])
-        if tree is None or tree.phase is Phase.ENDED:
+        if tree is None or tree.phase is Phase.ENDED or tree.zygote is not zygote:
             return
         match word["word"]:
             case "not_forked":
@@ -414,6 +421,8 @@ class ProcessTrees:
 
     def _on_zygote_dead(self, zygote: ZygoteHandle) -> None:
         self._zygotes.discard(zygote)
+        if not self._closing:
+            logger.warning("the zygote (pid {}) has ended; the next spawn starts another", zygote.pid)
         if self._zygote is zygote:
             self._zygote = None
         for tree in list(self._trees.values()):
@@ -528,7 +537,7 @@ class ProcessTrees:
         wait_s = max(0.0, grace_s)
         tree.kill_alarms = [
             self._reactor.later(wait_s + self._kill_s / 2, lambda: self._end_silent_warden(tree)),
-            self._reactor.later(wait_s + self._kill_s, lambda: self._abandon(tree)),
+            self._reactor.later(wait_s + self._give_up_s, lambda: self._abandon(tree)),
         ]
         if tree.sock is not None:
             try:
@@ -550,9 +559,11 @@ class ProcessTrees:
         """Say that the tree is not proven gone. Its warden, if there is one, goes on ending it."""
         if tree.phase is Phase.ENDED or tree.last is not None:
             return
-        note = why or tree.remaining or f"not proven gone {self._kill_s:g} s after its deadline"
+        note = why or tree.remaining or f"not proven gone {self._give_up_s:g} s after its deadline"
         word = ledger.fold(ledger.read_path(tree.path))
         word.update(how="abandoned", note=note, at=self._clock.wall())
+        if tree.exited is not None:
+            self._tell_exited(tree)
         tree.output.close()
         self._flush(tree)
         self._end(tree, self._ended(tree.process_id, word, proven=False))
@@ -611,13 +622,17 @@ class ProcessTrees:
         try:
             held = Ledger.lock(adoption.path, wait=False)
         except FileNotFoundError:
-            return self._not_started(process_id, "never spawned")
+            if not self._restarted:
+                return self._not_started(process_id, "never spawned")
+            word = {**ledger.fold([]), "how": "abandoned", "at": self._clock.wall()}
+            word["note"] = "the machine was restarted, and its ledger, if there was one, did not reach the disk"
+            return self._ended(process_id, word, proven=True)
         except OSError as error:
             word = {**ledger.fold([]), "how": "abandoned", "at": self._clock.wall()}
             word["note"] = f"its ledger cannot be read: {error.strerror}"
             return self._ended(process_id, word, proven=False)
         if held is None:
-            if now - adoption.since < self._kill_s + LOCK_SLACK_S:
+            if now - adoption.since < self._give_up_s + LOCK_SLACK_S:
                 return None
             word = ledger.fold(ledger.read_path(adoption.path))
             word.update(how="abandoned", note="its warden is still ending it", at=self._clock.wall())
@@ -644,7 +659,7 @@ class ProcessTrees:
             return self._ended(process_id, word, proven=True)
         # The warden was killed. While its zygote lives, that is about to take the lock over and to finish its work;
         # it cannot have written between our reading and its death, for it writes only under the lock we hold.
-        if _zygote_lives(words) and now - adoption.since < self._kill_s + LOCK_SLACK_S:
+        if _zygote_lives(words) and now - adoption.since < self._give_up_s + LOCK_SLACK_S:
             return None
         word["note"] = "its warden left no last word"
         return self._ended(process_id, word, proven=False)
@@ -691,6 +706,19 @@ class ProcessTrees:
             zygote.kill()
 
     # ── Small things ──────────────────────────────────────────────────────────────────────────────
+
+    def _note_boot(self) -> bool:
+        """Write down this boot, durably; True if the last daemon here ran in another one.
+
+        Ledgers are not synced, so after a loss of power a missing one does not say that nothing was spawned.
+        """
+        path = self._dir / "boot"
+        before = path.read_text() if path.exists() else self._boot
+        with path.open("w") as file:
+            file.write(self._boot)
+            file.flush()
+            os.fsync(file.fileno())
+        return before != self._boot
 
     def _path(self, process_id: str) -> Path:
         return self._dir / f"{quote(process_id, safe='')}.ledger"

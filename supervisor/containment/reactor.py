@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from actors.ports import Clock
 
 Call = Callable[[], None]
+WAIT_MAX_S = 3600.0
+"""The selector takes no longer wait; a turn of the loop without an event changes nothing."""
 
 
 class Alarm:
@@ -136,7 +138,9 @@ class Reactor:
             heapq.heappop(self._timers)
         if self._posted:
             return 0.0
-        return max(0.0, self._timers[0][0] - self._clock.monotonic()) if self._timers else None
+        if not self._timers:
+            return None
+        return min(WAIT_MAX_S, max(0.0, self._timers[0][0] - self._clock.monotonic()))
 
     def _fire(self) -> None:
         now = self._clock.monotonic()

@@ -13,12 +13,13 @@ It talks with the daemon over a SEQPACKET socket of its own. Requests: ``kill`` 
 Ending. With a grace: SIGTERM, then SIGCONT, once to each process of the tree, and then nothing until nobody
 is left or the deadline passes; what a SIGTERM handler forks to clean up is not disturbed. At the deadline,
 in rounds: SIGKILL to all own children and their groups, reap, again. Each round makes orphans of the next
-level its children. A tree that forks faster than the rounds go is stopped, all of it, until a pass over it
-finds nobody who still runs, and then killed. A second ``kill`` can only bring the deadline nearer.
+level its children. A tree that still has new members after ROUNDS_MAX rounds is stopped, all of it, until a
+pass over it finds nobody new, and then killed. A second ``kill`` can only bring the deadline nearer. Who
+cannot be killed (another user's, or in an uninterruptible wait) is named, and waited for without an end.
 
 Races, and why each is closed:
 
-* *The kill comes before the spawn*: it waits in the socket, which is read before the command is forked.
+* *The kill comes before the spawn*: it waits in the socket, which is read before the command is spawned.
 * *The daemon dies before the spawn*: its pidfd and the socket are looked at after the ledger is locked. If
   it dies later, the main loop sees that and kills the tree at once.
 * *A pid is recycled*: own children are unreaped, so their pids (and the groups they are in) stay theirs;
@@ -40,6 +41,7 @@ import os
 import select
 import signal
 import time
+from contextlib import suppress
 
 from supervisor.containment import procfs
 from supervisor.containment.ledger import ROWS_MAX, SIGNALS_MAX, Ledger, decode, encode, how_of, said
@@ -54,10 +56,13 @@ if TYPE_CHECKING:
 LAST_WORD = 0
 """Exit status of a warden that has written ``empty``; any other end leaves the tree to the zygote."""
 FAILED = 70
-ROUNDS_MAX = 100
+ROUNDS_MAX = 10
+REAPED_A_TURN = 256
 STOPPED_MAX = 20_000
 REMAINING_AFTER_S = 0.5
 RETRY_S = 0.05
+REMAINING_RETRY_S = 1.0
+WAIT_MAX_S = 3600.0
 REQUEST_MAX_BYTES = 4096
 IGNORED = (
     signal.SIGINT,
@@ -82,6 +87,16 @@ def wake_on_child() -> int:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
     return readable
+
+
+def go_first() -> None:
+    """Run before ordinary processes, if we may (root, or CAP_SYS_NICE); what we fork or spawn does not inherit it.
+
+    A tree of hundreds of sessions has hundreds of shares of the processor and its warden has one, so without this
+    seconds can pass before a kill is even read. A warden sleeps but for the moments in which it reaps or kills.
+    """
+    with suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
 
 
 def drain(fd: int) -> None:
@@ -146,26 +161,14 @@ def freeze_then_kill(spare: frozenset[int] | set[int] = frozenset()) -> None:
 
     Children in `spare`, and what is below them, are left alone.
     """
-    policy, priority = os.sched_getscheduler(0), os.sched_getparam(0)
-    raised = False
-    try:
-        # Hundreds of sessions that fork are hundreds of shares of the processor, and we are one: go first, if we may.
-        os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
-        raised = True
-    except OSError:
-        pass
-    try:
-        stopped: set[int] = set()
-        while fresh := [pid for pid in procfs.descendants(spare) if pid not in stopped]:
-            # Who is gone when its turn comes counts too: whoever it left is found by the next pass.
-            stopped.update(fresh)
-            signal_each(fresh, signal.SIGSTOP)
-            if len(stopped) > STOPPED_MAX:
-                break
-        signal_each(procfs.descendants(spare), signal.SIGKILL)
-    finally:
-        if raised:
-            os.sched_setscheduler(0, policy, priority)
+    stopped: set[int] = set()
+    while fresh := [pid for pid in procfs.descendants(spare) if pid not in stopped]:
+        # Who is gone when its turn comes counts too: whoever it left is found by the next pass.
+        stopped.update(fresh)
+        signal_each(fresh, signal.SIGSTOP)
+        if len(stopped) > STOPPED_MAX:
+            break
+    signal_each(procfs.descendants(spare), signal.SIGKILL)
 
 
 def signal_each(pids: list[int], number: int) -> None:
@@ -215,37 +218,49 @@ class Killing:
 
     def __init__(self) -> None:
         self._sent: set[int] = set()
+        self._refused: set[int] = set()
         self._rounds = 0
 
     def round(self, spare: frozenset[int] | set[int] = frozenset()) -> tuple[list[int], dict[int, str]]:
         """Signal those not signalled yet. Returns their pids, and of those who refused, why."""
+        for pid in self._refused:
+            # It may have become somebody whom we may signal, as `sudo` does when it executes what it was asked to.
+            kill_quietly(pid, signal.SIGKILL)
         fresh = [pid for pid in procfs.own_children() if pid not in self._sent and pid not in spare]
         refused: dict[int, str] = {}
-        group_of_ours = os.getpgrp()
-        groups: set[int] = set()
         for pid in fresh:
-            seen = procfs.stat(pid)
-            if seen is not None and seen.sid != os.getsid(0) and seen.pgid != group_of_ours:
-                groups.add(seen.pgid)
             error = kill_quietly(pid, signal.SIGKILL)
             if error is not None:
                 refused[pid] = error
-            self._sent.add(pid)
-        for group in groups:
+                self._refused.add(pid)
+        self._sent.update(fresh)
+        for group in foreign_groups(fresh):
             # A member of it is our child and not reaped, so the number still names this group.
-            try:
+            with suppress(OSError):
                 os.killpg(group, signal.SIGKILL)
-            except OSError:
-                continue
-        self._rounds = self._rounds + 1 if fresh else 0
+        if not fresh:
+            # Those killed before may still be dying, and who they leave is yet to come: the count goes on.
+            return fresh, refused
+        self._rounds += 1
         if self._rounds >= ROUNDS_MAX:
-            self._rounds = 0
             freeze_then_kill(spare)
         return fresh, refused
 
     def reaped(self, pid: int) -> None:
         """The pid is free again and may come back as somebody new."""
         self._sent.discard(pid)
+        self._refused.discard(pid)
+
+    def over(self) -> None:
+        """Nobody is left: what comes later is counted from the beginning."""
+        self._rounds = 0
+
+
+def foreign_groups(pids: list[int]) -> set[int]:
+    """The process groups of our children in `pids`, without those of our own session."""
+    session = os.getsid(0)
+    seen = [procfs.stat(pid) for pid in pids]
+    return {found.pgid for found in seen if found is not None and found.sid != session}
 
 
 class Warden:
@@ -342,7 +357,9 @@ class Warden:
         poll.register(self._daemon, select.POLLIN)
         wait_s: float | None = 0.0
         while True:
-            ready = {fd for fd, _ in poll.poll(None if wait_s is None else int(wait_s * 1000) + 1 if wait_s else 0)}
+            # A millisecond more, not less: a wait that is rounded down would turn the loop until it is over.
+            wait_ms = None if wait_s is None else int(min(wait_s, WAIT_MAX_S) * 1000) + (wait_s > 0)
+            ready = {fd for fd, _ in poll.poll(wait_ms)}
             if wake in ready:
                 drain(wake)
             if self._daemon in ready:
@@ -355,9 +372,12 @@ class Warden:
                     poll.unregister(fd)
                 self._daemon = -1
                 self._deadline = time.monotonic()
-            if not self._reap():
+            reaped = self._reap()
+            if reaped is None:
                 return
             wait_s = self._end()
+            if reaped == REAPED_A_TURN:
+                wait_s = 0.0
 
     def _read_requests(self) -> None:
         """Take all requests that wait; the end of the socket means that the daemon is gone."""
@@ -374,16 +394,19 @@ class Warden:
                 deadline = time.monotonic() + max(0.0, float(request["grace_s"]))
                 self._deadline = deadline if self._deadline is None else min(self._deadline, deadline)
 
-    def _reap(self) -> bool:
-        """Reap whoever is dead. False: nobody is left (ECHILD), which is the proof."""
-        while True:
+    def _reap(self) -> int | None:
+        """Reap whoever is dead, and say how many. None: nobody is left (ECHILD), which is the proof.
+
+        At most REAPED_A_TURN: a tree that forks and dies as fast as we reap must not keep us from killing it.
+        """
+        for count in range(REAPED_A_TURN):
             try:
                 # Looked at before it is reaped: the name of a zombie can still be read.
                 waiting = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
-                return False
+                return None
             if waiting is None:
-                return True
+                return count
             pid = waiting.si_pid
             self._see(pid, "")
             _, raw, usage = os.wait4(pid, 0)
@@ -408,6 +431,7 @@ class Warden:
                         "max_rss_kb": usage.ru_maxrss,
                     }
                 )
+        return REAPED_A_TURN
 
     def _see(self, pid: int, name: str) -> None:
         """Open a row for a process of the tree; the oldest ROWS_MAX have one."""
@@ -443,7 +467,8 @@ class Warden:
         fresh, refused = self._killing.round()
         for pid in fresh:
             self._see(pid, "")
-            self._signalled(pid, signal.SIGKILL, refused.get(pid))
+            if pid in self._rows or pid in refused:
+                self._signalled(pid, signal.SIGKILL, refused.get(pid))
         if fresh:
             return 0.0
         if now - self._kill_at >= REMAINING_AFTER_S and not self._told_remaining:
@@ -452,7 +477,7 @@ class Warden:
             names = ", ".join(f"{seen.name} (pid {seen.pid}, state {seen.state})" for seen in left)
             self._note = f"could not be killed: {names}"
             self._say({"word": "remaining", "note": self._note, "at": time.time()})
-        return RETRY_S
+        return REMAINING_RETRY_S if self._told_remaining else RETRY_S
 
     def _ask(self) -> None:
         """SIGTERM and SIGCONT, once to each process of the tree.
@@ -540,6 +565,7 @@ def main(sock: socket.socket, daemon_pidfd: int, out: int, err: int, spec_fd: in
     caller turns every exception into an exit.
     """
     os.setsid()
+    go_first()
     wake = wake_on_child()
     try:
         ledger = Ledger.lock(ledger_path, wait=True)

@@ -139,9 +139,11 @@ class Zygote:
                 self._serving = False
                 poll.unregister(self._daemon)
                 poll.unregister(self._pidfd)
-            nobody_left = self._reap()
+            reaped = self._reap()
             wait_ms = self._end_orphans()
-            if nobody_left and not self._serving and not self._lost:
+            if reaped == warden.REAPED_A_TURN:
+                wait_ms = 0
+            if reaped is None and not self._serving and not self._lost:
                 return
 
     # ── Requests ──────────────────────────────────────────────────────────────────────────────────
@@ -204,15 +206,15 @@ class Zygote:
 
     # ── What wardens leave ────────────────────────────────────────────────────────────────────────
 
-    def _reap(self) -> bool:
-        """Reap whoever is dead; True if no child is left at all."""
-        while True:
+    def _reap(self) -> int | None:
+        """Reap whoever is dead, at most REAPED_A_TURN, and say how many; None if no child is left at all."""
+        for count in range(warden.REAPED_A_TURN):
             try:
                 waiting = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
-                return True
+                return None
             if waiting is None:
-                return False
+                return count
             pid = waiting.si_pid
             seen = procfs.stat(pid)
             status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -233,6 +235,7 @@ class Zygote:
                         "signals": [],
                     }
                 )
+        return warden.REAPED_A_TURN
 
     def _lose(self, process_id: str, ledger_path: str) -> None:
         self._lost.append(Lost(process_id, ledger_path))
@@ -250,6 +253,7 @@ class Zygote:
                 self._prove(lost, alone=len(self._lost) == 1)
             self._lost.clear()
             self._orphans.clear()
+            self._killing.over()
             return None
         fresh, _ = self._killing.round(wardens)
         return 0 if fresh else int(RETRY_S * 1000)
@@ -287,6 +291,7 @@ def main() -> None:
     for number in warden.IGNORED:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    warden.go_first()
     prctl(PR_SET_NAME, b"cm-zygote")
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     daemon = socket.socket(fileno=int(sys.argv[1]))

@@ -34,7 +34,7 @@ class ZygoteHandle:
         self,
         reactor: Reactor,
         environment: Mapping[str, str],
-        on_word: Callable[[Word], None],
+        on_word: Callable[[ZygoteHandle, Word], None],
         on_dead: Callable[[ZygoteHandle], None],
     ) -> None:
         self._reactor = reactor
@@ -106,7 +106,7 @@ class ZygoteHandle:
                 # Its death is told by the pidfd; the socket has nothing more to say.
                 self._reactor.unwatch(self._sock.fileno())
                 return
-            self._on_word(decode(data))
+            self._on_word(self, decode(data))
 
     def _died(self) -> None:
         self.dead = True

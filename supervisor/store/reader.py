@@ -17,7 +17,7 @@ import msgspec
 
 from actors.errors import Invalid, StoreUnavailable
 from actors.model import Event, Message, Receipt, RunInfo
-from actors.ports import SessionRow
+from actors.ports import SessionRow, WaitingRow
 from supervisor.store import tables
 from supervisor.store.schema import open_reader
 
@@ -89,6 +89,10 @@ class SqliteReader:
     def sessions(self, after: str = "", limit: int = ROWS_MAX) -> list[SessionRow]:
         """Return at most `limit` sessions whose name sorts behind `after`, by name."""
         return self._read(tables.sessions, after, limit)
+
+    def waiting(self, session: str) -> list[WaitingRow]:
+        """Return the messages of a session that wait, in their order."""
+        return self._read(tables.waiting, session)
 
     def unfinished(self) -> list[str]:
         """Return the sessions with a run that is not settled, or with messages that wait unparked."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -235,11 +235,22 @@ def unfinished(connection: sqlite3.Connection) -> list[str]:
     return [row[0] for row in rows]
 
 
+def _processes(connection: sqlite3.Connection, session: str, ended: Iterable[str]) -> Iterator[ProcessRow]:
+    """Go through the process trees that may live, and those among `ended` (ids) that have ended."""
+    yield from _docs(
+        connection, ProcessRow, "SELECT doc FROM processes WHERE session = ? AND state <> 'ended'", session
+    )
+    for process_id in ended:
+        sql = "SELECT doc FROM processes WHERE session = ? AND process_id = ? AND state = 'ended'"
+        yield from _docs(connection, ProcessRow, sql, session, process_id)
+
+
 def snapshot(connection: sqlite3.Connection, session: str) -> Snapshot:
     """Read all that an actor needs in order to take a session up."""
     fold = Thread()
     said: set[str] = set()
     fates: dict[str, str] = {}
+    ended: dict[str, str] = {}
     for event in log(connection, session):
         fold.apply(event)
         if event.kind in ("text", "tool.requested") and event.run_id is not None:
@@ -248,6 +259,11 @@ def snapshot(connection: sqlite3.Connection, session: str) -> Snapshot:
             fates[event.data["id"]] = "input"
         elif event.kind == "session.message_returned":
             fates[event.data["message_id"]] = "returned"
+        elif event.kind == "process.ended" and event.run_id is not None:
+            ended[event.data["process_id"]] = event.run_id
+        elif event.kind == "run.ended":
+            # Its receipt is filed, so nobody asks any more for the processes that it lists.
+            ended = {process: run_id for process, run_id in ended.items() if run_id != event.run_id}
     unsettled = _docs(
         connection, RunInfo, "SELECT doc FROM runs WHERE session = ? AND settled = 0 ORDER BY place", session
     )
@@ -259,14 +275,7 @@ def snapshot(connection: sqlite3.Connection, session: str) -> Snapshot:
         thread=fold,
         runs=tuple(unsettled),
         calls=tuple(row for run in unsettled for row in _docs(connection, CallRow, calls_of, session, run.run_id)),
-        processes=tuple(
-            _docs(
-                connection,
-                ProcessRow,
-                "SELECT doc FROM processes WHERE session = ? AND state <> 'ended'",
-                session,
-            )
-        ),
+        processes=tuple(_processes(connection, session, ended)),
         waiting=tuple(waiting(connection, session)),
         requests=tuple(
             _docs(connection, RequestRow, "SELECT doc FROM requests WHERE session = ? ORDER BY place", session)

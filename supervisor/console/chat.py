@@ -1,0 +1,504 @@
+"""`chat`: lines in, runs out; who stops what, and when it leaves.
+
+Theory of operation. The chat is one loop over one inbox. What comes from elsewhere is put there and nothing more:
+lines by the thread that reads standard input, news by the thread that prints the session's events, filed receipts by
+a thread that waits for them, and signals by their handlers, which only put (`SimpleQueue.put` may interrupt itself; a
+lock or a log line in a signal handler may not). So a Stop never waits behind output that nobody takes, and of two
+things that happen at once one is decided first.
+
+From a pipe each line waits in the queue of the session (`enqueue`, a turn of its own), and the next is read when its
+run has ended and all that it said is printed. On a terminal a line is read at any time, and supersedes what runs
+(`interrupt`); there a script that failed is seen by a person and is not the exit code of the chat.
+
+The races, and why each is closed:
+  - The position from which events are printed is read before the supervisor starts, so what recovery does to a session
+    that was cut off is printed too.
+  - A Stop names no run: it ends what runs when the session handles it. Where the run has just ended, the answer
+    says so, and nothing happens.
+  - A second Ctrl-C while a run is ending joins the first Stop and raises its mode; the first cause stands.
+  - Leaving waits until the session is at rest and everything up to its last event is printed; leaving by a signal waits
+    for the receipt instead, and only a bounded time for the output, which nobody may be taking.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from types import FrameType
+from typing import Any, Final
+
+import msgspec
+from loguru import logger
+from msgspec import Struct
+from pykka import ActorDeadError, Timeout
+
+from actors.errors import CountermandError, Invalid, StoreUnavailable
+from actors.messages import Accepted, NewMessage, Stop, Stopped
+from actors.model import Event, Mode, Policy, Receipt, RunInfo, RunStatus, SessionStatus
+from supervisor.config import Config
+from supervisor.console.exits import ExitCode, of_run
+from supervisor.console.lines import EndOfInput, Line, LineReader
+from supervisor.console.printer import OutputGone, Printed, Printer, PrinterFailed
+from supervisor.console.reading import STORE_NAME
+from supervisor.console.receipts import table
+from supervisor.console.screen import Screen
+from supervisor.console.words import cause, head, plural, refusal
+from supervisor.embed import Supervisor, check_session_name
+from supervisor.store.reader import SqliteReader
+
+ASK_TIMEOUT_S: Final = 30.0
+OUTPUT_WAIT_S: Final = 1.0
+"""How long a chat that was stopped waits for a slow reader to take what was said before the stop."""
+RECEIPT_SLACK_S: Final = 5.0
+"""How long after the last deadline of a stop its receipt is waited for."""
+QUIET_CLOSE_S: Final = 0.5
+"""How long closing may take before a line says what it is about."""
+SOURCE: Final = "user.console"
+
+
+class Signalled(Struct, frozen=True):
+    """A signal came."""
+
+    number: int
+
+
+class Filed(Struct, frozen=True):
+    """The receipt of a stopped run is filed; None where the supervisor ended before that."""
+
+    run_id: str
+    receipt: Receipt | None
+
+
+Item = Line | EndOfInput | Event | Printed | OutputGone | PrinterFailed | Signalled | Filed
+
+
+class Before(Struct, frozen=True):
+    """What the store held of a session before the supervisor took it up."""
+
+    last_seq: int = 0
+    cut_off: tuple[RunInfo, ...] = ()
+    waiting: int = 0
+    parked: bool = False
+
+
+def chat(config: Config, session: str) -> ExitCode:
+    """Chat with a session until the input ends or a signal comes; see the head of this file.
+
+    Raises:
+        CountermandError: it could not be started: the directory is in use, the agent or the session's name is wrong.
+    """
+    check_session_name(session)
+    screen = Screen()
+    inbox: SimpleQueue[Item] = SimpleQueue()
+    with _signals(inbox):
+        logger.debug("chat with session {} in {}, agent {}", session, config.state_dir, config.agent)
+        before = _look(Path(config.state_dir).expanduser(), session)
+        supervisor = Supervisor.start(config)
+        drain_s: float | None = 0.0
+        try:
+            talk = Chat(supervisor, session, before, screen, inbox)
+            code = talk.run()
+            # A stop has ended what was to be ended; else what other sessions still do gets its time.
+            drain_s = 0.0 if code is ExitCode.STOPPED else None
+        finally:
+            _close(supervisor, drain_s, screen)
+    return code
+
+
+class Chat:
+    """One conversation from this process's standard input.
+
+    Args:
+        supervisor: started.
+        session: the session's name.
+        before: what the store held of it before that.
+        screen: where to write.
+        inbox: where everything that happens is put.
+    """
+
+    def __init__(
+        self, supervisor: Supervisor, session: str, before: Before, screen: Screen, inbox: SimpleQueue[Item]
+    ) -> None:
+        self._config = supervisor.config
+        self._session = supervisor.session(session)
+        self._before = before
+        self._screen = screen
+        self._inbox = inbox
+        self._interactive = os.isatty(0)
+        self._code = ExitCode.OK
+        self._mine: set[str] = set()
+        self._live: set[str] = set()
+        self._superseded: set[str] = set()
+        self._awaited: str | None = None
+        self._input_over = False
+        self._leave_at: float | None = None
+        self._stops = 0
+        self._receipts_due = 0
+        self._leaving = False
+        self._quiet = False
+        self._done = False
+
+    def run(self) -> ExitCode:
+        """Go on until there is nothing left to do. Main thread."""
+        status = self._status()
+        if status.run_id is not None:
+            self._live.add(status.run_id)
+        self._greet()
+        self._printer = Printer(self._session, self._before.last_seq, self._screen, self._inbox.put)
+        self._lines = LineReader(self._inbox.put)
+        try:
+            self._lines.ask()
+            while not self._done:
+                self._prompt_if_idle()
+                self._take(self._next())
+        finally:
+            self._lines.close()
+            self._printer.close()
+            self._screen.leave_prompt()
+        return self._code
+
+    def _next(self) -> Item | None:
+        """Return what happens next; None when the time to leave has come before it."""
+        if self._leave_at is None:
+            return self._inbox.get()
+        try:
+            return self._inbox.get(timeout=max(0.0, self._leave_at - time.monotonic()))
+        except Empty:
+            return None
+
+    def _take(self, item: Item | None) -> None:
+        match item:
+            case Line():
+                self._line(item)
+            case EndOfInput():
+                self._end_of_input(item)
+            case Event():
+                self._event(item)
+            case Signalled():
+                self._signal(signal.Signals(item.number))
+            case Filed():
+                self._filed(item)
+            case Printed():
+                # Asked for when the session was at rest; by now something may have started again.
+                self._done = self._at_rest() is not None
+            case OutputGone():
+                self._quiet = True
+                self._leave_stopped("nobody reads the output any more")
+            case PrinterFailed():
+                self._screen.remark(refusal(item.error))
+                self._earn(ExitCode.RUN)
+                self._leave_stopped("the events could not be read any more")
+            case None if self._leaving:
+                self._screen.remark("the receipt is not filed yet; what is left is ended now, and by the next start")
+                self._done = True
+            case None:
+                self._leave_stopped("the console was left (Ctrl-D)")
+
+    def _earn(self, code: ExitCode) -> None:
+        if self._interactive and code is not ExitCode.STOPPED:
+            return
+        self._code = max(self._code, code)
+
+    # ── Input ─────────────────────────────────────────────────────────────────────────────────────
+
+    def _line(self, line: Line) -> None:
+        if self._interactive:
+            self._screen.line_entered()
+        if self._leaving:
+            return
+        accepted = self._send(line) if line.text.strip() else None
+        if accepted is None or accepted.run_id is None:
+            self._lines.ask()
+            return
+        self._mine.add(accepted.run_id)
+        self._live.add(accepted.run_id)
+        if accepted.with_messages:
+            self._screen.remark(f"taken along: {plural(len(accepted.with_messages), 'message')} that waited")
+        if accepted.superseded_run_id is not None:
+            self._superseded.add(accepted.superseded_run_id)
+            self._screen.remark("this takes over; what ran before is being ended first…")
+        if self._interactive:
+            self._lines.ask()
+        else:
+            self._awaited = accepted.run_id
+
+    def _send(self, line: Line) -> Accepted | None:
+        """Send a line as a message; None where it was refused, which is said."""
+        # A person's line takes over at once. From a pipe, what is going on comes first: each line has its turn.
+        policy = Policy.INTERRUPT if self._interactive else Policy.ENQUEUE
+        try:
+            if line.cut:
+                raise Invalid(
+                    "the message is too large",
+                    expected=f"at most {self._config.message_max_bytes} bytes of UTF-8",
+                    got=f"a line of {line.total_bytes} bytes",
+                    remedy="send it in parts, or put it in a file that the agent can read",
+                )
+            return self._session.ask(
+                NewMessage(content=line.text, policy=policy, merge=self._interactive), timeout=ASK_TIMEOUT_S
+            )
+        except CountermandError as error:
+            self._screen.remark(refusal(error))
+            self._earn(ExitCode.REFUSED)
+        except (Timeout, ActorDeadError) as error:
+            self._screen.remark(f"the message got no answer: {error}")
+            self._earn(ExitCode.RUN)
+        return None
+
+    def _end_of_input(self, end: EndOfInput) -> None:
+        self._input_over = True
+        if end.error:
+            self._screen.remark(f"the input could not be read to its end: {end.error}")
+            self._earn(ExitCode.REFUSED)
+        self._screen.leave_prompt()
+        self._leave_when_at_rest()
+        if self._interactive and self._at_rest() is None and not self._leaving:
+            self._leave_at = time.monotonic() + self._config.drain_s
+            self._screen.remark(
+                f"leaving: what runs may go on for {self._config.drain_s:g} s and is stopped then; Ctrl-C stops it now"
+            )
+
+    # ── What the session does ─────────────────────────────────────────────────────────────────────
+
+    def _event(self, event: Event) -> None:
+        run_id = event.run_id or ""
+        match event.kind:
+            case "run.started":
+                self._live.add(run_id)
+                if run_id not in self._mine and event.data.get("retry_of"):
+                    self._screen.remark(f"run {event.data['retry_of']} had not begun: it is tried again as {run_id}")
+            case "run.status":
+                status = RunStatus(event.data["status"])
+                if status in (RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.EXPIRED) and run_id in self._mine:
+                    self._earn(of_run(status, event.data.get("result")))
+                known = any(run.run_id == run_id for run in self._before.cut_off)
+                if status in (RunStatus.FAILED, RunStatus.EXPIRED) and not known:
+                    self._screen.remark(f"run {run_id} {status}{_why(event)}")
+            case "run.ended":
+                self._run_ended(run_id, msgspec.convert(event.data["receipt"], Receipt), event.data["status"])
+            case _:
+                return
+
+    def _run_ended(self, run_id: str, receipt: Receipt, status: str) -> None:
+        self._live.discard(run_id)
+        if not self._leaving:
+            # When leaving, receipts are shown as they are filed, whether or not the output before them is taken.
+            if status == RunStatus.CANCELLED and run_id in self._mine and not self._interactive:
+                self._earn(ExitCode.STOPPED)
+            if run_id in self._superseded and receipt.complete:
+                reaped = plural(receipt.reaped, "process", "processes")
+                self._screen.remark(f"what ran before has ended, {reaped} reaped (countermand why {run_id})")
+            elif status == RunStatus.CANCELLED or not receipt.complete:
+                self._show_receipt(run_id, receipt)
+            if not self._live:
+                self._stops = 0
+            if run_id == self._awaited:
+                self._lines.ask()
+        self._superseded.discard(run_id)
+        if self._input_over:
+            self._leave_when_at_rest()
+
+    def _show_receipt(self, run_id: str, receipt: Receipt) -> None:
+        by = f" by {cause(receipt.provenance)}" if receipt.provenance is not None else ""
+        self._screen.remark(f"run {run_id} was ended{by}")
+        self._screen.block(table(receipt, self._screen.width, colour=self._screen.err_is_terminal))
+
+    # ── Stopping and leaving ──────────────────────────────────────────────────────────────────────
+
+    def _signal(self, number: signal.Signals) -> None:
+        if number is not signal.SIGINT:
+            self._leave_stopped(number.name)
+            return
+        if self._interactive:
+            self._screen.interrupted()
+        if not self._interactive or self._input_over or self._leaving:
+            self._leave_stopped("Ctrl-C")
+        elif self._live:
+            self._stop("Ctrl-C")
+        else:
+            self._screen.remark("nothing is running; Ctrl-D leaves")
+
+    def _leave_stopped(self, reason: str) -> None:
+        """Stop what runs, and leave when its receipt is there; called again: end it harder."""
+        self._leaving = True
+        self._earn(ExitCode.STOPPED)
+        stopped = self._stop(reason)
+        if self._receipts_due:
+            return
+        if stopped is None or stopped.run_id is None:
+            self._done = True
+            return
+        # Whatever happens to the receipt, such as a store that is down, this process ends.
+        self._leave_at = time.monotonic() + self._config.grace_s + self._config.kill_s + RECEIPT_SLACK_S
+        for run_id in (*stopped.joined, stopped.run_id):
+            self._await_receipt(run_id)
+
+    def _stop(self, reason: str) -> Stopped | None:
+        """Stop what runs; from the second time on, at once. None where nothing was running, or no answer came."""
+        mode = Mode.GRACEFUL if self._stops == 0 else Mode.IMMEDIATE
+        self._stops += 1
+        stop = Stop(
+            source=SOURCE,
+            reason=reason if mode is Mode.GRACEFUL else f"{reason}, as a second stop",
+            mode=mode,
+            requested_by=f"uid {os.getuid()}",
+        )
+        try:
+            stopped = self._session.ask(stop, timeout=ASK_TIMEOUT_S)
+        except CountermandError as error:
+            self._screen.remark(refusal(error))
+            return None
+        except (Timeout, ActorDeadError) as error:
+            self._screen.remark(f"the stop got no answer: {error}")
+            return None
+        if stopped.outcome == "nothing_running":
+            self._stops = 0
+            return None
+        if self._quiet:
+            return stopped
+        if not stopped.durable:
+            self._screen.remark("the store is down: the stop holds, and is written when the store is back")
+        if mode is Mode.GRACEFUL:
+            self._screen.remark(f"stopping… ({self._config.grace_s:g} s grace; Ctrl-C again kills at once)")
+        else:
+            self._screen.remark("killing…")
+        return stopped
+
+    def _await_receipt(self, run_id: str) -> None:
+        """Have the receipt put into the inbox, whether or not the output is taken meanwhile."""
+
+        def wait() -> None:
+            try:
+                receipt = self._session.receipt(run_id, timeout=None)
+            except CountermandError:
+                receipt = None
+            self._inbox.put(Filed(run_id, receipt))
+
+        self._receipts_due += 1
+        threading.Thread(target=wait, name="console-receipt", daemon=True).start()
+
+    def _filed(self, filed: Filed) -> None:
+        self._receipts_due -= 1
+        self._done = self._receipts_due == 0
+        if self._quiet:
+            return
+        self._printer.wait(self._status().last_seq, OUTPUT_WAIT_S)
+        if filed.receipt is not None:
+            self._show_receipt(filed.run_id, filed.receipt)
+
+    def _status(self) -> SessionStatus:
+        try:
+            return self._session.status(timeout=ASK_TIMEOUT_S)
+        except (Timeout, ActorDeadError) as error:
+            raise StoreUnavailable(
+                "the session gives no answer",
+                expected=f"an answer within {ASK_TIMEOUT_S:g} s",
+                got=str(error),
+                remedy="look at the log (--verbose), and check the disk of the state directory",
+            ) from error
+
+    def _at_rest(self) -> int | None:
+        """Return the session's last `seq` if nothing runs in it, or is about to; else None."""
+        status = self._status()
+        runs = status.run_id is not None or bool(status.ending)
+        starts = status.waiting > 0 and not status.parked and status.state == "idle"
+        return None if runs or starts else status.last_seq
+
+    def _leave_when_at_rest(self) -> None:
+        last_seq = self._at_rest()
+        if last_seq is not None:
+            self._printer.tell_at(last_seq)
+
+    # ── What a person sees ────────────────────────────────────────────────────────────────────────
+
+    def _prompt_if_idle(self) -> None:
+        if self._interactive and not (self._live or self._input_over or self._leaving or self._done):
+            self._screen.prompt()
+
+    def _greet(self) -> None:
+        if self._interactive:
+            name, agent = self._session.session, self._config.agent
+            self._screen.remark(f"countermand · session {name} · agent {agent} · {self._config.state_dir}")
+            what = "a shell script" if agent == "shell" else "a message"
+            self._screen.remark(f"Enter runs {what}, a new one takes over; Ctrl-C stops, Ctrl-D leaves.")
+        before = self._before
+        news = []
+        if before.cut_off:
+            runs = plural(len(before.cut_off), "run")
+            last = before.cut_off[-1].run_id
+            news.append(f"{runs} cut off when its supervisor ended: countermand why {last}")
+        if before.waiting and before.parked:
+            news.append(f"{plural(before.waiting, 'message')} parked, which your next message takes along")
+        elif before.waiting:
+            news.append(f"{plural(before.waiting, 'message')} waiting, which are run now")
+        if news:
+            self._screen.remark("taken up: " + "; ".join(news))
+
+
+def _why(event: Event) -> str:
+    provenance = event.data.get("provenance")
+    if provenance is not None:
+        return f": {provenance['source']}: {head(provenance['reason'], 300)}"
+    error = event.data.get("error")
+    return f": {head(error, 300)}" if error else ""
+
+
+def _look(state_dir: Path, session: str) -> Before:
+    """Read what the store holds of a session, before the supervisor takes it up."""
+    path = state_dir / STORE_NAME
+    if not path.exists():
+        return Before()
+    try:
+        reader = SqliteReader(path)
+    except StoreUnavailable:
+        # An older store, say: the supervisor brings it up to date, or says what is wrong with it.
+        return Before()
+    try:
+        row = reader.session(session)
+        live = (RunStatus.IN_PROGRESS, RunStatus.CANCELLING)
+        return Before(
+            last_seq=reader.last_seq(session),
+            cut_off=tuple(run for run in reader.runs(session) if run.status in live),
+            waiting=len(reader.waiting(session)),
+            parked=row.parked if row is not None else False,
+        )
+    finally:
+        reader.close()
+
+
+@contextmanager
+def _signals(inbox: SimpleQueue[Item]) -> Iterator[None]:
+    """Have signals put into the inbox. SIGHUP stays ignored where it is, as under nohup."""
+
+    def put(number: int, _: FrameType | None) -> None:
+        inbox.put(Signalled(number))
+
+    before: dict[signal.Signals, Any] = {}
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            before[number] = signal.signal(number, put)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _close(supervisor: Supervisor, drain_s: float | None, screen: Screen) -> None:
+    """End the supervisor, and say so where that takes long: other sessions may have something running."""
+    limit_s = supervisor.config.drain_s if drain_s is None else drain_s
+    text = f"other sessions have something running: it may go on for {limit_s:g} s, then it is ended…"
+    slow = threading.Timer(QUIET_CLOSE_S, screen.remark, (text,))
+    slow.daemon = True
+    slow.start()
+    try:
+        if not supervisor.close(drain_s):
+            screen.remark("not everything came to rest in time; the next start takes it up")
+    finally:
+        slow.cancel()

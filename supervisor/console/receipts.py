@@ -1,0 +1,91 @@
+"""A receipt as a table: each part of a run, how it ended, and what that took."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator
+
+from actors.model import How, Receipt, Row
+from supervisor.console.words import clock_time, duration, head, plural
+
+ROWS_SHOWN_MAX = 100
+CANCELLATIONS = ("CancelledError", "RunCancelled")
+"""What an agent or a tool raises that ends because it was told to: an end, and no error of its own."""
+
+_HOW = {
+    How.RETURNED: "returned",
+    How.RAISED: "raised an error",
+    How.EXIT: "exited",
+    How.SIGTERM: "ended by SIGTERM",
+    How.SIGKILL: "killed by SIGKILL",
+    How.ABANDONED: "COULD NOT BE ENDED",
+    How.OUT_OF_REACH: "out of reach",
+    How.NOT_STARTED: "never started",
+}
+
+
+def how_ended(row: Row) -> str:
+    """Say how a part ended, with its exit status where that tells more."""
+    if row.how is None:
+        return "still running"
+    if row.how is How.RAISED and (not row.note or row.note.startswith(CANCELLATIONS)):
+        # An execution that raised an error of its own says which in its note.
+        return "cut off"
+    text = _HOW[row.how]
+    return f"exited with {row.status}" if row.how is How.EXIT and row.status is not None else text
+
+
+def signals_sent(row: Row) -> str:
+    """Say which signals a part was sent, in order, with the time of the first."""
+    names = []
+    for sent in row.signals:
+        name = sent.signal.removeprefix("SIG") + (f" ({sent.error})" if sent.error else "")
+        if name not in names:
+            names.append(name)
+    return f"{' '.join(names)} at {clock_time(row.signals[0].at)}" if names else ""
+
+
+def summary(receipt: Receipt) -> str:
+    """Say in one line what a receipt adds up to."""
+    whole = "everything ended" if receipt.complete else "NOT everything could be ended"
+    return f"receipt {receipt.receipt_id}: {whole}, {plural(receipt.reaped, 'process', 'processes')} reaped"
+
+
+def table(receipt: Receipt, width: int, *, colour: bool) -> str:
+    """Return a receipt's rows laid out in `width` columns, and its summary."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    out = io.StringIO()
+    console = Console(file=out, width=width, force_terminal=colour, no_color=not colour, highlight=False, markup=False)
+    if receipt.rows:
+        grid = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+        grid.add_column("part", overflow="ellipsis", no_wrap=True, max_width=max(20, width - 66))
+        for name in ("how it ended", "pid", "signals", "lasted"):
+            grid.add_column(name, no_wrap=True, justify="right" if name in ("pid", "lasted") else "left")
+        rows = list(_flat(receipt.rows))
+        for depth, row in rows[:ROWS_SHOWN_MAX]:
+            bad = row.how in (How.ABANDONED, How.OUT_OF_REACH)
+            grid.add_row(
+                Text("  " * depth + f"{row.kind} {head(row.name)}"),
+                Text(how_ended(row), style="bold red" if bad else ""),
+                str(row.pid or ""),
+                signals_sent(row),
+                duration(row.started_at, row.ended_at),
+            )
+        console.print(grid)
+        unlisted = receipt.omitted + max(0, len(rows) - ROWS_SHOWN_MAX)
+        if unlisted:
+            console.print(f"and {plural(unlisted, 'part')} more that ended")
+        for _, row in rows[:ROWS_SHOWN_MAX]:
+            if row.note and not row.note.startswith(CANCELLATIONS):
+                console.print(Text(f"{row.kind} {head(row.name)}: {head(row.note, 300)}"))
+    console.print(Text(summary(receipt), style="" if receipt.complete else "bold red"))
+    return out.getvalue()
+
+
+def _flat(rows: Iterable[Row], depth: int = 0) -> Iterator[tuple[int, Row]]:
+    for row in rows:
+        yield depth, row
+        yield from _flat(row.rows, depth + 1)

@@ -1,0 +1,67 @@
+"""Times, causes and texts as people read them."""
+
+from __future__ import annotations
+
+import time
+import unicodedata
+
+from actors.errors import CountermandError
+from actors.model import Provenance
+
+
+def clock_time(at: float | None) -> str:
+    """Return a time of day, local, for seconds since the epoch."""
+    return "-" if at is None else time.strftime("%H:%M:%S", time.localtime(at))
+
+
+def date_time(at: float | None) -> str:
+    """Return date and time, local, for seconds since the epoch."""
+    return "-" if at is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+
+
+def duration(start: float | None, end: float | None) -> str:
+    """Return the time between two moments, in seconds, or in minutes where those are many."""
+    if start is None or end is None:
+        return "-"
+    seconds = max(0.0, end - start)
+    if seconds < 120:
+        return f"{seconds:.2f} s"
+    return f"{int(seconds) // 60} min {int(seconds) % 60} s"
+
+
+def plural(count: int, word: str, many: str = "") -> str:
+    """Return a count with its noun; `many` where the plural is not made by an s."""
+    return f"{count} {word}" if count == 1 else f"{count} {many or word + 's'}"
+
+
+def shown(text: str) -> str:
+    """Return text with its control characters made visible: what is stored must not steer a terminal."""
+    return "".join(
+        char if char in "\n\t" or unicodedata.category(char) != "Cc" else f"\\x{ord(char):02x}" for char in text
+    )
+
+
+def head(text: str, width: int = 60) -> str:
+    """Return the beginning of a text, on one line, at most `width` characters."""
+    line = " ".join(shown(text[: 4 * width]).split())
+    return line if len(line) <= width else line[: width - 1] + "…"
+
+
+def cause(provenance: Provenance) -> str:
+    """Say who ended something, and why."""
+    return f"{provenance.source}: {shown(provenance.reason)}"
+
+
+def cause_in_full(provenance: Provenance) -> str:
+    """Say who ended something, why, how, when, and on whose behalf."""
+    by = f", by {provenance.requested_by}" if provenance.requested_by else ""
+    return f"{cause(provenance)} ({provenance.mode}, asked for at {clock_time(provenance.initiated_at)}{by})"
+
+
+def refusal(error: CountermandError) -> str:
+    """Say what was refused, what would have been accepted, and what to do; a line for each."""
+    lines = [error.message]
+    for label, value in (("expected", error.expected), ("got", error.got), ("to do", error.remedy)):
+        if value:
+            lines.append(f"  {label}: {value}")
+    return shown("\n".join(lines))

@@ -1,0 +1,550 @@
+"""Measures what the product promises to be fast at, each next to a baseline taken in the same run.
+
+    scripts/bench            a table
+    scripts/bench --json     one document on stdout
+    scripts/bench --quick    fewer rounds; the figures are rougher
+
+Figures are of this machine at this moment: compare them within a run. The exit code is 1 if a figure is over its
+limit, of which there is one: how much later a Stop is answered behind a hundred thousand messages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import platform
+import queue
+import sqlite3
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pykka
+from loguru import logger
+from pykka import ActorRef
+
+from actors import AsyncTurn, NewMessage, SessionActor, Stop
+from actors.base import Actor
+from actors.dead_letters import DeadLetters
+from actors.dispatcher import PooledDispatcher
+from actors.mailbox import Mailbox
+from actors.messages import Committed, ProcessEnded, ProcessOutput, Said
+from actors.model import Address, Event, Mode, Policy
+from actors.plugins import Plugins
+from actors.ports import Batch, Ports, SessionRow, Settings, SpawnSpec
+from supervisor import Config, SessionHandle, Supervisor
+from supervisor.clock import SystemClock
+from supervisor.containment.processes import ProcessTrees
+from supervisor.executor import ThreadExecutor
+from supervisor.ids import RandomIds
+from supervisor.publisher import EventHub
+from supervisor.store.sqlite import SqliteStore
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+WAIT_S = 60.0
+GRACE_S = 0.3
+BACKLOG = 100_000
+BACKLOG_RATIO_MAX = 3.0
+STUBBORN = 'sleep 100 & setsid sleep 100 & (trap "" TERM; sleep 100) & echo up; wait'
+POLITE = "echo up; exec sleep 100"
+
+
+class Figure(msgspec.Struct, frozen=True):
+    """One measured number. `baseline` is what to read it against, in the same unit; `limit` what it must not pass."""
+
+    group: str
+    name: str
+    value: float
+    unit: str
+    baseline: float | None = None
+    against: str = ""
+    limit: float | None = None
+
+    @property
+    def over(self) -> bool:
+        """True if it is over its limit."""
+        return self.limit is not None and self.value >= self.limit
+
+
+class Rounds(msgspec.Struct, frozen=True):
+    """How often each thing is measured."""
+
+    stops: int = 50
+    backlog: int = 7
+    answers: int = 200
+    spawns: int = 50
+    polite: int = 20
+    messages: int = 900
+    texts: int = 20_000
+    commit_s: float = 2.0
+    actors: int = 20_000
+    threads: int = 500
+    starts: int = 10
+
+
+QUICK = Rounds(8, 3, 50, 10, 5, 300, 4_000, 0.5, 5_000, 100, 3)
+
+
+# ── Small things ──────────────────────────────────────────────────────────────────────────────────
+
+
+def timed(work: Callable[[], Any]) -> float:
+    """Seconds that some work takes."""
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def median_ms(seconds: list[float]) -> float:
+    """The median, in milliseconds."""
+    return statistics.median(seconds) * 1000
+
+
+def p95_ms(seconds: list[float]) -> float:
+    """The value that 95 of 100 do not pass, in milliseconds."""
+    ordered = sorted(seconds)
+    return ordered[min(len(ordered) - 1, round(0.95 * (len(ordered) - 1)))] * 1000
+
+
+class Inbox:
+    """Whoever a port reports to: keeps what it is told, with the time."""
+
+    def __init__(self) -> None:
+        self.told: queue.SimpleQueue[tuple[float, Any]] = queue.SimpleQueue()
+
+    def tell(self, message: Any) -> None:
+        self.told.put((time.perf_counter(), message))
+
+    def wait(self, kind: type) -> float:
+        """When the next report of that kind came."""
+        while True:
+            at, message = self.told.get(timeout=WAIT_S)
+            if isinstance(message, kind):
+                return at
+
+
+async def idle(turn: AsyncTurn) -> None:
+    """An agent that has nothing to do."""
+
+
+async def waits(turn: AsyncTurn) -> None:
+    """An agent that waits to be stopped."""
+    await turn.cancel_token.wait()
+
+
+async def talks(turn: AsyncTurn) -> None:
+    """An agent that says as many words as its message asks for."""
+    for number in range(int(turn.inputs[0].content)):
+        await turn.emit(f"word {number} ")
+
+
+@contextlib.contextmanager
+def running(folder: Path, agent: str) -> Iterator[Supervisor]:
+    """A supervisor in a directory of its own."""
+    config = Config(
+        state_dir=folder / agent,
+        agent=agent,
+        agents={"idle": idle, "waits": waits, "talks": talks},
+        grace_s=GRACE_S,
+        drain_s=0.0,
+    )
+    with Supervisor.start(config) as supervisor:
+        yield supervisor
+
+
+def run_until_up(session: SessionHandle, script: str) -> str:
+    """Run a script that says ``up``; returns its run's id once that was heard."""
+    after = session.status().last_seq
+    accepted = session.ask(NewMessage(content=script), timeout=WAIT_S)
+    assert accepted.run_id is not None
+    for event in session.subscribe(from_seq=after, timeout=WAIT_S):
+        if event.kind == "tool.output" and event.run_id == accepted.run_id:
+            return accepted.run_id
+    raise TimeoutError("the script says nothing")
+
+
+# ── The measurements ──────────────────────────────────────────────────────────────────────────────
+
+
+def stop_latency(folder: Path, rounds: Rounds) -> Iterator[Figure]:
+    """(a) Stop to its answer, and to the proof of death, of a tree that leaves its session and ignores SIGTERM."""
+    answered, dead, polite = [], [], []
+    with running(folder, "shell") as supervisor:
+        session = supervisor.session("stops")
+        for _ in range(rounds.stops):
+            run_id = run_until_up(session, STUBBORN)
+            started = time.perf_counter()
+            session.ask(Stop(source="user.bench", reason="measured"), timeout=WAIT_S)
+            answered.append(time.perf_counter() - started)
+            receipt = session.receipt(run_id, timeout=WAIT_S)
+            dead.append(time.perf_counter() - started)
+            assert receipt.complete, "what is timed is a proof"
+        for _ in range(rounds.polite):
+            run_id = run_until_up(session, POLITE)
+            started = time.perf_counter()
+            session.ask(Stop(source="user.bench", reason="measured"), timeout=WAIT_S)
+            session.receipt(run_id, timeout=WAIT_S)
+            polite.append(time.perf_counter() - started)
+    floor = commit_floor(folder, rounds)
+    commit = "one row in SQLite, synchronous=FULL"
+    yield Figure("stop", "ask to answer, median", median_ms(answered), "ms", median_ms(floor), commit)
+    yield Figure("stop", "ask to answer, p95", p95_ms(answered), "ms", p95_ms(floor), commit)
+    yield Figure("stop", "ask to proven dead, median", median_ms(dead), "ms", GRACE_S * 1000, "the grace")
+    yield Figure("stop", "ask to proven dead, p95", p95_ms(dead), "ms", GRACE_S * 1000, "the grace")
+    yield Figure(
+        "stop", "a polite child: ask to receipt, median", median_ms(polite), "ms", killed_ms(rounds), "SIGTERM, wait()"
+    )
+
+
+def commit_floor(folder: Path, rounds: Rounds) -> list[float]:
+    """What a durable answer costs at least here: seconds for each commit of one small row."""
+    connection = sqlite3.connect(folder / "floor.sqlite3", isolation_level=None)
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("CREATE TABLE t (n INTEGER)")
+        return [timed(lambda: connection.execute("INSERT INTO t VALUES (1)")) for _ in range(rounds.answers)]
+    finally:
+        connection.close()
+
+
+def killed_ms(rounds: Rounds) -> float:
+    """A bare Popen of the same polite child: SIGTERM to the end of wait(), median in milliseconds."""
+    taken = []
+    for _ in range(rounds.polite):
+        with subprocess.Popen(["bash", "-c", POLITE], stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            process.stdout.read(1)
+            started = time.perf_counter()
+            process.terminate()
+            process.wait()
+            taken.append(time.perf_counter() - started)
+    return median_ms(taken)
+
+
+class PausableDispatcher(PooledDispatcher):
+    """A pool that keeps what is submitted while it is paused."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+        self._kept: list[tuple[Mailbox, int, bool]] | None = None
+        self._keeping = threading.Lock()
+
+    def submit(self, mailbox: Mailbox, ticket: int, urgent: bool) -> None:
+        with self._keeping:
+            if self._kept is not None:
+                self._kept.append((mailbox, ticket, urgent))
+                return
+        super().submit(mailbox, ticket, urgent)
+
+    def pause(self) -> None:
+        """Run nobody from now on; turns under way end."""
+        with self._keeping:
+            self._kept = []
+
+    def resume(self) -> None:
+        """Run everybody again."""
+        with self._keeping:
+            kept, self._kept = self._kept or [], None
+        for entry in kept:
+            super().submit(*entry)
+
+
+@contextlib.contextmanager
+def by_hand(folder: Path) -> Iterator[tuple[Ports, PausableDispatcher]]:
+    """The real ports, without a supervisor around them."""
+    folder.mkdir()
+    with contextlib.ExitStack() as undo:
+        clock = SystemClock()
+        undo.callback(clock.close)
+        store = SqliteStore(folder / "store.sqlite3", clock=clock)
+        undo.callback(store.close, WAIT_S)
+        hub = EventHub(store.reader)
+        undo.callback(hub.close)
+        executor = ThreadExecutor(clock)
+        undo.callback(executor.close, WAIT_S)
+        processes = ProcessTrees(folder, clock)
+        undo.callback(processes.close, WAIT_S)
+        processes.start()
+        dispatcher = PausableDispatcher()
+        undo.callback(dispatcher.close, WAIT_S)
+        settings = Settings(agent="waits", grace_s=GRACE_S)
+        ports = Ports(clock, RandomIds(), executor, processes, store, hub, dispatcher, DeadLetters(), settings)
+        yield ports, dispatcher
+
+
+def stop_behind_backlog(folder: Path, rounds: Rounds) -> Iterator[Figure]:
+    """(b) Stop behind a backlog of what the active run says, in the same mailbox, against none."""
+    taken: dict[int, list[float]] = {0: [], BACKLOG: []}
+    with by_hand(folder / "backlog") as (ports, dispatcher):
+        plugins = Plugins({"waits": waits}, [])
+        # One round to warm up; then one with and one without by turns, so that both meet the same machine.
+        for number in range(2 * rounds.backlog + 2):
+            backlog = BACKLOG if number % 2 else 0
+            name = f"session {number}"
+            ref = SessionActor.start(ports, plugins, name)
+            accepted: Any = ref.ask(NewMessage(content="wait"), timeout=WAIT_S)
+            address = Address(name, accepted.generation, accepted.run_id)
+            dispatcher.pause()
+            for place in range(backlog):
+                ref.tell(Said(address, "text", {"text": f"word {place}"}, 0))
+            dispatcher.resume()
+            stop = Stop(source="user.bench", reason="measured", mode=Mode.IMMEDIATE)
+            seconds = timed(lambda ref=ref, stop=stop: ref.ask(stop, timeout=WAIT_S))  # type: ignore[misc]
+            if number >= 2:
+                taken[backlog].append(seconds)
+            # Also ends what is left of the backlog, so that the next round does not share the machine with it.
+            ref.stop(timeout=WAIT_S)
+    behind, alone = median_ms(taken[BACKLOG]), median_ms(taken[0])
+    yield Figure("backlog", f"Stop behind {BACKLOG:,} messages, median", behind, "ms", alone, "behind none")
+    yield Figure("backlog", "ratio of the medians", behind / alone, "x", limit=BACKLOG_RATIO_MAX)
+
+
+def answer_latency(folder: Path, rounds: Rounds) -> Iterator[Figure]:
+    """(c) A message to its answer, which is given when its run's start is durable; and spawns."""
+    with running(folder, "idle") as supervisor:
+        session = supervisor.session("answers")
+        taken = []
+        for _ in range(rounds.answers):
+            message = NewMessage(content="x")
+            taken.append(timed(lambda message=message: session.ask(message, timeout=WAIT_S)))  # type: ignore[misc]
+    floor = commit_floor(folder / "idle", rounds)
+    commit = "one row in SQLite, synchronous=FULL"
+    yield Figure("message", "ask to answer (run.started), median", median_ms(taken), "ms", median_ms(floor), commit)
+    yield Figure("message", "ask to answer (run.started), p95", p95_ms(taken), "ms", p95_ms(floor), commit)
+    bare = []
+    for _ in range(rounds.spawns):
+        started = time.perf_counter()
+        with subprocess.Popen(["bash", "-c", "echo up"], stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            process.stdout.read(1)
+            bare.append(time.perf_counter() - started)
+    clock = SystemClock()
+    trees = ProcessTrees(folder / "trees", clock)
+    trees.start()
+    contained, gone = [], []
+    try:
+        for number in range(rounds.spawns):
+            inbox: Any = Inbox()
+            started = time.perf_counter()
+            trees.spawn(f"p{number}", SpawnSpec(("bash", "-c", "echo up"), "bench"), inbox)
+            contained.append(inbox.wait(ProcessOutput) - started)
+            gone.append(inbox.wait(ProcessEnded) - started)
+    finally:
+        trees.close()
+        clock.close()
+    with running(folder, "shell") as supervisor:
+        session = supervisor.session("spawns")
+        whole = [timed(lambda: run_until_up(session, "echo up")) for _ in range(rounds.spawns)]
+    popen = "a bare Popen"
+    yield Figure(
+        "spawn", "to the first byte, with its warden, median", median_ms(contained), "ms", median_ms(bare), popen
+    )
+    yield Figure("spawn", "to the proof of the end, median", median_ms(gone), "ms", median_ms(bare), popen)
+    yield Figure("spawn", "message to the first byte's event, median", median_ms(whole), "ms", median_ms(bare), popen)
+
+
+def throughput(folder: Path, rounds: Rounds) -> Iterator[Figure]:
+    """(d) Messages through one session, each a run of its own; texts of one run to a subscriber."""
+    with running(folder, "idle") as supervisor:
+        session = supervisor.session("throughput")
+        messages = [NewMessage(content="x", policy=Policy.ENQUEUE, merge=False) for _ in range(rounds.messages)]
+
+        def all_run() -> None:
+            for message in messages[:-1]:
+                session.tell(message)
+            last = session.ask(messages[-1], timeout=WAIT_S)
+            session.receipt(last.run_id, timeout=WAIT_S)
+
+        yield Figure("throughput", "messages, a run each", rounds.messages / timed(all_run), "/s")
+    with running(folder, "talks") as supervisor:
+        session = supervisor.session("stream")
+        heard = itertools.count()
+
+        def all_heard() -> None:
+            session.tell(NewMessage(content=str(rounds.texts)))
+            for event in session.subscribe(timeout=WAIT_S):
+                if event.kind == "text":
+                    next(heard)
+                elif event.kind == "run.ended":
+                    return
+
+        seconds = timed(all_heard)
+        assert next(heard) == rounds.texts, "every text is heard"
+        yield Figure("throughput", "texts streamed to a subscriber", rounds.texts / seconds, "/s")
+
+
+class Committing:
+    """A session that always has one batch on its way."""
+
+    def __init__(self, store: SqliteStore, session: str, until: float) -> None:
+        self._store, self._session, self._until = store, session, until
+        self.number = 0
+        self.over = threading.Event()
+
+    def send(self) -> None:
+        """Hand in the next batch."""
+        number = self.number + 1
+        event = Event(number, self._session, 1, "run", "text", {"text": "a few words of text"}, 0.0)
+        batch = Batch(self._session, "inc", number, events=(event,), row=SessionRow(self._session, 1, number))
+        self._store.commit(batch, self)  # type: ignore[arg-type]  # it is told like an actor
+
+    def tell(self, message: Any) -> None:
+        assert isinstance(message, Committed), message
+        self.number = message.number
+        if time.perf_counter() < self._until:
+            self.send()
+        else:
+            self.over.set()
+
+
+def group_commit(folder: Path, rounds: Rounds) -> Iterator[Figure]:
+    """(e) Durable batches a second, of sessions that each wait for one before they send the next."""
+    rates = {}
+    for sessions in (1, 16):
+        clock = SystemClock()
+        store = SqliteStore(folder / f"commits-{sessions}.sqlite3", clock=clock)
+        try:
+            until = time.perf_counter() + rounds.commit_s
+            all_of_them = [Committing(store, f"s{number}", until) for number in range(sessions)]
+
+            def run(all_of_them: list[Committing] = all_of_them) -> None:
+                for committing in all_of_them:
+                    committing.send()
+                for committing in all_of_them:
+                    assert committing.over.wait(WAIT_S)
+
+            seconds = timed(run)
+            rates[sessions] = sum(committing.number for committing in all_of_them) / seconds
+        finally:
+            store.close(WAIT_S)
+            clock.close()
+    yield Figure("store", "batches committed, 1 session", rates[1], "/s")
+    yield Figure("store", "batches committed, 16 sessions", rates[16], "/s", rates[1], "1 session")
+
+
+def actors_cost(folder: Path, rounds: Rounds) -> Iterator[Figure]:
+    """(f) What an idle actor costs, and how fast actors start, against Pykka's actor with a thread."""
+    dispatcher = PooledDispatcher(2)
+    threads = [resident_after(pykka.ThreadingActor.start, rounds.threads)]
+    pooled = [resident_after(lambda: Actor.start(dispatcher=dispatcher), rounds.actors)]
+    dispatcher.close()
+    (each, rate), (each_thread, rate_thread) = pooled[0], threads[0]
+    yield Figure("actors", "memory of an idle actor", each, "bytes", each_thread, "pykka.ThreadingActor")
+    yield Figure("actors", "starts", rate, "/s", rate_thread, "pykka.ThreadingActor")
+
+
+def resident_after(start: Callable[[], ActorRef[Any]], number: int) -> tuple[float, float]:
+    """Start so many actors; returns the bytes of memory that each took, and how many started in a second."""
+    before = resident()
+    refs: list[ActorRef[Any]] = []
+    seconds = timed(lambda: refs.extend(start() for _ in range(number)))
+    for ref in refs[-16:]:
+        # The last to be started has had its turn, or its thread runs: all are idle now.
+        ref.proxy().actor_urn.get(timeout=WAIT_S)
+    each = (resident() - before) / number
+    for ref in refs:
+        ref.stop(block=False)
+    for ref in refs:
+        ref._actor_weakref  # noqa: B018  # keeps the refs alive until here
+    return each, number / seconds
+
+
+def resident() -> int:
+    """This process's memory, in bytes."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def console_start(folder: Path, rounds: Rounds) -> Iterator[Figure]:
+    """(g) What a start of the command costs, and what the script around it adds."""
+    python = [timed(lambda: run([sys.executable, "-c", "pass"])) for _ in range(rounds.starts)]
+    command = str(Path(sys.executable).with_name("countermand"))
+    version = [timed(lambda: run([sys.executable, command, "--version"])) for _ in range(rounds.starts)]
+    script = [timed(lambda: run([str(ROOT / "scripts" / "run"), "--version"])) for _ in range(rounds.starts)]
+    yield Figure(
+        "console", "countermand --version, median", median_ms(version), "ms", median_ms(python), "python -c pass"
+    )
+    yield Figure(
+        "console", "scripts/run --version, median", median_ms(script), "ms", median_ms(version), "without the script"
+    )
+
+
+def run(argv: list[str]) -> None:
+    """Run a command to its end."""
+    subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)
+
+
+# ── The report ────────────────────────────────────────────────────────────────────────────────────
+
+MEASUREMENTS: tuple[Callable[[Path, Rounds], Iterator[Figure]], ...] = (
+    actors_cost,
+    stop_latency,
+    stop_behind_backlog,
+    answer_latency,
+    throughput,
+    group_commit,
+    console_start,
+)
+
+
+def shown(value: float) -> str:
+    """A number with three digits that count."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def as_line(figure: Figure) -> str:
+    """A figure as a line of the table."""
+    line = f"  {figure.name:<46}{shown(figure.value):>9} {figure.unit:<6}"
+    if figure.baseline is not None:
+        line += f"{shown(figure.baseline):>9} {figure.unit:<6}{figure.against}"
+    if figure.limit is not None:
+        line += f"{'OVER the' if figure.over else 'within the'} limit of {shown(figure.limit)}"
+    return line
+
+
+def main() -> int:
+    """Measure and print; see the head of this file."""
+    parser = argparse.ArgumentParser(prog="scripts/bench", description="Measures countermand on this machine.")
+    parser.add_argument("--json", action="store_true", help="one document on stdout, at the end")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds: rougher figures, sooner")
+    parser.add_argument("--only", metavar="NAME", choices=[m.__name__ for m in MEASUREMENTS], help="one measurement")
+    options = parser.parse_args()
+    rounds = QUICK if options.quick else Rounds()
+    logger.remove()
+    machine = f"{platform.system()} {platform.release()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    figures: list[Figure] = []
+    if not options.json:
+        print(f"{machine}, load {os.getloadavg()[0]:.1f}")
+    for measure in MEASUREMENTS:
+        if options.only not in (None, measure.__name__):
+            continue
+        with tempfile.TemporaryDirectory(prefix="countermand-bench-") as folder:
+            for figure in measure(Path(folder), rounds):
+                if not options.json:
+                    if not figures or figures[-1].group != figure.group:
+                        print(f"{figure.group}{'':<60}{'baseline' if figure.baseline is not None else ''}")
+                    print(as_line(figure), flush=True)
+                figures.append(figure)
+    if options.json:
+        document = {
+            "machine": machine,
+            "load": os.getloadavg()[0],
+            "quick": options.quick,
+            "figures": msgspec.to_builtins(figures),
+        }
+        print(json.dumps(document, indent=2))
+    return 1 if any(figure.over for figure in figures) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

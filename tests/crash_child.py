@@ -1,0 +1,305 @@
+"""The child of the crash tests: a supervisor under load that tells what it is given, and may kill itself at a point.
+
+The points are *inside* what must not be torn. A stage of a step, for each kind of event in it:
+
+    commit      before a batch is handed to the store; `committed` when it is durable and nobody knows
+    publish     before its events are published; `published` before its requests are answered
+    answered    when an answer came, before it is told
+
+and the stages of what a step starts:
+
+    agent, call before the executor is asked to start one; `agent-started`, `call-started` after it
+    spawn       before the port is asked; `ledger` with the ledger created and nothing sent; `sent` with the request
+                on its way to the zygote; `running` when the warden has said that the command runs
+    kill        before a tree is told to end; `killing` after it
+    forget      before a ledger is removed; `forgotten` after it
+
+A point is named ``stage`` or ``stage:kind``, with ``@n`` for its n-th time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from actors import CountermandError, NewMessage, Resume, Stop, Withdraw
+from actors.messages import Accepted, OutsideRequest, Reply, Stopped
+from actors.model import Event, Policy, Waiting
+from actors.ports import SpawnSpec
+from supervisor import SessionHandle, Supervisor, embed
+from supervisor.containment.processes import ProcessTrees, Tree
+from supervisor.executor import ThreadExecutor
+from supervisor.publisher import EventHub
+from supervisor.store.sqlite import SqliteStore
+from tests.crash_kit import SESSIONS, Scripts, config, fingerprint, pack, unpack_request
+
+ASK_S = 30.0
+_out = threading.Lock()
+
+
+def tell(**line: Any) -> None:
+    """Tell the parent, before anything else is done with what is told."""
+    data = json.dumps(line).encode() + b"\n"
+    with _out:
+        while data:
+            data = data[os.write(1, data) :]
+
+
+class Points:
+    """Where the child is to kill itself."""
+
+    def __init__(self, die_at: str | None) -> None:
+        self._name, _, number = (die_at or "").partition("@")
+        self._number = int(number or 1)
+        self._lock = threading.Lock()
+        self._seen = 0
+
+    def reach(self, stage: str, kinds: Iterable[str] = ()) -> None:
+        """Pass a point, or die at it."""
+        names = {stage, *(f"{stage}:{kind}" for kind in kinds)}
+        if self._name not in names:
+            return
+        with self._lock:
+            self._seen += 1
+            if self._seen != self._number:
+                return
+        tell(told="dying", at=self._name)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+points = Points(None)
+
+
+class DyingStore(SqliteStore):
+    """The store, with points before the hand-over and behind the commit."""
+
+    def commit(self, batch: Any, owner: Any) -> None:
+        points.reach("commit", _kinds(batch.events))
+        super().commit(batch, owner)
+
+    def _tell_all(self, group: Any) -> None:
+        points.reach("committed", _kinds(event for commit in group for event in commit.batch.events))
+        super()._tell_all(group)
+
+
+class DyingHub(EventHub):
+    """The hub, with points around publishing."""
+
+    def publish(self, session: str, events: Sequence[Event]) -> None:
+        points.reach("publish", _kinds(events))
+        super().publish(session, events)
+        points.reach("published", _kinds(events))
+
+
+class DyingExecutor(ThreadExecutor):
+    """The executor, with points around each start."""
+
+    def start(self, key: str, name: str, isolation: Any, body: Callable[[], Any], owner: Any) -> None:
+        what = name.partition(" ")[0].replace("tool", "call")
+        points.reach(what)
+        super().start(key, name, isolation, body, owner)
+        points.reach(f"{what}-started")
+
+
+class DyingTrees(ProcessTrees):
+    """The processes, with points along the way of a spawn."""
+
+    def spawn(self, process_id: str, spec: SpawnSpec, owner: Any) -> None:
+        points.reach("spawn")
+        super().spawn(process_id, spec, owner)
+
+    def kill(self, process_id: str, grace_s: float) -> None:
+        points.reach("kill")
+        super().kill(process_id, grace_s)
+        points.reach("killing")
+
+    def _launch(self, tree: Tree) -> None:
+        points.reach("ledger")
+        super()._launch(tree)
+        points.reach("sent")
+
+    def _on_started(self, tree: Tree, word: Any) -> None:
+        points.reach("running")
+        super()._on_started(tree, word)
+
+    def _forget(self, process_id: str) -> None:
+        points.reach("forget")
+        super()._forget(process_id)
+        points.reach("forgotten")
+
+
+def _kinds(events: Iterable[Event]) -> set[str]:
+    return {event.kind for event in events}
+
+
+# ── The load ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class Client:
+    """One client of one session: it sends again what was sent before, then whatever its seed says."""
+
+    def __init__(self, session: SessionHandle, scripts: Scripts, seed: str) -> None:
+        self._session = session
+        self._scripts = scripts
+        self._random = random.Random(f"{seed} {session.session}")
+        self._words = (f"{seed}.{session.session}.{number}".replace(" ", "_") for number in itertools.count())
+        self._runs: list[str] = []
+        self._messages: list[str] = []
+
+    def ask(self, request: OutsideRequest) -> Reply | None:
+        """Send a request, telling it before and its answer after; None where it was refused."""
+        tell(told="sent", session=self._session.session, request=pack(request))
+        try:
+            answer: Reply = self._session.ask(request, timeout=ASK_S)
+        except CountermandError as refusal:
+            tell(told="refused", id=request.id, code=refusal.code)
+            return None
+        points.reach("answered", [type(answer).__name__])
+        tell(told="answer", id=request.id, answer=pack(answer))
+        if isinstance(answer, Accepted):
+            self._messages.append(answer.message_id)
+            if answer.run_id is not None:
+                self._runs.append(answer.run_id)
+        return answer
+
+    def again(self, requests: list[OutsideRequest]) -> None:
+        """Send requests of an earlier life again; what parked messages is looked at before anything changes it."""
+        for request in requests:
+            self.ask(request)
+
+    def load(self) -> None:
+        """Send requests without end. Every session begins with one of each kind, so that each point is reached."""
+        for kind in self._overture():
+            self._act(kind)
+        while True:
+            kinds = ("message",) * 8 + ("stop",) * 3 + ("park", "resume", "withdraw", "aimed")
+            self._act(self._random.choice(kinds))
+            time.sleep(self._random.choice((0.0, 0.0, 0.005, 0.02, 0.06)))
+
+    def _overture(self) -> list[str]:
+        every = ["tree", "waiting", "settled", "quick", "park", "resume", "settled", "text", "stop", "message"]
+        return every if self._session.session == SESSIONS[0] else []
+
+    def _act(self, kind: str) -> None:
+        word = next(self._words)
+        match kind:
+            case "tree":
+                self.ask(NewMessage(content=f"sh:{self._scripts.tree(word)}", policy=Policy.INTERRUPT))
+                deadline = time.monotonic() + ASK_S
+                while not self._scripts.runs_of(word) and time.monotonic() < deadline:
+                    time.sleep(0.005)
+            case "waiting":
+                self.ask(NewMessage(content="text:3", policy=Policy.ENQUEUE))
+            case "quick":
+                self.ask(NewMessage(content=f"sh:{self._scripts.background(word)}", policy=Policy.INTERRUPT))
+                self.ask(NewMessage(content="text:2", policy=Policy.ENQUEUE))
+            case "text":
+                self.ask(NewMessage(content="text:30", policy=Policy.INTERRUPT))
+            case "settled":
+                answer = self.ask(Stop(source="user.test", reason=f"stop {word}", waiting=Waiting.KEEP))
+                assert isinstance(answer, Stopped)
+                self._session.receipt(answer.receipt_id, timeout=ASK_S)
+            case "message":
+                self.ask(self._message(word))
+            case "stop":
+                waiting = self._random.choice(list(Waiting))
+                self.ask(Stop(source="user.test", reason=f"stop {word}", waiting=waiting))
+            case "aimed":
+                if self._runs:
+                    run_id = self._random.choice(self._runs[-4:])
+                    self.ask(Stop(source="client.test", reason=f"stop {word}", run_id=run_id))
+            case "park":
+                self.ask(Stop(source="user.test", reason=f"stop {word}", waiting=Waiting.PARK))
+            case "resume":
+                self.ask(Resume())
+            case "withdraw":
+                if self._messages:
+                    self.ask(Withdraw(message_id=self._random.choice(self._messages[-4:])))
+            case _:
+                raise ValueError(f"the load has no {kind!r}")
+
+    def _message(self, word: str) -> NewMessage:
+        scripts, chance = self._scripts, self._random.random()
+        if chance < 0.3:
+            content = f"sh:{scripts.tree(word)}"
+        elif chance < 0.45:
+            content = f"two:{scripts.background(word)}"
+        elif chance < 0.6:
+            content = f"steer:{scripts.quick(word)}"
+        elif chance < 0.75:
+            content = f"text:{self._random.randrange(1, 40)}#{word}"
+        else:
+            content = f"sh:{scripts.quick(word)}"
+        weights = {Policy.INTERRUPT: 6, Policy.ENQUEUE: 3, Policy.STEER: 3, Policy.REJECT: 1, Policy.ROLLBACK: 1}
+        (policy,) = self._random.choices(list(weights), list(weights.values()))
+        origin = self._random.choice(("user", "user", "job.test"))
+        return NewMessage(content=content, policy=policy, origin=origin, merge=self._random.random() < 0.7)
+
+
+def follow(session: SessionHandle) -> None:
+    """Tell every event of a session."""
+    for event in session.subscribe(from_seq=0):
+        tell(told="event", session=session.session, event=fingerprint(event))
+
+
+def look_at_parked(session: SessionHandle) -> None:
+    """A stop of an earlier life parked what waited here, if anything did: it has to be parked still."""
+    status = session.status(timeout=ASK_S)
+    if status.waiting or status.run_id is not None:
+        kept = status.parked and status.run_id is None
+        tell(told="parked", session=session.session, waiting=status.waiting, kept=kept)
+
+
+def main() -> None:
+    """Run until killed."""
+    global points  # noqa: PLW0603  # the wrapped ports are constructed by the supervisor, which knows no points
+    orders = json.loads(sys.argv[1])
+    points = Points(orders["die_at"])
+    ports = {
+        "SqliteStore": DyingStore,
+        "EventHub": DyingHub,
+        "ThreadExecutor": DyingExecutor,
+        "ProcessTrees": DyingTrees,
+    }
+    for name, dying in ports.items():
+        assert hasattr(embed, name), f"the supervisor constructs no {name}"
+        setattr(embed, name, dying)
+    folder = Path(orders["folder"])
+    scripts = Scripts(folder, orders["mark"])
+    old: dict[str, list[OutsideRequest]] = {name: [] for name in SESSIONS}
+    for sent in orders["resend"]:
+        old[sent["session"]].append(unpack_request(sent["request"]))
+    running = Supervisor.start(config(folder / "state"))
+    tell(told="ready", pid=os.getpid())
+    if orders["only"] is not None:
+        client = Client(running.session(SESSIONS[0]), scripts, orders["seed"])
+        client.again([unpack_request(request) for request in orders["only"]])
+        signal.pause()
+    for name in SESSIONS:
+        threading.Thread(target=follow, args=(running.session(name),), name=f"follow {name}").start()
+    for name in SESSIONS:
+        session = running.session(name)
+        client = Client(session, scripts, orders["seed"])
+
+        def live(client: Client = client, session: SessionHandle = session) -> None:
+            if session.session in orders["parked"]:
+                look_at_parked(session)
+            client.again(old[session.session])
+            client.load()
+
+        threading.Thread(target=live, name=f"load {name}").start()
+    # The threads never end; the kill does.
+    signal.pause()
+
+
+if __name__ == "__main__":
+    main()

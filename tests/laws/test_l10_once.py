@@ -1,0 +1,169 @@
+"""L10 Once: the same request twice has one effect and the same answer, now, later, and after a restart."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from actors import Accepted, CountermandError, Invalid, NewMessage, RequestReused, RequestTooOld, Resume, Stop, Turn
+from actors.messages import request_time
+from actors.requests import RequestBook
+from supervisor import SessionHandle
+from tests.kit import WAIT_S, Kit, check_rest, fates, log, message, say, settled, stop, until
+
+
+def hold(turn: Turn) -> None:
+    turn.emit("holding")
+    turn.cancel_token.wait()
+    turn.cancel_token.raise_if_cancelled()
+
+
+def until_holding(session: SessionHandle, run_id: str) -> None:
+    until(lambda: any(e.kind == "text" and e.run_id == run_id for e in log(session)), "the agent holds")
+
+
+def test_l10_the_same_message_twice_is_one_input_with_one_answer(kit: Kit) -> None:
+    session = kit.session(hold)
+    one = NewMessage(content="go")
+    answers = [session.ask(one) for _ in range(5)]
+    assert all(answer == answers[0] for answer in answers)
+    stop(session)
+    inputs, _ = fates(check_rest(session))
+    assert inputs == [one.id]
+    assert session.ask(one) == answers[0]
+    assert len(session.runs()) == 1
+
+
+def test_l10_the_same_message_from_many_threads_is_one_input(kit: Kit) -> None:
+    session = kit.session(hold)
+    one = NewMessage(content="go")
+    answers: list[Accepted] = []
+    threads = [threading.Thread(target=lambda: answers.append(session.ask(one))) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(answers) == 16
+    assert all(answer == answers[0] for answer in answers)
+    stop(session)
+    assert fates(check_rest(session))[0] == [one.id]
+
+
+def test_l10_a_stop_sent_again_ends_no_later_run(kit: Kit) -> None:
+    session = kit.session(hold)
+    say(session, "one")
+    request = Stop(source="user.test", reason="once")
+    first = session.ask(request)
+    second = say(session, "two")
+    until_holding(session, second)
+    assert session.ask(request) == first
+    assert session.run(second).status == "in_progress"
+    assert len([event for event in log(session) if event.kind == "session.fenced"]) == 1
+    stop(session)
+    settled(session)
+
+
+def test_l10_an_answer_is_the_same_after_a_restart(kit: Kit) -> None:
+    session = kit.session(hold)
+    first, queued = NewMessage(content="one"), message("two", policy="enqueue")
+    answers = [session.ask(first), session.ask(queued)]
+    request = Stop(source="user.test", reason="over")
+    stopped = session.ask(request)
+    settled(session)
+    kit.close()
+    session = kit.session(hold)
+    assert [session.ask(first), session.ask(queued)] == answers
+    assert session.ask(request) == stopped
+    assert len([event for event in log(session) if event.kind == "run.started"]) == 1
+
+
+@pytest.mark.parametrize("how", ["ask", "stop", "restart"])
+def test_l10_the_same_id_with_other_content_is_an_error(kit: Kit, how: str) -> None:
+    session = kit.session(hold)
+    one = NewMessage(content="go")
+    until_holding(session, session.ask(one).run_id or "")
+    if how == "restart":
+        kit.close(0.0)
+        session = kit.session(hold)
+    other: Any = NewMessage(id=one.id, content="other")
+    if how == "stop":
+        other = Stop(id=one.id, source="user.test", reason="other")
+    before = session.status().last_seq
+    with pytest.raises(RequestReused) as caught:
+        session.ask(other)
+    assert caught.value.code == "request_reused"
+    assert session.status().last_seq == before
+    stop(session)
+    settled(session)
+
+
+def test_l10_a_refusal_has_no_effect_and_may_be_sent_again(kit: Kit) -> None:
+    gate = kit.gate()
+
+    def agent(turn: Turn) -> None:
+        turn.emit("x")
+        gate.wait()
+
+    session = kit.session(agent)
+    first = say(session, "one")
+    refused = message("two", policy="reject")
+    with pytest.raises(CountermandError):
+        session.ask(refused)
+    gate.set()
+    session.receipt(first, timeout=WAIT_S)
+    accepted = session.ask(refused)
+    assert accepted.run_id is not None
+    session.receipt(accepted.run_id, timeout=WAIT_S)
+    assert len(fates(check_rest(session))[0]) == 2
+
+
+def test_l10_ids_are_per_session(kit: Kit) -> None:
+    supervisor = kit.start(lambda turn: turn.emit("x"))
+    one = NewMessage(content="go")
+    runs = [supervisor.session(name).ask(one).run_id for name in ("a", "b")]
+    assert runs[0] != runs[1]
+    for name in ("a", "b"):
+        assert fates(check_rest(supervisor.session(name)))[0] == [one.id]
+
+
+def test_l10_an_id_from_before_the_horizon_is_too_old(kit: Kit) -> None:
+    session = kit.session(hold)
+    old = "req_" + "0" * 26
+    with pytest.raises(RequestTooOld) as caught:
+        session.ask(NewMessage(id=old, content="ancient"))
+    assert caught.value.code == "request_too_old"
+    assert session.status().state == "idle"
+
+
+def made_at(seconds: int) -> str:
+    """A request id as it is made at a time."""
+    number, digits = seconds * 1000 << 80, ""
+    for shift in range(125, -1, -5):
+        digits += "0123456789abcdefghjkmnpqrstvwxyz"[number >> shift & 31]
+    assert request_time("req_" + digits) == seconds
+    return "req_" + digits
+
+
+def test_l10_what_the_book_forgot_is_too_old_and_never_new_again() -> None:
+    book = RequestBook("s1", kept=3, kept_s=1e12)
+    requests = [Resume(id=made_at(1000 + number)) for number in range(5)]
+    answer = Accepted("m", None, None, message("x").resolved_policy)
+    for request in requests:
+        assert book.known(request, 0.0) is None
+        book.answered(request, answer, 0.0)
+    for request in requests[-3:]:
+        assert book.known(request, 0.0) == answer
+    with pytest.raises(RequestTooOld):
+        book.known(requests[0], 0.0)
+
+
+@pytest.mark.parametrize("identity", ["", "   ", "x" * 129])
+def test_l10_an_id_that_cannot_be_one_is_refused_where_it_is_made(identity: str) -> None:
+    with pytest.raises(Invalid):
+        NewMessage(id=identity, content="go")
+
+
+def test_l10_each_request_makes_an_id_of_its_own() -> None:
+    assert len({NewMessage(content="same").id for _ in range(10_000)}) == 10_000

@@ -1,0 +1,188 @@
+"""L5 Provenance: nothing ends by another hand without a record of whose, and the first cause stands."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from actors import CancelToken, Invalid, NewMessage, Provenance, RunStatus, Stop, Turn, tool
+from supervisor import SessionHandle
+from tests.kit import WAIT_S, Kit, check_rest, log, message, poison, say, settled, stop, until
+
+
+def hold(turn: Turn) -> None:
+    turn.emit("holding")
+    turn.cancel_token.wait()
+    turn.cancel_token.raise_if_cancelled()
+
+
+def until_holding(session: SessionHandle, run_id: str) -> None:
+    until(lambda: any(e.kind == "text" and e.run_id == run_id for e in log(session)), "the agent holds")
+
+
+def by_user(kit: Kit, session: SessionHandle) -> SessionHandle:
+    stop(session, "wrong target", requested_by="uid 1000", sent_at=123.0)
+    return session
+
+
+def by_message(kit: Kit, session: SessionHandle) -> SessionHandle:
+    session.ask(NewMessage(content="another"))
+    return session
+
+
+def by_deadline(kit: Kit, session: SessionHandle) -> SessionHandle:
+    return session
+
+
+def by_session_failure(kit: Kit, session: SessionHandle) -> SessionHandle:
+    assert session.ref is not None
+    poison(session.ref)
+    return session
+
+
+def by_run_failure(kit: Kit, session: SessionHandle) -> SessionHandle:
+    from pykka import ActorRegistry
+
+    from actors import RunActor
+
+    for ref in ActorRegistry.get_by_class(RunActor):
+        poison(ref)
+    return session
+
+
+def by_shutdown(kit: Kit, session: SessionHandle) -> SessionHandle:
+    kit.close(0.0)
+    return kit.session(hold)
+
+
+ENDS: dict[str, tuple[Callable[[Kit, SessionHandle], SessionHandle], RunStatus]] = {
+    "user.test": (by_user, RunStatus.CANCELLED),
+    "session.new_message": (by_message, RunStatus.CANCELLED),
+    "run.deadline": (by_deadline, RunStatus.EXPIRED),
+    "actor.failure": (by_session_failure, RunStatus.FAILED),
+    "actor.failure of a run": (by_run_failure, RunStatus.FAILED),
+    "supervisor.shutdown": (by_shutdown, RunStatus.CANCELLED),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_l5_each_way_to_end_a_run_is_named(kit: Kit, name: str) -> None:
+    act, status = ENDS[name]
+    source = name.split(maxsplit=1)[0]
+    session = kit.session(hold, run_deadline_s=0.5 if source == "run.deadline" else None)
+    run_id = say(session)
+    until_holding(session, run_id)
+    session = act(kit, session)
+    receipt = session.receipt(run_id, timeout=WAIT_S)
+    run = session.run(run_id)
+    assert run.status is status
+    for provenance in (receipt.provenance, run.provenance):
+        assert provenance is not None
+        assert provenance.source == source
+        assert provenance.reason.strip()
+        assert provenance.initiated_at > 0
+    event = next(e for e in log(session) if e.kind == "run.status" and e.run_id == run_id)
+    assert event.data["provenance"]["source"] == source
+    if source == "user.test":
+        assert receipt.provenance == Provenance(
+            source="user.test", reason="wrong target", requested_by="uid 1000", initiated_at=123.0
+        )
+    stop(session)
+    settled(session)
+
+
+def test_l5_a_run_that_ends_by_its_own_completion_has_none(kit: Kit) -> None:
+    session = kit.session()
+    run_id = say(session, "true")
+    assert session.receipt(run_id, timeout=WAIT_S).provenance is None
+    assert session.run(run_id).provenance is None
+
+
+def test_l5_the_deadline_of_a_call_is_named_in_its_end(kit: Kit) -> None:
+    @tool(isolation="thread", deadline_s=0.05)
+    def slow(token: CancelToken) -> None:
+        token.wait()
+        causes.append(token.provenance)
+
+    causes: list[Provenance | None] = []
+    session = kit.session(lambda turn: turn.call("slow"), tools=[slow])
+    session.receipt(say(session), timeout=WAIT_S)
+    ended = next(event for event in log(session) if event.kind == "tool.ended")
+    assert ended.data["provenance"]["source"] == "tool.deadline"
+    until(lambda: causes, "the tool's end")
+    assert causes[0] is not None
+    assert causes[0].source == "tool.deadline"
+
+
+def test_l5_the_first_cause_stands_and_later_ones_are_appended(kit: Kit) -> None:
+    inside, gate = threading.Event(), kit.gate()
+
+    def deaf(turn: Turn) -> None:
+        inside.set()
+        gate.wait()
+
+    session = kit.session(deaf, kill_s=30.0)
+    run_id = say(session)
+    assert inside.wait(WAIT_S)
+    stop(session, "first")
+    assert stop(session, "second").outcome == "stopping"
+    assert stop(session, "third", run_id=run_id).outcome == "stopping"
+    gate.set()
+    receipt = session.receipt(run_id, timeout=WAIT_S)
+    assert receipt.provenance is not None
+    assert receipt.provenance.reason == "first"
+    assert [later.reason for later in receipt.later] == ["second", "third"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"source": "", "reason": "r"},
+        {"source": "user.test", "reason": ""},
+        {"source": "user.test", "reason": "  \n"},
+        {"source": " ", "reason": "r"},
+        {"source": "nobody", "reason": "r"},
+        {"source": "user.", "reason": "r"},
+        {"source": None, "reason": "r"},
+    ],
+)
+def test_l5_an_empty_or_unknown_cause_cannot_be_constructed(fields: dict[str, Any]) -> None:
+    with pytest.raises(Invalid) as caught:
+        Stop(**fields)
+    assert caught.value.remedy
+    if fields["source"] is not None:
+        with pytest.raises(Invalid):
+            Provenance(**fields)
+
+
+@pytest.mark.parametrize("source", ["supervisor.shutdown", "session.new_message", "actor.failure", "run.deadline"])
+def test_l5_nobody_outside_can_claim_an_inside_source(source: str) -> None:
+    with pytest.raises(Invalid):
+        Stop(source=source, reason="pretending")
+
+
+def test_l5_a_processs_end_by_a_stop_is_told_with_its_signals(kit: Kit) -> None:
+    session = kit.session()
+    run_id = say(session, kit.script("sleep 60; :"))
+    until(lambda: len(kit.alive()) >= 2)
+    stop(session)
+    receipt = session.receipt(run_id, timeout=WAIT_S)
+    call = next(row for row in receipt.rows if row.kind == "call")
+    process = call.rows[0]
+    assert [signalled.signal for signalled in process.signals][:1] == ["SIGTERM"]
+    assert process.signals[0].at >= receipt.fenced_at - 1.0
+
+
+def test_l5_a_queued_run_that_ends_without_starting_names_its_end(kit: Kit) -> None:
+    session = kit.session(hold)
+    until_holding(session, say(session))
+    queued = session.ask(message("two", policy="enqueue"))
+    assert queued.run_id is not None
+    stop(session, "both")
+    receipt = session.receipt(queued.run_id, timeout=WAIT_S)
+    assert receipt.provenance is not None
+    assert receipt.provenance.reason == "both"
+    check_rest(session)

@@ -1,0 +1,15 @@
+"""A world in which the real actors run on one thread, in a seeded order, in virtual time.
+
+The ports of `actors.ports` as small real implementations, without a thread, a file or a clock of the machine. A
+whole stop with its races is then a function of a seed, and a failure is replayed by its number.
+
+    world.py       World: everything wired; the scheduler, a crash, a restart
+    clock.py       SimClock: virtual time; timers become messages
+    ids.py         SimIds: names that count
+    store.py       Disk: what survives a crash; SimStore: commits as steps of their own, with faults
+    publisher.py   SimPublisher: what subscribers were given
+    processes.py   SimProcesses: process trees that behave as their command line says
+    executor.py    SimExecutor: coroutines on a loop that is stepped
+    agents.py      an agent that does what its messages say, and tools to go with it
+    laws.py        what every log has to satisfy
+"""

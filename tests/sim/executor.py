@@ -1,0 +1,254 @@
+"""SimExecutor: async agents and tools as real coroutines, on a loop that is stepped, in virtual time.
+
+A step runs one handle of the loop, so that between any two awaits of any two coroutines the actors, the store
+and the processes may have their turns. Plain functions would need threads, whose order no seed decides: they
+are refused here and tested on real threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+from collections import deque
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import TYPE_CHECKING, Any, TypeVarTuple, Unpack
+
+from pykka import ActorDeadError
+
+from actors.messages import ExecutionEnded
+from actors.model import How
+from tests.sim.clock import SimClock
+
+if TYPE_CHECKING:
+    from pykka import ActorRef
+
+    from actors.ports import Isolation
+
+Ts = TypeVarTuple("Ts")
+
+
+class SimLoop(asyncio.BaseEventLoop):
+    """An event loop without a selector: its time is the clock's, and somebody else steps it."""
+
+    def __init__(self, clock: SimClock) -> None:
+        super().__init__()
+        self._sim_clock = clock
+        self._handles: deque[asyncio.Handle] = deque()
+        # A task that a crash leaves behind is no news: its world has ended.
+        self.set_exception_handler(lambda loop, context: None)
+
+    def time(self) -> float:
+        """Virtual seconds."""
+        return self._sim_clock.monotonic()
+
+    def call_soon(
+        self,
+        callback: Callable[[Unpack[Ts]], object],
+        *args: Unpack[Ts],
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Handle:
+        """Queue a callback for a later step."""
+        handle = asyncio.Handle(callback, args, self, context)
+        self._handles.append(handle)
+        return handle
+
+    def call_soon_threadsafe(
+        self,
+        callback: Callable[[Unpack[Ts]], object],
+        *args: Unpack[Ts],
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Handle:
+        """As `call_soon`: there is one thread."""
+        return self.call_soon(callback, *args, context=context)
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[Unpack[Ts]], object],
+        *args: Unpack[Ts],
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Queue a callback at a moment of virtual time."""
+        handle = asyncio.TimerHandle(when, callback, args, self, context)
+
+        def due() -> None:
+            if not handle.cancelled():
+                self._handles.append(handle)
+
+        self._sim_clock.call_at(when, due)
+        return handle
+
+    @property
+    def ready(self) -> bool:
+        """True if a step would run something."""
+        while self._handles and self._handles[0].cancelled():
+            self._handles.popleft()
+        return bool(self._handles)
+
+    def step(self) -> None:
+        """Run one handle."""
+        handle = self._handles.popleft()
+        asyncio._set_running_loop(self)
+        try:
+            if not handle.cancelled():
+                handle._run()
+        finally:
+            asyncio._set_running_loop(None)
+
+    def drop(self) -> None:
+        """Run nothing any more."""
+        self._handles.clear()
+        self.close()
+
+
+class _Execution:
+    __slots__ = ("cancels", "ended", "key", "name", "owner", "task")
+
+    def __init__(self, key: str, name: str, owner: ActorRef[Any]) -> None:
+        self.key = key
+        self.name = name
+        self.owner = owner
+        self.ended: ExecutionEnded | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.cancels = 0
+
+
+class SimExecutor:
+    """`actors.ports.Executor` for async functions.
+
+    Args:
+        clock: virtual time.
+        random: chooses among callbacks, which on a real executor run side by side.
+        may_start: asked when an execution is registered, to see that its record was written ahead.
+    """
+
+    def __init__(self, clock: SimClock, random: Random, may_start: Callable[[str, str], None]) -> None:
+        self._clock = clock
+        self._random = random
+        self._may_start = may_start
+        self._loop = SimLoop(clock)
+        self._executions: dict[str, _Execution] = {}
+        self._callbacks: list[Callable[[], None]] = []
+        self.errors: list[BaseException] = []
+
+    def start(self, key: str, name: str, isolation: Isolation, body: Callable[[], Any], owner: ActorRef[Any]) -> None:
+        """Register `key`, then run the coroutine that `body` gives and tell `owner` ExecutionEnded, once."""
+        if isolation != "task":
+            raise NotImplementedError(f"{name}: a plain function needs a thread; simulated worlds run async ones")
+        self._may_start(key, name)
+        execution = _Execution(key, name, owner)
+        self._executions[key] = execution
+        self._loop.call_soon(self._start_task, execution, body)
+
+    def cancel(self, key: str) -> None:
+        """Cancel the task."""
+        execution = self._executions.get(key)
+        if execution is not None and execution.ended is None:
+            self._loop.call_soon(self._cancel_task, execution)
+
+    def adopt(self, key: str, owner: ActorRef[Any]) -> bool:
+        """From here on tell `owner`; an end that has happened is told again."""
+        execution = self._executions.get(key)
+        if execution is None:
+            return False
+        execution.owner = owner
+        if execution.ended is not None:
+            _tell(owner, execution.ended)
+        return True
+
+    def forget(self, key: str) -> None:
+        """The end of `key` was taken note of."""
+        self._executions.pop(key, None)
+
+    def call(self, callback: Callable[[], None]) -> None:
+        """Run a callback at a step of its own."""
+        self._callbacks.append(callback)
+
+    # ── For the world ─────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def loop_ready(self) -> bool:
+        """True if a coroutine can go on."""
+        return self._loop.ready
+
+    @property
+    def callbacks_ready(self) -> bool:
+        """True if a callback waits."""
+        return bool(self._callbacks)
+
+    def loop_step(self) -> None:
+        """Let one coroutine go on to its next await."""
+        self._loop.step()
+
+    def callback_step(self) -> None:
+        """Run one callback; they are equal, as on a pool of threads."""
+        callback = self._callbacks.pop(self._random.randrange(len(self._callbacks)))
+        try:
+            callback()
+        except Exception as error:
+            self.errors.append(error)
+
+    def running(self) -> list[str]:
+        """Names and keys of what has not ended."""
+        return [f"{one.name} {one.key}" for one in self._executions.values() if one.ended is None]
+
+    def kept(self) -> list[str]:
+        """Names and keys of what has ended and was not forgotten."""
+        return [f"{one.name} {one.key}" for one in self._executions.values() if one.ended is not None]
+
+    def drop(self) -> None:
+        """A crash: no coroutine goes on, and nobody is told."""
+        for task in asyncio.all_tasks(self._loop):
+            # Read by asyncio when a task that is pending is collected; there is no public way to say it.
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            coroutine = task.get_coro()
+            if inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+                # It has not run a line, so closing it runs none; left open, Python would warn.
+                coroutine.close()
+        self._loop.drop()
+        self._executions.clear()
+        self._callbacks.clear()
+
+    # ── Inside ────────────────────────────────────────────────────────────────────────────────────
+
+    def _start_task(self, execution: _Execution, body: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        execution.task = self._loop.create_task(self._run_task(execution, body), name=execution.name)
+        execution.task.add_done_callback(lambda task: self._task_gone(execution, task))
+        if execution.cancels:
+            execution.task.cancel()
+
+    @staticmethod
+    def _cancel_task(execution: _Execution) -> None:
+        execution.cancels += 1
+        if execution.task is not None:
+            execution.task.cancel()
+
+    async def _run_task(self, execution: _Execution, body: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        try:
+            value = await body()
+        except GeneratorExit:
+            # The world has crashed and its coroutines are collected: nothing is told.
+            raise
+        except BaseException as error:
+            self._end(execution, How.RAISED, None, f"{type(error).__name__}: {error}")
+        else:
+            self._end(execution, How.RETURNED, value, None)
+
+    def _task_gone(self, execution: _Execution, task: asyncio.Task[None]) -> None:
+        if execution.ended is None:
+            self._end(execution, How.RAISED, None, "CancelledError: cancelled before its first line")
+        if not task.cancelled():
+            task.exception()
+
+    def _end(self, execution: _Execution, how: How, value: object, error: str | None) -> None:
+        execution.ended = ExecutionEnded(execution.key, how, self._clock.wall(), value, error)
+        _tell(execution.owner, execution.ended)
+
+
+def _tell(owner: ActorRef[Any], ended: ExecutionEnded) -> None:
+    try:
+        owner.tell(ended)
+    except ActorDeadError:
+        return

@@ -1,0 +1,194 @@
+"""What every log has to satisfy, read from its events alone: the laws as one fold.
+
+`LogLaws` takes events in the order of the log, after every single one of them all that is asserted here holds.
+`finished` says what has to hold in addition when everything has settled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from actors.model import TERMINAL, TRANSITIONS, Event, RunStatus
+from actors.rendering import render_anthropic, render_openai
+from actors.thread import Thread
+from tests.provider_checker import check_anthropic, check_openai
+
+SPOKEN: Final = frozenset({"text", "tool.requested", "tool.started", "tool.output", "process.started", "message"})
+"""What only an open run may have in the log (law L1); all else is the supervisor's own record of endings."""
+
+ENDINGS: Final = frozenset(
+    {"tool.ended", "process.ended", "run.status", "run.ended", "receipt.amended", "message.retracted"}
+)
+
+
+class LogLaws:
+    """The laws of one session's log.
+
+    Args:
+        fold: also fold the thread, and check after every event that providers would take it.
+    """
+
+    def __init__(self, *, fold: bool = True) -> None:
+        self.seq = 0
+        self.generation = 0
+        self.status: dict[str, RunStatus] = {}
+        self.run_generation: dict[str, int] = {}
+        self.ended: dict[str, dict[str, object]] = {}
+        self.calls: dict[str, str] = {}
+        self.started_calls: set[str] = set()
+        self.outcomes: dict[str, str] = {}
+        self.waiting: list[str] = []
+        self.inputs: dict[str, str] = {}
+        self.input_order: list[str] = []
+        self.returned: dict[str, str] = {}
+        self.retry_of: dict[str, str] = {}
+        self.run_inputs: dict[str, list[str]] = {}
+        self.thread = Thread() if fold else None
+
+    def take(self, events: Iterable[Event]) -> None:
+        """Take in events, in order."""
+        for event in events:
+            self._take(event)
+
+    def _take(self, event: Event) -> None:
+        assert event.seq == self.seq + 1, f"a gap: {event.seq} after {self.seq}"
+        self.seq = event.seq
+        self._check_generation(event)
+        run = event.run_id
+        match event.kind:
+            case "run.started":
+                assert run is not None
+                self._move(run, RunStatus.IN_PROGRESS)
+                self.run_generation[run] = event.generation
+                self.run_inputs.setdefault(run, [])
+                if "retry_of" in event.data:
+                    self.retry_of[run] = event.data["retry_of"]
+                else:
+                    assert event.data["inputs"] == self.run_inputs[run], "the inputs are what was logged before"
+            case "run.status":
+                assert run is not None
+                self._status(event, run)
+            case "run.ended":
+                assert run is not None
+                self._run_ended(event, run)
+            case "message":
+                assert run is not None
+                self._input(event.data["id"], run)
+            case "session.message_waiting":
+                message = event.data["message_id"]
+                assert message not in self.inputs and message not in self.returned, f"{message} is not waiting"
+                if message not in self.waiting:
+                    self.waiting.append(message)
+            case "session.message_returned":
+                message = event.data["message_id"]
+                assert message not in self.inputs, f"{message} was an input and is returned"
+                assert message not in self.returned, f"{message} is returned twice"
+                self.returned[message] = event.data["reason"]
+                if message in self.waiting:
+                    self.waiting.remove(message)
+            case "tool.requested":
+                assert run is not None
+                assert event.data["call_id"] not in self.calls, "a call is requested once"
+                self.calls[event.data["call_id"]] = run
+            case "tool.started":
+                call = event.data["call_id"]
+                assert call in self.calls and call not in self.started_calls and call not in self.outcomes
+                self.started_calls.add(call)
+            case "tool.output":
+                assert event.data["call_id"] not in self.outcomes, "output of a call that has ended"
+            case "tool.ended":
+                self._call_ended(event)
+            case _:
+                pass
+        if self.thread is not None:
+            self.thread.apply(event)
+            self._check_thread()
+
+    def _check_generation(self, event: Event) -> None:
+        if event.kind in ("session.fenced", "run.started"):
+            assert event.generation >= self.generation, "the generation fell"
+        if event.kind in ENDINGS and event.run_id in self.run_generation:
+            assert event.generation == self.run_generation[event.run_id], f"{event.kind} has another run's generation"
+        elif event.kind != "session.barrier_forced":
+            assert event.generation >= self.generation, f"{event.kind} of generation {event.generation} (L1)"
+            self.generation = max(self.generation, event.generation)
+        if event.kind in SPOKEN and event.kind != "message":
+            assert event.run_id is not None
+            assert self.status.get(event.run_id) is RunStatus.IN_PROGRESS, f"{event.kind} of a closed run (L1)"
+
+    def _move(self, run: str, status: RunStatus) -> None:
+        old = self.status.get(run, RunStatus.QUEUED)
+        assert status in TRANSITIONS[old], f"{run} goes from {old} to {status}"
+        self.status[run] = status
+
+    def _status(self, event: Event, run: str) -> None:
+        status = RunStatus(event.data["status"])
+        cancelling = self.status.get(run) is RunStatus.CANCELLING
+        self._move(run, status)
+        for call, of in self.calls.items():
+            assert of != run or call in self.outcomes, f"{run} is closed with {call} open (L6)"
+        if cancelling:
+            return
+        if status in (RunStatus.CANCELLING, RunStatus.CANCELLED, RunStatus.EXPIRED):
+            assert event.data["provenance"]["source"], f"{run} is {status} without a provenance (L5)"
+        if status is RunStatus.FAILED:
+            assert event.data.get("provenance") or event.data["error"], f"{run} failed without a cause (L5)"
+
+    def _run_ended(self, event: Event, run: str) -> None:
+        assert run not in self.ended, f"{run} ends twice (L7)"
+        status = RunStatus(event.data["status"])
+        assert status in TERMINAL and status is self.status[run], f"{run} ended as {status}, is {self.status[run]}"
+        self.ended[run] = event.data
+        receipt = event.data["receipt"]
+        assert receipt["run_id"] == run
+        if status is not RunStatus.COMPLETED and status is not RunStatus.FAILED:
+            assert receipt["provenance"], f"the receipt of {run} has no provenance (L5)"
+        rows = list(receipt["rows"])
+        while rows:
+            row = rows.pop()
+            rows.extend(row.get("rows", ()))
+            if receipt["complete"]:
+                assert row["ended_at"] is not None, f"a complete receipt with an open row: {row}"
+            assert row["how"] is not None, f"a row that does not say how it ended: {row}"
+
+    def _input(self, message: str, run: str) -> None:
+        assert message not in self.inputs, f"{message} is an input twice (L4)"
+        assert message not in self.returned, f"{message} was returned and is an input (L4)"
+        if message in self.waiting:
+            assert self.waiting[0] == message, f"{message} is an input before {self.waiting[0]} (L4)"
+            self.waiting.pop(0)
+        else:
+            assert not self.waiting, f"{message} overtakes {self.waiting} (L4)"
+        self.inputs[message] = run
+        self.input_order.append(message)
+        self.run_inputs.setdefault(run, []).append(message)
+
+    def _call_ended(self, event: Event) -> None:
+        call, outcome = event.data["call_id"], event.data["outcome"]
+        assert call in self.calls, "a result without a call"
+        assert call not in self.outcomes, f"{call} has two results (L6)"
+        if call in self.started_calls:
+            assert outcome != "not_started", f"{call} had started (L6)"
+        self.outcomes[call] = outcome
+
+    def _check_thread(self) -> None:
+        assert self.thread is not None
+        messages = self.thread.messages()
+        if messages:
+            rendered = render_openai(messages)
+            if rendered:
+                check_openai(rendered)
+            spoken = render_anthropic(messages)
+            if spoken:
+                check_anthropic(spoken)
+
+    def finished(self) -> None:
+        """Everything has settled: every run ended once, every call has its result."""
+        for run, status in self.status.items():
+            assert status in TERMINAL, f"{run} is left {status} (L7)"
+            assert run in self.ended, f"{run} has no receipt (L7)"
+        for call in self.calls:
+            assert call in self.outcomes, f"{call} has no result (L6)"
+        for run, before in self.retry_of.items():
+            assert before in self.ended, f"{run} retries {before}, which has not ended"

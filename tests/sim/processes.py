@@ -1,0 +1,311 @@
+"""SimProcesses: process trees that behave as their command line says, in virtual time.
+
+A command is ``("sim", word, …)``. Words: ``runs=2.5`` seconds until it exits by itself; ``exit=3`` its status;
+``output=4`` pieces of output, evenly over that time; ``children=2`` processes that it leaves behind, which run
+until they are killed; ``ignores_term``: only SIGKILL ends it; ``never_dies``: nothing does, as in state D;
+``lost``: it dies, and its warden is lost before it can prove it; ``absent``: it cannot be executed.
+
+What a tree reports is reported in its order, at steps of its own; the steps of different trees mix.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+from pykka import ActorDeadError
+
+from actors.messages import ProcessEnded, ProcessExited, ProcessNews, ProcessOutput, ProcessStarted
+from actors.model import How, Signalled
+from tests.sim.clock import SimClock
+
+if TYPE_CHECKING:
+    from pykka import ActorRef
+
+    from actors.ports import SpawnSpec
+    from actors.ports import Timer as PortTimer
+
+DEATH_S: Final = 0.01
+"""Virtual seconds between a signal and the death that it brings."""
+
+WARDEN_S: Final = 0.2
+"""Virtual seconds that a warden needs to end its tree after the daemon is gone."""
+
+GIVEN_UP_S: Final = 10.0
+"""Virtual seconds after which the ledger of a tree that does not end is read as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What a command line says."""
+
+    runs_s: float = 0.1
+    exit: int = 0
+    output: int = 1
+    children: int = 0
+    ignores_term: bool = False
+    never_dies: bool = False
+    lost: bool = False
+    absent: bool = False
+
+    @classmethod
+    def of(cls, argv: tuple[str, ...]) -> Command:
+        """Read a command line."""
+        program, *words = argv
+        assert program == "sim", f"a simulated command begins with 'sim', not {program!r}"
+        said = dict(word.partition("=")[::2] for word in words)
+        return cls(
+            runs_s=float(said.get("runs", 0.1)),
+            exit=int(said.get("exit", 0)),
+            output=int(said.get("output", 1)),
+            children=int(said.get("children", 0)),
+            ignores_term="ignores_term" in said,
+            never_dies="never_dies" in said,
+            lost="lost" in said,
+            absent="absent" in said,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What a ledger says after a crash: when its tree is gone, and how. None: it does not go."""
+
+    at: float | None
+    report: ProcessEnded | None
+
+
+@dataclass(slots=True)
+class _Tree:
+    process_id: str
+    command: Command
+    owner: ActorRef[Any]
+    todo: deque[Callable[[], None]] = field(default_factory=deque)
+    pid: int | None = None
+    started_at: float = 0.0
+    exited: ProcessExited | None = None
+    ended: ProcessEnded | None = None
+    kill_at: float | None = None
+    killing: PortTimer | None = None
+    signals: list[Signalled] = field(default_factory=list)
+    dead: bool = False
+    forgotten: bool = False
+
+    @property
+    def alive(self) -> bool:
+        return self.pid is not None and not self.dead
+
+
+class SimProcesses:
+    """`actors.ports.Processes` in virtual time.
+
+    Args:
+        clock: virtual time.
+        random: chooses the tree that has the next step.
+        ledgers: what the wardens of earlier worlds left.
+        may_spawn: asked at every spawn, to see that its record was written ahead.
+    """
+
+    def __init__(
+        self, clock: SimClock, random: Random, ledgers: dict[str, Ending], may_spawn: Callable[[str], None]
+    ) -> None:
+        self._clock = clock
+        self._random = random
+        self._ledgers = ledgers
+        self._may_spawn = may_spawn
+        self._trees: dict[str, _Tree] = {}
+        self._pids = 100
+        self.spawned: list[str] = []
+
+    def spawn(self, process_id: str, spec: SpawnSpec, owner: ActorRef[Any]) -> None:
+        """Register a tree; it starts at a step of its own."""
+        self._may_spawn(process_id)
+        assert process_id not in self._trees, f"{process_id} is spawned twice"
+        self.spawned.append(process_id)
+        tree = _Tree(process_id, Command.of(spec.argv), owner)
+        self._trees[process_id] = tree
+        tree.todo.append(lambda: self._start(tree))
+
+    def kill(self, process_id: str, grace_s: float) -> None:
+        """SIGTERM now, SIGKILL after `grace_s` seconds; again with less grace it escalates."""
+        tree = self._trees.get(process_id)
+        if tree is None or tree.dead or tree.ended is not None:
+            return
+        now = self._clock.monotonic()
+        due = now + grace_s
+        if tree.kill_at is None:
+            if tree.pid is None:
+                # The kill comes before the start: the command is never run.
+                tree.kill_at = now
+                return
+            tree.signals.append(Signalled("SIGTERM", self._clock.wall()))
+            if not tree.command.ignores_term and grace_s > 0:
+                self._clock.call_at(now + DEATH_S, lambda: self._die(tree, How.SIGTERM, -15))
+        elif tree.kill_at <= due:
+            return
+        tree.kill_at = due
+        if tree.killing is not None:
+            tree.killing.cancel()
+        tree.killing = self._clock.call_at(due, lambda: self._sigkill(tree))
+
+    def adopt(self, process_id: str, owner: ActorRef[Any]) -> None:
+        """From here on tell `owner`; an unknown id is looked up in the ledgers."""
+        tree = self._trees.get(process_id)
+        if tree is None:
+            tree = _Tree(process_id, Command(), owner)
+            tree.dead = True
+            self._trees[process_id] = tree
+            self._look(tree)
+            return
+        tree.owner = owner
+        for report in (tree.exited, tree.ended):
+            if report is not None:
+                self._tell(tree, report)
+
+    def forget(self, process_id: str) -> None:
+        """The end of the tree is in the log."""
+        tree = self._trees.get(process_id)
+        if tree is not None and tree.ended is not None:
+            del self._trees[process_id]
+        elif tree is not None:
+            tree.forgotten = True
+        self._ledgers.pop(process_id, None)
+
+    # ── For the world ─────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def ready(self) -> bool:
+        """True if some tree has something to do."""
+        return any(tree.todo for tree in self._trees.values())
+
+    def step(self) -> None:
+        """Let one tree do the next thing that it has to do."""
+        trees = [tree for tree in self._trees.values() if tree.todo]
+        tree = trees[self._random.randrange(len(trees))]
+        tree.todo.popleft()()
+
+    def alive(self) -> list[str]:
+        """Trees of which something lives."""
+        return [tree.process_id for tree in self._trees.values() if tree.alive]
+
+    def kept(self) -> list[str]:
+        """Trees that have ended and were not forgotten."""
+        return [tree.process_id for tree in self._trees.values() if tree.ended is not None]
+
+    def drop(self) -> None:
+        """A crash: every warden ends its tree by itself, and writes its last word into its ledger."""
+        now = self._clock.monotonic()
+        for tree in self._trees.values():
+            if tree.process_id in self._ledgers or tree.pid is None:
+                continue
+            if tree.ended is not None and tree.ended.proven:
+                self._ledgers[tree.process_id] = Ending(now, tree.ended)
+            elif tree.command.never_dies or tree.command.lost:
+                self._ledgers[tree.process_id] = Ending(None, None)
+            else:
+                self._ledgers[tree.process_id] = Ending(now + WARDEN_S, None)
+        self._trees.clear()
+
+    # ── Inside ────────────────────────────────────────────────────────────────────────────────────
+
+    def _start(self, tree: _Tree) -> None:
+        if tree.kill_at is not None or tree.command.absent:
+            note = "stopped before it started" if tree.kill_at is not None else "no such file"
+            self._end(tree, ProcessEnded(tree.process_id, How.NOT_STARTED, True, self._clock.wall(), note=note))
+            return
+        self._pids += 1
+        tree.pid = self._pids
+        tree.started_at = self._clock.wall()
+        self._tell(tree, ProcessStarted(tree.process_id, tree.pid, tree.started_at))
+        now, command = self._clock.monotonic(), tree.command
+        for piece in range(command.output):
+            at = now + command.runs_s * (piece + 1) / (command.output + 1)
+            self._clock.call_at(at, lambda piece=piece: self._print(tree, piece))  # type: ignore[misc]
+        self._clock.call_at(now + command.runs_s, lambda: self._exit(tree, command.exit))
+
+    def _print(self, tree: _Tree, piece: int) -> None:
+        if tree.exited is None and not tree.dead:
+            self._later(tree, ProcessOutput(tree.process_id, "stdout", f"line {piece}\n"))
+
+    def _exit(self, tree: _Tree, status: int) -> None:
+        """The command exits; its tree has ended with it unless it left children behind."""
+        if tree.exited is not None or tree.dead or tree.command.never_dies:
+            return
+        self._say_exit(tree, status)
+        if not tree.command.children:
+            self._die(tree, How.EXIT, status)
+
+    def _say_exit(self, tree: _Tree, status: int) -> None:
+        at = self._clock.wall()
+        tree.exited = ProcessExited(
+            tree.process_id, status, at, at - tree.started_at, "output\n", 7, lossy=False, held=False
+        )
+        self._later(tree, tree.exited)
+
+    def _sigkill(self, tree: _Tree) -> None:
+        if not tree.dead:
+            tree.signals.append(Signalled("SIGKILL", self._clock.wall()))
+            self._clock.call_at(self._clock.monotonic() + DEATH_S, lambda: self._die(tree, How.SIGKILL, -9))
+
+    def _die(self, tree: _Tree, how: How, status: int) -> None:
+        if tree.dead or tree.command.never_dies:
+            return
+        tree.dead = True
+        if tree.exited is None:
+            self._say_exit(tree, status)
+        else:
+            how, status = How.EXIT, tree.exited.status
+        report = ProcessEnded(
+            tree.process_id,
+            how,
+            not tree.command.lost,
+            self._clock.wall(),
+            status=status,
+            pid=tree.pid,
+            started_at=tree.started_at,
+            reaped=1 + tree.command.children,
+            signals=tuple(tree.signals),
+            note="its warden was lost" if tree.command.lost else "",
+        )
+        tree.todo.append(lambda: self._end(tree, report))
+
+    def _end(self, tree: _Tree, report: ProcessEnded) -> None:
+        tree.dead = True
+        tree.ended = report
+        self._tell(tree, report)
+        if tree.forgotten:
+            del self._trees[tree.process_id]
+
+    def _look(self, tree: _Tree) -> None:
+        """Look up a tree of an earlier world."""
+        found, now = self._ledgers.get(tree.process_id), self._clock.monotonic()
+        process_id = tree.process_id
+        if found is None:
+            report = ProcessEnded(process_id, How.NOT_STARTED, True, self._clock.wall(), note="never spawned")
+            tree.todo.append(lambda: self._end(tree, report))
+        elif found.report is not None:
+            known = found.report
+            tree.todo.append(lambda: self._end(tree, known))
+        else:
+            proven = found.at is not None
+            at = max(now, now + GIVEN_UP_S if found.at is None else found.at)
+
+            def ended() -> None:
+                how = How.SIGKILL if proven else How.ABANDONED
+                report = ProcessEnded(process_id, how, proven, self._clock.wall(), reaped=1, note="by its warden")
+                tree.todo.append(lambda: self._end(tree, report))
+
+            self._clock.call_at(at, ended)
+
+    def _later(self, tree: _Tree, news: ProcessNews) -> None:
+        tree.todo.append(lambda: self._tell(tree, news))
+
+    @staticmethod
+    def _tell(tree: _Tree, news: ProcessNews) -> None:
+        try:
+            tree.owner.tell(news)
+        except ActorDeadError:
+            # Told again to whoever adopts the tree.
+            return

@@ -1,0 +1,384 @@
+"""World: the real actors over simulated ports, one thread, a seeded order, virtual time.
+
+Theory of operation. One step of the world is one of: a message of one actor, a group of commits, a report of a
+process tree, one stretch of a coroutine between two awaits, one callback, or a timer that is due. Which, is drawn
+by the world's random numbers among those that have something to do; so every order that threads could bring
+about may come, and the same seed brings the same. A step takes `STEP_S` of virtual time. When nobody has anything to
+do, time moves on to the next timer; with a small probability it does so before, as on a machine under load.
+
+A crash drops everything that is in memory, without a hook or a handler, and makes a new world over the same
+`Disk`. The wardens of the process trees outlive it by a moment, end their trees, and leave ledgers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from random import Random
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from loguru import logger
+from pykka import ActorDeadError, ActorRef, ActorRegistry
+from pykka._envelope import Envelope
+from pykka.messages import _ActorStop
+
+from actors.base import Actor
+from actors.cancel import CellState
+from actors.dead_letters import DeadLetters
+from actors.dispatcher import StepDispatcher
+from actors.future import ReplyFuture
+from actors.messages import Activate, Inspect, OutsideRequest, Route, Shutdown
+from actors.model import Event, Message, RunStatus
+from actors.plugins import Plugins, Tool
+from actors.ports import Ports, Settings
+from actors.session import SessionActor
+from supervisor.supervisor import RestartPolicy, SupervisorActor
+from tests.sim.agents import Effects, scripted, tools
+from tests.sim.clock import SimClock
+from tests.sim.executor import SimExecutor
+from tests.sim.ids import SimIds
+from tests.sim.processes import SimProcesses
+from tests.sim.publisher import SimPublisher
+from tests.sim.store import Disk, SimStore
+
+STEP_S: Final = 1e-5
+EARLY_TIMER: Final = 1 / 200
+SETTLE_STEPS_MAX: Final = 400_000
+TRIES_MAX: Final = 8
+TRY_AGAIN_S: Final = 0.02
+
+if TYPE_CHECKING:
+    import loguru
+
+A = TypeVar("A", bound=Actor)
+
+
+class ActorPoisoned(Exception):
+    """What a poisoned actor raises."""
+
+
+class Asked:
+    """One request that somebody sent, and what came of it."""
+
+    def __init__(self, session: str, request: OutsideRequest) -> None:
+        self.session = session
+        self.request = request
+        self.future: ReplyFuture[Any] = ReplyFuture()
+        self.tries = 0
+
+    @property
+    def done(self) -> bool:
+        """True if it was answered or refused."""
+        return self.future.done()
+
+    def outcome(self) -> Any:
+        """The answer, or the exception that is the answer; it is an error to ask too early."""
+        assert self.done, f"{self.request} has no answer"
+        try:
+            return self.future.get(timeout=0)
+        except Exception as error:
+            return error
+
+
+class World:
+    """See the head of this file. A context manager: leaving it drops everything.
+
+    Args:
+        seed: the order of everything.
+        agents: by name; by default the scripted one, which is also the one that runs.
+        more_tools: besides those of `tests.sim.agents`.
+        settings: graces and limits.
+        policy: when a session is quarantined.
+        before: the world that crashed, whose disk, ids and time this one takes over.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        agents: Mapping[str, Callable[..., Any]] | None = None,
+        more_tools: Iterable[Tool] = (),
+        settings: Settings | None = None,
+        policy: RestartPolicy | None = None,
+        before: World | None = None,
+    ) -> None:
+        self.seed = seed
+        self.random = Random(seed)
+        self.settings = settings or Settings(agent="scripted")
+        self.violations: list[str] = []
+        self.errors: list[str] = []
+        self.steps = 0
+        self.asked: list[Asked] = []
+        self.disk = before.disk if before else Disk()
+        self.ids = before.ids if before else SimIds()
+        self.effects = before.effects if before else Effects()
+        self.effects.on_write = self._wrote
+        self.clock = SimClock(before.clock.monotonic() if before else 0.0)
+        self._agents = dict(agents or {"scripted": scripted})
+        self._more_tools = tuple(more_tools)
+        self._policy = policy
+        self.store = SimStore(self.disk, self.clock, self.random)
+        self.publisher = SimPublisher(self.disk.last_seq, self.violations)
+        self.processes = SimProcesses(self.clock, self.random, self.disk.ledgers, self._may_spawn)
+        self.executor = SimExecutor(self.clock, self.random, self._may_start)
+        self.dispatcher = StepDispatcher(seed)
+        self.dead_letters = DeadLetters()
+        self._log = logger.add(self._logged, level="ERROR", format=lambda _: "{message}\n", catch=False)
+        ports = Ports(
+            clock=self.clock,
+            ids=self.ids,
+            executor=self.executor,
+            processes=self.processes,
+            store=self.store,
+            publisher=self.publisher,
+            dispatcher=self.dispatcher,
+            dead_letters=self.dead_letters,
+            settings=self.settings,
+        )
+        plugins = Plugins(self._agents, [*tools(self.effects), *self._more_tools])
+        self.supervisor: ActorRef[SupervisorActor] = SupervisorActor.start(ports, plugins, policy)
+        for session in self.disk.unfinished():
+            self.supervisor.tell(Activate(session))
+
+    # ── Requests ──────────────────────────────────────────────────────────────────────────────────
+
+    def ask(self, session: str, request: OutsideRequest) -> ReplyFuture[Any]:
+        """Send a request; the future has the answer when the world has taken the steps to it.
+
+        As a session's handle does, the same object is sent again where an actor died with it.
+        """
+        return self.send(session, request).future
+
+    def send(self, session: str, request: OutsideRequest) -> Asked:
+        """As `ask`; returns the request together with its future."""
+        asked = Asked(session, request)
+        self.asked.append(asked)
+        self._send(asked)
+        return asked
+
+    def tell(self, session: str, request: OutsideRequest) -> None:
+        """Send a request and do not look for its answer."""
+        self.supervisor.tell(Route(session, request))
+
+    def inspect(self, session: str) -> ReplyFuture[Any]:
+        """Ask for the status of a session."""
+        future: ReplyFuture[Any] = ReplyFuture()
+        self.supervisor.actor_inbox.put(Envelope(Route(session, Inspect()), future))
+        return future
+
+    def shutdown(self, drain_s: float) -> ReplyFuture[Any]:
+        """Drain, then interrupt; the answer says whether all came to rest."""
+        future: ReplyFuture[Any] = ReplyFuture()
+        self.supervisor.actor_inbox.put(Envelope(Shutdown(drain_s), future))
+        return future
+
+    def _send(self, asked: Asked) -> None:
+        asked.tries += 1
+        inner: ReplyFuture[Any] = ReplyFuture()
+        inner.add_done_callback(lambda done: self._answered(asked, done))
+        self.supervisor.actor_inbox.put(Envelope(Route(asked.session, asked.request), inner))
+
+    def _answered(self, asked: Asked, done: ReplyFuture[Any]) -> None:
+        try:
+            asked.future.try_set(done.get(timeout=0))
+        except (ActorDeadError, ActorPoisoned) as error:
+            if asked.tries < TRIES_MAX and self.supervisor.is_alive():
+                self.clock.call_at(self.clock.monotonic() + TRY_AGAIN_S, lambda: self._send(asked))
+            else:
+                asked.future.try_set_exception(error)
+        except Exception as error:
+            asked.future.try_set_exception(error)
+
+    # ── Steps ─────────────────────────────────────────────────────────────────────────────────────
+
+    def step(self) -> bool:
+        """Let one of those that have something to do take one step. False: nobody has, and no timer is set."""
+        due = self.clock.next_due()
+        ready: list[Callable[[], Any]] = []
+        if self.dispatcher.pending():
+            # Twice: most of what happens are messages, and a fair share for every port would starve them.
+            ready += [self.dispatcher.step, self.dispatcher.step]
+        if self.store.ready:
+            ready.append(self.store.step)
+        if self.processes.ready:
+            ready.append(self.processes.step)
+        if self.executor.loop_ready:
+            ready += [self.executor.loop_step, self.executor.loop_step]
+        if self.executor.callbacks_ready:
+            ready.append(self.executor.callback_step)
+        if due is not None and (due <= self.clock.monotonic() or not ready or self.random.random() < EARLY_TIMER):
+            ready.append(self.clock.fire)
+        if not ready:
+            return False
+        ready[self.random.randrange(len(ready))]()
+        self.clock.elapse(STEP_S)
+        self.steps += 1
+        return True
+
+    def run(self, until: Callable[[], bool] | None = None, max_steps: int = SETTLE_STEPS_MAX) -> bool:
+        """Step until a condition holds, nothing is left to do, or `max_steps` were taken; True if it holds."""
+        for _ in range(max_steps):
+            if until is not None and until():
+                return True
+            if not self.step():
+                break
+        return until is not None and until()
+
+    def settle(self, max_steps: int = SETTLE_STEPS_MAX) -> None:
+        """Step until nothing is left to do, however far time has to move for it."""
+        for _ in range(max_steps):
+            if not self.step():
+                return
+        raise AssertionError(f"seed {self.seed}: not settled after {max_steps} steps: {self.executor.running()}")
+
+    def answer(self, session: str, request: OutsideRequest) -> Any:
+        """Send a request and step until it is answered. Raises what it is refused with."""
+        future = self.ask(session, request)
+        assert self.run(future.done), f"seed {self.seed}: {request} is never answered"
+        return future.get(timeout=0)
+
+    def wait(self, seconds: float) -> None:
+        """Step until `seconds` of virtual time have passed."""
+        passed: list[bool] = []
+        self.clock.call_at(self.clock.monotonic() + seconds, lambda: passed.append(True))
+        assert self.run(lambda: bool(passed))
+
+    # ── What is there ─────────────────────────────────────────────────────────────────────────────
+
+    def events(self, session: str = "s") -> list[Event]:
+        """The durable log."""
+        return self.disk.events(session)
+
+    def published(self, session: str = "s") -> list[Event]:
+        """What subscribers of this world were given."""
+        return self.publisher.events.get(session, [])
+
+    def kinds(self, session: str = "s") -> list[str]:
+        """The kinds of the durable log, in order."""
+        return [event.kind for event in self.events(session)]
+
+    def thread(self, session: str = "s") -> list[Message]:
+        """The thread: the fold of the durable log."""
+        return self.disk.thread(session)
+
+    def status(self, run_id: str) -> RunStatus | None:
+        """The durable status of a run."""
+        info = self.disk.run(run_id)
+        return info.status if info else None
+
+    def actors(self, kind: type[A]) -> list[A]:
+        """The live actors of a class, in the order of their starts."""
+        found = []
+        for ref in ActorRegistry.get_all():
+            actor = ref._actor_weakref()
+            if isinstance(actor, kind) and actor.dispatcher is self.dispatcher:
+                found.append(actor)
+        return found
+
+    def session(self, session: str = "s") -> SessionActor:
+        """The live actor of a session."""
+        return next(actor for actor in self.actors(SessionActor) if actor.key == session)
+
+    # ── Failures ──────────────────────────────────────────────────────────────────────────────────
+
+    def poison(self, kind: type[Actor], *, which: int = 0, before: bool = True) -> bool:
+        """Let an actor fail at the next message that it handles: before it does anything, or when it has.
+
+        Returns False if there is no such actor.
+        """
+        found = self.actors(kind)
+        if not found:
+            return False
+        actor = found[which % len(found)]
+        handle = actor.on_receive
+
+        def failing(message: Any) -> Any:
+            if not before:
+                handle(message)
+            raise ActorPoisoned(f"at a {type(message).__name__}")
+
+        actor.on_receive = failing  # type: ignore[method-assign]  # the fault that is injected
+        return True
+
+    def crash(self, seed: int | None = None) -> World:
+        """`kill -9`, and a start over what was durable. What was asked and not answered fails."""
+        self.close(keep_disk=True)
+        return World(
+            self.seed + 1 if seed is None else seed,
+            agents=self._agents,
+            more_tools=self._more_tools,
+            settings=self.settings,
+            policy=self._policy,
+            before=self,
+        )
+
+    def close(self, *, keep_disk: bool = False) -> None:
+        """Drop everything, without a handler or a hook of an actor."""
+        self.store.drop()
+        self.executor.drop()
+        self.processes.drop()
+        with contextlib.suppress(ValueError):
+            logger.remove(self._log)
+        # With its dispatcher closed an actor that is sent something ends without a hook.
+        self.dispatcher.close()
+        for actor in self.actors(Actor):
+            with contextlib.suppress(ActorDeadError):
+                actor.actor_ref.tell(_ActorStop())
+        for asked in self.asked:
+            asked.future.try_set_exception(ActorDeadError("the supervisor has ended"))
+        if not keep_disk:
+            self.disk.close()
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ── Watching ──────────────────────────────────────────────────────────────────────────────────
+
+    def _may_start(self, key: str, name: str) -> None:
+        """Write-ahead: an agent, or a call, starts only when its record is durable."""
+        if name.startswith("agent "):
+            if self.disk.run(key) is None:
+                self.violations.append(f"{name} of {key} starts before its run is on record")
+            return
+        if self.disk.call_state(key) in (None, "requested"):
+            self.violations.append(f"{name} {key} starts before its grant is on record")
+
+    def _may_spawn(self, process_id: str) -> None:
+        if not self.disk.has_process(process_id):
+            self.violations.append(f"{process_id} is spawned before it is on record")
+
+    def _wrote(self, fence: str) -> None:
+        """A tool that looks at its token writes: its call must be open at this moment (law L1)."""
+        session, _, call_id = fence.split(":")
+        for actor in self.actors(SessionActor):
+            if actor.key != session:
+                continue
+            protocol = actor._protocol
+            for record in protocol._records():
+                call = record.calls.get(call_id)
+                if call is not None and call.cell is not None and call.cell.state is not CellState.STARTED:
+                    self.violations.append(f"{fence} writes although its cell is {call.cell.state}")
+
+    def _logged(self, message: loguru.Message) -> None:
+        """Keep what the core logs as an error: where no fault was injected there is none to log."""
+        record = message.record
+        failure = record["exception"]
+        self.errors.append(record["message"] + (f": {failure.value!r}" if failure else ""))
+
+
+
+@contextlib.contextmanager
+def quiet_log() -> Iterator[None]:
+    """Print nothing meanwhile; each world still keeps the errors that it logs."""
+    logger.remove()
+    try:
+        yield
+    finally:
+        logger.add(sys.stderr)

@@ -1,0 +1,396 @@
+"""`countermand chat`: lines in, runs out, by pipe and on a terminal; what a stop does, and the exit codes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from queue import SimpleQueue
+
+import pytest
+
+from actors.model import RunStatus
+from supervisor.console.exits import ExitCode, of_run
+from supervisor.console.lines import LINE_MAX_BYTES, EndOfInput, Line, LineReader
+from tests.console_kit import WAIT_S, Desk, desk_at
+from tests.process_kit import until
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    with desk_at(tmp_path / "state") as opened:
+        yield opened
+
+
+# ── From a pipe ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_lines_from_a_pipe_run_in_order_and_only_output_is_on_standard_output(desk: Desk) -> None:
+    done = desk.run("echo one\n\n   \necho two\nprintf three", "chat", "--session", "s1")
+    assert (done.returncode, done.stderr) == (0, "")
+    said = [line for line in done.stdout.splitlines() if not line.startswith("[exit code 0")]
+    assert said == ["one", "two", "three"]
+    assert [run["status"] for run in desk.json("runs", "s1")] == ["completed"] * 3
+
+
+def test_each_line_is_waited_for_until_its_run_has_fully_ended(desk: Desk) -> None:
+    # The first leaves a process in the background, which ends with its run: before the second begins.
+    done = desk.run(f"sleep {desk.mark} & echo one\npgrep -fc '^sleep {desk.mark}'; true\n", "chat")
+    assert done.returncode == 0
+    assert "\n0\n" in done.stdout
+    runs = desk.json("runs")
+    first = desk.json("why", runs[0]["run_id"])["receipt"]
+    assert first["ended_at"] <= runs[1]["created_at"]
+
+
+def test_bytes_that_are_not_utf8_are_replaced(desk: Desk) -> None:
+    done = desk.run(b"echo a\xffb\n", "chat")
+    assert done.returncode == 0
+    assert "a\ufffdb" in done.stdout
+
+
+def test_a_script_that_fails_makes_the_exit_code_1_and_the_next_line_runs(desk: Desk) -> None:
+    done = desk.run("exit 7\necho after\n", "chat")
+    assert done.returncode == 1
+    assert "after" in done.stdout
+
+
+def test_a_message_over_the_limit_is_refused_with_2_and_the_next_line_runs(desk: Desk) -> None:
+    done = desk.run(f"# {'x' * 1_100_000}\necho after\n", "chat")
+    assert done.returncode == 2
+    assert "too large" in done.stderr
+    assert "after" in done.stdout
+
+
+def test_a_run_that_fails_makes_the_exit_code_3(desk: Desk) -> None:
+    chatting = desk.start_with_agent("fail")
+    chatting.type("hello\n")
+    chatting.stdin.close()
+    assert chatting.ended() == 3
+    assert "failed: ValueError: the agent has a defect" in chatting.err.text
+
+
+def test_a_run_that_expires_makes_the_exit_code_3_and_names_the_deadline(desk: Desk) -> None:
+    chatting = desk.start_with_agent("wait")
+    chatting.type("hello\n")
+    chatting.stdin.close()
+    assert chatting.ended() == 3
+    assert "expired: run.deadline" in chatting.err.text
+
+
+@pytest.mark.parametrize(
+    ("args", "named"),
+    [
+        (["chat", "--nope"], "--nope"),
+        (["nope"], "nope"),
+        (["chat", "--agent", "nope"], "nope"),
+        (["chat", "--session", ""], "session"),
+        (["chat", "--session", "x" * 129], "session"),
+        (["--state-dir", "", "chat"], "--state-dir"),
+        (["--state-dir", "/dev/null/x", "chat"], "/dev/null/x"),
+    ],
+)
+def test_wrong_usage_is_refused_with_2_and_named(desk: Desk, args: list[str], named: str) -> None:
+    done = desk.run("echo never\n", *args)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert named in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_directory_in_use_is_refused_with_2_and_its_pid_is_named(desk: Desk) -> None:
+    holder = desk.start("chat")
+    holder.type("echo there\n")
+    holder.out.wait("there")
+    done = desk.run("echo never\n", "chat")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert str(holder.pid) in done.stderr
+    assert "to do:" in done.stderr
+    holder.stdin.close()
+    assert holder.ended() == 0
+
+
+@pytest.mark.parametrize(("number", "reason"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")])
+def test_a_signal_stops_the_run_prints_the_receipt_and_ends_with_130(
+    desk: Desk, number: signal.Signals, reason: str
+) -> None:
+    chatting = desk.start("chat", "--session", "s1")
+    chatting.type(desk.tree + "\necho never\n")
+    chatting.out.wait("started")
+    desk.wait_alive(3)
+    chatting.signal(number)
+    assert chatting.ended() == 130
+    assert not desk.alive()
+    assert f"user.console: {reason}" in chatting.err.text
+    assert "killed by SIGKILL" in chatting.err.text
+    assert "everything ended, " in chatting.err.text
+    (run,) = desk.json("runs", "s1")
+    assert (run["status"], run["provenance"]["source"]) == ("cancelled", "user.console")
+    assert run["provenance"]["reason"] == reason
+
+
+def test_a_signal_with_nothing_running_ends_with_130(desk: Desk) -> None:
+    chatting = desk.start("chat")
+    chatting.type("echo there\n")
+    chatting.out.wait("[exit code 0")
+    chatting.signal(signal.SIGTERM)
+    assert chatting.ended() == 130
+
+
+def test_a_second_sigint_kills_at_once(desk: Desk) -> None:
+    chatting = desk.start("chat")
+    chatting.type(desk.tree + "\n")
+    chatting.out.wait("started")
+    desk.wait_alive(3)
+    chatting.signal(signal.SIGINT)
+    chatting.err.wait("stopping")
+    chatting.signal(signal.SIGINT)
+    assert chatting.ended() == 130
+    assert not desk.alive()
+    (run,) = desk.json("runs")
+    assert run["provenance"]["mode"] == "graceful"
+    assert [later["mode"] for later in run["later"]] == ["immediate"]
+
+
+def test_a_reader_that_takes_no_output_keeps_nobody_from_stopping(desk: Desk) -> None:
+    chatting = desk.start("chat", gather_output=False)
+    chatting.type(f"head -c 600000 /dev/zero | tr '\\0' x; echo; {desk.tree}\n")
+    desk.wait_alive(3)
+    chatting.signal(signal.SIGINT)
+    assert chatting.ended() == 130
+    assert not desk.alive()
+    assert "everything ended" in chatting.err.text
+
+
+def test_a_reader_that_has_gone_ends_the_chat_quietly(desk: Desk) -> None:
+    chatting = desk.start("chat", gather_output=False)
+    chatting.stdout.close()
+    chatting.type(f"echo there; sleep {desk.mark}\n")
+    assert chatting.ended() == 130
+    assert chatting.err.text == ""
+    assert not desk.alive()
+
+
+def test_l7_after_kill_9_the_next_chat_closes_the_run_and_why_says_recovery(desk: Desk) -> None:
+    chatting = desk.start("chat")
+    chatting.type(desk.tree + "\n")
+    chatting.out.wait("started")
+    desk.wait_alive(3)
+    os.kill(chatting.pid, signal.SIGKILL)
+    chatting.ended()
+    again = desk.run("echo again\n", "chat")
+    assert again.returncode == 0, again.stderr
+    assert "again" in again.stdout
+    assert "started" not in again.stdout
+    desk.wait_dead()
+    first, second = desk.json("runs")
+    assert f"1 run cut off when its supervisor ended: countermand why {first['run_id']}" in again.stderr
+    assert (first["status"], second["status"]) == ("failed", "completed")
+    assert first["provenance"]["source"] == "supervisor.recovery"
+    told = desk.run("", "why", first["run_id"])
+    assert told.returncode == 0
+    assert "supervisor.recovery" in told.stdout
+
+
+# ── On a terminal ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_on_a_terminal_ctrl_c_stops_shows_the_receipt_and_the_chat_goes_on(desk: Desk) -> None:
+    terminal = desk.terminal("chat", "--session", "s1")
+    terminal.screen.wait("> ")
+    terminal.line(desk.tree)
+    terminal.screen.wait("started\r\n")
+    desk.wait_alive(3)
+    terminal.ctrl_c()
+    terminal.screen.wait("stopping… (2 s grace")
+    terminal.screen.wait("user.console: Ctrl-C")
+    terminal.screen.wait("killed by SIGKILL")
+    terminal.screen.wait("everything ended, ")
+    assert not desk.alive()
+    terminal.screen.wait("> ")
+    terminal.line("echo $((40+2))")
+    terminal.screen.wait("42\r\n")
+    terminal.screen.wait("> ")
+    terminal.ctrl_d()
+    assert terminal.ended() == 0
+    assert [run["status"] for run in desk.json("runs", "s1")] == ["cancelled", "completed"]
+
+
+def test_on_a_terminal_a_second_ctrl_c_kills_at_once(desk: Desk) -> None:
+    terminal = desk.terminal()
+    terminal.screen.wait("> ")
+    terminal.line(desk.tree)
+    terminal.screen.wait("started\r\n")
+    desk.wait_alive(3)
+    terminal.ctrl_c()
+    terminal.screen.wait("stopping…")
+    terminal.ctrl_c()
+    terminal.screen.wait("killing…")
+    terminal.screen.wait("everything ended, ")
+    assert not desk.alive()
+    (run,) = desk.json("runs")
+    assert [later["mode"] for later in run["later"]] == ["immediate"]
+
+
+def test_on_a_terminal_a_line_during_a_run_takes_over(desk: Desk) -> None:
+    terminal = desk.terminal("chat")
+    terminal.screen.wait("> ")
+    terminal.line(f"echo first; sleep {desk.mark}")
+    terminal.screen.wait("first\r\n")
+    desk.wait_alive(1)
+    terminal.line("echo $((40+2))")
+    terminal.screen.wait("takes over")
+    terminal.screen.wait("42\r\n")
+    assert not desk.alive()
+    terminal.screen.wait("> ")
+    terminal.ctrl_d()
+    assert terminal.ended() == 0
+    first, second = desk.json("runs")
+    assert (first["status"], first["provenance"]["source"]) == ("cancelled", "session.new_message")
+    assert second["status"] == "completed"
+
+
+def test_on_a_terminal_ctrl_c_with_nothing_running_says_how_to_leave(desk: Desk) -> None:
+    terminal = desk.terminal("chat")
+    terminal.screen.wait("> ")
+    terminal.ctrl_c()
+    terminal.screen.wait("nothing is running; Ctrl-D leaves")
+    terminal.screen.wait("> ")
+    terminal.ctrl_d()
+    assert terminal.ended() == 0
+    # The session has not even come into being.
+    assert "there is no session 'main'" in desk.run("", "runs").stderr
+
+
+def test_on_a_terminal_ctrl_d_lets_what_runs_end_and_leaves(desk: Desk) -> None:
+    terminal = desk.terminal("chat")
+    terminal.screen.wait("> ")
+    terminal.line("echo first; sleep 1; echo $((40+2))")
+    terminal.screen.wait("first\r\n")
+    terminal.ctrl_d()
+    terminal.screen.wait("leaving:")
+    assert terminal.ended() == 0
+    assert "42\n" in terminal.screen.text
+    assert [run["status"] for run in desk.json("runs")] == ["completed"]
+
+
+def test_on_a_terminal_ctrl_c_after_ctrl_d_stops_what_runs_and_leaves_with_130(desk: Desk) -> None:
+    terminal = desk.terminal("chat")
+    terminal.screen.wait("> ")
+    terminal.line(f"echo first; sleep {desk.mark}")
+    terminal.screen.wait("first\r\n")
+    desk.wait_alive(1)
+    terminal.ctrl_d()
+    terminal.screen.wait("leaving:")
+    terminal.ctrl_c()
+    assert terminal.ended() == 130
+    assert not desk.alive()
+    assert [run["status"] for run in desk.json("runs")] == ["cancelled"]
+
+
+def test_l10_ctrl_c_and_a_signal_together_have_one_effect(desk: Desk) -> None:
+    terminal = desk.terminal("chat")
+    terminal.screen.wait("> ")
+    terminal.line(desk.tree)
+    terminal.screen.wait("started\r\n")
+    desk.wait_alive(3)
+    terminal.ctrl_c()
+    terminal.process.send_signal(signal.SIGTERM)
+    assert terminal.ended() == 130
+    assert not desk.alive()
+    (run,) = desk.json("runs")
+    assert run["status"] == "cancelled"
+    causes = [run["provenance"], *run["later"]]
+    assert sorted(cause["reason"].split(",")[0] for cause in causes) == ["Ctrl-C", "SIGTERM"]
+    story = desk.json("why", run["run_id"])
+    assert story["receipt"]["complete"]
+    assert terminal.screen.text.count(story["receipt"]["receipt_id"]) == 1
+
+
+# ── Lines ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def read_all(data: bytes) -> list[Line | EndOfInput]:
+    """Every item that a reader gives of an input with these bytes."""
+    items: SimpleQueue[Line | EndOfInput] = SimpleQueue()
+    read_fd, write_fd = os.pipe()
+
+    def write() -> None:
+        with open(write_fd, "wb") as end:
+            end.write(data)
+
+    writer = threading.Thread(target=write)
+    reader = LineReader(items.put, read_fd)
+    writer.start()
+    got: list[Line | EndOfInput] = []
+    try:
+        while not (got and isinstance(got[-1], EndOfInput)):
+            reader.ask()
+            got.append(items.get(timeout=WAIT_S))
+    finally:
+        reader.close()
+        # A writer that is left with half of its data gets EPIPE.
+        os.close(read_fd)
+        writer.join()
+    return got
+
+
+def test_l14_a_line_without_end_is_counted_and_not_kept() -> None:
+    size = LINE_MAX_BYTES * 2
+    long, after, end = read_all(b"x" * size + b"\nafter")
+    assert isinstance(long, Line)
+    assert (long.cut, long.total_bytes) == (True, size)
+    assert len(long.text) < size
+    assert after == Line("after", 5)
+    assert end == EndOfInput()
+
+
+def test_a_reader_of_lines_reads_on_only_when_asked() -> None:
+    got: list[Line | EndOfInput] = []
+    read_fd, write_fd = os.pipe()
+    reader = LineReader(got.append, read_fd)
+    try:
+        reader.ask()
+        os.write(write_fd, b"one\r\ntwo\n")
+        until(lambda: len(got) == 1, "one line")
+        reader.ask()
+        until(lambda: len(got) == 2, "the second line")
+        assert got == [Line("one", 4), Line("two", 3)]
+    finally:
+        # It waits for input now, and ends all the same.
+        reader.ask()
+        reader.close()
+        os.close(read_fd)
+        os.close(write_fd)
+
+
+def test_a_reader_of_lines_can_be_closed_with_lines_left_that_nobody_asked_for() -> None:
+    got: list[Line | EndOfInput] = []
+    read_fd, write_fd = os.pipe()
+    reader = LineReader(got.append, read_fd)
+    try:
+        os.write(write_fd, b"one\ntwo\n")
+        reader.ask()
+        until(lambda: len(got) == 1, "one line")
+    finally:
+        reader.close()
+        os.close(read_fd)
+        os.close(write_fd)
+    assert got == [Line("one", 3)]
+
+
+@pytest.mark.parametrize(
+    ("status", "result", "code"),
+    [
+        (RunStatus.COMPLETED, {"exit_code": 0}, ExitCode.OK),
+        (RunStatus.COMPLETED, "text", ExitCode.OK),
+        (RunStatus.COMPLETED, {"exit_code": 2}, ExitCode.SCRIPT),
+        (RunStatus.COMPLETED, {"exit_code": -9}, ExitCode.SCRIPT),
+        (RunStatus.FAILED, None, ExitCode.RUN),
+        (RunStatus.EXPIRED, None, ExitCode.RUN),
+        (RunStatus.CANCELLED, None, ExitCode.STOPPED),
+    ],
+)
+def test_a_run_earns_the_exit_code_of_its_status(status: RunStatus, result: object, code: ExitCode) -> None:
+    assert of_run(status, result) is code

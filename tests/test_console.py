@@ -1,0 +1,236 @@
+"""The `countermand` command: its options, and what `thread`, `runs` and `why` tell, also while the store is in use."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from actors.errors import Invalid
+from actors.model import How, Provenance, Receipt, Row, Signalled
+from supervisor.console.receipts import table
+from supervisor.console.words import head, refusal, shown
+from tests.console_kit import COMMAND, ROOT, Desk, desk_at
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    """A store with a run that completed, one whose script failed, and one that was stopped; only to be read."""
+    with desk_at(tmp_path_factory.mktemp("told")) as desk:
+        assert desk.run("echo one\nexit 3\n", "chat", "--session", "s1").returncode == 1
+        chatting = desk.start("chat", "--session", "s1")
+        chatting.type(f"echo begun; sleep {desk.mark}\n")
+        chatting.out.wait("begun")
+        desk.wait_alive(1)
+        chatting.process.terminate()
+        assert chatting.ended() == 130
+        yield desk
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    with desk_at(tmp_path / "state") as opened:
+        yield opened
+
+
+# ── Options ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_options_are_taken_before_the_command_and_after_it_and_after_it_wins(desk: Desk, tmp_path: Path) -> None:
+    before, after = str(tmp_path / "before"), str(tmp_path / "after")
+    assert desk.run("echo x\n", "--state-dir", before, "--agent", "shell", "chat").returncode == 0
+    assert desk.run("echo x\n", "chat", "--state-dir", after, "--agent", "shell").returncode == 0
+    for where in (before, after):
+        assert len(json.loads(desk.run("", "--state-dir", where, "runs", "--json").stdout)) == 1
+    assert desk.run("echo y\n", "--state-dir", before, "chat", "--state-dir", after).returncode == 0
+    assert len(json.loads(desk.run("", "runs", "--state-dir", before, "--json").stdout)) == 1
+    assert len(json.loads(desk.run("", "runs", "--state-dir", after, "--json").stdout)) == 2
+    assert desk.run("", "--agent", "nope", "chat").returncode == 2
+
+
+def test_without_a_command_it_chats_in_the_session_main(desk: Desk) -> None:
+    done = desk.run("echo hi\n")
+    assert done.returncode == 0
+    assert done.stdout.startswith("hi\n")
+    assert len(desk.json("runs", "main")) == 1
+
+
+def test_the_state_directory_comes_from_the_environment_else_from_xdg(desk: Desk, tmp_path: Path) -> None:
+    env = {**desk.env, "XDG_STATE_HOME": str(tmp_path / "xdg")}
+    assert desk.run("true\n", "chat", env=env).returncode == 0
+    assert (desk.state_dir / "store.sqlite3").exists()
+    del env["COUNTERMAND_STATE_DIR"]
+    assert desk.run("true\n", "chat", env=env).returncode == 0
+    assert (tmp_path / "xdg" / "countermand" / "store.sqlite3").exists()
+
+
+@pytest.mark.parametrize("args", [("--version",), ("--help",), ("chat", "--help"), ("why", "-h")])
+def test_version_and_help_answer_with_0_and_make_nothing(desk: Desk, args: tuple[str, ...]) -> None:
+    done = desk.run("", *args)
+    assert done.returncode == 0
+    assert "countermand" in done.stdout
+    assert not desk.state_dir.exists()
+
+
+def test_debug_logs_come_on_standard_error_only_and_only_when_asked_for(desk: Desk) -> None:
+    quiet, loud = desk.run("echo x\n", "chat"), desk.run("echo x\n", "-v", "chat")
+    assert quiet.stderr == ""
+    assert "DEBUG" in loud.stderr
+    assert "DEBUG" not in loud.stdout
+
+
+# ── thread, runs, why ─────────────────────────────────────────────────────────────────────────────
+
+
+def test_thread_as_json_is_one_array_of_messages(told: Desk) -> None:
+    messages = told.json("thread", "s1")
+    assert messages == told.json("thread", "--session", "s1")
+    assert [message["content"] for message in messages if message["role"] == "user"][:2] == ["echo one", "exit 3"]
+    assert {message["role"] for message in messages} == {"user", "assistant", "tool", "note"}
+    requested = [call["id"] for message in messages for call in message["tool_calls"]]
+    assert [message["tool_call_id"] for message in messages if message["role"] == "tool"] == requested
+
+
+def test_runs_as_json_is_one_array_of_runs_the_oldest_first(told: Desk) -> None:
+    runs = told.json("runs", "s1")
+    assert [run["status"] for run in runs] == ["completed", "completed", "cancelled"]
+    assert [run["result"] for run in runs[:2]] == [{"exit_code": 0}, {"exit_code": 3}]
+    assert runs[2]["provenance"]["reason"] == "SIGTERM"
+
+
+def test_why_as_json_is_one_document_with_the_run_and_its_receipt(told: Desk) -> None:
+    run = told.json("runs", "s1")[2]
+    story = told.json("why", run["run_id"])
+    assert story["run"] == run
+    assert story["receipt"]["receipt_id"] == run["receipt_id"]
+    assert story["inputs"][0]["content"].startswith("echo begun")
+    kinds = [row["kind"] for row in story["receipt"]["rows"]]
+    assert kinds == ["agent", "call"]
+
+
+def test_why_takes_a_receipt_and_the_beginning_of_an_id(told: Desk) -> None:
+    run = told.json("runs", "s1")[2]
+    assert told.json("why", run["receipt_id"])["run"] == run
+    assert told.json("why", run["run_id"][:-3])["run"] == run
+    assert told.json("why", run["run_id"].removeprefix("run_")[:-3])["run"] == run
+    several = told.run("", "why", "run_")
+    assert several.returncode == 2
+    assert "3 runs begin with 'run_'" in several.stderr
+
+
+def test_why_tells_who_stopped_it_and_what_became_of_each_part(told: Desk) -> None:
+    run = told.json("runs", "s1")[2]
+    text = told.run("", "why", run["run_id"]).stdout
+    for part in ("user.console: SIGTERM", "cancelled", "echo begun", "ended by SIGTERM", run["receipt_id"], "reaped"):
+        assert part in text
+    assert "\x1b" not in text
+
+
+def test_thread_and_runs_are_plain_text_when_not_on_a_terminal(told: Desk) -> None:
+    thread, runs = told.run("", "thread", "s1"), told.run("", "runs", "s1")
+    assert (thread.returncode, runs.returncode) == (0, 0)
+    for part in ("user ·", "tool ·", "interrupted", "note ·", "echo one"):
+        assert part in thread.stdout
+    for part in (
+        "completed (exit code 3)",
+        "cancelled",
+        "user.console: SIGTERM",
+        *(r["run_id"] for r in told.json("runs", "s1")),
+    ):
+        assert part in runs.stdout
+    assert "\x1b" not in thread.stdout + runs.stdout
+
+
+def test_the_store_is_readable_while_a_chat_holds_it(desk: Desk) -> None:
+    chatting = desk.start("chat", "--session", "s1")
+    chatting.type(f"echo begun; sleep {desk.mark}\n")
+    chatting.out.wait("begun")
+    (run,) = desk.json("runs", "s1")
+    assert run["status"] == "in_progress"
+    assert desk.json("thread", "s1")[0]["role"] == "user"
+    story = desk.json("why", run["run_id"])
+    assert (story["run"], story["receipt"]) == (run, None)
+    assert "nobody yet" in desk.run("", "why", run["run_id"]).stdout
+    # Reading has disturbed nobody.
+    assert chatting.process.poll() is None
+    assert len(desk.alive()) > 0
+
+
+@pytest.mark.parametrize(
+    ("args", "named"),
+    [
+        (("thread", "nope"), "'nope'"),
+        (("runs", "nope", "--json"), "'nope'"),
+        (("why", "run_nope"), "'run_nope'"),
+        (("why", ""), "''"),
+        (("runs", "s1", "--session", "s2"), "'s2'"),
+    ],
+)
+def test_what_is_not_known_is_refused_with_2_and_named(told: Desk, args: tuple[str, ...], named: str) -> None:
+    done = told.run("", *args)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert named in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("args", [("thread",), ("runs",), ("why", "run_x")])
+def test_a_directory_without_a_store_is_named_with_what_to_do(desk: Desk, args: tuple[str, ...]) -> None:
+    done = desk.run("", *args)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert str(desk.state_dir) in done.stderr
+    assert "to do:" in done.stderr
+    assert not desk.state_dir.exists()
+
+
+def test_a_reader_that_has_gone_is_no_error(told: Desk) -> None:
+    read_fd, write_fd = os.pipe()
+    os.close(read_fd)
+    try:
+        done = subprocess.run(
+            [*COMMAND, "thread", "s1"], env=told.env, cwd=ROOT, stdout=write_fd, stderr=subprocess.PIPE, check=False
+        )
+    finally:
+        os.close(write_fd)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+# ── Words and receipts ────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_is_stored_cannot_steer_a_terminal() -> None:
+    assert shown("a\x1b[2Jb\x07\n") == "a\\x1b[2Jb\\x07\n"
+    assert head("one\n\ttwo\x1b") == "one two\\x1b"
+
+
+def test_the_head_of_a_text_has_a_bound() -> None:
+    assert len(head("x" * 10_000, 40)) == 40
+
+
+def test_a_refusal_says_what_was_expected_what_came_and_what_to_do() -> None:
+    text = refusal(Invalid("no", expected="a", got="b", remedy="c"))
+    assert text == "no\n  expected: a\n  got: b\n  to do: c"
+
+
+def test_a_receipt_names_what_could_not_be_ended_and_what_is_not_listed() -> None:
+    signals = (Signalled("SIGTERM", 1.0), Signalled("SIGKILL", 3.0, "EPERM"))
+    stuck = Row("process", "sudo x", 1.0, None, How.ABANDONED, signals=signals, pid=77, note="not permitted")
+    call = Row("call", "shell", 1.0, 3.0, How.RAISED, note="ValueError: bad", rows=(stuck,))
+    cause = Provenance(source="user.console", reason="x")
+    text = table(
+        Receipt("rcpt_1", "run_1", 1, cause, 1.0, 3.0, False, rows=(call,), reaped=1, omitted=2), 140, colour=False
+    )
+    for part in (
+        "COULD NOT BE ENDED",
+        "TERM KILL (EPERM)",
+        "77",
+        "raised an error",
+        "NOT everything",
+        "1 process reaped",
+    ):
+        assert part in text
+    assert "2 parts more" in text
+    assert "sudo x: not permitted" in text

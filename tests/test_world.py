@@ -1,0 +1,350 @@
+"""Field cases with their timing, told one by one in virtual time, over the real actors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from msgspec import json
+
+from actors.agent import AsyncTurn
+from actors.base import Actor
+from actors.errors import Quarantined, ShuttingDown, StoreUnavailable
+from actors.messages import NewMessage, Stop
+from actors.model import Event, RunStatus
+from actors.ports import Settings
+from actors.run import RunActor
+from actors.session import SessionActor
+from supervisor.supervisor import RestartPolicy
+from tests.sim.laws import LogLaws
+from tests.sim.world import World, quiet_log
+
+SEEDS = range(12)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _quiet() -> Iterator[None]:
+    with quiet_log():
+        yield
+
+
+def settings(**changes: Any) -> Settings:
+    return Settings(agent="scripted", **changes)
+
+
+def stop(request_id: str = "x", **changes: Any) -> Stop:
+    return Stop(id=request_id, source="user.test", reason="wrong target", **changes)
+
+
+def message(request_id: str, content: str, **changes: Any) -> NewMessage:
+    return NewMessage(id=request_id, content=content, **changes)
+
+
+def of(world: World, kind: str) -> list[Event]:
+    return [event for event in world.events() if event.kind == kind]
+
+
+def settled(world: World) -> LogLaws:
+    """Let everything come to rest, and check every law on the log."""
+    world.settle()
+    laws = LogLaws()
+    laws.take(world.events())
+    laws.finished()
+    assert not world.violations
+    return laws
+
+
+@pytest.mark.parametrize("content", ["say=3 both=2 run=5,children=2", "open=3 say=1", "leave=9 write=1 stubborn"])
+def test_the_same_seed_gives_the_same_log_and_another_seed_another_order(content: str) -> None:
+    def play(seed: int) -> bytes:
+        with World(seed) as world:
+            world.ask("s", message("m1", content))
+            world.ask("s", message("m2", "say=1", policy="enqueue"))
+            world.wait(1.5)
+            world.ask("s", message("m3", content))
+            world.wait(1.5)
+            world.ask("s", stop())
+            world.settle()
+            return json.encode(world.events())
+
+    assert play(7) == play(7)
+    assert len({play(seed) for seed in range(6)}) > 1
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_run_that_times_out_with_a_message_waiting_gives_way_to_it(seed: int) -> None:
+    with World(seed, settings=settings(run_deadline_s=5.0)) as world:
+        first = world.answer("s", message("a", "forever"))
+        second = world.answer("s", message("b", "say=1", policy="enqueue"))
+        settled(world)
+        assert world.status(first.run_id) is RunStatus.EXPIRED
+        assert world.status(second.run_id) is RunStatus.COMPLETED
+        expired = world.disk.run(first.run_id)
+        assert expired is not None and expired.provenance is not None
+        assert expired.provenance.source == "run.deadline"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_stop_in_the_sleep_of_a_backoff_ends_it_now(seed: int) -> None:
+    with World(seed) as world:
+        run = world.answer("s", message("a", "sleep=60"))
+        world.wait(1.0)
+        before = world.clock.monotonic()
+        assert world.answer("s", stop()).outcome == "stopped"
+        assert world.run(lambda: world.status(run.run_id) is RunStatus.CANCELLED)
+        assert world.clock.monotonic() - before < 0.1
+        settled(world)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_l1_with_a_thousand_texts_under_way_nothing_follows_the_stop_but_the_ending(seed: int) -> None:
+    with World(seed, settings=settings(credit_events=2000)) as world:
+        run = world.answer("s", message("a", "say=1000 forever"))
+        world.run(max_steps=300 + 150 * seed)
+        answer = world.answer("s", stop())
+        settled(world)
+        behind = [event.kind for event in world.published() if event.seq > answer.fence_seq]
+        assert behind == ["run.status", "run.status", "run.ended"]
+        receipt = world.disk.receipt(run.run_id)
+        assert receipt is not None and receipt.complete
+
+
+def test_stop_and_message_back_to_back_a_thousand_times_answer_each_message_once() -> None:
+    with World(3) as world:
+        answers = []
+        for number in range(1000):
+            answers.append(world.ask("s", message(f"m{number}", "say=1 write=1")))
+            answers.append(world.ask("s", stop(f"x{number}")))
+            world.run(max_steps=number % 23)
+        laws = settled(world)
+        assert all(answer.done() for answer in answers)
+        assert len(laws.inputs) + len(laws.returned) == 1000
+        assert {status for status in laws.status.values()} <= {RunStatus.CANCELLED, RunStatus.COMPLETED}
+        assert len(world.actors(Actor)) == 2, "nothing but the supervisor and the session is left"
+
+
+@pytest.mark.parametrize("steps", range(0, 60, 3))
+def test_l4_a_message_between_the_agents_return_and_the_end_of_its_run_is_an_input_once(steps: int) -> None:
+    with World(steps) as world:
+        first = world.answer("s", message("a", "say=1"))
+        world.run(max_steps=steps)
+        second = world.answer("s", message("b", "say=1", policy="enqueue"))
+        laws = settled(world)
+        assert laws.input_order == ["a", "b"]
+        assert world.status(first.run_id) is RunStatus.COMPLETED
+        assert world.status(second.run_id) is RunStatus.COMPLETED
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_message_runs_where_the_generation_moved_while_the_old_run_unwinds(seed: int) -> None:
+    with World(seed) as world:
+        world.answer("s", message("a", "stubborn"))
+        world.wait(1.0)
+        world.answer("s", stop("x1"))
+        assert world.answer("s", stop("x2")).outcome == "stopping"
+        second = world.answer("s", message("b", "say=1 write=0.1"))
+        settled(world)
+        assert world.status(second.run_id) is RunStatus.COMPLETED
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_deadlines_stand_still_in_the_barrier(seed: int) -> None:
+    with World(seed, settings=settings(run_deadline_s=3.0, grace_s=6.0)) as world:
+        world.answer("s", message("a", "run=60,ignores_term"))
+        world.wait(1.0)
+        second = world.answer("s", message("b", "write=0.5"))
+        settled(world)
+        # The old tree takes all of its grace of 6 s, which is more than the deadline of 3 s.
+        assert world.status(second.run_id) is RunStatus.COMPLETED
+        ended = next(event for event in of(world, "process.ended"))
+        begun = next(event for event in of(world, "tool.started") if event.run_id == second.run_id)
+        assert ended.seq < begun.seq
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_barrier_is_forced_at_the_kill_deadline_and_says_what_it_abandons(seed: int) -> None:
+    with World(seed) as world:
+        first = world.answer("s", message("a", "run=60,never_dies"))
+        world.wait(1.0)
+        second = world.answer("s", message("b", "write=0.5"))
+        settled(world)
+        assert world.status(second.run_id) is RunStatus.COMPLETED
+        forced = of(world, "session.barrier_forced")
+        assert [event.data["abandoned"] for event in forced] == [["process sim"]]
+        receipt = world.disk.receipt(first.run_id)
+        assert receipt is not None and not receipt.complete
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_strict_barrier_refuses_what_waits_and_what_comes(seed: int) -> None:
+    with World(seed, settings=settings(barrier="strict")) as world:
+        world.answer("s", message("a", "run=60,never_dies"))
+        world.wait(1.0)
+        world.answer("s", message("b", "write=0.5 write=0.5"))
+        settled(world)
+        results = [event.data["outcome"] for event in of(world, "tool.ended")]
+        assert results == ["interrupted", "not_started", "not_started"]
+        assert not of(world, "session.barrier_forced")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_store_that_fails_in_a_run_hides_no_stop_and_keeps_its_cause(seed: int) -> None:
+    with World(seed) as world:
+        run = world.answer("s", message("a", "say=1 forever"))
+        assert world.run(lambda: bool(of(world, "text")))
+        world.store.down(True)
+        superseding = world.ask("s", message("b", "say=1"))
+        assert world.run(superseding.done)
+        with pytest.raises(StoreUnavailable) as refused:
+            superseding.get()
+        assert refused.value.superseded_run_id == run.run_id
+        answer = world.answer("s", stop())
+        assert (answer.outcome, answer.durable) == ("stopping", False)
+        with pytest.raises(StoreUnavailable):
+            world.answer("s", message("c", "say=1"))
+        world.store.down(False)
+        settled(world)
+        info = world.disk.run(run.run_id)
+        assert info is not None and info.provenance is not None
+        assert info.status is RunStatus.CANCELLED
+        assert info.provenance.source == "session.new_message"
+        again = world.answer("s", message("b", "say=1"))
+        settled(world)
+        assert world.status(again.run_id) is RunStatus.COMPLETED
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_stop_that_a_failed_store_did_not_take_is_kept_with_its_provenance(seed: int) -> None:
+    with World(seed) as world:
+        run = world.answer("s", message("a", "say=1 forever"))
+        assert world.run(lambda: bool(of(world, "text")))
+        world.store.down(True)
+        answer = world.answer("s", stop())
+        assert (answer.outcome, answer.durable) == ("stopped", False)
+        world.store.down(False)
+        settled(world)
+        info = world.disk.run(run.run_id)
+        assert info is not None and info.provenance is not None
+        assert (info.status, info.provenance.source) == (RunStatus.CANCELLED, "user.test")
+        assert "x" in world.disk.requests("s")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_l4_what_a_stop_withdrew_while_the_store_failed_does_not_run_when_it_is_back(seed: int) -> None:
+    with World(seed) as world:
+        world.answer("s", message("a", "say=1 forever"))
+        world.answer("s", message("b", "say=1", policy="enqueue"))
+        assert world.run(lambda: bool(of(world, "text")))
+        world.store.down(True)
+        answer = world.answer("s", stop())
+        assert [one.id for one in answer.withdrawn] == ["b"]
+        world.store.down(False)
+        laws = settled(world)
+        assert laws.returned == {"b": "withdrawn"}
+        assert laws.input_order == ["a"]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_session_that_fails_too_often_is_quarantined_and_still_takes_a_stop(seed: int) -> None:
+    with World(seed, policy=RestartPolicy(failures_max=2, window_s=60.0)) as world:
+        for number in range(3):
+            world.ask("s", message(f"m{number}", "forever"))
+            assert world.run(lambda: bool(world.actors(SessionActor)))
+            world.run(max_steps=40)
+            session = world.session()
+            world.poison(SessionActor)
+            world.ask("s", stop(f"p{number}"))
+            assert world.run(lambda session=session: not session.actor_ref.is_alive())  # type: ignore[misc]
+        world.settle()
+        with pytest.raises(Quarantined):
+            world.answer("s", message("late", "say=1"))
+        assert world.answer("s", stop("last")).outcome == "nothing_running"
+        assert world.kinds().count("session.quarantined") == 1
+        settled(world)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_shutting_down_drains_then_interrupts_and_keeps_what_waits_for_the_next_start(seed: int) -> None:
+    world = World(seed)
+    try:
+        run = world.answer("s", message("a", "say=1 forever"))
+        waits = world.answer("s", message("b", "say=1", policy="enqueue"))
+        quick = world.answer("t", message("c", "say=1 sleep=2 say=1"))
+        quiet = world.shutdown(drain_s=5.0)
+        with pytest.raises(ShuttingDown):
+            world.answer("s", message("d", "say=1"))
+        assert world.run(quiet.done)
+        assert quiet.get() is True
+        assert world.status(run.run_id) is RunStatus.CANCELLED
+        assert world.status(quick.run_id) is RunStatus.COMPLETED
+        info = world.disk.run(run.run_id)
+        assert info is not None and info.provenance is not None
+        assert info.provenance.source == "supervisor.shutdown"
+        assert world.disk.waiting("s") == ["b"]
+        world = world.crash()
+        settled(world)
+        assert world.status(waits.run_id) is RunStatus.COMPLETED
+    finally:
+        world.close()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_crash_in_a_tool_leaves_a_closed_run_a_true_thread_and_no_process(seed: int) -> None:
+    world = World(seed)
+    try:
+        run = world.answer("s", message("a", "say=1 run=60,children=2"))
+        assert world.run(lambda: bool(of(world, "process.started")))
+        world = world.crash()
+        settled(world)
+        info = world.disk.run(run.run_id)
+        assert info is not None and info.provenance is not None
+        assert (info.status, info.provenance.source) == (RunStatus.FAILED, "supervisor.recovery")
+        tool = next(one for one in world.thread() if one.role == "tool")
+        assert tool.outcome == "interrupted"
+        receipt = world.disk.receipt(run.run_id)
+        assert receipt is not None and receipt.complete
+    finally:
+        world.close()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_crash_before_a_run_said_anything_tries_its_inputs_again_once(seed: int) -> None:
+    world = World(seed)
+    try:
+        run = world.answer("s", message("a", "sleep=5 say=1"))
+        world.wait(1.0)
+        world = world.crash()
+        laws = settled(world)
+        (again,) = laws.retry_of
+        assert laws.retry_of == {again: run.run_id}
+        assert world.status(again) is RunStatus.COMPLETED
+        assert laws.input_order == ["a"]
+    finally:
+        world.close()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_l13_a_run_whose_actor_fails_is_failed_with_a_cause_and_what_it_had_is_ended(seed: int) -> None:
+    with World(seed) as world:
+        run = world.answer("s", message("a", "say=1 run=60,ignores_term,output=500"))
+        assert world.run(lambda: bool(of(world, "process.started")))
+        other = world.answer("t", message("b", "say=1 sleep=30 say=1"))
+        world.poison(RunActor)
+        settled(world)
+        info = world.disk.run(run.run_id)
+        assert info is not None and info.provenance is not None
+        assert (info.status, info.provenance.source) == (RunStatus.FAILED, "actor.failure")
+        assert not world.processes.alive() and not world.executor.running()
+        assert world.status(other.run_id) is RunStatus.COMPLETED
+
+
+def test_a_plain_function_is_refused_with_the_reason() -> None:
+    def plain(turn: AsyncTurn) -> None:
+        raise AssertionError("never called")
+
+    with World(0, agents={"scripted": plain}) as world:
+        run = world.answer("s", message("a", "say=1"))
+        world.settle()
+        assert world.status(run.run_id) is RunStatus.FAILED
+        assert any("needs a thread" in error for error in world.errors)
