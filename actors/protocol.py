@@ -25,7 +25,7 @@ import msgspec
 from actors import notes
 from actors.cancel import CancelToken, Cell, CellState, Notify
 from actors.credit import Credit
-from actors.errors import Invalid, NotFound, Quarantined, RunActive, ShuttingDown
+from actors.errors import CountermandError, Invalid, NotFound, Quarantined, RunActive, ShuttingDown
 from actors.future import ReplyFuture
 from actors.messages import (
     Accepted,
@@ -146,6 +146,7 @@ class Protocol:
         self.quarantined = False
         self._queued: dict[str, RunInfo] = {}
         self._holding: str | None = None
+        self._taking_up = False
         self.step = Step()
 
     def take_step(self) -> Step:
@@ -339,21 +340,27 @@ class Protocol:
         self._event("message.retracted", {"run_id": record.id, "ids": own}, record)
 
     def _stop(self, stop: Stop, at: float) -> Stopped:
-        sent_at = at if stop.sent_at is None else stop.sent_at
-        provenance = Provenance(
-            source=stop.source,
-            reason=storable(stop.reason),
-            mode=stop.mode,
-            requested_by=stop.requested_by,
-            initiated_at=sent_at,
-        )
+        provenance = self._provenance_of(stop, at)
+        sent_at = provenance.initiated_at
         if stop.run_id is not None:
             stopped = self._stop_aimed(stop, stop.run_id, provenance, at)
         else:
             stopped = self._stop_current(stop, provenance, at)
-        self.cutoffs[stop.origin] = max(sent_at, self.cutoffs.get(stop.origin, sent_at))
-        self.step.row_changed = True
+        if stopped.outcome != "already_over":
+            # A Stop that came too late for its run does nothing, to messages that are under way neither (law L9).
+            self.cutoffs[stop.origin] = max(sent_at, self.cutoffs.get(stop.origin, sent_at))
+            self.step.row_changed = True
         return stopped
+
+    @staticmethod
+    def _provenance_of(stop: Stop, at: float) -> Provenance:
+        return Provenance(
+            source=stop.source,
+            reason=stop.reason,
+            mode=stop.mode,
+            requested_by=stop.requested_by,
+            initiated_at=at if stop.sent_at is None else stop.sent_at,
+        )
 
     def _stop_current(self, stop: Stop, provenance: Provenance, at: float) -> Stopped:
         active = self.active
@@ -734,6 +741,9 @@ class Protocol:
         """Start the first pending turn, if the session is free for it."""
         if self.active is not None or self.draining or self.quarantined or self.room.parked or self._holding:
             return
+        if self._taking_up:
+            # What ends meanwhile must not start the next turn in front of a retry, or of a Stop that was kept.
+            return
         turn = self.room.take_next()
         if turn is not None:
             self._start_run(turn.run_id, [row.message for row in turn.rows], at)
@@ -781,9 +791,9 @@ class Protocol:
 
     def _unsteer(self, at: float) -> None:
         """The active run is over: what waited to steer it waits on as a pending turn, in its place."""
-        rows, new = self.room.unsteer(self._ids.new("run")) if self.room.steering else ([], False)
-        if new:
-            self._queue_run(rows[0].run_id, at)
+        rows, new = self.room.unsteer(lambda: self._ids.new("run"))
+        for run_id in new:
+            self._queue_run(run_id, at)
         for row in rows:
             self._waits(row)
 
@@ -897,6 +907,9 @@ class Protocol:
             result = ToolResult(Outcome.NOT_STARTED, "Not started: the run is over.", is_error=True)
             self.step.now.append(RefuseCall(request.address.run, call_id, result))
             return
+        if call_id in record.calls:
+            self._dead("call", "it was asked for before", request.address, request.tool)
+            return
         problem = request.problem
         if problem is None and len(record.open_calls()) >= self._settings.calls_open_max:
             problem = f"too many calls are open: at most {self._settings.calls_open_max} at once"
@@ -959,8 +972,8 @@ class Protocol:
         part = self._part(report.address)
         if part is not None:
             part.started_at = report.at
-        if record is None or call is None:
-            self._dead("call_started", "its call is closed", report.address, "")
+        if record is None or call is None or call.row.state != "granted":
+            self._dead("call_started", "its call is closed, or has started before", report.address, "")
             return
         call.row = msgspec.structs.replace(call.row, state="started", started_at=report.at)
         self._event("tool.started", {"call_id": call.row.call_id}, record)
@@ -1035,6 +1048,9 @@ class Protocol:
             self._stale("spawn", address, request.spec.name)
             self.step.now.append(RefuseSpawn(address.run, address.call or "", request.process_id))
             return
+        if request.process_id in record.processes:
+            self._dead("spawn", "it was asked for before", address, request.spec.name)
+            return
         if len([p for p in record.open_parts() if p.kind == "process"]) >= self._settings.processes_max:
             self._stale("spawn_over_limit", address, request.spec.name)
             self.step.now.append(RefuseSpawn(record.id, address.call, request.process_id))
@@ -1060,8 +1076,8 @@ class Protocol:
         open_run = self._open(Address(report.address.session, report.address.generation, report.address.run))
         match report.news:
             case ProcessStarted() as news:
-                part.pid, part.started_at = news.pid, news.at
-                if open_run is not None:
+                known, part.pid, part.started_at = part.pid, news.pid, news.at
+                if open_run is not None and known is None:
                     data = {
                         "call_id": report.address.call,
                         "process_id": report.process_id,
@@ -1093,7 +1109,7 @@ class Protocol:
         self._event("tool.output", data, record)
 
     def _process_ended(self, record: RunRecord, part: Part, report: ProcessReport, news: ProcessEnded) -> None:
-        if part.ended:
+        if part.ended or (part.lost and not news.proven):
             # Told again, to one that took the tree over.
             if news.proven:
                 self.step.later.append(ForgetPart("process", report.process_id))
@@ -1266,6 +1282,7 @@ class Protocol:
         *,
         quarantined: bool = False,
         stopped: Mapping[str, Provenance] | None = None,
+        stops: Iterable[Stop] = (),
     ) -> None:
         """Take up a session from the store: close every half-run, adopt what may still run, go on.
 
@@ -1274,8 +1291,13 @@ class Protocol:
             cause: why the incarnation before ended; None after a restart of the supervisor.
             quarantined: take Stop and nothing else from now on.
             stopped: runs that somebody had stopped, when the store did not take the record of it.
+            stops: the Stops that the store did not take: they are decided before anything starts, so that what
+                they withdrew or stopped does not run.
         """
         at = self._clock.wall()
+        self._taking_up = True
+        stops = tuple(stops)
+        unaimed = next((self._provenance_of(stop, at) for stop in stops if stop.run_id is None), None)
         row = snapshot.row
         if row is not None:
             self.generation, self.seq = row.generation, row.seq
@@ -1296,11 +1318,18 @@ class Protocol:
         )
         retry: RunInfo | None = None
         for info in halves:
-            retry = self._take_up(snapshot, info, cause, (stopped or {}).get(info.run_id), at) or retry
+            retry = self._take_up(snapshot, info, cause, (stopped or {}).get(info.run_id, unaimed), at) or retry
         self._unsteer(at)
         waiting_for = {turn.run_id for turn in self.room.turns}
         for run_id in [run_id for run_id in self._queued if run_id not in waiting_for]:
             self._end_queued(PendingTurn(run_id, merge=False), cause, at, withdrawn=())
+        for stop in stops:
+            try:
+                self.request(stop, None)
+            except CountermandError as error:
+                # Aimed at a run that the store never heard of: it is over, and nothing of it is left to stop.
+                self._dead("stop", str(error), None, stop.id)
+        self._taking_up = False
         if self.draining or self.quarantined:
             return
         if retry is not None:

@@ -314,7 +314,9 @@ class SessionActor(Actor):
             publisher.publish(self._session, rest)
 
     def _say_quiet(self) -> None:
-        if self._draining and not self._said_quiet and self._protocol.quiet and not self._sent and self.parent:
+        # What this turn has decided and not sent yet is not written either.
+        written = not self._sent and not self._protocol.step.has_records
+        if self._draining and not self._said_quiet and self._protocol.quiet and written and self.parent:
             self._said_quiet = True
             _tell(self.parent, Quiet(self._session))
 
@@ -450,13 +452,16 @@ class SessionActor(Actor):
         self._sent.clear()
         self._phase = Phase.SERVING
         self._retry_s = RETRY_FIRST_S
-        self._protocol.restore(loaded.snapshot, self._cause, quarantined=self._quarantined, stopped=self._stopped)
-        stops, self._stops = self._stops, {}
-        self._stopped = {}
+        self._protocol.restore(
+            loaded.snapshot,
+            self._cause,
+            quarantined=self._quarantined,
+            stopped=self._stopped,
+            stops=self._stops.values(),
+        )
+        self._stops, self._stopped = {}, {}
         self._cause = None
         self._flush()
-        for stop in stops.values():
-            self._request(stop, None)
         stash, self._stash = self._stash, deque()
         for request, reply in stash:
             self._unstash(request, reply)

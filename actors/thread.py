@@ -153,13 +153,15 @@ class Thread:
     Events have to come in the order of their `seq`. Kinds that say nothing about messages are ignored.
     """
 
-    __slots__ = ("_built", "_calls", "_groups", "_input_groups", "_retracted")
+    __slots__ = ("_built", "_calls", "_groups", "_input_groups", "_owned", "_retracted")
 
     def __init__(self) -> None:
         self._groups: dict[str | None, _Group] = {}
         self._calls: dict[str, tuple[_Group, _Turn, _Call]] = {}
         self._input_groups: dict[str, _Group] = {}
         self._retracted: set[str] = set()
+        # Runs whose group no twin of this thread shares: only those may be changed as they are.
+        self._owned: set[str | None] = set()
         self._built: list[Message] | None = None
 
     def apply(self, event: Event) -> None:
@@ -175,25 +177,41 @@ class Thread:
         return list(self._built)
 
     def copy(self) -> Thread:
-        """Return an independent twin: what is applied to one does not show in the other."""
+        """Return an independent twin: what is applied to one does not show in the other.
+
+        Every run starts with one, so it costs no more than a few copies of dicts: the twins share the groups of
+        all runs, and each makes a group its own before it changes it.
+        """
         other = Thread()
         other._retracted = set(self._retracted)
         other._built = self._built
-        for run_id, group in self._groups.items():
-            twin = group.copy()
-            other._groups[run_id] = twin
-            for item in twin.items:
-                if isinstance(item, Message):
-                    other._input_groups[item.id] = twin
-                else:
-                    for call in item.calls:
-                        other._calls[call.call.id] = (twin, item, call)
+        other._groups = dict(self._groups)
+        other._calls = dict(self._calls)
+        other._input_groups = dict(self._input_groups)
+        self._owned = set()
         return other
 
     def _group(self, event: Event) -> _Group:
-        group = self._groups.get(event.run_id)
+        """Return the group of an event's run, to be changed; it is made where there is none."""
+        group = self._own(event.run_id)
         if group is None:
             group = self._groups[event.run_id] = _Group(event.run_id)
+            self._owned.add(event.run_id)
+        return group
+
+    def _own(self, run_id: str | None) -> _Group | None:
+        """Return the group of a run, to be changed: no twin sees the change."""
+        group = self._groups.get(run_id)
+        if group is None or run_id in self._owned:
+            return group
+        group = self._groups[run_id] = group.copy()
+        self._owned.add(run_id)
+        for item in group.items:
+            if isinstance(item, Message):
+                self._input_groups[item.id] = group
+            else:
+                for call in item.calls:
+                    self._calls[call.call.id] = (group, item, call)
         return group
 
     def _changed(self, group: _Group) -> None:
@@ -250,7 +268,8 @@ class Thread:
         if known is None:
             # A result without a request cannot be shown to a model, and no session writes one.
             return
-        group, turn, call = known
+        self._own(known[0].run_id)
+        group, turn, call = self._calls[data["call_id"]]
         if call.result is not None:
             return
         call.result = Message(
@@ -269,7 +288,7 @@ class Thread:
 
     def _run_status(self, event: Event) -> None:
         note = event.data.get("note")
-        group = self._group(event) if note else self._groups.get(event.run_id)
+        group = self._group(event) if note else self._own(event.run_id)
         if group is None:
             return
         if event.data["status"] in _CLOSED_EARLY:
@@ -289,9 +308,10 @@ class Thread:
         for message_id in event.data["ids"]:
             self._retracted.add(message_id)
             group = self._input_groups.get(message_id)
-            if group is not None:
-                self._changed(group)
-        run = self._groups.get(event.data["run_id"])
+            owned = self._own(group.run_id) if group is not None else None
+            if owned is not None:
+                self._changed(owned)
+        run = self._own(event.data["run_id"])
         if run is not None:
             run.output_retracted = True
             self._changed(run)

@@ -7,8 +7,10 @@ with it. Pure: no clock, no store; each change returns what has to be recorded.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+
+import msgspec
 
 from actors.errors import QueueFull
 from actors.messages import NewMessage
@@ -106,24 +108,32 @@ class WaitingRoom:
         pulled, self.steering = self.steering, []
         return pulled
 
-    def unsteer(self, fresh_run_id: str) -> tuple[list[WaitingRow], bool]:
-        """The active run is over: what waited to steer it is a pending turn now, in its place, in front.
+    def unsteer(self, fresh_run_id: Callable[[], str]) -> tuple[list[WaitingRow], list[str]]:
+        """The active run is over: what waited to steer it are pending turns now, in their place, in front.
 
-        It joins the first turn where that merges. Returns the rows as they are now, and whether the turn is new.
+        They form turns as any waiting messages do, and the last of them joins the first turn where both merge.
+        Returns the rows as they are now, and the run ids of the turns that are new.
         """
-        if not self.steering:
-            return [], False
         waited, self.steering = self.steering, []
-        first = self.turns[0] if self.turns else None
-        merges = all(row.message.merge for row in waited)
-        new = first is None or not (first.merge and merges)
-        if first is None or new:
-            first = PendingTurn(fresh_run_id, merges)
-            self.turns.insert(0, first)
-        rows = [
-            WaitingRow(self._session, row.message, row.place, first.run_id, False, row.accepted_at) for row in waited
-        ]
-        first.rows[:0] = rows
+        behind, self.turns = self.turns, []
+        new: list[str] = []
+        rows: list[WaitingRow] = []
+        for row in waited:
+            last = self.turns[-1] if self.turns else None
+            if last is None or not (last.merge and row.message.merge):
+                last = PendingTurn(fresh_run_id(), row.message.merge)
+                self.turns.append(last)
+                new.append(last.run_id)
+            rows.append(WaitingRow(self._session, row.message, row.place, last.run_id, False, row.accepted_at))
+            last.rows.append(rows[-1])
+        if self.turns and behind and self.turns[-1].merge and behind[0].merge:
+            # The run id of the turn behind was told to those who wait for it, so that is the one that stays.
+            joining = self.turns.pop()
+            new.remove(joining.run_id)
+            moved = [msgspec.structs.replace(row, run_id=behind[0].run_id) for row in joining.rows]
+            rows[len(rows) - len(moved) :] = moved
+            behind[0].rows[:0] = moved
+        self.turns += behind
         return rows, new
 
     def take_next(self) -> PendingTurn | None:

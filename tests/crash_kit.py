@@ -437,17 +437,21 @@ class Judge:
             fates = inputs[request_id] + returned[request_id]
             kept = self.parked and waiting[request_id] > 0
             assert fates == 1 or (fates == 0 and kept), f"message {sent} has {fates} fates"
-            runs = in_runs[request_id]
-            first = [run for run in runs if run.retry_of is None]
-            assert len(first) == inputs[request_id], f"message {request_id} is an input of {runs}"
-            for run in runs:
-                if run.retry_of is not None:
-                    assert run.retry_of in {other.run_id for other in runs}, f"{run.run_id} retries no run of it"
-                    self.was_untouched(run.retry_of)
+            self.is_input_of_one_chain(request_id, in_runs[request_id], inputs[request_id])
             if inputs[request_id]:
                 order.append(request_id)
         logged = [event.data["id"] for event in self.of("message") if event.data["id"] in set(order)]
         assert logged == order, "messages became inputs in another order than they were accepted"
+
+    def is_input_of_one_chain(self, message_id: str, runs: list[RunInfo], times: int) -> None:
+        """A run and those that retry it count as one; a message may have joined it in a retry, by steering."""
+        ids = {run.run_id for run in runs}
+        first = [run for run in runs if run.retry_of not in ids]
+        assert len(first) == times, f"message {message_id} is an input of {runs}"
+        retried = [run.retry_of for run in runs if run.retry_of in ids]
+        assert len(set(retried)) == len(retried), f"a run was retried twice: {runs}"
+        for run_id in retried:
+            self.was_untouched(run_id or "")
 
     def was_untouched(self, run_id: str) -> None:
         kinds = {event.kind for event in self.log if event.run_id == run_id}

@@ -11,7 +11,9 @@ from queue import SimpleQueue
 
 import pytest
 
-from actors.model import RunStatus
+from actors.messages import NewMessage, Stop
+from actors.model import Policy, RunStatus, Waiting
+from supervisor import Config, Supervisor
 from supervisor.console.exits import ExitCode, of_run
 from supervisor.console.lines import LINE_MAX_BYTES, EndOfInput, Line, LineReader
 from tests.console_kit import WAIT_S, Desk, desk_at
@@ -191,6 +193,20 @@ def test_l7_after_kill_9_the_next_chat_closes_the_run_and_why_says_recovery(desk
     told = desk.run("", "why", first["run_id"])
     assert told.returncode == 0
     assert "supervisor.recovery" in told.stdout
+
+
+def test_l12_parked_messages_are_announced_and_taken_along_in_their_order(desk: Desk) -> None:
+    with Supervisor.start(Config(state_dir=desk.state_dir)) as supervisor:
+        session = supervisor.session("s1")
+        session.ask(NewMessage(content=f"sleep {desk.mark}"))
+        session.ask(NewMessage(content="echo parked", policy=Policy.ENQUEUE))
+        stopped = session.ask(Stop(source="user.test", reason="for later", waiting=Waiting.PARK))
+        session.receipt(stopped.run_id, timeout=WAIT_S)
+    done = desk.run("echo mine\n", "chat", "--session", "s1")
+    assert done.returncode == 0
+    assert "1 message parked" in done.stderr
+    assert "taken along: 1 message" in done.stderr
+    assert [line for line in done.stdout.splitlines() if not line.startswith("[")] == ["parked", "mine"]
 
 
 # ── On a terminal ─────────────────────────────────────────────────────────────────────────────────

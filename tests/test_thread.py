@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from actors.model import Event, Message
 from actors.thread import Thread
 
@@ -231,6 +234,33 @@ def test_a_copy_is_independent_in_both_directions() -> None:
     log.text("r1", "b")
     assert log.shape() == [("user", "m1", "hello"), ("assistant", "r1.1", "ab")]
     assert [m.id for m in twin.messages()] == ["m1", "r1.1", "c1", "r1.2"]
+
+
+@given(steps=st.lists(st.tuples(st.integers(0, 3), st.sampled_from("mtcesr"), st.integers(0, 5)), max_size=60))
+def test_twins_of_twins_show_what_was_applied_to_them_and_nothing_else(steps: list[tuple[int, str, int]]) -> None:
+    twins: list[tuple[Thread, list[Event]]] = [(Thread(), [])]
+    for seq, (which, what, number) in enumerate(steps, start=1):
+        thread, applied = twins[which % len(twins)]
+        run_id = f"r{number % 3}"
+        kinds: dict[str, tuple[str, dict[str, Any]]] = {
+            "m": ("message", {"id": f"m{number}", "content": "hello"}),
+            "t": ("text", {"text": f"{seq} "}),
+            "c": ("tool.requested", {"call_id": f"c{number}", "tool": "t", "arguments": {}}),
+            "e": ("tool.ended", {"call_id": f"c{number}", "outcome": "finished", "content": f"{seq}"}),
+            "s": ("run.status", {"status": "cancelling", "note": f"note {seq}"}),
+            "r": ("message.retracted", {"run_id": run_id, "ids": [f"m{number}"]}),
+        }
+        kind, data = kinds[what]
+        event = Event(seq, "s", 1, run_id, kind, data, 1.0)
+        thread.apply(event)
+        applied.append(event)
+        if number == 0 and len(twins) < 4:
+            twins.append((thread.copy(), list(applied)))
+        for twin, events in twins:
+            fresh = Thread()
+            for past in events:
+                fresh.apply(past)
+            assert twin.messages() == fresh.messages()
 
 
 def test_the_list_of_messages_belongs_to_the_caller() -> None:

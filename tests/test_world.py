@@ -105,7 +105,9 @@ def test_l1_with_a_thousand_texts_under_way_nothing_follows_the_stop_but_the_end
         answer = world.answer("s", stop())
         settled(world)
         behind = [event.kind for event in world.published() if event.seq > answer.fence_seq]
-        assert behind == ["run.status", "run.status", "run.ended"]
+        assert behind[:3] == ["run.status", "run.status", "run.ended"]
+        # Where the kill deadline came before the backlog was gone through, the agent's end is late news.
+        assert set(behind[3:]) <= {"receipt.amended"}
         receipt = world.disk.receipt(run.run_id)
         assert receipt is not None and receipt.complete
 

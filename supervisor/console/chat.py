@@ -2,9 +2,10 @@
 
 Theory of operation. The chat is one loop over one inbox. What comes from elsewhere is put there and nothing more:
 lines by the thread that reads standard input, news by the thread that prints the session's events, filed receipts by
-a thread that waits for them, and signals by their handlers, which only put (`SimpleQueue.put` may interrupt itself; a
-lock or a log line in a signal handler may not). So a Stop never waits behind output that nobody takes, and of two
-things that happen at once one is decided first.
+a thread that waits for them, and signals by a thread that reads them from the interpreter's wake-up pipe. (A handler
+in Python will not do: the kernel may give a signal to any thread, and the main thread, which alone runs handlers, then
+sleeps on.) So a Stop never waits behind output that nobody takes, and of two things that happen at once one is
+decided first.
 
 From a pipe each line waits in the queue of the session (`enqueue`, a turn of its own), and the next is read when its
 run has ended and all that it said is printed. On a terminal a line is read at any time, and supersedes what runs
@@ -475,19 +476,34 @@ def _look(state_dir: Path, session: str) -> Before:
 @contextmanager
 def _signals(inbox: SimpleQueue[Item]) -> Iterator[None]:
     """Have signals put into the inbox. SIGHUP stays ignored where it is, as under nohup."""
-
-    def put(number: int, _: FrameType | None) -> None:
-        inbox.put(Signalled(number))
-
+    read_fd, write_fd = os.pipe()
+    os.set_blocking(write_fd, False)
     before: dict[signal.Signals, Any] = {}
+
+    def forward() -> None:
+        while numbers := os.read(read_fd, 64):
+            for number in numbers:
+                inbox.put(Signalled(number))
+
+    thread = threading.Thread(target=forward, name="console-signals", daemon=True)
+    thread.start()
+    previous_fd = signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
-            before[number] = signal.signal(number, put)
+            before[number] = signal.signal(number, _noted)
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(previous_fd)
+        os.close(write_fd)
+        thread.join()
+        os.close(read_fd)
+
+
+def _noted(number: int, frame: FrameType | None) -> None:
+    """The handler has nothing to do: that it is there makes the interpreter write the number to the wake-up pipe."""
 
 
 def _close(supervisor: Supervisor, drain_s: float | None, screen: Screen) -> None:

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Final, NoReturn
 import typer
 
 REFUSED: Final = 2
+STOPPED: Final = 130
 
 StateDir = Annotated[
     # A text, since an empty path would be the current folder.
@@ -218,6 +219,8 @@ def _refusals() -> Iterator[None]:
     except CountermandError as error:
         print(f"countermand: {refusal(error)}", file=sys.stderr)
         raise typer.Exit(REFUSED) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(STOPPED) from None
     except BrokenPipeError:
         # What is left in the buffer must not be tried again when the interpreter ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

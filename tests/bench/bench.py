@@ -45,6 +45,7 @@ from actors.ports import Batch, Ports, SessionRow, Settings, SpawnSpec
 from supervisor import Config, SessionHandle, Supervisor
 from supervisor.clock import SystemClock
 from supervisor.containment.processes import ProcessTrees
+from supervisor.embed import hand_over_soon
 from supervisor.executor import ThreadExecutor
 from supervisor.ids import RandomIds
 from supervisor.publisher import EventHub
@@ -262,7 +263,8 @@ class PausableDispatcher(PooledDispatcher):
 
 @contextlib.contextmanager
 def by_hand(folder: Path) -> Iterator[tuple[Ports, PausableDispatcher]]:
-    """The real ports, without a supervisor around them."""
+    """The real ports, without a supervisor around them, in a process that is set up as a supervisor does it."""
+    hand_over_soon()
     folder.mkdir()
     with contextlib.ExitStack() as undo:
         clock = SystemClock()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -65,16 +67,28 @@ class Child:
             cwd=root,
             env={**os.environ, "PYTHONPATH": str(root)},
         )
+        self._told: queue.Queue[dict[str, Any]] = queue.Queue()
+        self._unread: list[dict[str, Any]] = []
+        stdout = self.process.stdout
+        assert stdout is not None
+        threading.Thread(target=self._listen, args=(stdout,), daemon=True).start()
         self.read("ready")
 
-    def read(self, key: str) -> Any:
-        """The value of `key` in the next line that has it."""
-        stdout: IO[str] | None = self.process.stdout
-        assert stdout is not None
+    def _listen(self, stdout: IO[str]) -> None:
         for line in stdout:
-            told = json.loads(line)
+            self._told.put(json.loads(line))
+        self._told.put({})
+
+    def read(self, key: str) -> Any:
+        """The value of the first `key` that was told and not read."""
+        for told in self._unread:
+            if key in told:
+                self._unread.remove(told)
+                return told[key]
+        while told := self._told.get(timeout=WAIT_S):
             if key in told:
                 return told[key]
+            self._unread.append(told)
         raise AssertionError(f"the child ended before it said {key}")
 
     def ask(self, kind: str, **fields: Any) -> str:

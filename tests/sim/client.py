@@ -216,9 +216,20 @@ class Client:
                     assert laws.returned[answer.message_id] == answer.returned
             elif isinstance(answer, Stopped):
                 self._check_stopped(answer, laws)
+        self._check_withdrawn(laws)
         touched = set(laws.inputs) | set(laws.returned)
         assert touched <= accepted, f"refused, and in the log: {touched - accepted}"
         assert not laws.waiting, f"still waiting: {laws.waiting} (L4)"
+
+    def _check_withdrawn(self, laws: LogLaws) -> None:
+        """What a Stop said it withdrew has not run, also where the store did not take that Stop at first."""
+        if self.crashes:
+            return
+        refused = {one.request.id for one in self.history if isinstance(one.outcome(), Exception)}
+        for asked in self.history:
+            answer = asked.outcome()
+            for message in answer.withdrawn if isinstance(answer, Stopped) else ():
+                assert message.id in laws.returned or message.id in refused, f"{message.id} was withdrawn, and ran (L4)"
 
     def _check_stopped(self, answer: Stopped, laws: LogLaws) -> None:
         assert self.world.disk.receipt(answer.receipt_id) is not None, f"no receipt for {answer}"

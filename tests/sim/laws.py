@@ -38,6 +38,8 @@ class LogLaws:
         self.calls: dict[str, str] = {}
         self.started_calls: set[str] = set()
         self.outcomes: dict[str, str] = {}
+        self.processes: set[str] = set()
+        self.dead: set[str] = set()
         self.waiting: list[str] = []
         self.inputs: dict[str, str] = {}
         self.input_order: list[str] = []
@@ -95,6 +97,12 @@ class LogLaws:
                 call = event.data["call_id"]
                 assert call in self.calls and call not in self.started_calls and call not in self.outcomes
                 self.started_calls.add(call)
+            case "process.started":
+                assert event.data["process_id"] not in self.processes, "a process starts once"
+                self.processes.add(event.data["process_id"])
+            case "process.ended" if event.data["proven"]:
+                assert event.data["process_id"] not in self.dead, "a process is proven dead once"
+                self.dead.add(event.data["process_id"])
             case "tool.output":
                 assert event.data["call_id"] not in self.outcomes, "output of a call that has ended"
             case "tool.ended":

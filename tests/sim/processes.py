@@ -191,8 +191,8 @@ class SimProcesses:
         return [tree.process_id for tree in self._trees.values() if tree.alive]
 
     def kept(self) -> list[str]:
-        """Trees that have ended and were not forgotten."""
-        return [tree.process_id for tree in self._trees.values() if tree.ended is not None]
+        """Trees that were proven to have ended and were not forgotten."""
+        return [one.process_id for one in self._trees.values() if one.ended is not None and one.ended.proven]
 
     def drop(self) -> None:
         """A crash: every warden ends its tree by itself, and writes its last word into its ledger."""

@@ -1,0 +1,608 @@
+"""The decisions of a session alone: any requests and any reports, true, stale, repeated or out of nowhere.
+
+A `Driver` holds one `Protocol` and plays everybody around it: it commits the steps in order, at any delay, carries
+their effects out, and sends reports as actors would, or as no actor should. After every step the laws are
+checked on all that was decided so far; at the end everything is brought to its end, and has to have settled.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from actors.cancel import CancelToken, Cell, CellState
+from actors.errors import CountermandError, QueueFull, RequestReused
+from actors.messages import (
+    Accepted,
+    CallEnded,
+    CallExpired,
+    CallRequested,
+    CallStarted,
+    NewMessage,
+    OutsideRequest,
+    ProcessEnded,
+    ProcessExited,
+    ProcessNews,
+    ProcessOutput,
+    ProcessReport,
+    ProcessStarted,
+    Reply,
+    Report,
+    Resume,
+    Resumed,
+    RunExpired,
+    RunFinished,
+    Said,
+    SpawnRequested,
+    SteeringRequested,
+    Stop,
+    Stopped,
+    ToolResult,
+    Withdraw,
+)
+from actors.model import TERMINAL, Address, Event, How, Outcome, Provenance, RunStatus
+from actors.ports import Settings, SpawnSpec
+from actors.protocol import Protocol
+from actors.record import AGENT
+from actors.step import AnswerRequest, GivePermit, GiveSpawn, HaltRun, Later, StartRun
+from tests.sim.clock import SimClock
+from tests.sim.ids import SimIds
+from tests.sim.laws import LogLaws
+
+SESSION: Final = "s"
+QUEUE_MAX: Final = 4
+TOOLS: Final = {"held": "thread", "free": "task"}
+
+Op = tuple[Any, ...]
+
+
+@dataclass(slots=True)
+class SimCall:
+    """A call as its actor would see it."""
+
+    address: Address
+    cell: Cell[ToolResult] | None = None
+    token: CancelToken | None = None
+    over: bool = False
+
+
+@dataclass(slots=True)
+class SimTree:
+    """A process tree as its actor would see it."""
+
+    address: Address
+    process_id: str
+    cell: Cell[None] | None = None
+    over: bool = False
+
+
+class Driver:
+    """Everybody around one protocol.
+
+    Args:
+        barrier: what happens at the kill deadline: ``forced`` or ``strict``.
+    """
+
+    def __init__(self, barrier: Any = "forced") -> None:
+        self.clock = SimClock()
+        self.protocol = Protocol(
+            SESSION,
+            Settings(agent="a", queue_max=QUEUE_MAX, barrier=barrier),
+            self.clock,
+            SimIds(),
+            lambda callback: callback(),
+            TOOLS,
+        )
+        self.laws = LogLaws()
+        self.uncommitted: deque[list[Later]] = deque()
+        self.answers: dict[str, Reply] = {}
+        self.requests: list[OutsideRequest] = []
+        self.started: set[str] = set()
+        self.agents: dict[str, Address] = {}
+        self.calls: list[SimCall] = []
+        self.trees: list[SimTree] = []
+        self.halts: list[HaltRun] = []
+        self.reports: list[Report] = []
+        self.numbers: Counter[str] = Counter()
+
+    # ── Steps ─────────────────────────────────────────────────────────────────────────────────────
+
+    def new(self, kind: str) -> str:
+        """Return a fresh name."""
+        self.numbers[kind] += 1
+        return f"{kind}{self.numbers[kind]}"
+
+    def took(self) -> list[Event]:
+        """Take the step that was just decided: check it, and keep what has to wait for its commit."""
+        step = self.protocol.take_step()
+        for effect in step.now:
+            if isinstance(effect, HaltRun):
+                self.halts.append(effect)
+        self.laws.take(step.events)
+        self.uncommitted.append(step.later)
+        for later in step.later:
+            if isinstance(later, GivePermit):
+                self.check_permit(later)
+        self.check()
+        self.clock.elapse(0.25)
+        return step.events
+
+    def check_permit(self, permit: GivePermit) -> None:
+        """No permit is given while something of an earlier run holds the barrier."""
+        active = self.protocol.active
+        assert active is not None and active.id == permit.run_id
+        for record in (*self.protocol.ending.values(), *self.protocol.late.values()):
+            held = [part for part in record.parts.values() if part.holds and not part.ended]
+            assert record.forced or not held, f"a permit, while {held} of {record.id} hold"
+
+    def check(self) -> None:
+        """What holds after every step, besides the laws of the log."""
+        protocol = self.protocol
+        assert protocol.seq == self.laws.seq
+        assert len(protocol.room) <= QUEUE_MAX
+        waiting = [row.message.id for row in protocol.room.steering]
+        waiting += [row.message.id for turn in protocol.room.turns for row in turn.rows]
+        assert waiting == self.laws.waiting, "what waits is what the log says, in order of acceptance"
+        for record in protocol.ending.values():
+            assert record.open_parts(), f"{record.id} has nothing left, and has not settled"
+            assert record.token.cancelled
+        if protocol.active is None and protocol.room.turns:
+            assert protocol.room.parked or protocol._holding in protocol.ending, "somebody waits for nothing"
+        assert protocol.thread.messages() == (self.laws.thread.messages() if self.laws.thread else [])
+
+    def commit(self, steps: int = 1) -> None:
+        """Let the oldest steps become durable, and carry out what waited for it."""
+        for _ in range(min(steps, len(self.uncommitted))):
+            for effect in self.uncommitted.popleft():
+                match effect:
+                    case AnswerRequest():
+                        known = self.answers.setdefault(effect.request.id, effect.answer)
+                        assert known == effect.answer, "one request, two answers (L10)"
+                    case StartRun():
+                        record = self.protocol.may_start(effect.run_id)
+                        if record is not None:
+                            assert record.id not in self.started, "an agent is started twice"
+                            self.started.add(record.id)
+                            self.agents[record.id] = record.address
+                    case GivePermit():
+                        for call in self.calls:
+                            if call.address.call == effect.call_id:
+                                call.cell, call.token = effect.cell, effect.token
+                    case GiveSpawn():
+                        for tree in self.trees:
+                            if tree.process_id == effect.permit.process_id:
+                                tree.cell = effect.permit.cell
+                    case _:
+                        pass
+
+    # ── Requests ──────────────────────────────────────────────────────────────────────────────────
+
+    def request(self, request: OutsideRequest) -> Reply | CountermandError:
+        """Send a request; check that a refusal changes nothing, and a repetition neither."""
+        protocol = self.protocol
+        before = (protocol.seq, protocol.generation, len(protocol.room))
+        repeated = request in self.requests
+        active = protocol.active
+        statuses = dict(self.laws.status)
+        try:
+            protocol.request(request, None)
+        except CountermandError as error:
+            assert (protocol.seq, protocol.generation, len(protocol.room)) == before, "a refusal changed something"
+            events = self.took()
+            assert not events
+            return error
+        answer = next(e.answer for e in protocol.step.later if isinstance(e, AnswerRequest))
+        events = self.took()
+        if repeated:
+            assert not events, "a repeated request had an effect (L10)"
+        else:
+            self.requests.append(request)
+            if isinstance(request, Stop) and isinstance(answer, Stopped):
+                self.check_stop(request, answer, active.id if active else None, statuses)
+            if isinstance(answer, Accepted) and not answer.queued and answer.returned is None:
+                assert self.laws.inputs[answer.message_id] == answer.run_id
+                assert answer.generation == protocol.generation
+        return answer
+
+    def check_stop(self, stop: Stop, answer: Stopped, active: str | None, before: dict[str, RunStatus]) -> None:
+        """The outcome's word is right, and a Stop that is aimed touches only its run (L9)."""
+        after = self.laws.status
+        ended = {run for run, status in after.items() if before.get(run) != status and run in before}
+        if stop.run_id is None:
+            if active is not None:
+                assert (answer.outcome, answer.run_id) == ("stopped", active)
+            else:
+                cancelling = [run for run, status in before.items() if status is RunStatus.CANCELLING]
+                assert answer.outcome == ("stopping" if cancelling else "nothing_running")
+            return
+        assert ended <= {stop.run_id}, f"a Stop aimed at {stop.run_id} ended {ended} (L9)"
+        status = before.get(stop.run_id)
+        if status in TERMINAL:
+            assert (answer.outcome, answer.fence_seq) == ("already_over", None)
+            assert after == before
+        elif status is RunStatus.CANCELLING:
+            assert answer.outcome == "stopping"
+        else:
+            assert answer.outcome == "stopped"
+            assert after[stop.run_id] in (RunStatus.CANCELLING, RunStatus.CANCELLED)
+
+    # ── Reports ───────────────────────────────────────────────────────────────────────────────────
+
+    def report(self, report: Report) -> list[Event]:
+        """Send a report; reports are kept, so that they can be sent again."""
+        self.reports.append(report)
+        return self.handle(report)
+
+    def handle(self, report: Report) -> list[Event]:
+        protocol = self.protocol
+        handler: dict[type[Report], Callable[[Any], None]] = {
+            Said: protocol.said,
+            CallRequested: protocol.call_requested,
+            CallStarted: protocol.call_started,
+            CallEnded: protocol.call_ended,
+            CallExpired: protocol.call_expired,
+            SpawnRequested: protocol.spawn_requested,
+            ProcessReport: protocol.process_report,
+            SteeringRequested: protocol.steering_requested,
+            RunFinished: protocol.run_finished,
+            RunExpired: protocol.run_expired,
+        }
+        handler[type(report)](report)
+        return self.took()
+
+    def end_call(self, call: SimCall, how: int) -> None:
+        """End a call as its execution would: by its cell."""
+        at = self.clock.wall()
+        result = ToolResult(Outcome.FINISHED, "done")
+        call.over = True
+        if call.cell is None or how == 2:
+            # Its actor is gone, or its permit never came: the execution brought nothing.
+            self.report(CallEnded(call.address, How.RAISED, at, None, note="gone"))
+        elif call.cell.state is CellState.GRANTED or call.cell.state is CellState.VOID:
+            call.cell.close()
+            self.report(CallEnded(call.address, How.NOT_STARTED, at, None))
+        elif call.cell.finish(result):
+            self.report(CallEnded(call.address, How.RETURNED, at, result))
+        else:
+            self.report(CallEnded(call.address, How.RETURNED, at, None, late=how == 1))
+
+    def end_tree(self, tree: SimTree, *, proven: bool = True) -> None:
+        """Say the last word on a tree."""
+        at = self.clock.wall()
+        how = How.SIGKILL
+        if tree.cell is None or not (tree.cell.start() or tree.cell.state is CellState.STARTED):
+            how = How.NOT_STARTED
+        tree.over = tree.over or proven
+        self.news(tree, ProcessEnded(tree.process_id, how, proven, at, reaped=1))
+
+    def news(self, tree: SimTree, news: ProcessNews) -> None:
+        self.report(ProcessReport(tree.address, tree.process_id, news))
+
+    # ── Playing ───────────────────────────────────────────────────────────────────────────────────
+
+    def play(self, op: Op) -> None:
+        """Do one thing; what it names is taken modulo what there is."""
+        name, *rest = op
+        getattr(self, f"op_{name}")(*rest)
+
+    def op_commit(self, steps: int) -> None:
+        self.commit(steps)
+
+    def op_new(self, policy: Any, origin: str, merge: bool, age: float | None) -> None:
+        full = len(self.protocol.room) >= QUEUE_MAX
+        sent_at = None if age is None else self.clock.wall() - age
+        outcome = self.request(
+            NewMessage(
+                id=self.new("m"), content="do it", policy=policy, origin=origin, merge=merge, sent_at=sent_at
+            )
+        )
+        if isinstance(outcome, QueueFull):
+            assert full
+        elif isinstance(outcome, Accepted) and outcome.queued:
+            assert not full
+
+    def op_stop(self, mode: Any, aim: int | None, waiting: Any, age: float | None) -> None:
+        runs = list(self.laws.status) + [turn.run_id for turn in self.protocol.room.turns]
+        run_id = None if aim is None or not runs else runs[aim % len(runs)]
+        sent_at = None if age is None else self.clock.wall() - age
+        stop = Stop(
+            id=self.new("x"),
+            source="user.test",
+            reason="why",
+            mode=mode,
+            run_id=run_id,
+            waiting=waiting,
+            sent_at=sent_at,
+        )
+        parked = self.protocol.room.parked
+        self.request(stop)
+        if waiting == "park" and run_id is None:
+            assert self.protocol.room.parked == (parked or bool(len(self.protocol.room)))
+
+    def op_resume(self) -> None:
+        outcome = self.request(Resume(id=self.new("r")))
+        if isinstance(outcome, Resumed):
+            assert not self.protocol.room.parked and not len(self.protocol.room)
+
+    def op_withdraw(self, which: int) -> None:
+        messages = [one for one in self.requests if isinstance(one, NewMessage)]
+        if messages:
+            self.request(Withdraw(id=self.new("w"), message_id=messages[which % len(messages)].id))
+
+    def op_again(self, which: int) -> None:
+        if self.requests:
+            self.request(self.requests[which % len(self.requests)])
+
+    def op_reuse(self, which: int) -> None:
+        if self.requests:
+            other = NewMessage(id=self.requests[which % len(self.requests)].id, content="something else")
+            assert isinstance(self.request(other), RequestReused)
+
+    def address(self, which: int) -> Address | None:
+        """The address of some agent: most often the newest."""
+        known = list(self.agents.values())[::-1]
+        return known[which % len(known)] if known else None
+
+    def op_say(self, which: int, kind: str) -> None:
+        address = self.address(which)
+        if address is not None:
+            self.report(Said(address, kind, {"text": "word "}, 5))
+
+    def op_strange(self, generation: int, run: str) -> None:
+        active = self.protocol.active
+        address = Address(SESSION, generation, run)
+        if active is not None and address == active.address:
+            return
+        assert not self.report(Said(address, "text", {"text": "who is this"}, 3))
+
+    def op_call(self, which: int, tool: str) -> None:
+        address = self.address(which)
+        if address is not None:
+            call = SimCall(address.of_call(self.new("c")))
+            self.calls.append(call)
+            problem = None if tool in TOOLS else "there is no such tool"
+            self.report(CallRequested(call.address, tool, {"n": 1}, problem=problem))
+
+    def some_call(self, which: int) -> SimCall | None:
+        known = [call for call in self.calls if call.cell is not None and not call.over][::-1]
+        return known[which % len(known)] if known else None
+
+    def op_start_call(self, which: int) -> None:
+        call = self.some_call(which)
+        if call is not None and call.cell is not None and call.cell.start():
+            self.report(CallStarted(call.address, self.clock.wall()))
+
+    def op_end_call(self, which: int, how: int) -> None:
+        call = self.some_call(which)
+        if call is not None:
+            self.end_call(call, how)
+
+    def op_expire_call(self, which: int) -> None:
+        call = self.some_call(which)
+        if call is None or call.cell is None or call.token is None:
+            return
+        state, _ = call.cell.close()
+        provenance = Provenance(source="tool.deadline", reason="too long")
+        if state is not CellState.FINISHED and call.token.cancel(provenance):
+            started = state is CellState.CLOSED
+            self.report(CallExpired(call.address, self.clock.wall(), provenance, started))
+
+    def op_spawn(self, which: int) -> None:
+        call = self.some_call(which)
+        if call is not None and call.cell is not None and call.cell.state is CellState.STARTED:
+            tree = SimTree(call.address, self.new("p"))
+            self.trees.append(tree)
+            self.report(SpawnRequested(tree.address, tree.process_id, SpawnSpec(("sh",), "sh")))
+
+    def op_process(self, which: int, what: str) -> None:
+        known = [tree for tree in self.trees if tree.cell is not None and not tree.over][::-1]
+        if not known:
+            return
+        tree, at = known[which % len(known)], self.clock.wall()
+        if tree.cell is None or not (tree.cell.start() or tree.cell.state is CellState.STARTED):
+            self.end_tree(tree)
+            return
+        match what:
+            case "started":
+                self.news(tree, ProcessStarted(tree.process_id, 7, at))
+            case "output":
+                self.news(tree, ProcessOutput(tree.process_id, "stdout", "a line\n"))
+            case "exited":
+                self.news(tree, ProcessExited(tree.process_id, 0, at, 0.1, "", 0, lossy=False, held=False))
+            case _:
+                self.end_tree(tree, proven=what == "ended")
+
+    def op_steer(self, which: int) -> None:
+        address = self.address(which)
+        if address is not None:
+            self.report(SteeringRequested(address, self.numbers["steer"]))
+
+    def op_finish(self, which: int, returned: bool) -> None:
+        address = self.address(which)
+        if address is not None:
+            how, error = (How.RETURNED, None) if returned else (How.RAISED, "ValueError: no")
+            self.report(RunFinished(address, how, self.clock.wall(), {"n": 1} if returned else None, error))
+
+    def op_expire_run(self, which: int) -> None:
+        address = self.address(which)
+        if address is not None:
+            provenance = Provenance(source="run.deadline", reason="too long")
+            self.report(RunExpired(address, provenance))
+
+    def op_lose_run(self, which: int) -> None:
+        address = self.address(which)
+        if address is not None:
+            self.protocol.run_lost(address.run, "RuntimeError: broke")
+            self.took()
+
+    def op_kill_deadline(self, which: int, stale: bool) -> None:
+        if self.halts:
+            halt = self.halts[::-1][which % len(self.halts)]
+            self.protocol.kill_deadline(halt.run_id, halt.stage - stale)
+            self.took()
+
+    def op_repeat_report(self, which: int) -> None:
+        if self.reports:
+            self.handle(self.reports[::-1][which % len(self.reports)])
+
+    # ── The end ───────────────────────────────────────────────────────────────────────────────────
+
+    def finish(self) -> None:
+        """Stop what runs, let every part end, and see that all is settled."""
+        self.request(Stop(id=self.new("x"), source="user.test", reason="the end"))
+        self.commit(len(self.uncommitted))
+        for tree in self.trees:
+            if not tree.over:
+                self.end_tree(tree)
+        for call in self.calls:
+            if call.cell is not None and not call.over:
+                self.end_call(call, 0)
+        for address in self.agents.values():
+            self.report(RunFinished(address, How.RAISED, self.clock.wall(), None, "RunCancelled"))
+        self.commit(len(self.uncommitted))
+        assert self.protocol.quiet, f"not settled: {list(self.protocol.ending.values())}"
+        assert not self.protocol.late, "something that has ended is waited for"
+        assert not len(self.protocol.room)
+        self.laws.finished()
+        assert not self.protocol.barrier()
+
+
+which = st.sampled_from((0, 0, 0, 1, 2, 5))
+ages = st.sampled_from((None, None, None, 0.0, 1.0, 30.0))
+policies = st.sampled_from((None, "interrupt", "enqueue", "enqueue", "steer", "steer", "reject", "rollback"))
+
+
+def op(name: str, *arguments: st.SearchStrategy[Any]) -> st.SearchStrategy[Op]:
+    return st.tuples(st.just(name), *arguments)
+
+
+requests = st.one_of(
+    op("new", policies, st.sampled_from(("user", "bot")), st.booleans(), ages),
+    op("new", policies, st.sampled_from(("user", "bot")), st.booleans(), ages),
+    op(
+        "stop",
+        st.sampled_from(("graceful", "immediate")),
+        st.sampled_from((None, None, 0, 1, 2, 3, 4)),
+        st.sampled_from((None, "withdraw", "park", "keep")),
+        ages,
+    ),
+    op("resume"),
+    op("withdraw", which),
+    op("again", which),
+    op("reuse", which),
+)
+reports = st.one_of(
+    op("say", which, st.sampled_from(("text", "text", "progress"))),
+    op("call", which, st.sampled_from(("held", "free", "none"))),
+    op("call", which, st.sampled_from(("held", "free"))),
+    op("start_call", which),
+    op("start_call", which),
+    op("end_call", which, st.integers(0, 2)),
+    op("expire_call", which),
+    op("spawn", which),
+    op("process", which, st.sampled_from(("started", "output", "exited", "ended", "lost"))),
+    op("steer", which),
+    op("finish", which, st.booleans()),
+    op("expire_run", which),
+    op("lose_run", which),
+    op("kill_deadline", which, st.booleans()),
+    op("repeat_report", which),
+    op("strange", st.integers(0, 5), st.sampled_from(("run_0001", "run_0002", "run_of_nobody"))),
+)
+commits = op("commit", st.integers(1, 5))
+scripts = st.lists(st.one_of(requests, reports, reports, commits, commits), min_size=25, max_size=70)
+
+
+@settings(max_examples=300, deadline=None)
+@given(script=scripts)
+def test_any_requests_and_any_reports_keep_the_laws(script: list[Op]) -> None:
+    driver = Driver()
+    for one in script:
+        driver.play(one)
+    driver.finish()
+
+
+@settings(max_examples=100, deadline=None)
+@given(script=scripts)
+def test_any_requests_and_any_reports_keep_the_laws_behind_a_strict_barrier(script: list[Op]) -> None:
+    driver = Driver("strict")
+    for one in script:
+        driver.play(one)
+    driver.finish()
+
+
+def started(driver: Driver, **message: Any) -> str:
+    """Start a run, and its agent."""
+    answer = driver.request(NewMessage(id=driver.new("m"), content="go", **message))
+    assert isinstance(answer, Accepted) and answer.run_id is not None
+    driver.commit(99)
+    return answer.run_id
+
+
+@pytest.mark.parametrize("waiting", ["park", "keep", "withdraw"])
+def test_what_waits_when_a_run_is_stopped_is_parked_kept_or_withdrawn(waiting: str) -> None:
+    driver = Driver()
+    first = started(driver)
+    driver.op_new("enqueue", "bot", True, None)
+    driver.op_stop("graceful", None, waiting, None)
+    assert driver.protocol.active is None
+    driver.op_finish(0, True)
+    active = driver.protocol.active
+    if waiting == "keep":
+        assert active is not None and active.info.inputs == ("m2",)
+    else:
+        assert active is None
+        assert driver.protocol.room.parked == (waiting == "park")
+    assert driver.laws.status[first] is RunStatus.CANCELLED
+    if waiting == "park":
+        # Others queue up behind what is parked; a person's message takes all of it along.
+        driver.op_new("interrupt", "bot", True, None)
+        assert driver.protocol.active is None
+        answer = driver.request(NewMessage(id="mine", content="go on"))
+        assert isinstance(answer, Accepted)
+        assert [one.id for one in answer.with_messages] == ["m2", "m3"]
+    driver.finish()
+
+
+def test_l4_steering_messages_that_were_not_pulled_keep_their_own_turns_and_their_place() -> None:
+    driver = Driver()
+    started(driver)
+    for merge in (True, False, True):
+        driver.op_new("steer", "bot", merge, None)
+    driver.op_new("enqueue", "bot", True, None)
+    driver.op_stop("graceful", None, "park", None)
+    assert [[row.message.id for row in turn.rows] for turn in driver.protocol.room.turns] == [["m2"], ["m3"], ["m4", "m5"]]
+    driver.finish()
+
+
+def test_l9_a_stop_that_comes_too_late_for_its_run_changes_nothing() -> None:
+    driver = Driver()
+    first = started(driver)
+    driver.op_finish(0, True)
+    second = started(driver)
+    answer = driver.request(Stop(id="x", source="user.test", reason="late", run_id=first, sent_at=driver.clock.wall()))
+    assert isinstance(answer, Stopped) and answer.outcome == "already_over"
+    assert driver.protocol.active is not None and driver.protocol.active.id == second
+    # Not even the cutoff: a message that left before that Stop is taken.
+    late = NewMessage(id="m", content="and", policy="enqueue", sent_at=driver.clock.wall() - 60)  # type: ignore[arg-type]
+    accepted = driver.request(late)
+    assert isinstance(accepted, Accepted) and accepted.returned is None
+    driver.finish()
+
+
+def test_l5_a_part_that_a_lost_actor_left_is_still_waited_for() -> None:
+    driver = Driver()
+    run = started(driver)
+    driver.op_lose_run(0)
+    assert driver.laws.status[run] is RunStatus.FAILED
+    assert run not in driver.laws.ended
+    record = driver.protocol.record(run)
+    assert record is not None and [part.id for part in record.open_parts()] == [AGENT]
+    driver.finish()
+    assert driver.laws.ended[run]
