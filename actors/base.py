@@ -412,4 +412,4 @@ def _describe(error: BaseException) -> str:
 
 
 def _log_undelivered(envelope: Envelope[Any]) -> None:
-    logger.debug("undelivered: {}", type(envelope.message).__name__)
+    logger.trace("undelivered: {}", type(envelope.message).__name__)

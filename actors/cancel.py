@@ -94,7 +94,8 @@ class CancelToken:
         self._parent = parent
         self._provenance: Provenance | None = None
         self._callbacks: dict[int, Callable[[], None]] = {}
-        self._children: set[CancelToken] = set()
+        # Ordered, so that a simulated world is a function of its seed.
+        self._children: dict[CancelToken, None] = {}
         self._waiters: list[threading.Event] = []
         if parent is not None:
             parent._attach(self)
@@ -154,7 +155,7 @@ class CancelToken:
                 return False
             self._provenance = provenance
             callbacks, self._callbacks = list(self._callbacks.values()), {}
-            children, self._children = self._children, set()
+            children, self._children = self._children, {}
             waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             waiter.set()
@@ -168,7 +169,7 @@ class CancelToken:
         """Let the parent forget this token: what it guards has ended, and cannot be cancelled any more."""
         if self._parent is not None:
             with self._parent._lock:
-                self._parent._children.discard(self)
+                self._parent._children.pop(self, None)
 
     @property
     def aio(self) -> AsyncCancelToken:
@@ -178,7 +179,7 @@ class CancelToken:
     def _attach(self, child: CancelToken) -> None:
         with self._lock:
             if self._provenance is None:
-                self._children.add(child)
+                self._children[child] = None
                 return
             provenance = self._provenance
         child.cancel(provenance)

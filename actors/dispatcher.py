@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import queue
 import random
+import sys
 import threading
 from collections import deque
 from typing import Final, Protocol
@@ -33,6 +34,11 @@ from actors.mailbox import Mailbox
 BATCH: Final = 16
 FAST_TURNS_MAX: Final = 64
 STEPS_MAX: Final = 1_000_000
+
+# A thread that computes keeps all others waiting for Python's switch interval, 5 ms by default, each time one of them
+# wants to go on. So a Stop behind one, be it an agent or an actor with a backlog, took tens of milliseconds. Set for
+# the whole process, and not put back: another dispatcher may live longer than the one that set it.
+SWITCH_INTERVAL_S: Final = 0.0005
 
 _Entry = tuple[Mailbox, int]
 
@@ -60,6 +66,7 @@ class PooledDispatcher:
     """
 
     def __init__(self, size: int = 2, batch: int = BATCH, name: str = "dispatcher") -> None:
+        sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL_S))
         if size < 1 or batch < 1:
             raise ValueError(f"expected a size and a batch of at least 1, got {size} and {batch}")
         self._batch = batch

@@ -114,6 +114,7 @@ class Mailbox:
     __slots__ = (
         "_bounded",
         "_expected",
+        "_held",
         "_issued",
         "_lock",
         "_on_undelivered",
@@ -140,6 +141,7 @@ class Mailbox:
         self._on_undelivered = on_undelivered
         self._state = MailboxState.RUNNING
         self._bounded = 0
+        self._held = False
         # Made at the first message: most actors of a large system are idle, and an empty deque is 600 bytes.
         self._urgent: deque[Envelope[Any]] | None = None
         self._ordinary: deque[Envelope[Any]] | None = None
@@ -187,7 +189,8 @@ class Mailbox:
                     if self._ordinary is None:
                         self._ordinary = deque()
                     self._ordinary.append(envelope)
-                if state is MailboxState.IDLE or (urgent and state is MailboxState.READY):
+                wakes = urgent or not self._held
+                if (state is MailboxState.IDLE and wakes) or (urgent and state is MailboxState.READY):
                     ticket = self._queue(urgent)
                 if not ticket:
                     return
@@ -222,13 +225,27 @@ class Mailbox:
         with self._lock:
             if self._urgent:
                 envelope = self._urgent.popleft()
-            elif self._ordinary:
+            elif self._ordinary and not self._held:
                 envelope = self._ordinary.popleft()
             else:
                 return None
             if self._bounded and _KINDS[type(envelope.message)][1]:
                 self._bounded -= 1
             return envelope
+
+    def hold(self) -> None:
+        """Let the ordinary lane wait until `release`; the urgent one goes on. Only in a turn; again is harmless.
+
+        For the time in which an answer is on its way: a thread that works off a backlog would keep the threads that
+        bring the answer from running.
+        """
+        with self._lock:
+            self._held = True
+
+    def release(self) -> None:
+        """Let the ordinary lane go on. Only in a turn, whose end sees what waits there; again is harmless."""
+        with self._lock:
+            self._held = False
 
     def get(self) -> Envelope[Any]:
         """Return the next message as `take` does. Only in a turn.
@@ -318,7 +335,7 @@ class Mailbox:
             if self._state is MailboxState.CLOSED:
                 return
             urgent = bool(self._urgent)
-            if not (urgent or self._ordinary or always):
+            if not (urgent or always or (self._ordinary and not self._held)):
                 self._move(MailboxState.IDLE)
                 return
             ticket = self._queue(urgent)

@@ -671,6 +671,12 @@ class DrainOver(Timer, frozen=True):
     final: bool
 
 
+class GoOn(Timer, frozen=True):
+    """The answer in batch `number` has had time to be taken: reports that waited for it go on."""
+
+    number: int
+
+
 class TryStore(Timer, frozen=True):
     """Time to ask the store again."""
 

@@ -46,7 +46,8 @@ class Pending:
     def __init__(self, token: CancelToken) -> None:
         self.token = token
         self._lock = threading.Lock()
-        self._futures: set[Future[Any]] = set()
+        # Ordered, so that a simulated world is a function of its seed.
+        self._futures: dict[Future[Any], None] = {}
         token.add_callback(self._cancelled)
 
     def future(self) -> Future[Any]:
@@ -58,7 +59,7 @@ class Pending:
     def watch(self, future: Future[Any]) -> None:
         """Let the token's cancel fail `future`."""
         with self._lock:
-            self._futures.add(future)
+            self._futures[future] = None
         future.add_done_callback(self._forget)
         if self.token.cancelled:
             self._cancelled()
@@ -95,7 +96,7 @@ class Pending:
 
     def _forget(self, future: Future[Any]) -> None:
         with self._lock:
-            self._futures.discard(future)
+            self._futures.pop(future, None)
 
     def _cancelled(self) -> None:
         provenance = self.token.provenance

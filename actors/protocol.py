@@ -424,7 +424,11 @@ class Protocol:
         record = self.ending.get(run_id)
         if record is not None and record.status is RunStatus.CANCELLING:
             self._join(record, provenance)
-            return Stopped("stopping", run_id, record.info.receipt_id, record.info.fence_seq)
+            withdrawn = ()
+            if stop.waiting is not None and self.active is None:
+                # What waits, waits for this run to end; were another one active, it would be that one's to say.
+                withdrawn = self._treat_waiting(stop.waiting, provenance, at, record)
+            return Stopped("stopping", run_id, record.info.receipt_id, record.info.fence_seq, withdrawn=withdrawn)
         turn = self.room.take_turn(run_id)
         if turn is not None:
             self._unpark_if_empty()

@@ -359,7 +359,7 @@ class RunActor(Actor):
     def _cancel_executions(self) -> None:
         if self._agent_running:
             self._ports.executor.cancel(self._address.run)
-        for call_id in self._executions:
+        for call_id in sorted(self._executions):
             if call_id not in self.children:
                 self._ports.executor.cancel(call_id)
 

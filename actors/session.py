@@ -39,6 +39,7 @@ from actors.messages import (
     Committed,
     Down,
     Drain,
+    GoOn,
     Halt,
     Inspect,
     Interrupt,
@@ -94,6 +95,8 @@ from actors.step import (
 )
 
 STASH_MAX: Final = 10_000
+BACKLOG_MIN: Final = 64
+ANSWER_TAKEN_S: Final = 0.001
 STOPS_KEPT_MAX: Final = 100
 RETRY_FIRST_S: Final = 0.1
 RETRY_MAX_S: Final = 5.0
@@ -157,6 +160,7 @@ class SessionActor(Actor):
         self._stopped: dict[str, Provenance] = {}
         self._last_run: RunRecord | None = None
         self._retry_s = RETRY_FIRST_S
+        self._answering = 0
         self._draining = False
         self._said_quiet = False
 
@@ -188,6 +192,9 @@ class SessionActor(Actor):
                 self._protocol.drain()
             case Interrupt():
                 self._protocol.interrupt(message.provenance)
+            case GoOn():
+                if message.number == self._answering:
+                    self._mailbox.release()
             case KillDeadline():
                 self._protocol.kill_deadline(message.run_id, message.stage)
             case Down():
@@ -223,8 +230,12 @@ class SessionActor(Actor):
                 )
             else:
                 reply.try_set_exception(error)
-        # A request does not wait for the rest of the turn: its halts leave now.
+        # A request does not wait for the rest of the turn: its halts leave now. Nor does its answer wait for a
+        # backlog of reports: they go on when it is given.
         self._flush()
+        if self._sent:
+            self._answering = self._number
+            self._mailbox.hold()
 
     def _report(self, message: Any) -> None:
         protocol = self._protocol
@@ -298,7 +309,16 @@ class SessionActor(Actor):
             sent = self._sent.popleft()
             self._publish(sent)
             self._carry_out_later(effect for effect in sent.later if not isinstance(effect, ShowEphemeral))
+        if committed.number >= self._answering:
+            self._let_reports_go_on()
         self._say_quiet()
+
+    def _let_reports_go_on(self) -> None:
+        """An answer was given. Behind a backlog it is taken first: the asker's thread needs the interpreter for it."""
+        if len(self._mailbox) <= BACKLOG_MIN:
+            self._mailbox.release()
+        else:
+            self._ports.clock.call_later(ANSWER_TAKEN_S, self.actor_ref, GoOn(self._answering))
 
     def _publish(self, sent: Sent) -> None:
         """Make a batch known, and show what is not stored in its place: behind its seq, it would be late."""
@@ -448,9 +468,10 @@ class SessionActor(Actor):
         self._runners.clear()
         self._protocol = self._fresh_protocol()
         self._incarnation = self._ports.ids.new("inc")
-        self._number = 0
+        self._number = self._answering = 0
         self._sent.clear()
         self._phase = Phase.SERVING
+        self._mailbox.release()
         self._retry_s = RETRY_FIRST_S
         self._protocol.restore(
             loaded.snapshot,
@@ -477,6 +498,7 @@ class SessionActor(Actor):
             return
         logger.error("{} cannot be read: {}", self, error)
         self._phase = Phase.FAILED
+        self._mailbox.release()
         stash, self._stash = self._stash, deque()
         for request, reply in stash:
             self._unstash(request, reply)
@@ -496,6 +518,7 @@ class SessionActor(Actor):
         )
         provenance = Provenance(source="store.failure", reason=failed.error or "no reason given", initiated_at=at)
         self._phase = Phase.FAILED
+        self._mailbox.release()
         self._cause = provenance
         self._last_run = self._protocol.active
         self._protocol.abandon(provenance)

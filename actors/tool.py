@@ -162,7 +162,7 @@ class ToolActor(Actor):
             self._ports.clock.call_later(halt.grace_s, self.actor_ref, RecancelExecution())
         for child in self.children.values():
             _tell(child, halt)
-        for process_id in self._open:
+        for process_id in sorted(self._open):
             if process_id not in self.children:
                 self._ports.processes.kill(process_id, halt.grace_s)
 

@@ -8,7 +8,6 @@ what it needs.
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -40,7 +39,6 @@ from supervisor.tools.shell import shell as shell_tool
 SESSION_NAME_MAX_CHARS: Final = 128
 DISPATCHER_THREADS: Final = 4
 CLOSE_STEP_S: Final = 10.0
-SWITCH_INTERVAL_S: Final = 0.0001
 # Its run names a tree abandoned long before; a proof that comes until then amends the receipt.
 GIVE_UP_S: Final = 600.0
 
@@ -53,7 +51,6 @@ class Supervisor:
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        hand_over_soon()
         state_dir = Path(config.state_dir).expanduser()
         plugins = _plugins(config)
         with contextlib.ExitStack() as undo:
@@ -161,17 +158,6 @@ class Supervisor:
     def _stop_actor(self) -> None:
         with contextlib.suppress(Timeout, ActorDeadError):
             self._actor.stop(timeout=CLOSE_STEP_S)
-
-
-def hand_over_soon() -> None:
-    """Let Python's threads hand over to each other soon; for the whole process, and it stays so.
-
-    A thread that computes keeps all others waiting for the switch interval, 5 ms by default, each time one of them
-    wants to go on; the writer of the store wants that at every statement. So a Stop behind a thread that computes,
-    be it an agent or an actor with a backlog, took tens of milliseconds. It is not put back at the close, because
-    another supervisor of this process may live longer than this one.
-    """
-    sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL_S))
 
 
 def check_session_name(name: object) -> None:

@@ -195,7 +195,7 @@ class SupervisorActor(Actor):
             self._draining = None
             return
         self._interrupted = True
-        for session in self._noisy:
+        for session in sorted(self._noisy):
             child = self.children.get(session)
             if child is not None:
                 _tell(child, Interrupt(self._shutdown_provenance()))

@@ -48,6 +48,7 @@ from actors import (
 from actors.base import Actor
 from actors.dead_letters import DeadLetters
 from actors.dispatcher import PooledDispatcher
+from actors.messages import Committed, RunFinished
 from actors.plugins import Plugins
 from actors.ports import Ports, Settings
 from supervisor import Config, SessionHandle, Supervisor
@@ -57,7 +58,8 @@ from supervisor.executor import ThreadExecutor
 from supervisor.ids import RandomIds
 from supervisor.publisher import EventHub
 from supervisor.store.sqlite import SqliteStore
-from tests.kit import WAIT_S, Kit, check_rest, log, message, say, settled, stop, until
+from supervisor.supervisor import SupervisorActor
+from tests.kit import WAIT_S, Kit, Listener, check_rest, log, message, say, settled, stop, until
 
 
 def hold(turn: Turn) -> None:
@@ -728,3 +730,50 @@ def test_a_handle_of_a_supervisor_that_ended_says_so(kit: Kit) -> None:
     for use in (lambda: session.ask(NewMessage(content="x")), session.status, lambda: session.tell(Resume())):
         with pytest.raises(ActorDeadError):
             use()
+
+
+def test_a_session_is_at_rest_only_when_what_its_turn_decided_is_written(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle, turn_end, answer = SessionActor._report, SessionActor.on_turn_end, SupervisorActor._answer_if_quiet
+    ended, answered = threading.Event(), threading.Event()
+    found: list[object] = []
+
+    def with_a_commit_behind_it(self: SessionActor, report: Any) -> None:
+        handle(self, report)
+        if isinstance(report, RunFinished):
+            # As if the commit of an earlier batch came now, in the turn that has just ended the run.
+            self.actor_ref.tell(Committed(0))
+            ended.set()
+
+    def held_open(self: SessionActor) -> None:
+        if ended.is_set() and not answered.is_set():
+            # Long enough for a word that comes too early to be heard.
+            answered.wait(0.3)
+        turn_end(self)
+
+    def at_rest(self: SupervisorActor) -> None:
+        if self._draining is not None and not self._noisy:
+            found.append(session._store.receipt("s1", run_id))
+            answered.set()
+        answer(self)
+
+    monkeypatch.setattr(SessionActor, "_report", with_a_commit_behind_it)
+    monkeypatch.setattr(SessionActor, "on_turn_end", held_open)
+    monkeypatch.setattr(SupervisorActor, "_answer_if_quiet", at_rest)
+    inside = threading.Event()
+
+    def agent(turn: Turn) -> None:
+        inside.set()
+        turn.cancel_token.wait()
+        # Until the fence is published, so that no batch is on its way when the agent ends.
+        until(lambda: any(event.kind == "run.status" for event in list(listener.events)), "the fence")
+
+    session = kit.session(agent)
+    listener = Listener(session)
+    run_id = say(session)
+    assert inside.wait(WAIT_S)
+    assert kit.close(0.0)
+    assert found
+    assert None not in found
+    assert listener.close()[-1].kind == "run.ended"

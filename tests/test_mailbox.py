@@ -346,3 +346,21 @@ def test_a_put_that_races_a_close_is_drained_or_answered_and_never_lost() -> Non
         for reply in (*replies[0], *replies[1]):
             assert reply.done() != (id(reply) in left), "answered by the mailbox, or handed to the owner"
         assert taker.mailbox.drain() == []
+
+
+def test_a_held_mailbox_gives_the_urgent_lane_only_and_the_rest_when_it_is_released() -> None:
+    taker = Taker().idle()
+    box, queue = taker.mailbox, taker.queue
+    box.put(Envelope(Urgent(1)))
+    box.run(queue.fast.pop(), 1)
+    box.hold()
+    box.put(Envelope(Ordinary(1)))
+    assert box.state is MailboxState.IDLE and not queue.slow, "a held lane queues nobody"
+    box.put(Envelope(Urgent(2)))
+    box.run(queue.fast.pop(), 16)
+    assert taker.taken == [Urgent(1), Urgent(2)]
+    assert box.state is MailboxState.IDLE and not queue.fast and not queue.slow
+    box.release()
+    box.put(Envelope(Urgent(3)))
+    box.run(queue.fast.pop(), 16)
+    assert taker.taken == [Urgent(1), Urgent(2), Urgent(3), Ordinary(1)]

@@ -71,9 +71,11 @@ failures = st.tuples(st.just("poison"), st.integers(0, 3), st.integers(0, 3), st
 seeds = st.integers(0, 2**32)
 
 
-def script(*more: st.SearchStrategy[Any], size: int = 14) -> st.SearchStrategy[list[Op]]:
+def script(*more: st.SearchStrategy[Any], size: int = 20) -> st.SearchStrategy[list[Op]]:
     """Draw a script of requests and pauses, with what is given mixed in."""
-    return st.lists(st.one_of(news, news, stops, others, pauses, pauses, pauses, *more), min_size=1, max_size=size)
+    return st.lists(
+        st.one_of(news, news, stops, others, pauses, pauses, pauses, *more), min_size=min(size, 6), max_size=size
+    )
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -116,7 +118,7 @@ def test_l12_the_laws_hold_through_crashes_of_the_daemon(seed: int, script: list
 
 
 @profile
-@given(seed=seeds, script=script(faults, failures, st.just(("crash",)), size=20))
+@given(seed=seeds, script=script(faults, failures, st.just(("crash",)), size=28))
 def test_the_laws_hold_through_all_of_it_together(seed: int, script: list[Op]) -> None:
     with Client(seed) as client:
         client.play(script)

@@ -136,7 +136,8 @@ class Driver:
     def check_permit(self, permit: GivePermit) -> None:
         """No permit is given while something of an earlier run holds the barrier."""
         active = self.protocol.active
-        assert active is not None and active.id == permit.run_id
+        assert active is not None
+        assert active.id == permit.run_id
         for record in (*self.protocol.ending.values(), *self.protocol.late.values()):
             held = [part for part in record.parts.values() if part.holds and not part.ended]
             assert record.forced or not held, f"a permit, while {held} of {record.id} hold"
@@ -298,9 +299,7 @@ class Driver:
         full = len(self.protocol.room) >= QUEUE_MAX
         sent_at = None if age is None else self.clock.wall() - age
         outcome = self.request(
-            NewMessage(
-                id=self.new("m"), content="do it", policy=policy, origin=origin, merge=merge, sent_at=sent_at
-            )
+            NewMessage(id=self.new("m"), content="do it", policy=policy, origin=origin, merge=merge, sent_at=sent_at)
         )
         if isinstance(outcome, QueueFull):
             assert full
@@ -328,7 +327,8 @@ class Driver:
     def op_resume(self) -> None:
         outcome = self.request(Resume(id=self.new("r")))
         if isinstance(outcome, Resumed):
-            assert not self.protocol.room.parked and not len(self.protocol.room)
+            assert not self.protocol.room.parked
+            assert not len(self.protocol.room)
 
     def op_withdraw(self, which: int) -> None:
         messages = [one for one in self.requests if isinstance(one, NewMessage)]
@@ -540,7 +540,8 @@ def test_any_requests_and_any_reports_keep_the_laws_behind_a_strict_barrier(scri
 def started(driver: Driver, **message: Any) -> str:
     """Start a run, and its agent."""
     answer = driver.request(NewMessage(id=driver.new("m"), content="go", **message))
-    assert isinstance(answer, Accepted) and answer.run_id is not None
+    assert isinstance(answer, Accepted)
+    assert answer.run_id is not None
     driver.commit(99)
     return answer.run_id
 
@@ -555,7 +556,8 @@ def test_what_waits_when_a_run_is_stopped_is_parked_kept_or_withdrawn(waiting: s
     driver.op_finish(0, True)
     active = driver.protocol.active
     if waiting == "keep":
-        assert active is not None and active.info.inputs == ("m2",)
+        assert active is not None
+        assert active.info.inputs == ("m2",)
     else:
         assert active is None
         assert driver.protocol.room.parked == (waiting == "park")
@@ -577,7 +579,11 @@ def test_l4_steering_messages_that_were_not_pulled_keep_their_own_turns_and_thei
         driver.op_new("steer", "bot", merge, None)
     driver.op_new("enqueue", "bot", True, None)
     driver.op_stop("graceful", None, "park", None)
-    assert [[row.message.id for row in turn.rows] for turn in driver.protocol.room.turns] == [["m2"], ["m3"], ["m4", "m5"]]
+    assert [[row.message.id for row in turn.rows] for turn in driver.protocol.room.turns] == [
+        ["m2"],
+        ["m3"],
+        ["m4", "m5"],
+    ]
     driver.finish()
 
 
@@ -587,12 +593,15 @@ def test_l9_a_stop_that_comes_too_late_for_its_run_changes_nothing() -> None:
     driver.op_finish(0, True)
     second = started(driver)
     answer = driver.request(Stop(id="x", source="user.test", reason="late", run_id=first, sent_at=driver.clock.wall()))
-    assert isinstance(answer, Stopped) and answer.outcome == "already_over"
-    assert driver.protocol.active is not None and driver.protocol.active.id == second
+    assert isinstance(answer, Stopped)
+    assert answer.outcome == "already_over"
+    assert driver.protocol.active is not None
+    assert driver.protocol.active.id == second
     # Not even the cutoff: a message that left before that Stop is taken.
     late = NewMessage(id="m", content="and", policy="enqueue", sent_at=driver.clock.wall() - 60)  # type: ignore[arg-type]
     accepted = driver.request(late)
-    assert isinstance(accepted, Accepted) and accepted.returned is None
+    assert isinstance(accepted, Accepted)
+    assert accepted.returned is None
     driver.finish()
 
 
@@ -603,6 +612,7 @@ def test_l5_a_part_that_a_lost_actor_left_is_still_waited_for() -> None:
     assert driver.laws.status[run] is RunStatus.FAILED
     assert run not in driver.laws.ended
     record = driver.protocol.record(run)
-    assert record is not None and [part.id for part in record.open_parts()] == [AGENT]
+    assert record is not None
+    assert [part.id for part in record.open_parts()] == [AGENT]
     driver.finish()
     assert driver.laws.ended[run]

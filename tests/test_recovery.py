@@ -225,7 +225,7 @@ def test_a_half_run_is_closed_by_recovery_and_its_receipt_counts_what_the_warden
 ) -> None:
     child, _, _ = with_tree(tmp_path, mark)
     try:
-        until(lambda: sum("sleep 300" == command for command in alive(mark).values()) == 4, "all that sleep")
+        until(lambda: sum(command == "sleep 300" for command in alive(mark).values()) == 4, "all that sleep")
     finally:
         child.kill()
     with Supervisor.start(config(tmp_path / "state")) as supervisor:

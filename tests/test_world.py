@@ -81,7 +81,8 @@ def test_a_run_that_times_out_with_a_message_waiting_gives_way_to_it(seed: int) 
         assert world.status(first.run_id) is RunStatus.EXPIRED
         assert world.status(second.run_id) is RunStatus.COMPLETED
         expired = world.disk.run(first.run_id)
-        assert expired is not None and expired.provenance is not None
+        assert expired is not None
+        assert expired.provenance is not None
         assert expired.provenance.source == "run.deadline"
 
 
@@ -109,7 +110,8 @@ def test_l1_with_a_thousand_texts_under_way_nothing_follows_the_stop_but_the_end
         # Where the kill deadline came before the backlog was gone through, the agent's end is late news.
         assert set(behind[3:]) <= {"receipt.amended"}
         receipt = world.disk.receipt(run.run_id)
-        assert receipt is not None and receipt.complete
+        assert receipt is not None
+        assert receipt.complete
 
 
 def test_stop_and_message_back_to_back_a_thousand_times_answer_each_message_once() -> None:
@@ -122,7 +124,7 @@ def test_stop_and_message_back_to_back_a_thousand_times_answer_each_message_once
         laws = settled(world)
         assert all(answer.done() for answer in answers)
         assert len(laws.inputs) + len(laws.returned) == 1000
-        assert {status for status in laws.status.values()} <= {RunStatus.CANCELLED, RunStatus.COMPLETED}
+        assert set(laws.status.values()) <= {RunStatus.CANCELLED, RunStatus.COMPLETED}
         assert len(world.actors(Actor)) == 2, "nothing but the supervisor and the session is left"
 
 
@@ -175,7 +177,8 @@ def test_the_barrier_is_forced_at_the_kill_deadline_and_says_what_it_abandons(se
         forced = of(world, "session.barrier_forced")
         assert [event.data["abandoned"] for event in forced] == [["process sim"]]
         receipt = world.disk.receipt(first.run_id)
-        assert receipt is not None and not receipt.complete
+        assert receipt is not None
+        assert not receipt.complete
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -208,7 +211,8 @@ def test_a_store_that_fails_in_a_run_hides_no_stop_and_keeps_its_cause(seed: int
         world.store.down(False)
         settled(world)
         info = world.disk.run(run.run_id)
-        assert info is not None and info.provenance is not None
+        assert info is not None
+        assert info.provenance is not None
         assert info.status is RunStatus.CANCELLED
         assert info.provenance.source == "session.new_message"
         again = world.answer("s", message("b", "say=1"))
@@ -227,7 +231,8 @@ def test_a_stop_that_a_failed_store_did_not_take_is_kept_with_its_provenance(see
         world.store.down(False)
         settled(world)
         info = world.disk.run(run.run_id)
-        assert info is not None and info.provenance is not None
+        assert info is not None
+        assert info.provenance is not None
         assert (info.status, info.provenance.source) == (RunStatus.CANCELLED, "user.test")
         assert "x" in world.disk.requests("s")
 
@@ -281,7 +286,8 @@ def test_shutting_down_drains_then_interrupts_and_keeps_what_waits_for_the_next_
         assert world.status(run.run_id) is RunStatus.CANCELLED
         assert world.status(quick.run_id) is RunStatus.COMPLETED
         info = world.disk.run(run.run_id)
-        assert info is not None and info.provenance is not None
+        assert info is not None
+        assert info.provenance is not None
         assert info.provenance.source == "supervisor.shutdown"
         assert world.disk.waiting("s") == ["b"]
         world = world.crash()
@@ -300,12 +306,14 @@ def test_a_crash_in_a_tool_leaves_a_closed_run_a_true_thread_and_no_process(seed
         world = world.crash()
         settled(world)
         info = world.disk.run(run.run_id)
-        assert info is not None and info.provenance is not None
+        assert info is not None
+        assert info.provenance is not None
         assert (info.status, info.provenance.source) == (RunStatus.FAILED, "supervisor.recovery")
         tool = next(one for one in world.thread() if one.role == "tool")
         assert tool.outcome == "interrupted"
         receipt = world.disk.receipt(run.run_id)
-        assert receipt is not None and receipt.complete
+        assert receipt is not None
+        assert receipt.complete
     finally:
         world.close()
 
@@ -335,9 +343,11 @@ def test_l13_a_run_whose_actor_fails_is_failed_with_a_cause_and_what_it_had_is_e
         world.poison(RunActor)
         settled(world)
         info = world.disk.run(run.run_id)
-        assert info is not None and info.provenance is not None
+        assert info is not None
+        assert info.provenance is not None
         assert (info.status, info.provenance.source) == (RunStatus.FAILED, "actor.failure")
-        assert not world.processes.alive() and not world.executor.running()
+        assert not world.processes.alive()
+        assert not world.executor.running()
         assert world.status(other.run_id) is RunStatus.COMPLETED
 
 

@@ -45,7 +45,6 @@ from actors.ports import Batch, Ports, SessionRow, Settings, SpawnSpec
 from supervisor import Config, SessionHandle, Supervisor
 from supervisor.clock import SystemClock
 from supervisor.containment.processes import ProcessTrees
-from supervisor.embed import hand_over_soon
 from supervisor.executor import ThreadExecutor
 from supervisor.ids import RandomIds
 from supervisor.publisher import EventHub
@@ -81,7 +80,7 @@ class Rounds(msgspec.Struct, frozen=True):
     """How often each thing is measured."""
 
     stops: int = 50
-    backlog: int = 7
+    backlog: int = 15
     answers: int = 200
     spawns: int = 50
     polite: int = 20
@@ -264,7 +263,6 @@ class PausableDispatcher(PooledDispatcher):
 @contextlib.contextmanager
 def by_hand(folder: Path) -> Iterator[tuple[Ports, PausableDispatcher]]:
     """The real ports, without a supervisor around them, in a process that is set up as a supervisor does it."""
-    hand_over_soon()
     folder.mkdir()
     with contextlib.ExitStack() as undo:
         clock = SystemClock()

@@ -46,7 +46,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def call_soon(
         self,
         callback: Callable[[Unpack[Ts]], object],
-        *args: Unpack[Ts],
+        *args: *Ts,
         context: contextvars.Context | None = None,
     ) -> asyncio.Handle:
         """Queue a callback for a later step."""
@@ -57,7 +57,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def call_soon_threadsafe(
         self,
         callback: Callable[[Unpack[Ts]], object],
-        *args: Unpack[Ts],
+        *args: *Ts,
         context: contextvars.Context | None = None,
     ) -> asyncio.Handle:
         """As `call_soon`: there is one thread."""
@@ -67,7 +67,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self,
         when: float,
         callback: Callable[[Unpack[Ts]], object],
-        *args: Unpack[Ts],
+        *args: *Ts,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
         """Queue a callback at a moment of virtual time."""

@@ -79,7 +79,8 @@ class LogLaws:
                 self._input(event.data["id"], run)
             case "session.message_waiting":
                 message = event.data["message_id"]
-                assert message not in self.inputs and message not in self.returned, f"{message} is not waiting"
+                assert message not in self.inputs, f"{message} waits and was an input (L4)"
+                assert message not in self.returned, f"{message} waits and was returned (L4)"
                 if message not in self.waiting:
                     self.waiting.append(message)
             case "session.message_returned":
@@ -95,7 +96,9 @@ class LogLaws:
                 self.calls[event.data["call_id"]] = run
             case "tool.started":
                 call = event.data["call_id"]
-                assert call in self.calls and call not in self.started_calls and call not in self.outcomes
+                assert call in self.calls
+                assert call not in self.started_calls
+                assert call not in self.outcomes
                 self.started_calls.add(call)
             case "process.started":
                 assert event.data["process_id"] not in self.processes, "a process starts once"
@@ -146,7 +149,8 @@ class LogLaws:
     def _run_ended(self, event: Event, run: str) -> None:
         assert run not in self.ended, f"{run} ends twice (L7)"
         status = RunStatus(event.data["status"])
-        assert status in TERMINAL and status is self.status[run], f"{run} ended as {status}, is {self.status[run]}"
+        assert status in TERMINAL, f"{run} ended as {status} (L7)"
+        assert status is self.status[run], f"{run} ended as {status}, is {self.status[run]}"
         self.ended[run] = event.data
         receipt = event.data["receipt"]
         assert receipt["run_id"] == run

@@ -111,11 +111,11 @@ class World:
         self.errors: list[str] = []
         self.steps = 0
         self.asked: list[Asked] = []
-        self.disk = before.disk if before else Disk()
-        self.ids = before.ids if before else SimIds()
-        self.effects = before.effects if before else Effects()
+        self.disk: Disk = before.disk if before else Disk()
+        self.ids: SimIds = before.ids if before else SimIds()
+        self.effects: Effects = before.effects if before else Effects()
         self.effects.on_write = self._wrote
-        self.clock = SimClock(before.clock.monotonic() if before else 0.0)
+        self.clock: SimClock = SimClock(before.clock.monotonic() if before else 0.0)
         self._agents = dict(agents or {"scripted": scripted})
         self._more_tools = tuple(more_tools)
         self._policy = policy
@@ -371,7 +371,6 @@ class World:
         record = message.record
         failure = record["exception"]
         self.errors.append(record["message"] + (f": {failure.value!r}" if failure else ""))
-
 
 
 @contextlib.contextmanager
