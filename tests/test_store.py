@@ -402,9 +402,9 @@ def hold_group(store: SqliteStore) -> Any:
         {"events": (Event(1, "bad", 1, "r", "text", {"text": "x"}, float("nan")),)},
         {"events": (text(1, "x", "bad"), text(1, "y", "bad"))},
         {"events": (text(1, "x", "good"),)},
-        {"waiting": (WaitingRow("bad", NewMessage(content="\udc80"), 1, "r", False, 1.0),)},
+        {"waiting": (WaitingRow("bad", NewMessage(content="x"), 1, "r\udc80", False, 1.0),)},
     ],
-    ids=["text", "id", "number", "object", "time", "twice", "stranger", "message"],
+    ids=["text", "id", "number", "object", "time", "twice", "stranger", "waiting"],
 )
 def test_l13_a_batch_that_cannot_be_stored_fails_alone_in_its_group(
     store: SqliteStore, offence: dict[str, Any]
