@@ -12,7 +12,7 @@ A cancelled token stays cancelled for ever (law L8): there is no way to clear on
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Generic, TypeVar
 
@@ -215,9 +215,9 @@ class AsyncCancelToken:
         """See `CancelToken.add_callback`."""
         return self._token.add_callback(callback)
 
-    def wait(self, timeout: float | None = None) -> Awaitable[bool]:
+    async def wait(self, timeout: float | None = None) -> bool:
         """Wait, without blocking the loop, until it is cancelled or `timeout` seconds passed."""
-        return _wait(self._token, timeout)
+        return await _wait(self._token, timeout)
 
 
 async def _wait(token: CancelToken, timeout: float | None) -> bool:

@@ -149,6 +149,19 @@ class NewMessage(Request, frozen=True, kw_only=True, tag=True):
     merge: bool = True
     sent_at: float | None = None
 
+    if TYPE_CHECKING:
+        # The words of an enum are accepted too: `__post_init__` makes them members.
+        def __init__(
+            self,
+            *,
+            content: str,
+            policy: Policy | str | None = None,
+            origin: str = "user",
+            merge: bool = True,
+            sent_at: float | None = None,
+            id: str = "",
+        ) -> None: ...
+
     def __post_init__(self) -> None:
         _check_id(self)
         _text(self, "content", empty=True)
@@ -183,6 +196,23 @@ class Stop(Request, frozen=True, kw_only=True, tag=True):
     origin: str = "user"
     sent_at: float | None = None
     requested_by: str | None = None
+
+    if TYPE_CHECKING:
+        # The words of the enums are accepted too: `__post_init__` makes them members.
+        def __init__(
+            self,
+            *,
+            source: str,
+            reason: str,
+            run_id: str | None = None,
+            scope: Scope | str = Scope.RUN,
+            mode: Mode | str = Mode.GRACEFUL,
+            waiting: Waiting | str | None = None,
+            origin: str = "user",
+            sent_at: float | None = None,
+            requested_by: str | None = None,
+            id: str = "",
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         _check_id(self)

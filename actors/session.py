@@ -601,6 +601,17 @@ class SessionActor(Actor):
         if envelopes:
             super().hand_back(envelopes)
 
+    def _hand_back_stash(self) -> None:
+        """Requests that waited for the session to be read go on too, before what is left in the mailbox."""
+        if self.parent is None:
+            return
+        stash, self._stash = self._stash, deque()
+        for request, reply in stash:
+            if reply is not None and self._taken is not None:
+                # It is the next incarnation's to answer, so it is not failed with this one.
+                self._taken.discard(reply)
+            self.parent.actor_inbox.put(Envelope(Route(self._session, request, returned=True), reply))
+
     def on_undelivered(self, envelope: Envelope[Any]) -> None:
         """A request that was told to the closed mailbox goes to the next incarnation too."""
         message = envelope.message
@@ -611,6 +622,7 @@ class SessionActor(Actor):
 
     def on_stop(self) -> None:
         """Shut every gate: what this incarnation started is taken over by the next, already ending."""
+        self._hand_back_stash()
         at = self._ports.clock.wall()
         reason = "the session's actor was stopped"
         self._protocol.abandon(Provenance(source="actor.failure", reason=reason, initiated_at=at))
@@ -622,6 +634,7 @@ class SessionActor(Actor):
         traceback: TracebackType | None,  # noqa: ARG002  # Pykka's signature
     ) -> None:
         """Shut every gate at once: nothing of this generation begins while the session is being restarted."""
+        self._hand_back_stash()
         name = exception_type.__name__ if exception_type else "failure"
         reason = f"the session's actor failed: {name}: {exception_value}"
         at = self._ports.clock.wall()

@@ -512,6 +512,9 @@ def test_the_awaitable_face_does_the_same(kit: Kit) -> None:
         accepted = await aio.ask(NewMessage(content="go"), timeout=WAIT_S)
         assert accepted.run_id is not None
         assert (await aio.status()).run_id == accepted.run_id
+        async for event in aio.subscribe(timeout=WAIT_S):
+            if event.kind == "text":
+                break
         with pytest.raises(RunActive):
             await aio.ask(message("no", policy="reject"))
         with pytest.raises(ReceiptPending):

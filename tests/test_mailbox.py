@@ -355,11 +355,11 @@ def test_a_held_mailbox_gives_the_urgent_lane_only_and_the_rest_when_it_is_relea
     box.run(queue.fast.pop(), 1)
     box.hold()
     box.put(Envelope(Ordinary(1)))
-    assert box.state is MailboxState.IDLE and not queue.slow, "a held lane queues nobody"
+    assert (box.state, queue.slow) == (MailboxState.IDLE, []), "a held lane queues nobody"
     box.put(Envelope(Urgent(2)))
     box.run(queue.fast.pop(), 16)
     assert taker.taken == [Urgent(1), Urgent(2)]
-    assert box.state is MailboxState.IDLE and not queue.fast and not queue.slow
+    assert (box.state, queue.fast, queue.slow) == (MailboxState.IDLE, [], [])
     box.release()
     box.put(Envelope(Urgent(3)))
     box.run(queue.fast.pop(), 16)

@@ -35,6 +35,9 @@ CONTENTS = (
     "run=1,lost",
 )
 
+# A failure is worth the time that it takes to shrink.
+pytestmark = pytest.mark.timeout(600)
+
 contents = st.sampled_from(CONTENTS)
 ages = st.sampled_from((None, None, None, 0.0, 0.5, 5.0))
 news = st.tuples(

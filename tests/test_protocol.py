@@ -46,11 +46,12 @@ from actors.messages import (
     ToolResult,
     Withdraw,
 )
-from actors.model import TERMINAL, Address, Event, How, Outcome, Provenance, RunStatus
-from actors.ports import Settings, SpawnSpec
+from actors.model import TERMINAL, Address, Event, How, Outcome, Provenance, RunInfo, RunStatus
+from actors.ports import SessionRow, Settings, Snapshot, SpawnSpec, WaitingRow
 from actors.protocol import Protocol
 from actors.record import AGENT
 from actors.step import AnswerRequest, GivePermit, GiveSpawn, HaltRun, Later, StartRun
+from actors.thread import Thread
 from tests.sim.clock import SimClock
 from tests.sim.ids import SimIds
 from tests.sim.laws import LogLaws
@@ -519,6 +520,7 @@ commits = op("commit", st.integers(1, 5))
 scripts = st.lists(st.one_of(requests, reports, reports, commits, commits), min_size=25, max_size=70)
 
 
+@pytest.mark.timeout(600)  # a failure is worth the time that it takes to shrink
 @settings(max_examples=300, deadline=None)
 @given(script=scripts)
 def test_any_requests_and_any_reports_keep_the_laws(script: list[Op]) -> None:
@@ -528,6 +530,7 @@ def test_any_requests_and_any_reports_keep_the_laws(script: list[Op]) -> None:
     driver.finish()
 
 
+@pytest.mark.timeout(600)
 @settings(max_examples=100, deadline=None)
 @given(script=scripts)
 def test_any_requests_and_any_reports_keep_the_laws_behind_a_strict_barrier(script: list[Op]) -> None:
@@ -587,6 +590,34 @@ def test_l4_steering_messages_that_were_not_pulled_keep_their_own_turns_and_thei
     driver.finish()
 
 
+def test_l4_a_stop_that_was_kept_is_decided_before_anything_of_a_restored_session_starts() -> None:
+    over = RunInfo(
+        session=SESSION,
+        run_id="run_1",
+        status=RunStatus.COMPLETED,
+        agent="a",
+        generation=1,
+        receipt_id="rcpt_1",
+        started_at=1.0,
+        ended_at=2.0,
+    )
+    queued = RunInfo(
+        session=SESSION, run_id="run_2", status=RunStatus.QUEUED, agent="a", generation=None, receipt_id="rcpt_2"
+    )
+    waiting = WaitingRow(SESSION, NewMessage(id="m", content="go", origin="bot"), 1, "run_2", False, 3.0)
+    snapshot = Snapshot(
+        SESSION, SessionRow(SESSION, generation=1, seq=0), Thread(), runs=(over, queued), waiting=(waiting,)
+    )
+    driver = Driver()
+    # The run that is over settles while it is taken up, and what waits would start then.
+    stop = Stop(id="x", source="user.test", reason="meanwhile")
+    driver.protocol.restore(snapshot, None, stops=[stop])
+    events = driver.protocol.take_step().events
+    assert [event.data["message_id"] for event in events if event.kind == "session.message_returned"] == ["m"]
+    assert driver.protocol.active is None
+    assert "run.started" not in [event.kind for event in events]
+
+
 def test_l9_a_stop_that_comes_too_late_for_its_run_changes_nothing() -> None:
     driver = Driver()
     first = started(driver)
@@ -598,7 +629,7 @@ def test_l9_a_stop_that_comes_too_late_for_its_run_changes_nothing() -> None:
     assert driver.protocol.active is not None
     assert driver.protocol.active.id == second
     # Not even the cutoff: a message that left before that Stop is taken.
-    late = NewMessage(id="m", content="and", policy="enqueue", sent_at=driver.clock.wall() - 60)  # type: ignore[arg-type]
+    late = NewMessage(id="m", content="and", policy="enqueue", sent_at=driver.clock.wall() - 60)
     accepted = driver.request(late)
     assert isinstance(accepted, Accepted)
     assert accepted.returned is None

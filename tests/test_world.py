@@ -45,10 +45,10 @@ def of(world: World, kind: str) -> list[Event]:
     return [event for event in world.events() if event.kind == kind]
 
 
-def settled(world: World) -> LogLaws:
-    """Let everything come to rest, and check every law on the log."""
+def settled(world: World, *, fold: bool = True) -> LogLaws:
+    """Let everything come to rest, and check every law on the log; the thread after every event, if asked for."""
     world.settle()
-    laws = LogLaws()
+    laws = LogLaws(fold=fold)
     laws.take(world.events())
     laws.finished()
     assert not world.violations
@@ -121,7 +121,8 @@ def test_stop_and_message_back_to_back_a_thousand_times_answer_each_message_once
             answers.append(world.ask("s", message(f"m{number}", "say=1 write=1")))
             answers.append(world.ask("s", stop(f"x{number}")))
             world.run(max_steps=number % 23)
-        laws = settled(world)
+        # A thread of a thousand runs is not rendered anew after each of its events.
+        laws = settled(world, fold=False)
         assert all(answer.done() for answer in answers)
         assert len(laws.inputs) + len(laws.returned) == 1000
         assert set(laws.status.values()) <= {RunStatus.CANCELLED, RunStatus.COMPLETED}
@@ -138,6 +139,25 @@ def test_l4_a_message_between_the_agents_return_and_the_end_of_its_run_is_an_inp
         assert laws.input_order == ["a", "b"]
         assert world.status(first.run_id) is RunStatus.COMPLETED
         assert world.status(second.run_id) is RunStatus.COMPLETED
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_l2_a_stop_between_a_permit_and_its_spawn_leaves_no_process_or_one_that_the_receipt_lists(seed: int) -> None:
+    with World(seed) as world:
+        run = world.answer("s", message("a", "run=60"))
+        # Every moment from the request of the call to the start of the process, one step later each time.
+        assert world.run(lambda: "tool.requested" in world.kinds())
+        world.run(max_steps=seed // 2)
+        world.answer("s", stop())
+        settled(world)
+        assert not world.errors
+        assert not world.processes.alive()
+        receipt = world.disk.receipt(run.run_id)
+        assert receipt is not None
+        listed = [row for call in receipt.rows for row in call.rows if row.pid is not None]
+        assert len(listed) == world.kinds().count("process.ended") - sum(
+            event.data["how"] == "not_started" for event in of(world, "process.ended")
+        )
 
 
 @pytest.mark.parametrize("seed", SEEDS)

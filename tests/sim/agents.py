@@ -44,7 +44,13 @@ class Effects:
 
     written: list[str] = field(default_factory=list)
     deaf: list[str] = field(default_factory=list)
+    on_begin: Callable[[str], None] | None = None
     on_write: Callable[[str], None] | None = None
+
+    def begin(self, fence: str) -> None:
+        """The first line of every tool."""
+        if self.on_begin is not None:
+            self.on_begin(fence)
 
 
 async def scripted(turn: AsyncTurn) -> dict[str, int]:
@@ -116,6 +122,7 @@ def tools(effects: Effects) -> list[Tool]:
 
     async def write(seconds: float, token: AsyncCancelToken, fence: str) -> str:
         """Await, then write: the effect of a tool that looks at its token."""
+        effects.begin(fence)
         await asyncio.sleep(seconds)
         if not token.cancelled:
             effects.written.append(fence)
@@ -125,6 +132,7 @@ def tools(effects: Effects) -> list[Tool]:
 
     async def deaf(seconds: float, fence: str) -> str:
         """Go on to the end, whatever is asked of it."""
+        effects.begin(fence)
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         while loop.time() < until:
@@ -137,19 +145,22 @@ def tools(effects: Effects) -> list[Tool]:
         effects.deaf.append(fence)
         return "done all the same"
 
-    async def run(argv: list[str], spawn: AsyncSpawn) -> str:
+    async def run(argv: list[str], spawn: AsyncSpawn, fence: str) -> str:
         """Run a process and wait for its exit."""
+        effects.begin(fence)
         process = await spawn(argv)
         done = await process.wait()
         return f"exit {done.status}"
 
-    async def leave(argv: list[str], spawn: AsyncSpawn) -> str:
+    async def leave(argv: list[str], spawn: AsyncSpawn, fence: str) -> str:
         """Start a process and leave it running."""
+        effects.begin(fence)
         process = await spawn(argv)
         return f"pid {process.pid}"
 
-    async def fail() -> str:
+    async def fail(fence: str) -> str:
         """Raise."""
+        effects.begin(fence)
         raise AgentBroke("the tool broke")
 
     return [Tool(function, isolation="task") for function in (write, deaf, run, leave, fail)]

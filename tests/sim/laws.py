@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from actors.model import TERMINAL, TRANSITIONS, Event, RunStatus
+from actors.model import OUTSIDE_SOURCES, TERMINAL, TRANSITIONS, Event, RunStatus
 from actors.rendering import render_anthropic, render_openai
 from actors.thread import Thread
 from tests.provider_checker import check_anthropic, check_openai
@@ -38,6 +38,8 @@ class LogLaws:
         self.calls: dict[str, str] = {}
         self.started_calls: set[str] = set()
         self.outcomes: dict[str, str] = {}
+        self.spoken: set[str] = set()
+        self.stopped: set[str] = set()
         self.processes: set[str] = set()
         self.dead: set[str] = set()
         self.waiting: list[str] = []
@@ -65,7 +67,9 @@ class LogLaws:
                 self.run_generation[run] = event.generation
                 self.run_inputs.setdefault(run, [])
                 if "retry_of" in event.data:
-                    self.retry_of[run] = event.data["retry_of"]
+                    before = self.retry_of[run] = event.data["retry_of"]
+                    assert before not in self.spoken, f"{before} had text or a call, and is tried again (L4)"
+                    assert before not in self.stopped, f"{before} was stopped, and is tried again (L12)"
                 else:
                     assert event.data["inputs"] == self.run_inputs[run], "the inputs are what was logged before"
             case "run.status":
@@ -74,6 +78,9 @@ class LogLaws:
             case "run.ended":
                 assert run is not None
                 self._run_ended(event, run)
+            case "text":
+                assert run is not None
+                self.spoken.add(run)
             case "message":
                 assert run is not None
                 self._input(event.data["id"], run)
@@ -94,6 +101,7 @@ class LogLaws:
                 assert run is not None
                 assert event.data["call_id"] not in self.calls, "a call is requested once"
                 self.calls[event.data["call_id"]] = run
+                self.spoken.add(run)
             case "tool.started":
                 call = event.data["call_id"]
                 assert call in self.calls
@@ -143,6 +151,8 @@ class LogLaws:
             return
         if status in (RunStatus.CANCELLING, RunStatus.CANCELLED, RunStatus.EXPIRED):
             assert event.data["provenance"]["source"], f"{run} is {status} without a provenance (L5)"
+        if event.data.get("provenance", {"source": ""})["source"].startswith(OUTSIDE_SOURCES):
+            self.stopped.add(run)
         if status is RunStatus.FAILED:
             assert event.data.get("provenance") or event.data["error"], f"{run} failed without a cause (L5)"
 

@@ -33,6 +33,7 @@ from actors.messages import Activate, Inspect, OutsideRequest, Route, Shutdown
 from actors.model import Event, Message, RunStatus
 from actors.plugins import Plugins, Tool
 from actors.ports import Ports, Settings
+from actors.record import CallRecord
 from actors.session import SessionActor
 from supervisor.supervisor import RestartPolicy, SupervisorActor
 from tests.sim.agents import Effects, scripted, tools
@@ -114,7 +115,7 @@ class World:
         self.disk: Disk = before.disk if before else Disk()
         self.ids: SimIds = before.ids if before else SimIds()
         self.effects: Effects = before.effects if before else Effects()
-        self.effects.on_write = self._wrote
+        self.effects.on_begin, self.effects.on_write = self._began, self._wrote
         self.clock: SimClock = SimClock(before.clock.monotonic() if before else 0.0)
         self._agents = dict(agents or {"scripted": scripted})
         self._more_tools = tuple(more_tools)
@@ -354,17 +355,28 @@ class World:
         if not self.disk.has_process(process_id):
             self.violations.append(f"{process_id} is spawned before it is on record")
 
+    def _began(self, fence: str) -> None:
+        """The first line of a tool runs: its call has no result yet, so no fence was first (law L2)."""
+        for call in self._calls(fence):
+            if not call.open:
+                self.violations.append(f"{fence} begins although it was closed as {call.row.outcome}")
+
     def _wrote(self, fence: str) -> None:
-        """A tool that looks at its token writes: its call must be open at this moment (law L1)."""
+        """A tool that looks at its token writes: its call is open at this moment (law L1)."""
+        for call in self._calls(fence):
+            if call.cell is not None and call.cell.state is not CellState.STARTED:
+                self.violations.append(f"{fence} writes although its cell is {call.cell.state}")
+
+    def _calls(self, fence: str) -> list[CallRecord]:
+        """What a session that is there knows of the call with this fencing token."""
         session, _, call_id = fence.split(":")
-        for actor in self.actors(SessionActor):
-            if actor.key != session:
-                continue
-            protocol = actor._protocol
-            for record in protocol._records():
-                call = record.calls.get(call_id)
-                if call is not None and call.cell is not None and call.cell.state is not CellState.STARTED:
-                    self.violations.append(f"{fence} writes although its cell is {call.cell.state}")
+        records = [
+            record
+            for actor in self.actors(SessionActor)
+            if actor.key == session
+            for record in actor._protocol._records()
+        ]
+        return [record.calls[call_id] for record in records if call_id in record.calls]
 
     def _logged(self, message: loguru.Message) -> None:
         """Keep what the core logs as an error: where no fault was injected there is none to log."""

@@ -1,0 +1,147 @@
+"""Cells and tokens by themselves: who wins, and that what was cancelled stays so (laws L2 and L8)."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors.cancel import CancelToken, Cell, CellState
+from actors.errors import RunCancelled
+from actors.model import Provenance
+
+STOPPED = Provenance(source="user.test", reason="enough")
+LATER = Provenance(source="client.test", reason="again")
+
+
+def inline(callback: Callable[[], None]) -> None:
+    callback()
+
+
+def elsewhere(callback: Callable[[], None]) -> None:
+    threading.Thread(target=callback).start()
+
+
+@given(st.lists(st.sampled_from(["start", "finish", "close"]), max_size=6))
+def test_l2_a_cell_starts_once_finishes_once_and_never_after_it_was_closed(moves: list[str]) -> None:
+    cell: Cell[str] = Cell()
+    started = finished = closed = False
+    for move in moves:
+        if move == "start":
+            assert cell.start() is (not started and not closed)
+            started = started or not closed
+        elif move == "finish":
+            assert cell.finish("result") is (started and not finished and not closed)
+            finished = finished or (started and not closed)
+        else:
+            state, result = cell.close()
+            expected = CellState.FINISHED if finished else CellState.CLOSED if started else CellState.VOID
+            assert (state, result) == (expected, "result" if finished else None)
+            closed = True
+
+
+def test_l2_of_a_start_and_a_close_that_race_exactly_one_wins_and_both_can_read_which() -> None:
+    for _ in range(500):
+        cell: Cell[str] = Cell()
+        gate = threading.Barrier(2)
+        won: list[bool] = []
+
+        def start(cell: Cell[str] = cell, gate: threading.Barrier = gate, won: list[bool] = won) -> None:
+            gate.wait(10)
+            won.append(cell.start())
+
+        thread = threading.Thread(target=start)
+        thread.start()
+        gate.wait(10)
+        state, _ = cell.close()
+        thread.join()
+        assert won == [state is CellState.CLOSED]
+
+
+def test_l2_a_late_finish_changes_neither_state_nor_result() -> None:
+    cell: Cell[str] = Cell()
+    assert cell.start()
+    assert cell.close() == (CellState.CLOSED, None)
+    assert not cell.finish("late")
+    assert cell.close() == (CellState.CLOSED, None)
+    assert cell.state is CellState.CLOSED
+
+
+def test_l8_the_first_cause_stands_and_a_cancelled_token_raises_each_time() -> None:
+    token = CancelToken(inline)
+    token.raise_if_cancelled()
+    assert not token.cancelled
+    assert token.provenance is None
+    assert token.cancel(STOPPED)
+    assert not token.cancel(LATER)
+    for _ in range(3):
+        with pytest.raises(RunCancelled) as raised:
+            token.raise_if_cancelled()
+        assert raised.value.provenance == STOPPED
+    assert token.cancelled
+    assert token.provenance == STOPPED
+    assert token.wait(0)
+
+
+def test_l8_a_linked_token_is_cancelled_with_its_parent_and_born_cancelled_after_it() -> None:
+    parent = CancelToken(inline)
+    before, loose = CancelToken(inline, parent), CancelToken(inline, parent)
+    below = CancelToken(inline, before)
+    loose.detach()
+    parent.cancel(STOPPED)
+    after = CancelToken(inline, parent)
+    assert before.provenance == below.provenance == after.provenance == STOPPED
+    assert not loose.cancelled, "what it guards has ended: it is nobody's child any more"
+
+
+def test_l8_cancelling_a_child_leaves_its_parent_alone() -> None:
+    parent = CancelToken(inline)
+    child = CancelToken(inline, parent)
+    child.cancel(STOPPED)
+    assert not parent.cancelled
+
+
+def test_l8_callbacks_run_once_where_the_token_was_told_and_can_be_taken_back() -> None:
+    ran: list[str] = []
+    handed: list[Callable[[], None]] = []
+    token = CancelToken(handed.append)
+    token.add_callback(lambda: ran.append("kept"))
+    token.add_callback(lambda: ran.append("taken back"))()
+    token.cancel(STOPPED)
+    assert not ran, "cancelling runs no foreign code"
+    token.add_callback(lambda: ran.append("late"))
+    for callback in handed:
+        callback()
+    assert ran == ["kept", "late"]
+
+
+def test_l8_a_waiting_thread_is_woken_and_one_that_gives_up_learns_that_it_was_not() -> None:
+    token = CancelToken(inline)
+    assert token.wait(0) is False
+    woken: list[bool] = []
+    waiting = threading.Thread(target=lambda: woken.append(token.wait(10)))
+    waiting.start()
+    token.cancel(STOPPED)
+    waiting.join(10)
+    assert woken == [True]
+
+
+def test_l8_async_code_waits_without_blocking_the_loop() -> None:
+    async def scene() -> None:
+        token = CancelToken(elsewhere)
+        assert await token.aio.wait(0.001) is False
+        waiting = asyncio.create_task(token.aio.wait(10))
+        await asyncio.sleep(0)
+        token.cancel(STOPPED)
+        assert await waiting is True
+        assert await token.aio.wait() is True
+        with pytest.raises(RunCancelled):
+            token.aio.raise_if_cancelled()
+        assert token.aio.cancelled
+        assert token.aio.provenance == STOPPED
+
+    asyncio.run(scene())
