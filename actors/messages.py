@@ -159,7 +159,7 @@ class NewMessage(Request, frozen=True, kw_only=True, tag=True):
             origin: str = "user",
             merge: bool = True,
             sent_at: float | None = None,
-            id: str = "",
+            id: str = "",  # noqa: A002  # it is the field's name
         ) -> None: ...
 
     def __post_init__(self) -> None:
@@ -211,7 +211,7 @@ class Stop(Request, frozen=True, kw_only=True, tag=True):
             origin: str = "user",
             sent_at: float | None = None,
             requested_by: str | None = None,
-            id: str = "",
+            id: str = "",  # noqa: A002  # it is the field's name
         ) -> None: ...
 
     def __post_init__(self) -> None:

@@ -6,7 +6,7 @@ import os
 
 from hypothesis import settings
 
-from tests.kit import kit as kit  # the fixture, for every test below
+from tests.kit import kit as kit  # noqa: PLC0414  # the fixture, for every test below
 
 settings.register_profile("local", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)

@@ -521,7 +521,7 @@ scripts = st.lists(st.one_of(requests, reports, reports, commits, commits), min_
 
 
 @pytest.mark.timeout(600)  # a failure is worth the time that it takes to shrink
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=900, deadline=None)
 @given(script=scripts)
 def test_any_requests_and_any_reports_keep_the_laws(script: list[Op]) -> None:
     driver = Driver()
@@ -531,7 +531,7 @@ def test_any_requests_and_any_reports_keep_the_laws(script: list[Op]) -> None:
 
 
 @pytest.mark.timeout(600)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(script=scripts)
 def test_any_requests_and_any_reports_keep_the_laws_behind_a_strict_barrier(script: list[Op]) -> None:
     driver = Driver("strict")

@@ -549,7 +549,8 @@ class Warden:
                 "status": self._status,
                 "pid": self._leader,
                 "started_at": self._started_at,
-                "reaped": self._reaped,
+                # Those whose own parent reaped them are gone as well: that is what the empty tree proves.
+                "reaped": self._reaped + len(self._rows),
                 "rows": (self._done + list(self._rows.values()))[:ROWS_MAX],
                 "signals": self._signals,
                 "note": self._note if self._leader is None or self._told_remaining else "",
