@@ -197,7 +197,8 @@ class Row(Struct, frozen=True):
     """One part of a run in a receipt: the agent, a call, a process, with the parts below it.
 
     `status` is an exit status (negative: the signal) for a process and None elsewhere. `how` is None
-    while the part is still running, in a receipt that is not complete. Times: seconds, epoch, UTC.
+    while the part is still running, in a receipt that is not complete, and for a process that is proven gone and
+    whose own parent read its status: how it ended was not seen. Times: seconds, epoch, UTC.
     """
 
     kind: str

@@ -27,7 +27,7 @@ _HOW = {
 def how_ended(row: Row) -> str:
     """Say how a part ended, with its exit status where that tells more."""
     if row.how is None:
-        return "still running"
+        return "still running" if row.ended_at is None else "gone"
     if row.how is How.RAISED and (not row.note or row.note.startswith(CANCELLATIONS)):
         # An execution that raised an error of its own says which in its note.
         return "cut off"

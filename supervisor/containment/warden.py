@@ -538,10 +538,8 @@ class Warden:
     def _last_word(self) -> None:
         now = time.time()
         for row in self._rows.values():
-            # Seen alive once, and gone now; its own parent has read its status.
+            # Seen alive once, and gone now; its own parent has read its status, so how it ended was not seen.
             row.update(ended_at=now, note="its status went to its own parent")
-            if row["signals"]:
-                row["how"] = how_of(-15 if row["signals"][-1]["signal"] != "SIGKILL" else -9)
         self._say(
             {
                 "word": "empty",
