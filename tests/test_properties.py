@@ -63,7 +63,9 @@ others = st.one_of(
 )
 pauses = st.one_of(
     st.tuples(st.just("steps"), st.integers(1, 60)),
+    st.tuples(st.just("steps"), st.integers(1, 60)),
     st.tuples(st.just("wait"), st.sampled_from((0.05, 1.0, 3.0, 9.0))),
+    st.tuples(st.just("hold"), st.booleans()),
 )
 faults = st.one_of(
     st.tuples(st.just("fail"), st.integers(1, 2)),

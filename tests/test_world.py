@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,9 +14,11 @@ from actors.base import Actor
 from actors.errors import Quarantined, ShuttingDown, StoreUnavailable
 from actors.messages import NewMessage, Stop
 from actors.model import Event, RunStatus
+from actors.plugins import Tool
 from actors.ports import Settings
 from actors.run import RunActor
 from actors.session import SessionActor
+from actors.spawning import AsyncSpawn
 from supervisor.supervisor import RestartPolicy
 from tests.sim.laws import LogLaws
 from tests.sim.world import World, quiet_log
@@ -147,7 +150,7 @@ def test_l2_a_stop_between_a_permit_and_its_spawn_leaves_no_process_or_one_that_
         run = world.answer("s", message("a", "run=60"))
         # Every moment from the request of the call to the start of the process, one step later each time.
         assert world.run(lambda: "tool.requested" in world.kinds())
-        world.run(max_steps=seed // 2)
+        world.run(max_steps=2 * seed)
         world.answer("s", stop())
         settled(world)
         assert not world.errors
@@ -158,6 +161,35 @@ def test_l2_a_stop_between_a_permit_and_its_spawn_leaves_no_process_or_one_that_
         assert len(listed) == world.kinds().count("process.ended") - sum(
             event.data["how"] == "not_started" for event in of(world, "process.ended")
         )
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_l2_a_spawn_that_a_stop_refused_before_its_permit_was_durable_is_not_made_when_it_is(seed: int) -> None:
+    async def cling(spawn: AsyncSpawn) -> str:
+        """Ask for a process, and take its time where that is refused: its actor lives on meanwhile."""
+        try:
+            await spawn(["sim", "runs=60"])
+        except GeneratorExit:
+            raise
+        except BaseException:
+            await asyncio.sleep(1.0)
+        return "refused"
+
+    async def agent(turn: AsyncTurn) -> None:
+        await turn.call("cling")
+
+    with World(seed, agents={"scripted": agent}, more_tools=[Tool(cling, isolation="task")]) as world:
+        world.answer("s", message("a", "go"))
+        assert world.run(lambda: any(record.processes for record in world.session()._protocol._records()))
+        world.store.hold(True)
+        answer = world.ask("s", stop())
+        # The fence is decided and its refusal is heard; the permit, granted before it, still waits for the disk.
+        world.wait(0.5)
+        world.store.hold(False)
+        assert world.run(answer.done)
+        settled(world)
+        assert not world.errors
+        assert not world.processes.spawned
 
 
 @pytest.mark.parametrize("seed", SEEDS)

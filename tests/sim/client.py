@@ -109,6 +109,8 @@ class Client:
             case ("lose", int(groups)):
                 self.faults = True
                 self.world.store.lose_next(groups)
+            case ("hold", bool(is_held)):
+                self.world.store.hold(is_held)
             case ("down", bool(is_down)):
                 self.faults = self.faults or is_down
                 self.world.store.down(is_down)
@@ -147,6 +149,7 @@ class Client:
     def _finish(self) -> None:
         """The store is well again, what still runs is stopped, and everything comes to rest."""
         self.world.store.down(False)
+        self.world.store.hold(False)
         self.world.wait(30.0)
         for _ in range(RESENT_MAX):
             self._resend()

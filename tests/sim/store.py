@@ -107,6 +107,7 @@ class SimStore:
         self._random = random
         self._queue: deque[tuple[Batch | str, ActorRef[Any]]] = deque()
         self._down = False
+        self._held = False
         self._fail_next = 0
         self._lose_next = 0
         self.failures = 0
@@ -131,10 +132,14 @@ class SimStore:
         """Let everything fail, or no more."""
         self._down = is_down
 
+    def hold(self, is_held: bool) -> None:
+        """Let everything wait, as on a disk that takes its time, or no more."""
+        self._held = is_held
+
     @property
     def ready(self) -> bool:
         """True if there is something to do."""
-        return bool(self._queue)
+        return bool(self._queue) and not self._held
 
     def step(self) -> None:
         """Write one group, or read one session."""
