@@ -15,7 +15,7 @@ import msgspec
 
 from actors.cancel import CancelToken, Cell
 from actors.errors import RunCancelled
-from actors.messages import ToolResult
+from actors.messages import CallEnded, ExecutionEnded, ToolResult
 from actors.model import Address, How, Outcome
 from actors.plugins import Tool
 from actors.spawning import AsyncSpawn, Spawn
@@ -71,6 +71,15 @@ def body(
         return _returned(cell, value)
 
     return as_task if tool.isolation == "task" else as_thread
+
+
+def call_ended(address: Address, ended: ExecutionEnded) -> CallEnded:
+    """Say, in the protocol's words, what the executor said of a call's execution."""
+    executed = ended.value
+    if isinstance(executed, Executed):
+        return CallEnded(address, executed.how, ended.at, executed.result, executed.late)
+    # It did not come to its own word: it could not be started, or it was cancelled before its first line.
+    return CallEnded(address, How.RAISED, ended.at, None, note=ended.error or "")
 
 
 def _returned(cell: Cell[ToolResult], value: object) -> Executed:

@@ -692,7 +692,19 @@ class CallDeadline(Timer, frozen=True):
 
 
 class RecancelExecution(Timer, frozen=True):
-    """The grace is over: an async execution that swallowed its cancel is cancelled again."""
+    """An async execution that swallowed its cancel is cancelled again: after the grace, then ever more rarely."""
+
+    attempt: int = 0
+
+    @property
+    def next(self) -> RecancelExecution:
+        """The one after this."""
+        return RecancelExecution(self.attempt + 1)
+
+    @property
+    def next_s(self) -> float:
+        """Seconds until the one after this: 1, 2, 4, … 60."""
+        return float(min(60, 2 ** min(self.attempt, 6)))
 
 
 class DrainOver(Timer, frozen=True):

@@ -16,7 +16,7 @@ from typing import Any
 from loguru import logger
 from pykka import ActorDeadError, ActorRef
 
-from actors import notes
+from actors import execution, notes
 from actors.agent import AsyncTurn, Turn, TurnCore
 from actors.base import Actor
 from actors.cancel import CancelToken, CellState
@@ -179,7 +179,8 @@ class RunActor(Actor):
             case RunDeadline():
                 self._deadline(message)
             case RecancelExecution():
-                self._cancel_executions()
+                if self._cancel_executions():
+                    self._ports.clock.call_later(message.next_s, self.actor_ref, message.next)
             case Down():
                 self._child_down(message)
             case _:
@@ -188,6 +189,13 @@ class RunActor(Actor):
     # ── The agent ─────────────────────────────────────────────────────────────────────────────────
 
     def _begin(self, start: RunStart) -> None:
+        if start.token.cancelled:
+            # Born stopped: it was closed, or its session failed, between its start and this first turn.
+            self._up(
+                RunFinished(self._address, How.NOT_STARTED, self._ports.clock.wall(), error="closed before it began")
+            )
+            self.stop()
+            return
         core = TurnCore(
             self.actor_ref.tell,
             self._address,
@@ -220,7 +228,10 @@ class RunActor(Actor):
         elif ended.key in self._executions:
             # Of a call that was taken over from an actor that failed.
             self._executions.discard(ended.key)
-            self._up(CallEnded(self._address.of_call(ended.key), ended.how, ended.at, None))
+            report = execution.call_ended(self._address.of_call(ended.key), ended)
+            if report.result is not None:
+                self._answer(ended.key, report.result)
+            self._up(report)
         self._stop_if_done()
 
     def _arm_deadline(self) -> None:
@@ -356,12 +367,14 @@ class RunActor(Actor):
         self._ports.clock.call_later(halt.grace_s, self.actor_ref, RecancelExecution())
         self._stop_if_done()
 
-    def _cancel_executions(self) -> None:
+    def _cancel_executions(self) -> bool:
+        """Cancel what runs and is not a child's to cancel; False if nothing does."""
+        keys = sorted(call_id for call_id in self._executions if call_id not in self.children)
         if self._agent_running:
-            self._ports.executor.cancel(self._address.run)
-        for call_id in sorted(self._executions):
-            if call_id not in self.children:
-                self._ports.executor.cancel(call_id)
+            keys.append(self._address.run)
+        for key in keys:
+            self._ports.executor.cancel(key)
+        return bool(keys)
 
     def _child_down(self, down: Down) -> None:
         """A call's actor is gone; take over what it may have left, and end it."""
@@ -369,18 +382,22 @@ class RunActor(Actor):
         at = self._ports.clock.wall()
         permit = self._permits.pop(call_id, None)
         if call_id in self._executions and permit is not None:
-            state, _ = permit.cell.close()
+            state, result = permit.cell.close()
             reason = f"the call's actor is gone: {down.failure or 'it was stopped'}"
             provenance = Provenance(source="actor.failure", reason=reason, initiated_at=at)
             permit.token.cancel(provenance)
             address = self._address.of_call(call_id)
-            expired = CallExpired(address, at, provenance, started=state is not CellState.VOID)
-            self._call_expired(expired)
+            if state is not CellState.FINISHED:
+                # A result that is in the cell stands; it comes with the execution's own word.
+                self._call_expired(CallExpired(address, at, provenance, started=state is CellState.CLOSED))
             if self._ports.executor.adopt(call_id, self.actor_ref):
                 self._ports.executor.cancel(call_id)
             else:
                 self._executions.discard(call_id)
-                self._up(CallEnded(address, How.NOT_STARTED if state is CellState.VOID else How.RAISED, at, None))
+                how = How.NOT_STARTED if state is CellState.VOID else How.RAISED if result is None else How.RETURNED
+                if result is not None:
+                    self._answer(call_id, result)
+                self._up(CallEnded(address, how, at, result))
         for process_id, call in list(self._processes.items()):
             if call == call_id:
                 self._take_tree(process_id, self._ports.settings.grace_s)

@@ -16,10 +16,8 @@ from actors import execution
 from actors.base import Actor
 from actors.cancel import CellState
 from actors.errors import RunCancelled
-from actors.execution import Executed
 from actors.messages import (
     CallDeadline,
-    CallEnded,
     CallExpired,
     CallStarted,
     Down,
@@ -38,7 +36,7 @@ from actors.messages import (
     SpawnRefused,
     SpawnRequested,
 )
-from actors.model import Address, How, Provenance
+from actors.model import Address, Provenance
 from actors.pending import Pending, fail, settle
 from actors.plugins import Tool
 from actors.ports import Ports, SpawnSpec
@@ -120,7 +118,7 @@ class ToolActor(Actor):
             case CallDeadline():
                 self._deadline()
             case RecancelExecution():
-                self._ports.executor.cancel(self.key)
+                self._recancel(message)
             case KillProcess():
                 self._ports.processes.kill(message.process_id, message.grace_s)
             case Down():
@@ -132,12 +130,7 @@ class ToolActor(Actor):
 
     def _execution_ended(self, ended: ExecutionEnded) -> None:
         self._executing = False
-        executed = ended.value
-        if isinstance(executed, Executed):
-            self._up(CallEnded(self._address, executed.how, ended.at, executed.result, executed.late))
-        else:
-            # It did not come to its own word: it could not be started, or it was cancelled before its first line.
-            self._up(CallEnded(self._address, How.RAISED, ended.at, None, note=ended.error or ""))
+        self._up(execution.call_ended(self._address, ended))
         self._stop_if_done()
 
     def _deadline(self) -> None:
@@ -165,6 +158,12 @@ class ToolActor(Actor):
         for process_id in sorted(self._open):
             if process_id not in self.children:
                 self._ports.processes.kill(process_id, halt.grace_s)
+
+    def _recancel(self, recancel: RecancelExecution) -> None:
+        """It goes on after its cancel: cancel it again, at growing intervals, for as long as it does."""
+        if self._executing:
+            self._ports.executor.cancel(self.key)
+            self._ports.clock.call_later(recancel.next_s, self.actor_ref, recancel.next)
 
     # ── Its processes ─────────────────────────────────────────────────────────────────────────────
 

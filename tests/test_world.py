@@ -11,14 +11,18 @@ from msgspec import json
 
 from actors.agent import AsyncTurn
 from actors.base import Actor
+from actors.cancel import CancelToken, CellState
+from actors.credit import Credit
 from actors.errors import Quarantined, ShuttingDown, StoreUnavailable
-from actors.messages import NewMessage, Stop
-from actors.model import Event, RunStatus
+from actors.messages import Down, NewMessage, RunFinished, Stop
+from actors.model import Address, Event, How, Provenance, RunStatus
 from actors.plugins import Tool
 from actors.ports import Settings
-from actors.run import RunActor
+from actors.run import RunActor, RunStart
 from actors.session import SessionActor
 from actors.spawning import AsyncSpawn
+from actors.thread import Thread
+from actors.tool import ToolActor
 from supervisor.supervisor import RestartPolicy
 from tests.sim.laws import LogLaws
 from tests.sim.world import World, quiet_log
@@ -401,6 +405,57 @@ def test_l13_a_run_whose_actor_fails_is_failed_with_a_cause_and_what_it_had_is_e
         assert not world.processes.alive()
         assert not world.executor.running()
         assert world.status(other.run_id) is RunStatus.COMPLETED
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_l6_a_result_that_is_in_the_cell_stands_where_the_calls_actor_fails_before_it_tells(seed: int) -> None:
+    with World(seed) as world:
+        run = world.answer("s", message("a", "write=1 say=1"))
+        in_cell = world.run(lambda: any(a._permit.cell.state is CellState.FINISHED for a in world.actors(ToolActor)))
+        assert in_cell
+        world.poison(ToolActor)
+        settled(world)
+        (ended,) = of(world, "tool.ended")
+        assert ended.data["outcome"] == "finished"
+        assert world.status(run.run_id) is RunStatus.COMPLETED
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_l7_an_agent_that_swallows_many_cancels_is_cancelled_until_it_ends(seed: int) -> None:
+    with World(seed) as world:
+        run = world.answer("s", message("a", "stubborn stubborn stubborn"))
+        world.wait(1.0)
+        world.answer("s", stop())
+        settled(world)
+        assert not world.executor.running()
+        assert world.status(run.run_id) is RunStatus.CANCELLED
+
+
+def test_l8_a_run_that_was_closed_before_its_actors_first_turn_is_born_stopped() -> None:
+    heard: list[Any] = []
+
+    class Parent(Actor):
+        def on_receive(self, report: Any) -> None:
+            heard.append(report)
+
+    def never(turn: AsyncTurn) -> None:
+        raise AssertionError("the agent of a closed run is not called")
+
+    with World(0) as world:
+        world.answer("s", message("a", "say=1"))
+        session = world.session()
+        token = CancelToken(world.executor.call)
+        token.cancel(Provenance(source="user.test", reason="too soon"))
+        start = RunStart(never, "never", token, Credit(1, 1), Thread(), (), None)
+        parent = Parent.start(dispatcher=world.dispatcher)
+        address = Address("s", 1, "run_x")
+        child = RunActor.start(
+            session._ports, session._plugins, address, start, None, key="x", parent=parent, dispatcher=world.dispatcher
+        )
+        world.settle()
+        assert not child.is_alive()
+        assert [type(report) for report in heard] == [RunFinished, Down]
+        assert heard[0].how is How.NOT_STARTED
 
 
 def test_a_plain_function_is_refused_with_the_reason() -> None:
