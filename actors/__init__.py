@@ -6,7 +6,10 @@ The map, from the outside in; imports point down only:
     run.py         RunActor: the agent's execution, its calls, its deadline
     tool.py        ToolActor: one call, its cell and its processes
     process.py     ProcessActor: one process tree
-    protocol.py    the decisions of a session: state and message in, records and effects out
+    protocol.py    the decisions of a session: requests from outside, and taking a session up again
+    lifecycle.py   how runs begin and end: fence, close, settle
+    reports.py     what an open run says and asks: text, steering, calls, processes
+    state.py       what all decisions rest on: the state, the log, acceptance, the barrier
     agent.py       Turn and AsyncTurn: what an agent's function is given
     execution.py   how a call passes its cell
     plugins.py     agents and tools as functions

@@ -189,6 +189,11 @@ class Actor(PykkaActor):
         reply.add_done_callback(self._taken.discard)
         return reply
 
+    def tell_parent(self, message: object) -> None:
+        """Tell the parent; one that is gone has an heir, which asks the ports for what it has to know."""
+        assert self.parent is not None, f"{self} was started without a parent"
+        tell(self.parent, message)
+
     def on_turn_end(self) -> None:
         """Run after the messages of a turn, if the actor still lives: the place to flush what they gathered.
 
@@ -309,7 +314,7 @@ class Actor(PykkaActor):
         if hook is not None:
             causes.append(self._contained(hook))
         for child in list((self._children or {}).values()):
-            _tell(child, _ActorStop())
+            tell(child, _ActorStop())
         left = inbox.drain()
         stops = [envelope.reply_to for envelope in left if isinstance(envelope.message, _ActorStop)]
         rest = [envelope for envelope in left if not isinstance(envelope.message, _ActorStop)]
@@ -317,7 +322,7 @@ class Actor(PykkaActor):
         self._abandon_taken(last)
         if self.parent is not None:
             failure = next((_describe(cause) for cause in causes if cause is not None), None)
-            _tell(self.parent, Down(self.actor_ref, self.key, failure))
+            tell(self.parent, Down(self.actor_ref, self.key, failure))
         for reply in stops:
             if reply is not None:
                 answer(reply, None)
@@ -396,7 +401,8 @@ class Actor(PykkaActor):
         self._fail(exception_value or RuntimeError(f"{exception_type} with no value"))
 
 
-def _tell(ref: ActorRef[Any], message: object) -> None:
+def tell(ref: ActorRef[Any], message: object) -> None:
+    """Tell an actor that may be gone: then nobody needs the message. Any thread."""
     try:
         ref.tell(message)
     except ActorDeadError:

@@ -87,5 +87,4 @@ class ProcessActor(Actor):
         self.on_stop()
 
     def _report(self, news: ProcessStarted | ProcessOutput | ProcessExited | ProcessEnded) -> None:
-        assert self.parent is not None, "a process actor has a parent"
-        self.parent.tell(ProcessReport(self._address, self.key, news))
+        self.tell_parent(ProcessReport(self._address, self.key, news))

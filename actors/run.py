@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from loguru import logger
-from pykka import ActorDeadError, ActorRef
+from pykka import ActorRef
 
 from actors import execution, notes
 from actors.agent import AsyncTurn, Turn, TurnCore
-from actors.base import Actor
+from actors.base import Actor, tell
 from actors.cancel import CancelToken, CellState
 from actors.credit import Credit
 from actors.messages import (
@@ -139,18 +139,18 @@ class RunActor(Actor):
         """Handle one message."""
         match message:
             case Said():
-                self._up(message)
+                self.tell_parent(message)
             case CallRequested():
                 self._call_requested(message)
             case CallStarted():
-                self._up(message)
+                self.tell_parent(message)
             case CallEnded():
                 self._call_ended(message)
             case CallExpired():
                 self._call_expired(message)
             case SpawnRequested():
                 self._processes[message.process_id] = message.address.call or ""
-                self._up(message)
+                self.tell_parent(message)
             case ProcessReport():
                 self._process_report(message)
             case ProcessStarted() | ProcessOutput() | ProcessExited() | ProcessEnded():
@@ -191,7 +191,7 @@ class RunActor(Actor):
     def _begin(self, start: RunStart) -> None:
         if start.token.cancelled:
             # Born stopped: it was closed, or its session failed, between its start and this first turn.
-            self._up(
+            self.tell_parent(
                 RunFinished(self._address, How.NOT_STARTED, self._ports.clock.wall(), error="closed before it began")
             )
             self.stop()
@@ -224,14 +224,14 @@ class RunActor(Actor):
         if ended.key == self._address.run:
             self._agent_running = False
             self._disarm_deadline()
-            self._up(RunFinished(self._address, ended.how, ended.at, ended.value, ended.error))
+            self.tell_parent(RunFinished(self._address, ended.how, ended.at, ended.value, ended.error))
         elif ended.key in self._executions:
             # Of a call that was taken over from an actor that failed.
             self._executions.discard(ended.key)
             report = execution.call_ended(self._address.of_call(ended.key), ended)
             if report.result is not None:
                 self._answer(ended.key, report.result)
-            self._up(report)
+            self.tell_parent(report)
         self._stop_if_done()
 
     def _arm_deadline(self) -> None:
@@ -258,7 +258,7 @@ class RunActor(Actor):
         self._timer = None
         reason = f"the run took longer than {self._start.deadline_s:g} s"
         provenance = Provenance(source="run.deadline", reason=reason, initiated_at=self._ports.clock.wall())
-        self._up(RunExpired(self._address, provenance))
+        self.tell_parent(RunExpired(self._address, provenance))
 
     # ── Calls ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -274,7 +274,7 @@ class RunActor(Actor):
         else:
             problem = tool.check(request.arguments)
         self._arguments[call_id] = (request.tool, request.arguments)
-        self._up(CallRequested(request.address, request.tool, request.arguments, problem=problem))
+        self.tell_parent(CallRequested(request.address, request.tool, request.arguments, problem=problem))
 
     def _permit(self, permit: Permit) -> None:
         self._no_longer_waits(permit.call_id)
@@ -288,7 +288,7 @@ class RunActor(Actor):
         ref = self.start_child(ToolActor, self._ports, tool, arguments, permit, address, key=permit.call_id)
         if self._halted is not None:
             # Born stopped: its cell is shut, and it hears so.
-            _tell(ref, self._halted)
+            tell(ref, self._halted)
 
     def _permit_waits(self, waits: PermitWaiting) -> None:
         self._waiting.add(waits.call_id)
@@ -312,13 +312,13 @@ class RunActor(Actor):
         elif self._halted is None:
             text = f"Interrupted: {ended.note or 'the call ended without a result'}."
             self._answer(call_id, ToolResult(Outcome.INTERRUPTED, text, is_error=True))
-        self._up(ended)
+        self.tell_parent(ended)
         self._stop_if_done()
 
     def _call_expired(self, expired: CallExpired) -> None:
         state = CellState.CLOSED if expired.started else CellState.VOID
         self._answer(expired.address.call or "", notes.closed_result(state, None, expired.provenance, ""))
-        self._up(expired)
+        self.tell_parent(expired)
 
     def _answer(self, call_id: str, result: ToolResult) -> None:
         reply = self._replies.pop(call_id, None)
@@ -328,7 +328,7 @@ class RunActor(Actor):
     def _steering_requested(self, request: SteeringRequested) -> None:
         if request.reply is not None:
             self._steering[request.request_id] = request.reply
-        self._up(SteeringRequested(request.address, request.request_id))
+        self.tell_parent(SteeringRequested(request.address, request.request_id))
 
     # ── Processes ─────────────────────────────────────────────────────────────────────────────────
 
@@ -337,7 +337,7 @@ class RunActor(Actor):
             self._processes.pop(decided.process_id, None)
         child = self.children.get(decided.call_id)
         if child is not None:
-            _tell(child, decided)
+            tell(child, decided)
         elif isinstance(decided, SpawnPermit):
             # Its call's actor failed: nothing will be spawned, and the session hears that.
             decided.cell.close()
@@ -348,7 +348,7 @@ class RunActor(Actor):
     def _process_report(self, report: ProcessReport) -> None:
         if isinstance(report.news, ProcessEnded):
             self._processes.pop(report.process_id, None)
-        self._up(report)
+        self.tell_parent(report)
         self._stop_if_done()
 
     # ── Halting and taking over ───────────────────────────────────────────────────────────────────
@@ -359,7 +359,7 @@ class RunActor(Actor):
         self._disarm_deadline()
         # Children first: a process has its signal before the agent's own clean-up begins.
         for child in self.children.values():
-            _tell(child, halt)
+            tell(child, halt)
         for process_id, call in self._processes.items():
             if call not in self.children:
                 self._ports.processes.kill(process_id, halt.grace_s)
@@ -397,7 +397,7 @@ class RunActor(Actor):
                 how = How.NOT_STARTED if state is CellState.VOID else How.RAISED if result is None else How.RETURNED
                 if result is not None:
                     self._answer(call_id, result)
-                self._up(CallEnded(address, how, at, result))
+                self.tell_parent(CallEnded(address, how, at, result))
         for process_id, call in list(self._processes.items()):
             if call == call_id:
                 self._take_tree(process_id, self._ports.settings.grace_s)
@@ -416,12 +416,12 @@ class RunActor(Actor):
             if executor.adopt(self._address.run, self.actor_ref):
                 self._agent_running = True
             else:
-                self._up(RunFinished(self._address, How.SIGKILL, at, error=GONE))
+                self.tell_parent(RunFinished(self._address, How.SIGKILL, at, error=GONE))
         for call_id in adopting.calls:
             if executor.adopt(call_id, self.actor_ref):
                 self._executions.add(call_id)
             else:
-                self._up(CallEnded(self._address.of_call(call_id), How.SIGKILL, at, None, note=GONE))
+                self.tell_parent(CallEnded(self._address.of_call(call_id), How.SIGKILL, at, None, note=GONE))
         for process_id, call_id in adopting.processes:
             self._processes[process_id] = call_id
             self._take_tree(process_id, adopting.halt.grace_s)
@@ -439,14 +439,3 @@ class RunActor(Actor):
         for process_id, call in self._processes.items():
             if call not in self.children:
                 self._ports.processes.kill(process_id, self._ports.settings.grace_s)
-
-    def _up(self, report: object) -> None:
-        assert self.parent is not None, "a run actor has a parent"
-        self.parent.tell(report)
-
-
-def _tell(ref: ActorRef[Any], message: object) -> None:
-    try:
-        ref.tell(message)
-    except ActorDeadError:
-        logger.trace("{} is gone, {} is not needed there", ref, type(message).__name__)

@@ -22,10 +22,10 @@ from typing import Any, Final
 
 import msgspec
 from loguru import logger
-from pykka import ActorDeadError, ActorRef
+from pykka import ActorRef
 from pykka._envelope import Envelope
 
-from actors.base import Actor
+from actors.base import Actor, tell
 from actors.errors import CountermandError, StoreUnavailable
 from actors.future import ReplyFuture
 from actors.messages import (
@@ -338,7 +338,7 @@ class SessionActor(Actor):
         written = not self._sent and not self._protocol.step.has_records
         if self._draining and not self._said_quiet and self._protocol.quiet and written and self.parent:
             self._said_quiet = True
-            _tell(self.parent, Quiet(self._session))
+            tell(self.parent, Quiet(self._session))
 
     # ── Effects ───────────────────────────────────────────────────────────────────────────────────
 
@@ -436,7 +436,7 @@ class SessionActor(Actor):
     def _tell_runner(self, run_id: str, message: object) -> None:
         child = self.children.get(self._runners.get(run_id, ""))
         if child is not None:
-            _tell(child, message)
+            tell(child, message)
 
     def _child_down(self, down: Down) -> None:
         run_id = down.key.partition("#")[0]
@@ -525,7 +525,7 @@ class SessionActor(Actor):
         for key in self._runners.values():
             child = self.children.get(key)
             if child is not None:
-                _tell(child, Halt(provenance, self._ports.settings.grace_s))
+                tell(child, Halt(provenance, self._ports.settings.grace_s))
         effects = [effect for sent in self._sent for effect in sent.later] + self._protocol.take_step().later
         self._sent.clear()
         for effect in effects:
@@ -616,7 +616,7 @@ class SessionActor(Actor):
         """A request that was told to the closed mailbox goes to the next incarnation too."""
         message = envelope.message
         if self.parent is not None and self._mailbox.closed and isinstance(message, OutsideRequest):
-            _tell(self.parent, Route(self._session, message, returned=True))
+            tell(self.parent, Route(self._session, message, returned=True))
         else:
             super().on_undelivered(envelope)
 
@@ -649,10 +649,3 @@ def _unavailable(why: str, request: OutsideRequest, superseded: str | None = Non
         got=f"{type(request).__name__} {request.id}",
         remedy="send the same object again when the store is back: it has one effect",
     )
-
-
-def _tell(ref: ActorRef[Any], message: object) -> None:
-    try:
-        ref.tell(message)
-    except ActorDeadError:
-        logger.trace("{} is gone, {} is not needed there", ref, type(message).__name__)

@@ -13,7 +13,7 @@ from loguru import logger
 from pykka import ActorDeadError, ActorRef
 
 from actors import execution
-from actors.base import Actor
+from actors.base import Actor, tell
 from actors.cancel import CellState
 from actors.errors import RunCancelled
 from actors.messages import (
@@ -99,7 +99,7 @@ class ToolActor(Actor):
         """Handle one message."""
         match message:
             case ExecutionStarted():
-                self._up(CallStarted(self._address, message.at))
+                self.tell_parent(CallStarted(self._address, message.at))
             case ExecutionEnded():
                 self._execution_ended(message)
             case SpawnRequested():
@@ -130,7 +130,7 @@ class ToolActor(Actor):
 
     def _execution_ended(self, ended: ExecutionEnded) -> None:
         self._executing = False
-        self._up(execution.call_ended(self._address, ended))
+        self.tell_parent(execution.call_ended(self._address, ended))
         self._stop_if_done()
 
     def _deadline(self) -> None:
@@ -146,7 +146,7 @@ class ToolActor(Actor):
         if not self._permit.token.cancel(provenance):
             # A fence was first: it has closed the call, and its Halt is on the way.
             return
-        self._up(CallExpired(self._address, at, provenance, started=state is CellState.CLOSED))
+        self.tell_parent(CallExpired(self._address, at, provenance, started=state is CellState.CLOSED))
         self._halt(Halt(provenance, self._ports.settings.grace_s))
 
     def _halt(self, halt: Halt) -> None:
@@ -154,7 +154,7 @@ class ToolActor(Actor):
             self._ports.executor.cancel(self.key)
             self._ports.clock.call_later(halt.grace_s, self.actor_ref, RecancelExecution())
         for child in self.children.values():
-            _tell(child, halt)
+            tell(child, halt)
         for process_id in sorted(self._open):
             if process_id not in self.children:
                 self._ports.processes.kill(process_id, halt.grace_s)
@@ -182,14 +182,14 @@ class ToolActor(Actor):
         """End a process; called on the tool's thread."""
         for process_id, known in list(self._processes.items()):
             if known is process:
-                _tell(self.actor_ref, KillProcess(process_id, grace_s))
+                tell(self.actor_ref, KillProcess(process_id, grace_s))
 
     def _spawn_requested(self, request: SpawnRequested) -> None:
         assert request.process is not None, "a tool asks with the handle it waits on"
         self._processes[request.process_id] = request.process
         self._specs[request.process_id] = request.spec
         self._open.add(request.process_id)
-        self._up(SpawnRequested(request.address, request.process_id, request.spec))
+        self.tell_parent(SpawnRequested(request.address, request.process_id, request.spec))
 
     def _spawn(self, permit: SpawnPermit) -> None:
         spec = self._specs.pop(permit.process_id, None)
@@ -229,7 +229,7 @@ class ToolActor(Actor):
                     fail(process.exited, error)
             case _:
                 pass
-        self._up(report)
+        self.tell_parent(report)
         self._stop_if_done()
 
     def _child_down(self, down: Down) -> None:
@@ -245,10 +245,6 @@ class ToolActor(Actor):
         if not self._executing and not self._open and not self.children:
             self.stop()
 
-    def _up(self, report: object) -> None:
-        assert self.parent is not None, "a tool actor has a parent"
-        self.parent.tell(report)
-
 
 def _as_exit(news: ProcessExited) -> Exit:
     return Exit(
@@ -261,13 +257,6 @@ def _as_exit(news: ProcessExited) -> Exit:
         cpu_s=news.cpu_s,
         max_rss_kb=news.max_rss_kb,
     )
-
-
-def _tell(ref: ActorRef[Any], message: object) -> None:
-    try:
-        ref.tell(message)
-    except ActorDeadError:
-        logger.trace("{} is gone, {} is not needed there", ref, type(message).__name__)
 
 
 def _contained(callback: Any) -> Any:

@@ -14,10 +14,10 @@ from typing import Any, cast
 
 from loguru import logger
 from msgspec import Struct
-from pykka import ActorDeadError, ActorRef
+from pykka import ActorRef
 from pykka._envelope import Envelope
 
-from actors.base import Actor
+from actors.base import Actor, tell
 from actors.errors import QueueFull, ShuttingDown
 from actors.future import ReplyFuture
 from actors.mailbox import Mailbox
@@ -182,7 +182,7 @@ class SupervisorActor(Actor):
         self._draining = reply
         self._noisy = set(self.children)
         for child in self.children.values():
-            _tell(child, Drain())
+            tell(child, Drain())
         self._ports.clock.call_later(shutdown.drain_s, self.actor_ref, DrainOver(final=False))
         self._answer_if_quiet()
 
@@ -198,7 +198,7 @@ class SupervisorActor(Actor):
         for session in sorted(self._noisy):
             child = self.children.get(session)
             if child is not None:
-                _tell(child, Interrupt(self._shutdown_provenance()))
+                tell(child, Interrupt(self._shutdown_provenance()))
         settings = self._ports.settings
         wait_s = settings.grace_s + settings.kill_s + INTERRUPT_SLACK_S
         self._ports.clock.call_later(wait_s, self.actor_ref, DrainOver(final=True))
@@ -212,10 +212,3 @@ class SupervisorActor(Actor):
         at = self._ports.clock.wall()
         reason = "the time for draining was over"
         return Provenance(source="supervisor.shutdown", reason=reason, initiated_at=at)
-
-
-def _tell(ref: ActorRef[Any], message: object) -> None:
-    try:
-        ref.tell(message)
-    except ActorDeadError:
-        logger.trace("{} is gone, {} is not needed there", ref, type(message).__name__)

@@ -1,0 +1,292 @@
+"""What the active run says and asks: text, steering, calls, processes.
+
+Everything here begins with `_open`: what is stale is counted and becomes a dead letter, and where somebody waits for an
+answer to it, that is a refusal. What is granted is on record, with its cell, its token and its part, before the permit
+leaves (after the commit).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from actors import notes
+from actors.cancel import CancelToken, Cell, CellState
+from actors.messages import (
+    CallExpired,
+    CallRequested,
+    CallStarted,
+    ProcessOutput,
+    ProcessReport,
+    Said,
+    SpawnPermit,
+    SpawnRequested,
+    Steered,
+    SteeringRequested,
+    ToolResult,
+)
+from actors.model import (
+    Address,
+    Event,
+    How,
+    JsonObject,
+    Message,
+    Outcome,
+    Provenance,
+)
+from actors.ports import CallRow, ProcessRow
+from actors.record import OUTPUT_KEPT_CHARS, CallRecord, Part, ProcessRecord, RunRecord
+from actors.state import SessionState
+from actors.step import (
+    GivePermit,
+    GiveSpawn,
+    GiveSteering,
+    MakeWait,
+    NothingToSteer,
+    RefuseCall,
+    RefuseSpawn,
+    ReturnCredit,
+    ShowEphemeral,
+)
+from actors.text import cut, storable, storable_json, tail
+
+
+class RunReports(SessionState):
+    """The decisions on what an open run reports."""
+
+    # ── What the agent says ──────────────────────────────────────────────────────────────────────────
+
+    def said(self, said: Said) -> None:
+        """The agent said something."""
+        record = self._open(said.address)
+        if record is None:
+            self._stale(said.kind, said.address, said.data)
+            self.step.later.append(ReturnCredit(said.address.run, said.size))
+            return
+        if said.kind == "text":
+            record.said = True
+            self._event("text", {"text": storable(str(said.data.get("text", "")))}, record)
+        else:
+            event = Event(
+                self.seq,
+                self.session,
+                self.generation,
+                record.id,
+                said.kind,
+                storable_json(said.data),
+                self._clock.wall(),
+            )
+            self.step.later.append(ShowEphemeral(event))
+        self.step.later.append(ReturnCredit(record.id, said.size))
+
+    def steering_requested(self, request: SteeringRequested) -> None:
+        """The agent asks for messages that wait to steer it: they become inputs of this run now."""
+        record = self._open(request.address)
+        if record is None:
+            self._stale("steering", request.address)
+            self.step.now.append(NothingToSteer(request.address.run, request.request_id))
+            return
+        if record.open_calls() or not self.room.steering:
+            self.step.now.append(NothingToSteer(record.id, request.request_id))
+            return
+        rows = self.room.pull_steering()
+        for row in rows:
+            self._input(row.message, record)
+        inputs = (*record.info.inputs, *(row.message.id for row in rows))
+        record.info = msgspec.structs.replace(record.info, inputs=inputs)
+        self._save(record)
+        at = self._clock.wall()
+        messages = tuple(
+            Message(
+                id=row.message.id,
+                role="user",
+                content=row.message.content,
+                generation=self.generation,
+                run_id=record.id,
+                origin=row.message.origin,
+                sent_at=row.message.sent_at,
+                at=at,
+            )
+            for row in rows
+        )
+        self.step.later.append(GiveSteering(record.id, Steered(request.request_id, messages)))
+
+    # ── Calls ────────────────────────────────────────────────────────────────────────────────────────
+
+    def call_requested(self, request: CallRequested) -> None:
+        """The agent asks for a call: it is on record, and starts when the barrier lets it."""
+        call_id = request.address.call
+        assert call_id is not None, "a call is requested under its own address"
+        record = self._open(Address(request.address.session, request.address.generation, request.address.run))
+        if record is None:
+            self._stale("call", request.address, request.tool)
+            result = ToolResult(Outcome.NOT_STARTED, "Not started: the run is over.", is_error=True)
+            self.step.now.append(RefuseCall(request.address.run, call_id, result))
+            return
+        if call_id in record.calls:
+            self._dead("call", "it was asked for before", request.address, request.tool)
+            return
+        problem = request.problem
+        if problem is None and len(record.open_calls()) >= self._settings.calls_open_max:
+            problem = f"too many calls are open: at most {self._settings.calls_open_max} at once"
+        arguments: JsonObject = storable_json(request.arguments)
+        row = CallRow(
+            session=self.session,
+            run_id=record.id,
+            call_id=call_id,
+            tool=request.tool,
+            arguments=arguments,
+            state="requested",
+            isolation=self._isolation.get(request.tool, "thread"),
+        )
+        call = CallRecord(row)
+        record.calls[call_id] = call
+        record.called = True
+        self._event("tool.requested", {"call_id": call_id, "tool": request.tool, "arguments": arguments}, record)
+        self._save_call(call)
+        at = self._clock.wall()
+        if problem is not None:
+            result = ToolResult(Outcome.NOT_STARTED, f"Not started: {problem}", is_error=True)
+            self._end_call(record, call, result, at)
+            self.step.now.append(RefuseCall(record.id, call_id, result))
+        elif not self.barrier():
+            self._grant(record, call)
+        elif self._settings.barrier == "strict" and not self._barrier_may_open():
+            self._refuse_strictly(record, call, at)
+        else:
+            self.step.now.append(MakeWait(record.id, call_id))
+
+    def _barrier_may_open(self) -> bool:
+        """True while no kill deadline of what the barrier waits for has passed."""
+        return not any(record.barrier() for record in self.late.values())
+
+    def _refuse_strictly(self, record: RunRecord, call: CallRecord, at: float) -> None:
+        names = ", ".join(f"{part.kind} {part.name}" for part in self.barrier())
+        result = ToolResult(
+            Outcome.NOT_STARTED,
+            f"Not started: something of an earlier run could not be ended ({names}).",
+            is_error=True,
+        )
+        self._end_call(record, call, result, at)
+        self.step.now.append(RefuseCall(record.id, call.row.call_id, result))
+
+    def _grant(self, record: RunRecord, call: CallRecord) -> None:
+        """Grant a call: cell, token and part are there before the permit leaves (after the commit)."""
+        cell: Cell[ToolResult] = Cell()
+        token = CancelToken(self._notify, record.token)
+        call.cell, call.token = cell, token
+        call.row = msgspec.structs.replace(call.row, state="granted")
+        call_id = call.row.call_id
+        record.parts[call_id] = Part(call_id, "call", call.row.tool, None, holds=call.row.isolation != "task")
+        self._save_call(call)
+        self.step.later.append(GivePermit(record.id, call_id, cell, token))
+
+    def call_started(self, report: CallStarted) -> None:
+        """A call passed its cell."""
+        record = self._open(report.address)
+        call = self._call(report.address)
+        part = self._part(report.address)
+        if part is not None:
+            part.started_at = report.at
+        if record is None or call is None or call.row.state != "granted":
+            self._dead("call_started", "its call is closed, or has started before", report.address, "")
+            return
+        call.row = msgspec.structs.replace(call.row, state="started", started_at=report.at)
+        self._event("tool.started", {"call_id": call.row.call_id}, record)
+        self._save_call(call)
+
+    def call_expired(self, report: CallExpired) -> None:
+        """A call's deadline closed it. The run goes on; the execution may go on ending."""
+        record = self._open(report.address)
+        call = self._call(report.address)
+        if record is None or call is None:
+            self._dead("call_expired", "its call is closed", report.address, "")
+            return
+        state = CellState.CLOSED if report.started else CellState.VOID
+        result = notes.closed_result(state, None, report.provenance, call.output)
+        self._end_call(record, call, result, report.at, provenance=report.provenance)
+        for process in record.processes.values():
+            part = record.parts[process.row.process_id]
+            if process.row.call_id != call.row.call_id or process.cell is None:
+                continue
+            if process.cell.close()[0] is CellState.VOID and not part.ended:
+                self._void_spawn(record, process, part, report.at)
+
+    def _end_call(
+        self,
+        record: RunRecord,
+        call: CallRecord,
+        result: ToolResult,
+        at: float,
+        provenance: Provenance | None = None,
+    ) -> None:
+        """Give a call its one result in the log."""
+        content = cut(storable(result.content), self._settings.content_max_bytes)
+        call.row = msgspec.structs.replace(call.row, state="ended", outcome=str(result.outcome))
+        data: JsonObject = {
+            "call_id": call.row.call_id,
+            "tool": call.row.tool,
+            "outcome": str(result.outcome),
+            "content": content,
+            "is_error": result.is_error,
+        }
+        if result.data is not None:
+            data["data"] = storable_json(result.data)
+        if provenance is not None:
+            data["provenance"] = storable_json(provenance)
+        self._event("tool.ended", data, record)
+        if call.row.call_id not in record.parts:
+            call.row = msgspec.structs.replace(call.row, ended_at=at)
+        self._save_call(call)
+
+    # ── Processes ────────────────────────────────────────────────────────────────────────────────────
+
+    def spawn_requested(self, request: SpawnRequested) -> None:
+        """A tool asks for a process: on record, and gated, before it is spawned."""
+        address = request.address
+        record = self._open(address)
+        call = self._call(address)
+        if record is None or call is None or address.call is None:
+            self._stale("spawn", address, request.spec.name)
+            self.step.now.append(RefuseSpawn(address.run, address.call or "", request.process_id))
+            return
+        if request.process_id in record.processes:
+            self._dead("spawn", "it was asked for before", address, request.spec.name)
+            return
+        if len([p for p in record.open_parts() if p.kind == "process"]) >= self._settings.processes_max:
+            self._stale("spawn_over_limit", address, request.spec.name)
+            self.step.now.append(RefuseSpawn(record.id, address.call, request.process_id))
+            return
+        cell: Cell[None] = Cell()
+        row = ProcessRow(
+            self.session, record.id, address.call, request.process_id, storable(request.spec.name), "granted"
+        )
+        record.processes[request.process_id] = ProcessRecord(row, cell)
+        record.parts[request.process_id] = Part(request.process_id, "process", row.name, address.call, holds=True)
+        self.step.processes[request.process_id] = row
+        self.step.later.append(GiveSpawn(record.id, SpawnPermit(address.call, request.process_id, cell)))
+
+    def _process_output(self, record: RunRecord, report: ProcessReport, news: ProcessOutput) -> None:
+        if self._open(report.address) is None:
+            self._stale("output", report.address, news.text)
+            return
+        call = record.calls[report.address.call or ""]
+        data: JsonObject = {
+            "call_id": report.address.call,
+            "process_id": report.process_id,
+            "stream": news.stream,
+            "text": storable(news.text),
+        }
+        if news.marker:
+            data["marker"] = True
+        call.output = tail(call.output + news.text, OUTPUT_KEPT_CHARS)
+        self._event("tool.output", data, record)
+
+    def _void_spawn(self, record: RunRecord, process: ProcessRecord, part: Part, at: float) -> None:
+        """A spawn that was granted will not take place: its tool is told, also where the permit is on its way."""
+        part.end(How.NOT_STARTED, at)
+        self._process_row_ended(process, part)
+        self.step.now.append(RefuseSpawn(record.id, process.row.call_id, process.row.process_id))
+
+    def _process_row_ended(self, process: ProcessRecord, part: Part) -> None:
+        process.row = msgspec.structs.replace(process.row, state="ended", end=part.as_row(()))
+        self.step.processes[process.row.process_id] = process.row
