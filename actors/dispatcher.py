@@ -25,6 +25,8 @@ import random
 import sys
 import threading
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final, Protocol
 
 from loguru import logger
@@ -41,6 +43,15 @@ STEPS_MAX: Final = 1_000_000
 SWITCH_INTERVAL_S: Final = 0.0005
 
 _Entry = tuple[Mailbox, int]
+
+
+class _Lent(threading.local):
+    """The turns that this thread will give itself; None where it lends itself to nobody."""
+
+    entries: list[_Entry] | None = None
+
+
+_LENT: Final = _Lent()
 
 
 class Dispatcher(Protocol):
@@ -85,11 +96,31 @@ class PooledDispatcher:
 
     def submit(self, mailbox: Mailbox, ticket: int, urgent: bool) -> None:
         """See `Dispatcher.submit`."""
+        lent = _LENT.entries
+        if lent is not None and urgent and not self._closed:
+            lent.append((mailbox, ticket))
+            return
         (self._fast if urgent else self._slow).append((mailbox, ticket))
         if self._closed:
             self._abandon_left()
         else:
             self._tokens.put(None)
+
+    @contextmanager
+    def lend(self) -> Iterator[None]:
+        """Let this thread give the urgent turns that it causes inside the `with` itself, at its end.
+
+        For a port's thread that has nothing else to do: waking a worker costs more than a short turn does. Not for
+        a thread that is not ours: what interrupts it would fail an actor.
+        """
+        entries: list[_Entry] = []
+        _LENT.entries = entries
+        try:
+            yield
+        finally:
+            _LENT.entries = None
+            for mailbox, ticket in entries:
+                self._give_turn(mailbox, ticket)
 
     def close(self, timeout: float | None = 5.0) -> bool:
         """End the threads after the turn that each is in, then end every actor that waits for one.
@@ -132,17 +163,19 @@ class PooledDispatcher:
                 break
             (mailbox, ticket), from_fast = entry
             fast_turns = fast_turns + 1 if from_fast and not slow_first else 0
-            try:
-                mailbox.run(ticket, self._batch)
-            except BaseException:  # noqa: BLE001  # see the next line
-                # Only a dispatcher's own `submit` can still raise here; the worker serves the others all the
-                # same.
-                logger.opt(exception=True).critical("a turn raised into the dispatcher")
+            self._give_turn(mailbox, ticket)
         with self._lock:
             self._working -= 1
             last = self._working == 0
         if last:
             self._over.set()
+
+    def _give_turn(self, mailbox: Mailbox, ticket: int) -> None:
+        try:
+            mailbox.run(ticket, self._batch)
+        except BaseException:  # noqa: BLE001  # see the next line
+            # Only a dispatcher's own `submit` can still raise here; the thread serves the others all the same.
+            logger.opt(exception=True).critical("a turn raised into the dispatcher")
 
     def _next(self, slow_first: bool) -> tuple[_Entry, bool] | None:
         while not self._closed:

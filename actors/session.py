@@ -274,9 +274,9 @@ class SessionActor(Actor):
         if self._phase is not Phase.SERVING:
             return
         step = self._protocol.take_step()
-        for effect in step.now:
-            self._carry_out_now(effect)
+        later = step.later
         if step.has_records:
+            # Handed in first: the store can write while the halts are told.
             self._number += 1
             events = tuple(step.events)
             self._sent.append(Sent(self._number, events, step.later))
@@ -295,11 +295,14 @@ class SessionActor(Actor):
                 requests=tuple(step.requests),
             )
             self._ports.store.commit(batch, self.actor_ref)
-        elif self._sent:
+            later = []
+        for effect in step.now:
+            self._carry_out_now(effect)
+        if self._sent:
             # Nothing to write, but what it rests on may not be durable yet.
-            self._sent[-1].later.extend(step.later)
+            self._sent[-1].later.extend(later)
         else:
-            self._carry_out_later(step.later)
+            self._carry_out_later(later)
         self._say_quiet()
 
     def _committed(self, committed: Committed) -> None:

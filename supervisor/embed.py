@@ -59,7 +59,11 @@ class Supervisor:
             undo.callback(self._lock.release)
             self._clock = SystemClock()
             undo.callback(self._clock.close)
-            self._store = SqliteStore(state_dir / "store.sqlite3", clock=self._clock)
+            self._store = SqliteStore(
+                state_dir / "store.sqlite3",
+                clock=self._clock,
+                lend=lambda: self._dispatcher.lend(),  # noqa: PLW0108  # there is no dispatcher yet
+            )
             undo.callback(self._store.close, CLOSE_STEP_S)
             self._hub = EventHub(self._store.reader)
             undo.callback(self._hub.close)

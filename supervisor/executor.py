@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
@@ -199,7 +200,11 @@ class ThreadExecutor:
 
 
 class _CallbackPool:
-    """Threads for callbacks: one is always there, more come while all are busy, and go when idle."""
+    """Threads for callbacks. One is always idle, up to a bound; those that were not needed for a while go.
+
+    A thread that takes a callback and leaves none idle starts the next one itself, so that `submit` only notifies: it
+    is called in handlers, and starting a thread waits for it.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -207,27 +212,31 @@ class _CallbackPool:
         self._idle = 0
         self._threads: set[threading.Thread] = set()
         self._closed = False
+        self._start_one()
 
     def submit(self, callback: Callable[[], None]) -> None:
         with self._changed:
-            if self._closed:
-                return
-            self._queue.append(callback)
-            if self._idle >= len(self._queue):
+            if not self._closed:
+                self._queue.append(callback)
                 self._changed.notify()
-            elif len(self._threads) < CALLBACK_THREADS_MAX:
-                thread = threading.Thread(target=self._run, name="countermand-callbacks", daemon=True)
-                self._threads.add(thread)
-                thread.start()
 
     def close(self, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
         with self._changed:
             self._closed = True
             self._changed.notify_all()
             threads = list(self._threads)
         for thread in threads:
             if thread is not threading.current_thread():
-                thread.join(timeout)
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _start_one(self) -> None:
+        thread = threading.Thread(target=self._run, name="countermand-callbacks", daemon=True)
+        with self._changed:
+            if self._closed or len(self._threads) >= CALLBACK_THREADS_MAX:
+                return
+            self._threads.add(thread)
+        thread.start()
 
     def _run(self) -> None:
         while True:
@@ -235,13 +244,16 @@ class _CallbackPool:
                 self._idle += 1
                 while not self._queue and not self._closed:
                     signalled = self._changed.wait(CALLBACK_IDLE_S)
-                    if not signalled and not self._queue and len(self._threads) > 1:
+                    if not signalled and not self._queue and self._idle > 1:
                         break
                 self._idle -= 1
                 if not self._queue:
                     self._threads.discard(threading.current_thread())
                     return
                 callback = self._queue.popleft()
+                last = self._idle == 0
+            if last:
+                self._start_one()
             try:
                 callback()
             except BaseException:  # noqa: BLE001  # a callback is foreign code; its errors end here

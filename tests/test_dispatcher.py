@@ -280,6 +280,30 @@ def test_asks_that_race_a_close_are_all_answered(make_pool: Callable[..., Pooled
                 continue
 
 
+def test_a_thread_that_lends_itself_gives_the_urgent_turns_and_leaves_the_others_to_the_pool(
+    make_pool: Callable[..., PooledDispatcher],
+) -> None:
+    pool = make_pool(size=1)
+    threads: dict[str, str] = {}
+    seen = threading.Event()
+
+    class Noting(Actor):
+        def on_receive(self, message: Any) -> Any:
+            threads[type(message).__name__] = threading.current_thread().name
+            if len(threads) == 2:
+                seen.set()
+
+    one, other = Noting.start(dispatcher=pool), Noting.start(dispatcher=pool)
+    assert one.proxy().actor_urn.get(timeout=DEADLINE_S) and other.proxy().actor_urn.get(timeout=DEADLINE_S)
+    with pool.lend():
+        one.tell(Urgent())
+        other.tell(Ordinary())
+        assert "Urgent" not in threads, "its turn comes at the end of the with"
+    assert threads["Urgent"] == threading.current_thread().name
+    assert seen.wait(DEADLINE_S)
+    assert threads["Ordinary"] != threading.current_thread().name
+
+
 def test_a_size_or_a_batch_of_nothing_is_refused() -> None:
     for size, batch in ((0, 16), (2, 0)):
         with pytest.raises(ValueError, match="at least 1"):

@@ -33,6 +33,7 @@ import sqlite3
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -42,7 +43,7 @@ from msgspec import Struct
 
 from actors.errors import CountermandError, StoreUnavailable
 from actors.messages import CommitFailed, Committed, Loaded, LoadFailed
-from actors.ports import Batch, Clock
+from actors.ports import Batch, Clock, Snapshot
 from supervisor.store import tables
 from supervisor.store.reader import SqliteReader
 from supervisor.store.schema import open_writer
@@ -52,6 +53,12 @@ if TYPE_CHECKING:
 
 GROUP_MAX: Final = 256
 """Batches in one transaction: enough to make the flush cheap, few enough that none waits long."""
+LAST_KEPT_MAX: Final = 10_000
+"""Incarnations whose last batch is known without a read."""
+PRUNE_EVERY: Final = 64
+"""Old requests are deleted in one of so many batches of an incarnation; who loads a session never sees them."""
+
+_Last = dict[tuple[str, str], int]
 
 _DATA_ERRORS: Final = (
     sqlite3.DataError,
@@ -101,6 +108,7 @@ class SqliteStore:
             holds the lock of the state directory.
         clock: `wall` says how old a request is.
         busy_timeout_s: how long the writer waits for a file that somebody else has locked.
+        lend: around the telling of what is durable, when nothing else waits to be written; see `PooledDispatcher.lend`.
         requests_kept, requests_kept_s: how many requests a session's memory holds, and for how many seconds.
 
     Raises StoreUnavailable where the file cannot be opened or was written by a newer program. The methods may
@@ -115,12 +123,14 @@ class SqliteStore:
         busy_timeout_s: float = 5.0,
         requests_kept: int = 10_000,
         requests_kept_s: float = 7 * 86_400.0,
+        lend: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._path = path
         self._clock = clock
         self._busy_timeout_s = busy_timeout_s
         self._requests_kept = requests_kept
         self._requests_kept_s = requests_kept_s
+        self._lend = lend
         try:
             self._connection: sqlite3.Connection | None = open_writer(path, busy_timeout_s)
         except (sqlite3.Error, OSError) as error:
@@ -131,6 +141,8 @@ class SqliteStore:
                 remedy="check the disk, the permissions, and that no other program holds the file",
             ) from error
         self.reader = SqliteReader(path)
+        # What is durable of each incarnation; read once, then known, since nobody else writes.
+        self._last: _Last = {}
         self._work: deque[_Work] = deque()
         self._wake = threading.Condition()
         self._closing = False
@@ -207,7 +219,7 @@ class SqliteStore:
 
     def _load(self, load: _Load) -> None:
         try:
-            snapshot = self._insist(lambda connection: tables.snapshot(connection, load.session))
+            snapshot = self._insist(lambda connection: self._snapshot(connection, load.session))
         except BaseException as error:  # noqa: BLE001 - whatever it was, the owner has to be told
             logger.error("session {} could not be loaded: {!r}", load.session, error)
             _tell(load.owner, LoadFailed(_words(error)))
@@ -231,6 +243,23 @@ class SqliteStore:
 
     def _write(self, connection: sqlite3.Connection, group: list[_Commit]) -> None:
         """Write a group in one transaction. What a batch did wrong is noted in it; the rest is raised."""
+        written: _Last = {}
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            for commit in group:
+                if commit.statements is not None:
+                    self._write_batch(connection, commit.batch, commit.statements, written)
+            connection.execute("COMMIT")
+        except _DATA_ERRORS:
+            connection.execute("ROLLBACK")
+            written = {}
+            self._write_apart(connection, group, written)
+        self._last.update(written)
+        while len(self._last) > LAST_KEPT_MAX:
+            self._last.pop(next(iter(self._last)))
+
+    def _write_apart(self, connection: sqlite3.Connection, group: list[_Commit], written: _Last) -> None:
+        """Write a group in which something cannot be stored: each batch by itself, so that only that one fails."""
         errors: dict[int, str] = {}
         connection.execute("BEGIN IMMEDIATE")
         for place, commit in enumerate(group):
@@ -238,7 +267,7 @@ class SqliteStore:
                 continue
             connection.execute("SAVEPOINT batch")
             try:
-                self._write_batch(connection, commit.batch, commit.statements)
+                self._write_batch(connection, commit.batch, commit.statements, written)
             except _DATA_ERRORS as error:
                 errors[place] = _words(error)
                 connection.execute("ROLLBACK TO batch")
@@ -247,8 +276,13 @@ class SqliteStore:
         for place, words in errors.items():
             group[place].error = words
 
-    def _write_batch(self, connection: sqlite3.Connection, batch: Batch, statements: list[tables.Statement]) -> None:
-        last = tables.last_batch(connection, batch.session, batch.incarnation)
+    def _write_batch(
+        self, connection: sqlite3.Connection, batch: Batch, statements: list[tables.Statement], written: _Last
+    ) -> None:
+        key = (batch.session, batch.incarnation)
+        last = written.get(key) or self._last.get(key)
+        if last is None:
+            last = tables.last_batch(connection, batch.session, batch.incarnation)
         if batch.number <= last:
             return
         if batch.number != last + 1:
@@ -258,12 +292,18 @@ class SqliteStore:
                 got=f"batch {batch.number}",
                 remedy="start a new incarnation of the session",
             )
-        for sql, rows in statements:
-            connection.executemany(sql, rows)
-        if batch.requests:
-            horizon = self._clock.wall() - self._requests_kept_s
-            tables.prune_requests(connection, batch.session, self._requests_kept, horizon)
+        for sql, values in statements:
+            connection.execute(sql, values)
+        if batch.requests and batch.number % PRUNE_EVERY == 1:
+            tables.prune_requests(connection, batch.session, self._requests_kept, self._horizon())
         tables.set_last_batch(connection, batch.session, batch.incarnation, batch.number)
+        written[key] = batch.number
+
+    def _horizon(self) -> float:
+        return self._clock.wall() - self._requests_kept_s
+
+    def _snapshot(self, connection: sqlite3.Connection, session: str) -> Snapshot:
+        return tables.snapshot(connection, session, kept=self._requests_kept, since=self._horizon())
 
     def _insist(self, work: Callable[[sqlite3.Connection], Any]) -> Any:
         """Do some work with the connection; after an error of the disk once more with a fresh one."""
@@ -286,6 +326,7 @@ class SqliteStore:
                 isinstance(error, sqlite3.Error | OSError) and not _is_busy(error)
             ):
                 self._connection = None
+                self._last = {}
                 _close(connection)
             raise
 
@@ -307,8 +348,10 @@ class SqliteStore:
                 if key not in durable or durable[key].batch.number < commit.batch.number:
                     durable[key] = commit
         # Where a group holds good batches of an incarnation and its first bad one, the good ones come first.
-        for commit in durable.values():
-            _tell(commit.owner, Committed(commit.batch.number))
+        # With nothing else to write this thread gives the owners their turns itself, and saves waking another.
+        with nullcontext() if self._work else self._lend():
+            for commit in durable.values():
+                _tell(commit.owner, Committed(commit.batch.number))
         for commit in group:
             if commit.error is not None:
                 logger.error(

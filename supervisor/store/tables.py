@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, TypeVar
@@ -17,11 +18,13 @@ from actors.thread import Thread
 PAGE: Final = 500
 """Events read at a time when a whole log is gone through."""
 
+EVENTS_A_STATEMENT: Final = 64
+
 INCARNATIONS_KEPT: Final = 8
 """Incarnations of a session whose last batch is remembered; older ones have nobody left to send one again."""
 
 T = TypeVar("T")
-Statement = tuple[str, list[tuple[Any, ...]]]
+Statement = tuple[str, tuple[Any, ...]]
 
 _encode: Final = msgspec.json.Encoder().encode
 _data: Final = msgspec.json.Decoder(dict[str, Any]).decode
@@ -60,14 +63,16 @@ def statements(batch: Batch) -> list[Statement]:
     made: list[Statement] = []
 
     def add(sql: str, rows: list[tuple[Any, ...]]) -> None:
-        if rows:
-            made.append((sql, rows))
+        made.extend((sql, row) for row in rows)
 
-    # A plain INSERT: a sequence number that is taken is a defect, and the second writer of it must not win.
-    add(
-        "INSERT INTO events (session, seq, generation, run_id, kind, data, at) VALUES (?, ?, ?, ?, ?, ?, ?)",
-        [(session, e.seq, e.generation, e.run_id, e.kind, _encode(e.data), e.at) for e in batch.events],
-    )
+    # A plain INSERT: a sequence number that is taken is a defect, and the second writer of it must not win. Many rows
+    # in one statement: each statement lets go of the interpreter's lock, and has to wait for it when others are busy.
+    for start in range(0, len(batch.events), EVENTS_A_STATEMENT):
+        page = batch.events[start : start + EVENTS_A_STATEMENT]
+        values: list[Any] = []
+        for e in page:
+            values += (session, e.seq, e.generation, e.run_id, e.kind, _encode(e.data), e.at)
+        made.append((_insert_events(len(page)), tuple(values)))
     if batch.row is not None:
         add(_UPSERTS["sessions"], [(session, batch.row.parked, _encode(batch.row))])
     add(_UPSERTS["runs"], [(session, r.run_id, r.receipt_id, r.settled, _encode(r)) for r in batch.runs])
@@ -81,6 +86,12 @@ def statements(batch: Batch) -> list[Statement]:
     )
     add(_UPSERTS["requests"], [(session, r.request_id, r.at, _encode(r)) for r in batch.requests])
     return made
+
+
+@functools.cache
+def _insert_events(number: int) -> str:
+    rows = ", ".join(["(?, ?, ?, ?, ?, ?, ?)"] * number)
+    return f"INSERT INTO events (session, seq, generation, run_id, kind, data, at) VALUES {rows}"  # noqa: S608  # marks only
 
 
 def prune_requests(connection: sqlite3.Connection, session: str, kept: int, before: float) -> None:
@@ -245,8 +256,11 @@ def _processes(connection: sqlite3.Connection, session: str, ended: Iterable[str
         yield from _docs(connection, ProcessRow, sql, session, process_id)
 
 
-def snapshot(connection: sqlite3.Connection, session: str) -> Snapshot:
-    """Read all that an actor needs in order to take a session up."""
+def snapshot(connection: sqlite3.Connection, session: str, *, kept: int = 10_000, since: float = 0.0) -> Snapshot:
+    """Read all that an actor needs in order to take a session up.
+
+    Of its requests the newest `kept`, of those not before `since` (epoch seconds).
+    """
     fold = Thread()
     said: set[str] = set()
     fates: dict[str, str] = {}
@@ -268,6 +282,7 @@ def snapshot(connection: sqlite3.Connection, session: str) -> Snapshot:
         connection, RunInfo, "SELECT doc FROM runs WHERE session = ? AND settled = 0 ORDER BY place", session
     )
     settled = connection.execute("SELECT run_id, receipt_id FROM runs WHERE session = ? AND settled = 1", (session,))
+    newest = "SELECT doc FROM requests WHERE session = ? AND at >= ? ORDER BY place DESC LIMIT ?"
     calls_of = "SELECT doc FROM calls WHERE session = ? AND run_id = ? ORDER BY call_id"
     return Snapshot(
         session=session,
@@ -277,9 +292,7 @@ def snapshot(connection: sqlite3.Connection, session: str) -> Snapshot:
         calls=tuple(row for run in unsettled for row in _docs(connection, CallRow, calls_of, session, run.run_id)),
         processes=tuple(_processes(connection, session, ended)),
         waiting=tuple(waiting(connection, session)),
-        requests=tuple(
-            _docs(connection, RequestRow, "SELECT doc FROM requests WHERE session = ? ORDER BY place", session)
-        ),
+        requests=tuple(reversed(_docs(connection, RequestRow, newest, session, since, kept))),
         said=frozenset(said & {run.run_id for run in unsettled}),
         fates=fates,
         over=dict(settled.fetchall()),

@@ -201,8 +201,8 @@ class SimStore:
             if batch.number != last + 1:
                 refused.append(batch)
                 continue
-            for sql, rows in tables.statements(batch):
-                connection.executemany(sql, rows)
+            for sql, values in tables.statements(batch):
+                connection.execute(sql, values)
             if batch.requests:
                 horizon = self._clock.wall() - REQUESTS_KEPT_S
                 tables.prune_requests(connection, batch.session, REQUESTS_KEPT, horizon)

@@ -1,0 +1,184 @@
+"""The executor on real threads and a real loop: every way out is told, once, and nothing that blocks keeps others."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import pytest
+from pykka import ActorDeadError, ActorRef
+
+from actors.errors import RunCancelled
+from actors.messages import ExecutionEnded
+from actors.model import How, Provenance
+from supervisor.clock import SystemClock
+from supervisor.executor import CALLBACK_THREADS_MAX, ThreadExecutor
+
+WAIT_S = 10.0
+
+
+class Owner:
+    """Hears what is told to it; a dead one refuses as a dead actor does."""
+
+    def __init__(self) -> None:
+        self.heard: queue.SimpleQueue[ExecutionEnded] = queue.SimpleQueue()
+        self.dead = False
+
+    def tell(self, message: Any) -> None:
+        if self.dead:
+            raise ActorDeadError("gone")
+        self.heard.put(message)
+
+    @property
+    def ref(self) -> ActorRef[Any]:
+        return cast("ActorRef[Any]", self)
+
+    def next(self) -> ExecutionEnded:
+        return self.heard.get(timeout=WAIT_S)
+
+
+@pytest.fixture
+def executor() -> Iterator[ThreadExecutor]:
+    clock = SystemClock()
+    made = ThreadExecutor(clock, threads_max=3)
+    try:
+        yield made
+    finally:
+        made.close(WAIT_S)
+        clock.close()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.002)
+
+
+async def returns() -> str:
+    await asyncio.sleep(0)
+    return "async"
+
+
+def raises(error: BaseException) -> Callable[[], Any]:
+    def body() -> Any:
+        raise error
+
+    return body
+
+
+def test_a_task_and_a_thread_tell_what_they_returned(executor: ThreadExecutor) -> None:
+    owner = Owner()
+    executor.start("a", "tool a", "task", returns, owner.ref)
+    assert (owner.next().value, executor.leaked()) == ("async", [])
+    executor.start("b", "tool b", "thread", lambda: threading.current_thread().name, owner.ref)
+    assert owner.next().value == "countermand tool b"
+    assert executor.leaked() == [], "whoever hears of the end finds the thread gone from the list"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("no"),
+        SystemExit(3),
+        KeyboardInterrupt(),
+        RunCancelled(Provenance(source="user.test", reason="enough")),
+    ],
+    ids=["error", "exit", "interrupt", "cancelled"],
+)
+def test_l13_whatever_a_function_raises_is_told_and_ends_nobody_else(
+    executor: ThreadExecutor, error: BaseException
+) -> None:
+    owner = Owner()
+
+    async def coroutine() -> None:
+        raise error
+
+    executor.start("thread", "x", "thread", raises(error), owner.ref)
+    executor.start("task", "y", "task", coroutine, owner.ref)
+    ended = {message.key: message for message in (owner.next(), owner.next())}
+    for message in ended.values():
+        assert message.how is How.RAISED
+        assert message.error is not None
+        assert message.error.startswith(type(error).__name__)
+    executor.start("after", "z", "task", returns, owner.ref)
+    assert owner.next().value == "async"
+
+
+def test_a_cancelled_task_ends_and_one_cancelled_before_its_first_line_never_runs_it(executor: ThreadExecutor) -> None:
+    owner, began = Owner(), []
+
+    async def forever() -> None:
+        began.append(1)
+        await asyncio.Event().wait()
+
+    executor.start("long", "x", "task", forever, owner.ref)
+    until(lambda: bool(began))
+    executor.cancel("long")
+    assert owner.next().how is How.RAISED
+    hold = threading.Event()
+    assert executor._loop is not None
+    executor._loop.call_soon_threadsafe(hold.wait)
+    executor.start("early", "x", "task", forever, owner.ref)
+    executor.cancel("early")
+    hold.set()
+    ended = owner.next()
+    assert (ended.key, ended.how, len(began)) == ("early", How.RAISED, 1)
+    executor.cancel("nobody")
+
+
+def test_whoever_adopts_hears_the_end_whenever_it_came_and_a_forgotten_one_is_unknown(executor: ThreadExecutor) -> None:
+    gone, heir = Owner(), Owner()
+    gone.dead = True
+    leave = threading.Event()
+    executor.start("over", "x", "thread", lambda: "over", gone.ref)
+    until(lambda: executor._executions["over"].ended is not None)
+    assert executor.adopt("over", heir.ref)
+    assert heir.next().value == "over"
+    executor.start("under way", "x", "thread", lambda: leave.wait(WAIT_S), gone.ref)
+    assert executor.adopt("under way", heir.ref)
+    leave.set()
+    assert heir.next().key == "under way"
+    executor.forget("over")
+    assert not executor.adopt("over", heir.ref)
+    assert not executor.adopt("never there", heir.ref)
+
+
+def test_l14_one_thread_too_many_is_refused_with_the_reason(executor: ThreadExecutor) -> None:
+    owner, leave = Owner(), threading.Event()
+    for number in range(3):
+        executor.start(f"t{number}", f"deaf {number}", "thread", lambda: leave.wait(WAIT_S), owner.ref)
+    assert len(executor.leaked()) == 3
+    executor.start("more", "x", "thread", lambda: "never", owner.ref)
+    refused = owner.next()
+    assert (refused.key, refused.how) == ("more", How.NOT_STARTED)
+    assert "3 threads are busy" in (refused.error or "")
+    leave.set()
+    assert {owner.next().key for _ in range(3)} == {"t0", "t1", "t2"}
+
+
+def test_l8_callbacks_that_block_keep_no_other_from_running_and_errors_end_in_them(executor: ThreadExecutor) -> None:
+    leave, ran = threading.Event(), threading.Event()
+    try:
+        for _ in range(CALLBACK_THREADS_MAX // 2):
+            executor.call(lambda: None if leave.wait(WAIT_S) else None)
+        executor.call(raises(SystemExit(1)))
+        executor.call(ran.set)
+        assert ran.wait(WAIT_S)
+    finally:
+        leave.set()
+
+
+def test_after_the_close_an_execution_ends_at_once_and_says_why() -> None:
+    clock, owner = SystemClock(), Owner()
+    closed = ThreadExecutor(clock)
+    closed.start("a", "x", "task", returns, owner.ref)
+    assert owner.next().value == "async"
+    assert closed.close(WAIT_S)
+    closed.start("b", "x", "thread", lambda: "never", owner.ref)
+    assert owner.next().error == "the executor is closed"
+    clock.close()
