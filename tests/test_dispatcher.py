@@ -294,7 +294,8 @@ def test_a_thread_that_lends_itself_gives_the_urgent_turns_and_leaves_the_others
                 seen.set()
 
     one, other = Noting.start(dispatcher=pool), Noting.start(dispatcher=pool)
-    assert one.proxy().actor_urn.get(timeout=DEADLINE_S) and other.proxy().actor_urn.get(timeout=DEADLINE_S)
+    assert one.proxy().actor_urn.get(timeout=DEADLINE_S)
+    assert other.proxy().actor_urn.get(timeout=DEADLINE_S)
     with pool.lend():
         one.tell(Urgent())
         other.tell(Ordinary())

@@ -110,7 +110,7 @@ def test_l1_progress_is_fenced_though_it_is_not_stored(kit: Kit) -> None:
 def test_l1_nothing_is_started_by_an_agent_that_asks_after_its_fence(kit: Kit) -> None:
     ran: list[str] = []
     answers: list[object] = []
-    over = threading.Event()
+    began, over = threading.Event(), threading.Event()
 
     @tool(isolation="thread")
     def touch() -> str:
@@ -118,6 +118,7 @@ def test_l1_nothing_is_started_by_an_agent_that_asks_after_its_fence(kit: Kit) -
         return ""
 
     def stubborn(turn: Turn) -> None:
+        began.set()
         turn.cancel_token.wait()
         for ask in (lambda: turn.call("touch"), lambda: turn.emit("late"), turn.steering, turn.typing):
             try:
@@ -128,6 +129,8 @@ def test_l1_nothing_is_started_by_an_agent_that_asks_after_its_fence(kit: Kit) -
 
     session = kit.session(stubborn, tools=[touch])
     say(session)
+    # A run that is stopped before its first line is born stopped, and asks nothing.
+    assert began.wait(WAIT_S)
     stop(session)
     assert over.wait(WAIT_S)
     check_rest(session)
