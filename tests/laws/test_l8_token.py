@@ -44,9 +44,10 @@ def test_l8_each_run_and_each_call_has_a_fresh_token_linked_to_the_run(kit: Kit)
 
 def test_l8_every_method_of_a_turn_raises_each_time_after_a_cancel(kit: Kit) -> None:
     raised: list[RunCancelled] = []
-    over = threading.Event()
+    inside, over = threading.Event(), threading.Event()
 
     def agent(turn: Turn) -> None:
+        inside.set()
         turn.cancel_token.wait()
         for _ in range(3):
             for method in (
@@ -65,6 +66,7 @@ def test_l8_every_method_of_a_turn_raises_each_time_after_a_cancel(kit: Kit) -> 
 
     session = kit.session(agent)
     say(session)
+    assert inside.wait(WAIT_S)
     stop(session, "enough")
     assert over.wait(WAIT_S)
     assert len(raised) == 18
