@@ -142,8 +142,8 @@ def _size(value: object) -> int:
     return len(value.encode()) if isinstance(value, str) else len(repr(value))
 
 
-class Turn:
-    """One turn of a plain agent: every method blocks its thread, and raises RunCancelled after a cancel."""
+class _Turn:
+    """What the turns of plain and of async agents have in common: what can be read without waiting."""
 
     def __init__(self, core: TurnCore) -> None:
         self._core = core
@@ -159,14 +159,18 @@ class Turn:
         return self._core.inputs()
 
     @property
-    def cancel_token(self) -> CancelToken:
-        """The run's token."""
-        return self._core.token
-
-    @property
     def address(self) -> Address:
         """Session, generation and run."""
         return self._core.address
+
+
+class Turn(_Turn):
+    """One turn of a plain agent: every method blocks its thread, and raises RunCancelled after a cancel."""
+
+    @property
+    def cancel_token(self) -> CancelToken:
+        """The run's token."""
+        return self._core.token
 
     def emit(self, text: str) -> None:
         """Say something; waits for credit when much of it is not in the log yet."""
@@ -202,31 +206,13 @@ class Turn:
         core.said(kind, data, size)
 
 
-class AsyncTurn:
+class AsyncTurn(_Turn):
     """One turn of an async agent: the names of `Turn`, awaited."""
-
-    def __init__(self, core: TurnCore) -> None:
-        self._core = core
-
-    @property
-    def messages(self) -> list[Message]:
-        """The thread: all before this run, its inputs, and what it said and called so far."""
-        return self._core.messages()
-
-    @property
-    def inputs(self) -> list[Message]:
-        """This run's own messages, in order of acceptance; empty in a run that was resumed without any."""
-        return self._core.inputs()
 
     @property
     def cancel_token(self) -> AsyncCancelToken:
         """The run's token."""
         return self._core.token.aio
-
-    @property
-    def address(self) -> Address:
-        """Session, generation and run."""
-        return self._core.address
 
     async def emit(self, text: str) -> None:
         """Say something; waits for credit when much of it is not in the log yet."""
