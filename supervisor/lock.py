@@ -59,6 +59,21 @@ class InstanceLock:
             self._fd = None
 
 
+def held(state_dir: Path) -> bool:
+    """True if a supervisor holds a state directory at this moment; asking takes nothing from anybody."""
+    try:
+        fd = os.open(state_dir / "lock", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
 def holder(path: Path) -> int | None:
     """Return the pid that a lock file names, if it names one."""
     try:

@@ -300,6 +300,9 @@ def test_on_a_terminal_ctrl_c_after_ctrl_d_stops_what_runs_and_leaves_with_130(d
     terminal.ctrl_d()
     terminal.screen.wait("leaving:")
     terminal.ctrl_c()
+    # As everywhere: who stopped it, and what became of each part.
+    terminal.screen.wait("was ended by user.console: Ctrl-C")
+    terminal.screen.wait("everything ended")
     assert terminal.ended() == 130
     assert not desk.alive()
     assert [run["status"] for run in desk.json("runs")] == ["cancelled"]

@@ -125,7 +125,14 @@ def test_why_takes_a_receipt_and_the_beginning_of_an_id(told: Desk) -> None:
 def test_why_tells_who_stopped_it_and_what_became_of_each_part(told: Desk) -> None:
     run = told.json("runs", "s1")[2]
     text = told.run("", "why", run["run_id"]).stdout
-    for part in ("user.console: SIGTERM", "cancelled", "echo begun", "ended by SIGTERM", run["receipt_id"], "reaped"):
+    for part in (
+        "user.console: SIGTERM",
+        "cancelled",
+        "echo begun",
+        "ended by SIGTERM",
+        run["receipt_id"],
+        "proven dead",
+    ):
         assert part in text
     assert "\x1b" not in text
 
@@ -225,12 +232,12 @@ def test_a_receipt_names_what_could_not_be_ended_and_what_is_not_listed() -> Non
     )
     for part in (
         "COULD NOT BE ENDED",
-        "TERM KILL (EPERM)",
+        "TERM, KILL (EPERM) +2.0 s",
         "77",
         "raised an error",
         "NOT everything",
-        "1 process reaped",
+        "1 process proven dead",
     ):
         assert part in text
     assert "2 parts more" in text
-    assert "sudo x: not permitted" in text
+    assert "sudo x (pid 77): not permitted" in text

@@ -533,3 +533,25 @@ def test_l3_what_cannot_be_proven_is_reported_abandoned_in_bounded_time(tmp_path
         until(lambda: not b.alive(), "its warden goes on ending it")
         until(lambda: '"empty"' in b.ledger_text(), "and says so in the ledger")
         assert [type(r) for r in b.owner.reports].count(ProcessEnded) == 1
+
+
+def test_l5_each_process_of_a_signalled_group_says_so_whoever_reads_its_end(tmp_path: Path) -> None:
+    with bench(tmp_path) as b:
+        # The shell outlives the signal, so that it reads the end of its child itself, before the warden looks again.
+        b.run(("/bin/bash", "-c", "trap ':' TERM; sleep 100 & echo ready; wait; wait; exit 0"))
+        b.owner.wait_text("ready")
+        b.trees.kill("p", 5.0)
+        ended = b.owner.ended()
+    assert ended.proven
+    assert [[sent.signal for sent in row.signals] for row in ended.rows] == [["SIGTERM", "SIGCONT"]] * 2
+
+
+def test_l5_a_process_that_is_killed_with_its_group_says_so(tmp_path: Path) -> None:
+    with bench(tmp_path) as b:
+        b.run(("/bin/bash", "-c", "trap '' TERM; sleep 100 & echo ready; wait; sleep 100"))
+        b.owner.wait_text("ready")
+        b.trees.kill("p", 0.2)
+        ended = b.owner.ended()
+    assert ended.proven
+    assert len(ended.rows) == 2
+    assert all(row.signals[-1].signal == "SIGKILL" for row in ended.rows)

@@ -293,8 +293,8 @@ class Chat:
             if status == RunStatus.CANCELLED and run_id in self._mine and not self._interactive:
                 self._earn(ExitCode.STOPPED)
             if run_id in self._superseded and receipt.complete:
-                reaped = plural(receipt.reaped, "process", "processes")
-                self._screen.remark(f"what ran before has ended, {reaped} reaped (countermand why {run_id})")
+                gone = plural(receipt.reaped, "process", "processes")
+                self._screen.remark(f"what ran before has ended, {gone} proven dead (countermand why {run_id})")
             elif status == RunStatus.CANCELLED or not receipt.complete:
                 self._show_receipt(run_id, receipt)
             if not self._live:
@@ -302,7 +302,7 @@ class Chat:
             if run_id == self._awaited:
                 self._lines.ask()
         self._superseded.discard(run_id)
-        if self._input_over:
+        if self._input_over and not self._leaving:
             self._leave_when_at_rest()
 
     def _show_receipt(self, run_id: str, receipt: Receipt) -> None:

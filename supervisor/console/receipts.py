@@ -31,24 +31,33 @@ def how_ended(row: Row) -> str:
     if row.how is How.RAISED and (not row.note or row.note.startswith(CANCELLATIONS)):
         # An execution that raised an error of its own says which in its note.
         return "cut off"
+    if row.how is How.SIGKILL and row.kind != "process":
+        # A function is never killed: the process that it ran in was.
+        return "lost with its supervisor"
     text = _HOW[row.how]
     return f"exited with {row.status}" if row.how is How.EXIT and row.status is not None else text
 
 
 def signals_sent(row: Row) -> str:
-    """Say which signals a part was sent, in order, with the time of the first."""
-    names = []
+    """Say which signals a part was sent, in order: when the first came, or by how much the later ones followed it."""
+    groups: dict[float, list[str]] = {}
+    known = set()
     for sent in row.signals:
         name = sent.signal.removeprefix("SIG") + (f" ({sent.error})" if sent.error else "")
-        if name not in names:
-            names.append(name)
-    return f"{' '.join(names)} at {clock_time(row.signals[0].at)}" if names else ""
+        if name not in known:
+            known.add(name)
+            groups.setdefault(round(sent.at - row.signals[0].at, 1), []).append(name)
+    if not groups:
+        return ""
+    if len(groups) == 1:
+        return f"{' '.join(*groups.values())} at {clock_time(row.signals[0].at)}"
+    return ", ".join(" ".join(names) + (f" +{later_s:.1f} s" if later_s else "") for later_s, names in groups.items())
 
 
 def summary(receipt: Receipt) -> str:
     """Say in one line what a receipt adds up to."""
     whole = "everything ended" if receipt.complete else "NOT everything could be ended"
-    return f"receipt {receipt.receipt_id}: {whole}, {plural(receipt.reaped, 'process', 'processes')} reaped"
+    return f"receipt {receipt.receipt_id}: {whole}, {plural(receipt.reaped, 'process', 'processes')} proven dead"
 
 
 def table(receipt: Receipt, width: int, *, colour: bool) -> str:
@@ -80,7 +89,8 @@ def table(receipt: Receipt, width: int, *, colour: bool) -> str:
             console.print(f"and {plural(unlisted, 'part')} more that ended")
         for _, row in rows[:ROWS_SHOWN_MAX]:
             if row.note and not row.note.startswith(CANCELLATIONS):
-                console.print(Text(f"{row.kind} {head(row.name)}: {head(row.note, 300)}"))
+                pid = f" (pid {row.pid})" if row.pid else ""
+                console.print(Text(f"{row.kind} {head(row.name)}{pid}: {head(row.note, 300)}"))
     console.print(Text(summary(receipt), style="" if receipt.complete else "bold red"))
     return out.getvalue()
 

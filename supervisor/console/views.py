@@ -8,9 +8,10 @@ from typing import Any, Final
 
 import msgspec
 
-from actors.model import Message, RunInfo, RunStatus
+from actors.model import LIVE, Message, RunInfo, RunStatus
 from supervisor.console.reading import check_session, open_store
 from supervisor.console.words import cause, clock_time, date_time, duration, head, shown
+from supervisor.lock import held
 
 PLAIN_WIDTH: Final = 200
 ID_WIDTH: Final = 30
@@ -109,6 +110,9 @@ def show_runs(state_dir: Path, session: str, *, as_json: bool) -> None:
         why = _why_in_brief(run)
         if why:
             out.print(Text("    " + why, style="dim"), soft_wrap=True)
+    if any(run.status in LIVE for run in runs) and not held(state_dir):
+        hint = f"what had the runs that are not over has ended; `countermand chat --session {session}` takes them up"
+        out.print(Text(hint, style="yellow"), soft_wrap=True)
 
 
 def _exit_code(run: RunInfo) -> str:

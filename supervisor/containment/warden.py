@@ -220,6 +220,7 @@ class Killing:
         self._sent: set[int] = set()
         self._refused: set[int] = set()
         self._rounds = 0
+        self.groups: set[int] = set()
 
     def round(self, spare: frozenset[int] | set[int] = frozenset()) -> tuple[list[int], dict[int, str]]:
         """Signal those not signalled yet. Returns their pids, and of those who refused, why."""
@@ -234,7 +235,8 @@ class Killing:
                 refused[pid] = error
                 self._refused.add(pid)
         self._sent.update(fresh)
-        for group in foreign_groups(fresh):
+        self.groups = foreign_groups(fresh)
+        for group in self.groups:
             # A member of it is our child and not reaped, so the number still names this group.
             with suppress(OSError):
                 os.killpg(group, signal.SIGKILL)
@@ -464,11 +466,16 @@ class Warden:
             return self._deadline - now
         if self._kill_at is None:
             self._kill_at = now
+        # Where they are now: those in a group that is killed get the signal with it.
+        at = [(pid, seen.pgid) for pid in self._rows if (seen := procfs.stat(pid)) is not None]
         fresh, refused = self._killing.round()
         for pid in fresh:
             self._see(pid, "")
             if pid in self._rows or pid in refused:
                 self._signalled(pid, signal.SIGKILL, refused.get(pid))
+        for pid, group in at:
+            if group in self._killing.groups and pid not in fresh:
+                self._signalled(pid, signal.SIGKILL, None)
         if fresh:
             return 0.0
         if now - self._kill_at >= REMAINING_AFTER_S and not self._told_remaining:
@@ -507,8 +514,9 @@ class Warden:
                     error = kill_quietly(pid, effective)
                 else:
                     still_ours, error = kill_descendant(pid, effective)
-                    if not still_ours:
+                    if effective and not still_ours:
                         continue
+                    # Where its group was signalled it was one of those who got it, also if it is gone by now.
                 self._signalled(pid, number, error)
 
     def _signalled(self, pid: int, number: int, error: str | None) -> None:
@@ -539,7 +547,7 @@ class Warden:
         now = time.time()
         for row in self._rows.values():
             # Seen alive once, and gone now; its own parent has read its status, so how it ended was not seen.
-            row.update(ended_at=now, note="its status went to its own parent")
+            row.update(ended_at=now, note="gone by then; its status went to its own parent")
         self._say(
             {
                 "word": "empty",

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from typing import Final
 
 from actors.messages import ToolResult
 from actors.model import Outcome
 from actors.plugins import tool
 from actors.spawning import AsyncSpawn, Exit
+
+PIECE_CHARS: Final = 30_000
 
 
 @tool(isolation="task")
@@ -17,7 +20,7 @@ async def shell(script: str, spawn: AsyncSpawn, cwd: str | None = None) -> ToolR
     What it leaves in the background lives on until the run ends.
     """
     program = shutil.which("bash") or "/bin/sh"
-    process = await spawn([program, "-c", script], cwd=cwd, name=_name(script))
+    process = await spawn([program, "-c", *_arguments(script)], cwd=cwd, name=_name(script))
     done = await process.wait()
     data = {
         "exit_code": done.status,
@@ -29,6 +32,14 @@ async def shell(script: str, spawn: AsyncSpawn, cwd: str | None = None) -> ToolR
         "max_rss_kb": done.max_rss_kb,
     }
     return ToolResult(Outcome.FINISHED, _told(done), is_error=done.status != 0, data=data)
+
+
+def _arguments(script: str) -> list[str]:
+    """Return a script as arguments of ``-c``: a long one in pieces, since one argument holds 128 KiB at the most."""
+    if len(script) <= PIECE_CHARS:
+        return [script]
+    pieces = [script[start : start + PIECE_CHARS] for start in range(0, len(script), PIECE_CHARS)]
+    return ['script=$(printf %s "$@"); set --; eval "$script"', "shell", *pieces]
 
 
 def _name(script: str) -> str:
