@@ -203,8 +203,9 @@ class Actor(PykkaActor):
     def on_undelivered(self, envelope: Envelope[Any]) -> None:
         """A message was told to this actor and not taken: it was closed, or full of bounded requests.
 
-        Runs on the sender's thread, also while a turn runs, also after the end. What it raises is logged. A
-        sender that comes after `is_alive()` has turned False is told by ActorDeadError instead.
+        Runs on the sender's thread (on a dispatcher's for the main thread), also while a turn runs, also after the
+        end. What it raises is logged. A sender that comes after `is_alive()` has turned False is told by
+        ActorDeadError instead.
         """
         _log_undelivered(envelope)
 

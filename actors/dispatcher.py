@@ -14,6 +14,10 @@ worker, and one that an urgent message has promoted waits for at most the turns 
   submit sees it, or its entry is there to be emptied. Both end what they find, and a ticket is good for one
   of them.
 
+*The main thread*, and it alone, may be interrupted between any two lines (Ctrl-C raises KeyboardInterrupt
+there). A mailbox that was moved to *urgent* and not queued would never run again. So what the main thread sends
+is handed in by one call into C, and put into its mailbox by a worker: in order, for they do so under a lock.
+
 A closed dispatcher runs nobody, so an actor that has something to do can only be ended: its asks are answered
 with ActorDeadError, its parent is told. That happens on the thread that closes or that sends.
 """
@@ -27,10 +31,12 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from loguru import logger
+from pykka._envelope import Envelope
 
+from actors.future import HANDLING
 from actors.mailbox import Mailbox
 
 BATCH: Final = 16
@@ -43,6 +49,7 @@ STEPS_MAX: Final = 1_000_000
 SWITCH_INTERVAL_S: Final = 0.0005
 
 _Entry = tuple[Mailbox, int]
+_MAIN: Final = threading.main_thread().ident
 
 
 class _Lent(threading.local):
@@ -62,6 +69,9 @@ class Dispatcher(Protocol):
 
         A closed dispatcher ends the mailbox's actor instead, on this thread.
         """
+
+    def hand_in(self, mailbox: Mailbox, envelope: Envelope[Any]) -> bool:
+        """Take a message over from a thread that may be interrupted; False: put it yourself."""
 
     def close(self, timeout: float | None = 5.0) -> bool:
         """Run nobody any more. Again is harmless. `timeout` in seconds; True if all threads are gone."""
@@ -83,7 +93,10 @@ class PooledDispatcher:
         self._batch = batch
         self._fast: deque[_Entry] = deque()
         self._slow: deque[_Entry] = deque()
-        self._tokens: queue.SimpleQueue[None] = queue.SimpleQueue()
+        # One token for each entry; True announces what was handed in, which has none.
+        self._tokens: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._handed_in: queue.SimpleQueue[tuple[Mailbox, Envelope[Any]]] = queue.SimpleQueue()
+        self._taking_in = threading.Lock()
         self._closed = False
         self._lock = threading.Lock()
         self._working = size
@@ -104,7 +117,20 @@ class PooledDispatcher:
         if self._closed:
             self._abandon_left()
         else:
-            self._tokens.put(None)
+            self._tokens.put(False)
+
+    def hand_in(self, mailbox: Mailbox, envelope: Envelope[Any]) -> bool:
+        """Let a worker put a message of the main thread into its mailbox; False for any other thread, or in a turn."""
+        if threading.get_ident() != _MAIN or HANDLING.active or self._is_closed():
+            return False
+        self._handed_in.put((mailbox, envelope))
+        self._tokens.put(True)
+        if self._is_closed():
+            self._take_in()
+        return True
+
+    def _is_closed(self) -> bool:
+        return self._closed
 
     @contextmanager
     def lend(self) -> Iterator[None]:
@@ -137,13 +163,14 @@ class PooledDispatcher:
         """
         self._closed = True
         for _ in self._threads:
-            self._tokens.put(None)
+            self._tokens.put(False)
         gone = False
         if threading.current_thread() not in self._threads:
             gone = self._over.wait(timeout)
         if gone:
             for thread in self._threads:
                 thread.join()
+        self._take_in()
         self._abandon_left()
         return gone
 
@@ -154,9 +181,13 @@ class PooledDispatcher:
     def _work(self) -> None:
         fast_turns = 0
         while True:
-            self._tokens.get()
+            announces = self._tokens.get()
             if self._closed:
                 break
+            if announces or not self._handed_in.empty():
+                self._take_in()
+            if announces:
+                continue
             slow_first = fast_turns >= FAST_TURNS_MAX
             entry = self._next(slow_first)
             if entry is None:
@@ -169,6 +200,15 @@ class PooledDispatcher:
             last = self._working == 0
         if last:
             self._over.set()
+
+    def _take_in(self) -> None:
+        with self._taking_in:
+            while True:
+                try:
+                    mailbox, envelope = self._handed_in.get_nowait()
+                except queue.Empty:
+                    return
+                mailbox.put(envelope)
 
     def _give_turn(self, mailbox: Mailbox, ticket: int) -> None:
         try:
@@ -223,6 +263,11 @@ class StepDispatcher:
         self._ready.append((mailbox, ticket))
         if self._closed:
             self._abandon_left()
+
+    def hand_in(self, mailbox: Mailbox, envelope: Envelope[Any]) -> bool:
+        """Never: all of it is on one thread, and a test that is interrupted is over."""
+        del mailbox, envelope
+        return False
 
     def step(self) -> bool:
         """Run one message of one ready actor. False: nobody is ready.

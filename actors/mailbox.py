@@ -89,6 +89,9 @@ class RunQueue(Protocol):
     def submit(self, mailbox: Mailbox, ticket: int, urgent: bool) -> None:
         """Call `mailbox.run(ticket, …)` soon, on another stack than this one."""
 
+    def hand_in(self, mailbox: Mailbox, envelope: Envelope[Any]) -> bool:
+        """Call `mailbox.put(envelope)` soon on another thread, if this one may be interrupted; False if not."""
+
 
 class Owner(Protocol):
     """What a mailbox needs of its actor. Both are called in a turn, and contain what they raise."""
@@ -107,8 +110,8 @@ class Mailbox:
         owner: the actor; let go when the mailbox is closed.
         run_queue: the dispatcher.
         requests_max: how many `bounded` messages may wait; one more is refused with QueueFull.
-        on_undelivered: called, on the sender's thread and with its errors contained, for a told message that
-            came after the close or was refused. None drops it.
+        on_undelivered: called, on the sender's thread or one of the dispatcher's and with its errors contained,
+            for a told message that came after the close or was refused. None drops it.
     """
 
     __slots__ = (
@@ -173,6 +176,8 @@ class Mailbox:
         A full mailbox refuses an ask with QueueFull and a closed one with ActorDeadError; a told message that
         is refused goes to `on_undelivered`.
         """
+        if self._run_queue.hand_in(self, envelope):
+            return
         cls = type(envelope.message)
         urgent, bounded = _KINDS.get(cls) or _kind(cls)
         ticket = 0

@@ -161,6 +161,7 @@ class SessionActor(Actor):
         self._last_run: RunRecord | None = None
         self._retry_s = RETRY_FIRST_S
         self._answering = 0
+        self._taken_up = 0
         self._draining = False
         self._said_quiet = False
 
@@ -312,6 +313,8 @@ class SessionActor(Actor):
             sent = self._sent.popleft()
             self._publish(sent)
             self._carry_out_later(effect for effect in sent.later if not isinstance(effect, ShowEphemeral))
+        if committed.number >= self._taken_up:
+            self._stopped = {}
         if committed.number >= self._answering:
             self._let_reports_go_on()
         self._say_quiet()
@@ -354,7 +357,7 @@ class SessionActor(Actor):
             case MakeWait():
                 self._tell_runner(effect.run_id, PermitWaiting(effect.call_id))
             case RefuseSpawn():
-                self._tell_runner(effect.run_id, SpawnRefused(effect.call_id, effect.process_id))
+                self._tell_runner(effect.run_id, SpawnRefused(effect.call_id, effect.process_id, effect.limit))
             case NothingToSteer():
                 self._tell_runner(effect.run_id, Steered(effect.request_id, ()))
             case DeadLetter():
@@ -483,9 +486,11 @@ class SessionActor(Actor):
             stopped=self._stopped,
             stops=self._stops.values(),
         )
-        self._stops, self._stopped = {}, {}
+        self._stops = {}
         self._cause = None
         self._flush()
+        # Until what was just decided is durable, a further failure has to know who had stopped these runs.
+        self._taken_up = self._number
         stash, self._stash = self._stash, deque()
         for request, reply in stash:
             self._unstash(request, reply)

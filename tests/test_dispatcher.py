@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
@@ -296,13 +297,60 @@ def test_a_thread_that_lends_itself_gives_the_urgent_turns_and_leaves_the_others
     one, other = Noting.start(dispatcher=pool), Noting.start(dispatcher=pool)
     assert one.proxy().actor_urn.get(timeout=DEADLINE_S)
     assert other.proxy().actor_urn.get(timeout=DEADLINE_S)
-    with pool.lend():
-        one.tell(Urgent())
-        other.tell(Ordinary())
-        assert "Urgent" not in threads, "its turn comes at the end of the with"
-    assert threads["Urgent"] == threading.current_thread().name
+    early: list[bool] = []
+
+    def port() -> None:
+        with pool.lend():
+            one.tell(Urgent())
+            other.tell(Ordinary())
+            early.append("Urgent" in threads)
+
+    thread = threading.Thread(target=port, name="port")
+    thread.start()
+    thread.join(DEADLINE_S)
+    assert early == [False], "its turn comes at the end of the with"
     assert seen.wait(DEADLINE_S)
-    assert threads["Ordinary"] != threading.current_thread().name
+    assert threads["Urgent"] == "port"
+    assert threads["Ordinary"] != "port"
+
+
+def test_l13_a_main_thread_that_is_interrupted_while_it_sends_leaves_no_actor_stuck(
+    make_pool: Callable[..., PooledDispatcher],
+) -> None:
+    class Interrupted(Exception):
+        pass
+
+    armed = False
+
+    def interrupt(*_: object) -> None:
+        if armed:
+            raise Interrupted
+
+    pool = make_pool(size=2)
+    counts: list[int] = []
+
+    class Counting(Actor):
+        def on_receive(self, message: Any) -> Any:
+            counts.append(1)
+            return len(counts)
+
+    ref = Counting.start(dispatcher=pool)
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.0003, 0.0003)
+    try:
+        for _ in range(300):
+            try:
+                armed = True
+                while True:
+                    ref.tell(Urgent())
+            except Interrupted:
+                armed = False
+        # Every message before this one was handled, or never sent.
+        assert ref.ask(Urgent(), timeout=DEADLINE_S) == len(counts)
+    finally:
+        armed = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_a_size_or_a_batch_of_nothing_is_refused() -> None:
