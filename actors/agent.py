@@ -39,6 +39,7 @@ class TurnCore:
         thread: as it stood at the run's start, with the run's inputs; kept up with what the agent does.
         inputs: ids of this run's own messages.
         new_call_id: makes an id for a call.
+        check: says why a call of a tool with these arguments cannot be right, or None; it may run foreign code.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class TurnCore:
         thread: Thread,
         inputs: tuple[str, ...],
         new_call_id: Callable[[], str],
+        check: Callable[[str, JsonObject], str | None],
     ) -> None:
         self._tell = tell
         self.address = address
@@ -59,7 +61,9 @@ class TurnCore:
         self._lock = threading.Lock()
         self._thread = thread
         self._inputs = set(inputs)
+        self._unanswered: set[str] = set()
         self._new_call_id = new_call_id
+        self._check = check
         self._numbers = itertools.count(1)
 
     def messages(self) -> list[Message]:
@@ -85,41 +89,72 @@ class TurnCore:
         """Send what the agent emits, for which credit was taken."""
         self.tell(Said(self.address, kind, data, size))
         if kind == "text":
-            self._apply("text", data)
+            with self._lock:
+                self._apply("text", data)
 
     def request_call(self, tool: str, arguments: JsonObject) -> tuple[str, Future[ToolResult]]:
         """Ask for a call; returns its id, and a future that is done when it has its result."""
+        if not isinstance(tool, str):
+            raise Invalid(
+                "a tool is called by its name",
+                expected="a str",
+                got=type(tool).__name__,
+                remedy="turn.call('name', argument=value)",
+            )
+        tool = storable(tool)
+        self.token.raise_if_cancelled()
         call_id = self._new_call_id()
         arguments = storable_json(arguments)
+        problem = self._check(tool, arguments)
         reply = self.pending.future()
-        self._apply("tool.requested", {"call_id": call_id, "tool": tool, "arguments": arguments})
-        self.tell(CallRequested(self.address.of_call(call_id), tool, arguments, reply))
+        with self._lock:
+            self._unanswered.add(call_id)
+            self._apply("tool.requested", {"call_id": call_id, "tool": tool, "arguments": arguments})
+        reply.add_done_callback(_brought(lambda result: self.called(call_id, result)))
+        self.tell(CallRequested(self.address.of_call(call_id), tool, arguments, reply, problem))
         return call_id, reply
 
     def called(self, call_id: str, result: ToolResult) -> ToolResult:
-        """Take a result into the thread as the agent sees it."""
+        """Take a result into the thread as the agent sees it; the second time it is there already.
+
+        It comes with the reply, whether its `call` still waits or not, and again before a `call` returns.
+        """
         data = {"call_id": call_id, "outcome": str(result.outcome), "content": result.content}
-        self._apply("tool.ended", {**data, "is_error": result.is_error})
+        with self._lock:
+            if call_id in self._unanswered:
+                self._unanswered.discard(call_id)
+                self._apply("tool.ended", {**data, "is_error": result.is_error})
         return result
 
     def request_steering(self) -> Future[tuple[Message, ...]]:
         """Ask for messages that wait to steer this run."""
         reply = self.pending.future()
+        reply.add_done_callback(_brought(self.steered))
         self.tell(SteeringRequested(self.address, next(self._numbers), reply))
         return reply
 
     def steered(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
-        """Take messages into the thread as the agent sees it."""
-        for message in messages:
-            self._inputs.add(message.id)
-            self._apply("message", {"id": message.id, "content": message.content, "origin": message.origin})
+        """Take messages into the thread as the agent sees it; see `called`."""
+        with self._lock:
+            for message in messages:
+                if message.id not in self._inputs:
+                    self._inputs.add(message.id)
+                    self._apply("message", {"id": message.id, "content": message.content, "origin": message.origin})
         return messages
 
     def _apply(self, kind: str, data: JsonObject) -> None:
-        with self._lock:
-            self._thread.apply(
-                Event(0, self.address.session, self.address.generation, self.address.run, kind, data, 0.0)
-            )
+        """Under the lock."""
+        self._thread.apply(Event(0, self.address.session, self.address.generation, self.address.run, kind, data, 0.0))
+
+
+def _brought(take: Callable[[Any], object]) -> Callable[[Future[Any]], None]:
+    """Return a callback that takes what a reply brought; the thread that settles it runs it, so it is short."""
+
+    def done(reply: Future[Any]) -> None:
+        if not reply.cancelled() and reply.exception() is None:
+            take(reply.result())
+
+    return done
 
 
 def _pieces(text: object) -> list[str]:
@@ -179,7 +214,8 @@ class Turn(_Turn):
 
     def progress(self, **data: Any) -> None:
         """Show progress to those who watch; it is fenced like all else, and not stored."""
-        self._say("progress", storable_json(data), _size(data))
+        shown = storable_json(data)
+        self._say("progress", shown, _size(shown))
 
     def typing(self) -> None:
         """Show that the agent is at work; not stored."""
@@ -202,7 +238,11 @@ class Turn(_Turn):
         credit = core.credit.take(size)
         if credit is not None:
             core.pending.watch(credit)
-            core.pending.wait(credit, None)
+            try:
+                core.pending.wait(credit, None)
+            except BaseException:
+                core.credit.give_up(size, credit)
+                raise
         core.said(kind, data, size)
 
 
@@ -221,7 +261,8 @@ class AsyncTurn(_Turn):
 
     async def progress(self, **data: Any) -> None:
         """Show progress to those who watch; it is fenced like all else, and not stored."""
-        await self._say("progress", storable_json(data), _size(data))
+        shown = storable_json(data)
+        await self._say("progress", shown, _size(shown))
 
     async def typing(self) -> None:
         """Show that the agent is at work; not stored."""
@@ -244,5 +285,9 @@ class AsyncTurn(_Turn):
         credit = core.credit.take(size)
         if credit is not None:
             core.pending.watch(credit)
-            await core.pending.wait_async(credit)
+            try:
+                await core.pending.wait_async(credit)
+            except BaseException:
+                core.credit.give_up(size, credit)
+                raise
         core.said(kind, data, size)

@@ -5,21 +5,28 @@ Theory of operation. A *cell* decides, once, whether a call (or a spawn) takes p
 ``started -> closed`` by the hand that fences; each move is a compare-and-set under a lock that covers
 nothing else. So between any two lines of either side exactly one of them has won, and both can read
 which (law L2). A *token* tells code that is under way that it should end. Cancelling sets state and
-wakes waiters; it runs no foreign code. Callbacks are handed to the executor, which contains their errors.
+wakes waiters; it runs no foreign code. Callbacks are handed to the executor, which contains their errors. The
+product's own waits are waiters too (*wakers*): they run in the cancel, since they never block, and since callbacks
+that block must not keep another session from hearing of its stop.
 A cancelled token stays cancelled for ever (law L8): there is no way to clear one.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
-from actors.errors import RunCancelled
+from loguru import logger
+
+from actors.errors import Invalid, RunCancelled
 from actors.model import Provenance
 
 R = TypeVar("R")
+
+CALLBACKS_MAX: Final = 1000
 
 Notify = Callable[[Callable[[], None]], None]
 """Runs a callback somewhere else than the caller's thread and contains its errors (`Executor.call`)."""
@@ -86,14 +93,29 @@ class CancelToken:
         parent: a token whose cancelling cancels this one too, with the same provenance.
     """
 
-    __slots__ = ("_callbacks", "_children", "_lock", "_notify", "_parent", "_provenance", "_waiters")
+    __slots__ = (
+        "_callbacks",
+        "_children",
+        "_count",
+        "_keys",
+        "_lock",
+        "_notify",
+        "_parent",
+        "_provenance",
+        "_waiters",
+        "_wakers",
+    )
 
     def __init__(self, notify: Notify, parent: CancelToken | None = None) -> None:
         self._lock = threading.Lock()
         self._notify = notify
         self._parent = parent
         self._provenance: Provenance | None = None
+        self._keys = itertools.count()
         self._callbacks: dict[int, Callable[[], None]] = {}
+        self._wakers: dict[int, Callable[[], None]] = {}
+        # Callbacks that were added and not taken back; those that a cancel handed over stay counted.
+        self._count = 0
         # Ordered, so that a simulated world is a function of its seed.
         self._children: dict[CancelToken, None] = {}
         self._waiters: list[threading.Event] = []
@@ -134,21 +156,43 @@ class CancelToken:
         """Run `callback` once, on the executor, when it is cancelled, or now if it was.
 
         Returns a function that takes the callback back; it does nothing when that is too late.
+
+        Raises:
+            Invalid: CALLBACKS_MAX were added to this token and not taken back.
         """
         with self._lock:
+            if self._count >= CALLBACKS_MAX:
+                raise Invalid(
+                    "too many callbacks on one token",
+                    expected=f"at most {CALLBACKS_MAX} that were not taken back",
+                    got="one more",
+                    remedy="call what add_callback returned once the callback is not needed any more",
+                )
+            self._count += 1
             if self._provenance is None:
-                key = id(callback)
-                while key in self._callbacks:
-                    key += 1
+                key = next(self._keys)
                 self._callbacks[key] = callback
                 return lambda: self._forget(key)
         self._notify(callback)
         return lambda: None
 
+    def add_waker(self, waker: Callable[[], None]) -> Callable[[], None]:
+        """Run `waker` once, inside the cancel, or now if it was cancelled. Never foreign code; it must not block.
+
+        Returns a function that takes the waker back; it does nothing when that is too late.
+        """
+        with self._lock:
+            if self._provenance is None:
+                key = next(self._keys)
+                self._wakers[key] = waker
+                return lambda: self._forget_waker(key)
+        _wake(waker)
+        return lambda: None
+
     def cancel(self, provenance: Provenance) -> bool:
         """Cancel it and every token linked below. True if this was the first cause.
 
-        It sets state and hands callbacks over; it waits for nothing and runs no foreign code.
+        It sets state, wakes those who wait and hands callbacks over; it waits for nothing and runs no foreign code.
         """
         with self._lock:
             if self._provenance is not None:
@@ -157,8 +201,11 @@ class CancelToken:
             callbacks, self._callbacks = list(self._callbacks.values()), {}
             children, self._children = self._children, {}
             waiters, self._waiters = self._waiters, []
+            wakers, self._wakers = list(self._wakers.values()), {}
         for waiter in waiters:
             waiter.set()
+        for waker in wakers:
+            _wake(waker)
         for child in children:
             child.cancel(provenance)
         for callback in callbacks:
@@ -186,7 +233,19 @@ class CancelToken:
 
     def _forget(self, key: int) -> None:
         with self._lock:
-            self._callbacks.pop(key, None)
+            if self._callbacks.pop(key, None) is not None:
+                self._count -= 1
+
+    def _forget_waker(self, key: int) -> None:
+        with self._lock:
+            self._wakers.pop(key, None)
+
+
+def _wake(waker: Callable[[], None]) -> None:
+    try:
+        waker()
+    except Exception:  # noqa: BLE001  # such as a loop that is closed: one who waits keeps no other from being woken
+        logger.opt(exception=True).debug("nobody was woken by {}", waker)
 
 
 class AsyncCancelToken:
@@ -233,7 +292,7 @@ async def _wait(token: CancelToken, timeout: float | None) -> bool:
     def from_elsewhere() -> None:
         loop.call_soon_threadsafe(wake)
 
-    forget = token.add_callback(from_elsewhere)
+    forget = token.add_waker(from_elsewhere)
     try:
         async with asyncio.timeout(timeout):
             await woken

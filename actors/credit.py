@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future
+
+from actors.pending import settle
 
 
 class Credit:
@@ -39,26 +41,39 @@ class Credit:
 
     def give(self, size: int) -> None:
         """Give back what one event of `size` bytes took, and let those who wait go on, in order."""
-        granted: list[Future[None]] = []
-        with self._lock:
-            self._events += 1
-            self._size += min(size, self._size_max)
-            while self._waiters:
-                wanted, waiter = self._waiters[0]
-                if waiter.done():
-                    self._waiters.popleft()
-                    continue
-                if not self._fits(wanted):
+        self._give([min(size, self._size_max)])
+
+    def give_up(self, size: int, waiter: Future[None]) -> None:
+        """The one that waited for `size` bytes goes away: its place is free, and what it was granted is given back."""
+        if waiter.cancel() or waiter.exception() is not None:
+            with self._lock:
+                self._waiters = deque(other for other in self._waiters if other[1] is not waiter)
+            self._give([])
+        else:
+            self.give(size)
+
+    def _give(self, sizes: list[int]) -> None:
+        while True:
+            with self._lock:
+                self._events += len(sizes)
+                self._size += sum(sizes)
+                granted = self._grant()
+            # One that was cancelled between the lock and here gives back at once what it was granted.
+            sizes = [size for size, waiter in granted if not settle(waiter, None)]
+            if not sizes:
+                return
+
+    def _grant(self) -> list[tuple[int, Future[None]]]:
+        granted: list[tuple[int, Future[None]]] = []
+        while self._waiters:
+            size, waiter = self._waiters[0]
+            if not waiter.done():
+                if not self._fits(size):
                     break
-                self._waiters.popleft()
-                self._spend(wanted)
-                granted.append(waiter)
-        for waiter in granted:
-            try:
-                waiter.set_result(None)
-            except InvalidStateError:
-                # It was cancelled between the lock and here: a cancelled run needs no credit back.
-                continue
+                self._spend(size)
+                granted.append((size, waiter))
+            self._waiters.popleft()
+        return granted
 
     def _fits(self, size: int) -> bool:
         return self._events > 0 and self._size >= size

@@ -28,7 +28,6 @@ from actors.messages import (
     ProcessStarted,
     RunExpired,
     RunFinished,
-    ToolResult,
 )
 from actors.model import (
     Address,
@@ -52,7 +51,7 @@ from actors.step import (
     RefuseCall,
     StartRun,
 )
-from actors.text import storable, storable_json
+from actors.text import storable_json
 from actors.waiting import PendingTurn, as_message
 
 LATE_KEPT_MAX = 256
@@ -311,10 +310,9 @@ class RunLifecycle(RunReports):
         record.parts[AGENT].end(report.how, report.at, report.error or "")
         self.step.later.append(ForgetPart("execution", record.id))
         if report.how is How.RETURNED:
-            result = storable_json(report.result)
-            self._end_run(record, RunStatus.COMPLETED, None, at, result=result)
+            self._end_run(record, RunStatus.COMPLETED, None, at, result=report.result)
         else:
-            error = storable(report.error or "the agent ended without saying why")
+            error = report.error or "the agent ended without saying why"
             self._end_run(record, RunStatus.FAILED, None, at, error=error)
 
     def run_expired(self, report: RunExpired) -> None:
@@ -365,10 +363,9 @@ class RunLifecycle(RunReports):
             self._end_call(record, call, report.result, report.at)
         elif record is not None and call is not None:
             # The execution is gone and brought no result (its actor failed, or it could not be started).
-            text = report.note or "the call ended without a result"
-            state = call.cell.close()[0] if call.cell is not None else None
-            outcome = Outcome.INTERRUPTED if state is CellState.CLOSED else Outcome.NOT_STARTED
-            self._end_call(record, call, ToolResult(outcome, f"Interrupted: {text}.", is_error=True), report.at)
+            if call.cell is not None:
+                call.cell.close()
+            self._end_call(record, call, notes.lost_result(report.how, report.note), report.at)
         elif report.late or report.result is not None:
             self._stale("result", report.address, report.how)
         self._part_ended(report.address, report.how, report.at, report.note)

@@ -33,7 +33,7 @@ from actors.model import (
     Signalled,
     Waiting,
 )
-from actors.text import storable
+from actors.text import shown, storable
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 ID_MAX_CHARS = 128
+OWN_PREFIXES = ("run_", "rcpt_", "call_", "proc_", "inc_")
+"""How ids begin that the supervisor makes. A receipt may go by its Stop's id, so no request may look like these."""
 
 
 def new_request_id() -> str:
@@ -73,12 +75,13 @@ def request_time(request_id: str) -> float | None:
 def _text(message: Struct, name: str, *, empty: bool = False) -> str:
     value = getattr(message, name)
     if isinstance(value, str):
-        force_setattr(message, name, storable(value))
+        value = storable(value)
+        force_setattr(message, name, value)
     if not isinstance(value, str) or (not empty and not value.strip()):
         raise Invalid(
             f"{type(message).__name__}.{name} is not usable",
             expected="a text" if empty else "a non-empty text",
-            got=f"{type(value).__name__} {value!r:.80}",
+            got=shown(value),
             remedy=f"give {name} as a str",
         )
     return value
@@ -88,21 +91,29 @@ def _enum(message: Struct, name: str, kind: type[StrEnum]) -> None:
     value = getattr(message, name)
     try:
         force_setattr(message, name, kind(value))
-    except ValueError:
+    except (TypeError, ValueError):
         raise Invalid(
             f"{type(message).__name__}.{name} is not one of the known words",
             expected=" | ".join(kind),
-            got=repr(value),
+            got=shown(value),
             remedy=f"use one of {kind.__name__}",
         ) from None
 
 
 def _check_id(message: Struct) -> None:
-    if len(_text(message, "id")) > ID_MAX_CHARS:
+    identity = _text(message, "id")
+    if len(identity) > ID_MAX_CHARS:
         raise Invalid(
             "a request id is too long",
             expected=f"at most {ID_MAX_CHARS} characters",
-            got=f"{len(_text(message, 'id'))} characters",
+            got=f"{len(identity)} characters",
+            remedy="leave the id out: the request makes its own",
+        )
+    if identity.startswith(OWN_PREFIXES):
+        raise Invalid(
+            "a request cannot have an id that the supervisor could have made for something else",
+            expected=f"an id that begins with none of {', '.join(OWN_PREFIXES)}",
+            got=repr(identity),
             remedy="leave the id out: the request makes its own",
         )
 
@@ -111,12 +122,28 @@ def _check_seconds(message: Struct, name: str) -> None:
     value = getattr(message, name)
     if value is None:
         return
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    try:
+        seconds = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        seconds = math.inf
+    if not math.isfinite(seconds):
         raise Invalid(
             f"{type(message).__name__}.{name} is not a time",
             expected="seconds since the epoch, UTC, or None",
-            got=repr(value),
+            got=shown(value),
             remedy="use time.time()",
+        )
+    force_setattr(message, name, seconds)
+
+
+def _check_bool(message: Struct, name: str) -> None:
+    value = getattr(message, name)
+    if not isinstance(value, bool):
+        raise Invalid(
+            f"{type(message).__name__}.{name} is neither yes nor no",
+            expected="True or False",
+            got=shown(value),
+            remedy=f"give {name} as a bool",
         )
 
 
@@ -167,6 +194,7 @@ class NewMessage(Request, frozen=True, kw_only=True, tag=True):
         _text(self, "content", empty=True)
         _text(self, "origin")
         _check_seconds(self, "sent_at")
+        _check_bool(self, "merge")
         if self.policy is not None:
             _enum(self, "policy", Policy)
 
@@ -382,10 +410,11 @@ class SpawnPermit(Command, frozen=True):
 
 
 class SpawnRefused(Command, frozen=True):
-    """A process will not be spawned."""
+    """A process will not be spawned; `limit` is the number that the run may have, if that is why."""
 
     call_id: str
     process_id: str
+    limit: int | None = None
 
 
 class Steered(Command, frozen=True):
@@ -456,7 +485,7 @@ class Said(Report, frozen=True):
 class CallRequested(Report, frozen=True):
     """The agent asks for a tool call; `reply` is how its `turn.call` gets the result.
 
-    `problem` is set by the run when the call cannot be right (no such tool, arguments that do not fit).
+    `problem` is set where the agent runs, when the call cannot be right (no such tool, arguments that do not fit).
     """
 
     address: Address

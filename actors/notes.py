@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from actors.cancel import CellState
 from actors.messages import ToolResult
-from actors.model import Outcome, Provenance
+from actors.model import How, Outcome, Provenance
 
 _WHO = {
     "session.new_message": "a new message took over",
@@ -38,6 +38,14 @@ def run_note(provenance: Provenance, *, calls_started: bool) -> str:
 def failure_note(error: str) -> str:
     """Tell the model that the agent itself failed."""
     return f"The run before this failed: {error}"
+
+
+def lost_result(how: How, note: str) -> ToolResult:
+    """Return the result of a call whose execution ended without one: its actor failed, or it could not be started."""
+    text = note or "the call ended without a result"
+    if how is How.NOT_STARTED:
+        return ToolResult(Outcome.NOT_STARTED, f"Not started: {text}.", is_error=True)
+    return ToolResult(Outcome.INTERRUPTED, f"Interrupted: {text}.", is_error=True)
 
 
 def closed_result(

@@ -1,7 +1,8 @@
 """Pending replies of one token: what an agent or a tool waits for, and that a cancel ends at once.
 
 Code outside the actors waits on futures: an answer from its actor, or the cancel of its token, whichever is
-first. The token's callback fails what is pending; so nobody waits for an actor that is gone, because
+first. The token's cancel itself fails what is pending, on whatever thread it is: none of these futures is handed to
+foreign code, so no callback of theirs is foreign, and none blocks. So nobody waits for an actor that is gone, because
 the end of a run cancels its token whatever happened to its actors.
 """
 
@@ -48,7 +49,7 @@ class Pending:
         self._lock = threading.Lock()
         # Ordered, so that a simulated world is a function of its seed.
         self._futures: dict[Future[Any], None] = {}
-        token.add_callback(self._cancelled)
+        token.add_waker(self._cancelled)
 
     def future(self) -> Future[Any]:
         """Return a future that the token's cancel fails with RunCancelled."""

@@ -7,7 +7,10 @@ annotated as `CancelToken`, `AsyncCancelToken`, `Spawn` or `AsyncSpawn`, or name
 
 from __future__ import annotations
 
+import copy
+import functools
 import inspect
+import math
 import re
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -21,11 +24,14 @@ from actors.errors import Invalid, NotFound
 from actors.model import JsonObject
 from actors.ports import Isolation
 from actors.spawning import AsyncSpawn, Spawn
+from actors.text import shown, storable
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 ISOLATIONS: Final = get_args(Isolation)
+DURATION_MAX_S: Final = 10 * 365.25 * 86_400.0
+"""Ten years: what is longer is a mistake of units, and more than the platform's waits take."""
 _GIVEN: Final[dict[object, str]] = {
     CancelToken: "token",
     AsyncCancelToken: "token",
@@ -41,7 +47,8 @@ def tool(*, isolation: str, name: str | None = None, deadline_s: float | None = 
         isolation: where it runs, which must be named: ``task`` (an async function, on the executor's loop)
             or ``thread`` (a plain function, on a thread of its own; it ends when it looks at its token).
         name: what agents call it; the function's own name by default.
-        deadline_s: seconds after which a call is closed and its token cancelled; None for the configured one.
+        deadline_s: seconds, at most ten years, after which a call is closed and its token cancelled; None for the
+            configured one.
     """
 
     def mark(function: F) -> F:
@@ -62,7 +69,8 @@ class Tool:
         deadline_s: see `tool`.
 
     Raises:
-        Invalid: the isolation is missing, unknown or does not fit the function; or a parameter has no type.
+        Invalid: the isolation is missing, unknown or does not fit the function; a parameter has no type, or one that
+            a schema cannot show; or the deadline is no number of seconds.
     """
 
     def __init__(
@@ -74,7 +82,7 @@ class Tool:
         deadline_s: float | None = None,
     ) -> None:
         self.function = function
-        self.name = str(name or getattr(function, "tool_name", None) or getattr(function, "__name__", ""))
+        self.name = storable(str(name or getattr(function, "tool_name", None) or getattr(function, "__name__", "")))
         if not _NAME.fullmatch(self.name):
             raise Invalid(
                 "a tool cannot have this name",
@@ -84,7 +92,10 @@ class Tool:
             )
         chosen = isolation or getattr(function, "isolation", None)
         self.isolation: Isolation = _check_isolation(self.name, chosen, is_async(function))
-        self.deadline_s: float | None = deadline_s or getattr(function, "deadline_s", None)
+        seconds = getattr(function, "deadline_s", None) if deadline_s is None else deadline_s
+        self.deadline_s: float | None = (
+            None if seconds is None else duration(f"the deadline_s of the tool {self.name!r}", seconds, least=0.001)
+        )
         self.given, self._arguments = _signature(self.name, function)
 
     @property
@@ -138,7 +149,7 @@ class Plugins:
                     got=repr(agent),
                     remedy="register agents={'name': function}",
                 )
-        self.agents: dict[str, Callable[..., Any]] = dict(agents)
+        self.agents: dict[str, Callable[..., Any]] = {storable(name): agent for name, agent in agents.items()}
         self.tools: dict[str, Tool] = {}
         for entry in tools:
             self.add(entry if isinstance(entry, Tool) else Tool(entry))
@@ -180,6 +191,26 @@ class Plugins:
         return {name: one.isolation for name, one in self.tools.items()}
 
 
+def duration(what: str, value: object, *, least: float) -> float:
+    """Return `value` as seconds.
+
+    Raises:
+        Invalid: it is no number from `least` to ten years; `what` says whose it is.
+    """
+    try:
+        seconds = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        seconds = math.inf
+    if not least <= seconds <= DURATION_MAX_S:
+        raise Invalid(
+            f"{what} has a value that cannot be right",
+            expected=f"a number of seconds, at least {least:g} and at most ten years",
+            got=shown(value),
+            remedy="change it, or leave it out for its default",
+        )
+    return seconds
+
+
 def is_async(function: Callable[..., Any]) -> bool:
     """True if calling `function` gives a coroutine."""
     call = getattr(function, "__call__", None)  # noqa: B004  # an object may have an async __call__
@@ -201,10 +232,19 @@ def _check_isolation(name: str, isolation: object, is_coroutine: bool) -> Isolat
 
 def _signature(name: str, function: Callable[..., Any]) -> tuple[dict[str, str], type[Struct]]:
     """Return the parameters that the supervisor fills in, and a struct type of the others."""
-    hints = typing.get_type_hints(function)
+    try:
+        hints = typing.get_type_hints(function)
+        parameters = inspect.signature(function).parameters.values()
+    except Exception as error:
+        raise Invalid(
+            f"the signature of the tool {name!r} cannot be read",
+            expected="annotations of names that its module knows",
+            got=f"{type(error).__name__}: {error}",
+            remedy="import what the annotations name, where the function is defined",
+        ) from error
     given: dict[str, str] = {}
     fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
-    for parameter in inspect.signature(function).parameters.values():
+    for parameter in parameters:
         hint = hints.get(parameter.name)
         if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
             raise Invalid(
@@ -227,5 +267,22 @@ def _signature(name: str, function: Callable[..., Any]) -> tuple[dict[str, str],
         elif parameter.default is parameter.empty:
             fields.append((parameter.name, hint))
         else:
-            fields.append((parameter.name, hint, parameter.default))
-    return given, msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
+            fields.append((parameter.name, hint, _default(parameter.default)))
+    try:
+        arguments = msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
+        msgspec.json.schema(arguments)
+    except Exception as error:
+        raise Invalid(
+            f"the tool {name!r} takes what a schema cannot show",
+            expected="parameters of types that JSON has, and structs, dataclasses and enums of them",
+            got=f"{type(error).__name__}: {error}",
+            remedy="take a str, a number, a list or a dict, and make the rest of it in the tool",
+        ) from error
+    return given, arguments
+
+
+def _default(value: object) -> Any:
+    """Return a parameter's default as a struct takes it: what a call could change is copied for each."""
+    if isinstance(value, list | dict | set | bytearray):
+        return msgspec.field(default_factory=functools.partial(copy.deepcopy, value))
+    return value

@@ -115,7 +115,11 @@ class Processes(Protocol):
 
 
 class SessionRow(Struct, frozen=True):
-    """A session's own facts. `cutoffs`: by origin, when its last Stop was sent (epoch seconds, UTC)."""
+    """A session's own facts. Times: seconds, epoch, UTC.
+
+    `cutoffs`: by origin, when its last Stop was sent. `forgotten_to`: a request made up to then may have been answered,
+    and its answer is not kept any more.
+    """
 
     session: str
     generation: int
@@ -123,6 +127,7 @@ class SessionRow(Struct, frozen=True):
     parked: bool = False
     quarantined: bool = False
     cutoffs: dict[str, float] = field(default_factory=dict)
+    forgotten_to: float = 0.0
 
 
 class CallRow(Struct, frozen=True):

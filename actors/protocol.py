@@ -12,7 +12,7 @@ answer is given when it is durable.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from actors.cancel import CancelToken
 from actors.credit import Credit
@@ -50,6 +50,9 @@ from actors.step import (
 )
 from actors.waiting import PendingTurn, as_message
 
+CUTOFFS_MAX: Final = 256
+"""Origins whose last Stop is remembered, of a session."""
+
 
 class Protocol(RunLifecycle):
     """One session's decisions on requests from outside. Not thread-safe: it lives in its session's mailbox."""
@@ -64,7 +67,10 @@ class Protocol(RunLifecycle):
         known = self.requests.known(request, at)
         if known is None:
             known = self._decide(request, at)
+            forgotten_to = self.requests.forgotten_to
             self.step.requests.append(self.requests.answered(request, known, at))
+            if self.requests.forgotten_to != forgotten_to:
+                self.step.row_changed = True
         self.step.later.append(AnswerRequest(request, reply, known))
 
     def _decide(self, request: OutsideRequest, at: float) -> Reply:
@@ -201,16 +207,23 @@ class Protocol(RunLifecycle):
 
     def _stop(self, stop: Stop, at: float) -> Stopped:
         provenance = self._provenance_of(stop, at)
-        sent_at = provenance.initiated_at
         if stop.run_id is not None:
             stopped = self._stop_aimed(stop, stop.run_id, provenance, at)
         else:
             stopped = self._stop_current(stop, provenance, at)
         if stopped.outcome != "already_over":
             # A Stop that came too late for its run does nothing, to messages that are under way neither (law L9).
-            self.cutoffs[stop.origin] = max(sent_at, self.cutoffs.get(stop.origin, sent_at))
-            self.step.row_changed = True
+            # And a clock that is ahead does not cut off what is sent from now on.
+            self._cut_off(stop.origin, min(provenance.initiated_at, at))
         return stopped
+
+    def _cut_off(self, origin: str, sent_at: float) -> None:
+        """Messages of `origin` that were sent before `sent_at` come too late from now on."""
+        self.cutoffs[origin] = max(sent_at, self.cutoffs.get(origin, sent_at))
+        while len(self.cutoffs) > CUTOFFS_MAX:
+            # What was sent before the oldest cutoff has most likely arrived.
+            del self.cutoffs[min(self.cutoffs, key=self.cutoffs.__getitem__)]
+        self.step.row_changed = True
 
     @staticmethod
     def _provenance_of(stop: Stop, at: float) -> Provenance:
@@ -389,11 +402,11 @@ class Protocol(RunLifecycle):
         row = snapshot.row
         if row is not None:
             self.generation, self.seq = row.generation, row.seq
-            self.cutoffs = dict(row.cutoffs)
+            self.cutoffs = {origin: min(cutoff, at) for origin, cutoff in row.cutoffs.items()}
         self.thread = snapshot.thread
         self.fates = dict(snapshot.fates)
         self.over = dict(snapshot.over)
-        self.requests.restore(snapshot.requests)
+        self.requests.restore(snapshot.requests, row.forgotten_to if row is not None else 0.0)
         self.room.restore(snapshot.waiting, parked=row.parked if row is not None else False)
         self._queued = {info.run_id: info for info in snapshot.runs if info.status is RunStatus.QUEUED}
         if quarantined:

@@ -203,6 +203,7 @@ class RunRecord:
 
     def trim(self) -> None:
         """Forget the oldest parts that ended, beyond a bound: a run may make calls without end (law L14)."""
+        self._trim_refused()
         excess = len(self.parts) - PARTS_KEPT_MAX
         if excess <= 0:
             return
@@ -220,6 +221,15 @@ class RunRecord:
                 self.reaped += part.reaped
                 self.omitted += 1
                 excess -= 1
+
+    def _trim_refused(self) -> None:
+        """Forget the oldest calls that ended without a part: they were refused, and are in no receipt."""
+        if len(self.calls) <= PARTS_KEPT_MAX:
+            return
+        refused = [key for key, call in self.calls.items() if not call.open and key not in self.parts]
+        for key in refused[: len(self.calls) - PARTS_KEPT_MAX]:
+            self.effects = self.effects or self.calls[key].row.outcome != Outcome.NOT_STARTED
+            del self.calls[key]
 
     def file_receipt(self, at: float, later: tuple[Provenance, ...]) -> Receipt:
         """Add the parts up to a receipt; what has not ended is named abandoned in it."""

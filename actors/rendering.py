@@ -4,12 +4,14 @@ Pure functions. Both formats refuse a whole request when one call lacks its resu
 through the same reading of the thread: a call is paired with the tool message behind it, and what has no
 partner is left out. A thread as `actors.thread` folds it has none such; one that an agent has shortened may.
 
-What is retracted is left out. Notes are said with the user's role, the only one that may speak between two
-assistant messages in both formats. Partial text stays as it was said.
+A name that a model made up is made fit, since both formats refuse a whole request over it too. What is
+retracted is left out. Notes are said with the user's role, the only one that may speak between two assistant
+messages in both formats. Partial text stays as it was said.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -19,6 +21,9 @@ from actors.model import JsonObject, Message, Outcome, ToolCall
 
 OPENING: Final = "The conversation so far:"
 """The user text put before a thread that begins with the assistant, where the user has to be first."""
+
+_NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9_-]")
+_NAME_MAX_CHARS: Final = 64
 
 _INSTEAD_OF_NOTHING: Final[dict[str, str]] = {
     Outcome.NOT_STARTED: "This call was not started.",
@@ -54,7 +59,7 @@ def render_openai(messages: Sequence[Message]) -> list[JsonObject]:
                     "id": call.id,
                     "type": "function",
                     "function": {
-                        "name": call.name,
+                        "name": _name(call.name),
                         "arguments": msgspec.json.encode(call.arguments).decode(),
                     },
                 }
@@ -93,7 +98,8 @@ def render_anthropic(messages: Sequence[Message]) -> list[JsonObject]:
         if turn.text:
             content.append({"type": "text", "text": turn.text})
         content.extend(
-            {"type": "tool_use", "id": call.id, "name": call.name, "input": call.arguments} for call, _ in turn.calls
+            {"type": "tool_use", "id": call.id, "name": _name(call.name), "input": call.arguments}
+            for call, _ in turn.calls
         )
         for call, result in turn.calls:
             block: JsonObject = {
@@ -139,6 +145,11 @@ def _results_behind(messages: Sequence[Message], place: int) -> dict[str, Messag
         if message.tool_call_id is not None:
             results.setdefault(message.tool_call_id, message)
     return results
+
+
+def _name(name: str) -> str:
+    """Return a tool's name as providers take it: a model may have called what is no tool's name at all."""
+    return _NOT_IN_A_NAME.sub("_", name)[:_NAME_MAX_CHARS] or "_"
 
 
 def _content(result: Message) -> str:

@@ -1,8 +1,8 @@
 """What the active run says and asks: text, steering, calls, processes.
 
-Everything here begins with `_open`: what is stale is counted and becomes a dead letter, and where somebody waits for an
-answer to it, that is a refusal. What is granted is on record, with its cell, its token and its part, before the permit
-leaves (after the commit).
+What comes here was made plain where it came from: exact texts and JSON. Everything begins with `_open`: what is stale
+is counted and becomes a dead letter, and where somebody waits for an answer to it, that is a refusal. What is granted
+is on record, with its cell, its token and its part, before the permit leaves (after the commit).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from actors.step import (
     ReturnCredit,
     ShowEphemeral,
 )
-from actors.text import cut, storable, storable_json, tail
+from actors.text import storable, storable_json, tail
 
 
 class RunReports(SessionState):
@@ -64,7 +64,7 @@ class RunReports(SessionState):
             return
         if said.kind == "text":
             record.said = True
-            self._event("text", {"text": storable(str(said.data.get("text", "")))}, record)
+            self._event("text", said.data, record)
         else:
             event = Event(
                 self.seq,
@@ -72,7 +72,7 @@ class RunReports(SessionState):
                 self.generation,
                 record.id,
                 said.kind,
-                storable_json(said.data),
+                said.data,
                 self._clock.wall(),
             )
             self.step.later.append(ShowEphemeral(event))
@@ -128,20 +128,20 @@ class RunReports(SessionState):
         problem = request.problem
         if problem is None and len(record.open_calls()) >= self._settings.calls_open_max:
             problem = f"too many calls are open: at most {self._settings.calls_open_max} at once"
-        arguments: JsonObject = storable_json(request.arguments)
         row = CallRow(
             session=self.session,
             run_id=record.id,
             call_id=call_id,
             tool=request.tool,
-            arguments=arguments,
+            arguments=request.arguments,
             state="requested",
             isolation=self._isolation.get(request.tool, "thread"),
         )
         call = CallRecord(row)
         record.calls[call_id] = call
         record.called = True
-        self._event("tool.requested", {"call_id": call_id, "tool": request.tool, "arguments": arguments}, record)
+        asked: JsonObject = {"call_id": call_id, "tool": request.tool, "arguments": request.arguments}
+        self._event("tool.requested", asked, record)
         self._save_call(call)
         at = self._clock.wall()
         if problem is not None:
@@ -220,22 +220,24 @@ class RunReports(SessionState):
         provenance: Provenance | None = None,
     ) -> None:
         """Give a call its one result in the log."""
-        content = cut(storable(result.content), self._settings.content_max_bytes)
         call.row = msgspec.structs.replace(call.row, state="ended", outcome=str(result.outcome))
         data: JsonObject = {
             "call_id": call.row.call_id,
             "tool": call.row.tool,
             "outcome": str(result.outcome),
-            "content": content,
+            "content": result.content,
             "is_error": result.is_error,
         }
         if result.data is not None:
-            data["data"] = storable_json(result.data)
+            data["data"] = result.data
         if provenance is not None:
             data["provenance"] = storable_json(provenance)
         self._event("tool.ended", data, record)
+        # Its outcome says the rest; the cell would hold the result for as long as the run goes on.
+        call.cell = None
         if call.row.call_id not in record.parts:
             call.row = msgspec.structs.replace(call.row, ended_at=at)
+            record.trim()
         self._save_call(call)
 
     # ── Processes ────────────────────────────────────────────────────────────────────────────────────
@@ -254,7 +256,7 @@ class RunReports(SessionState):
             return
         if len([p for p in record.open_parts() if p.kind == "process"]) >= self._settings.processes_max:
             self._stale("spawn_over_limit", address, request.spec.name)
-            self.step.now.append(RefuseSpawn(record.id, address.call, request.process_id))
+            self.step.now.append(RefuseSpawn(record.id, address.call, request.process_id, self._settings.processes_max))
             return
         cell: Cell[None] = Cell()
         row = ProcessRow(

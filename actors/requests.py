@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import msgspec
 
 from actors.errors import RequestReused, RequestTooOld
-from actors.messages import OutsideRequest, Reply, digest, request_time
+from actors.messages import OutsideRequest, Reply, Stop, digest, request_time
 from actors.ports import RequestRow
 
 _encode = msgspec.json.Encoder().encode
@@ -31,8 +31,14 @@ class RequestBook:
         self._rows: OrderedDict[str, RequestRow] = OrderedDict()
         self._forgotten_to = 0.0
 
-    def restore(self, rows: Iterable[RequestRow]) -> None:
-        """Take up what the store holds, oldest first."""
+    @property
+    def forgotten_to(self) -> float:
+        """An id made up to then (seconds since the epoch, UTC) may be one whose answer was forgotten."""
+        return self._forgotten_to
+
+    def restore(self, rows: Iterable[RequestRow], forgotten_to: float) -> None:
+        """Take up what the store holds, oldest first, and up to when the book had forgotten."""
+        self._forgotten_to = forgotten_to
         for row in rows:
             self._rows[row.request_id] = row
 
@@ -41,7 +47,8 @@ class RequestBook:
 
         Raises:
             RequestReused: the id came before with other content.
-            RequestTooOld: the id is older than what the book remembers, so it may have come before.
+            RequestTooOld: the id is older than what the book remembers, so it may have come before. A Stop is not
+                refused for that: to stop once more does less harm than not to stop.
         """
         row = self._rows.get(request.id)
         if row is not None:
@@ -54,7 +61,7 @@ class RequestBook:
                 )
             answer: Reply = _decode(row.answer)
             return answer
-        made_at = request_time(request.id)
+        made_at = None if isinstance(request, Stop) else request_time(request.id)
         if made_at is not None and (made_at < at - self._kept_s or made_at <= self._forgotten_to):
             raise RequestTooOld(
                 "this request id is older than the answers that are kept",
@@ -73,5 +80,7 @@ class RequestBook:
             if len(self._rows) <= self._kept and oldest.at >= at - self._kept_s:
                 break
             self._rows.popitem(last=False)
-            self._forgotten_to = max(self._forgotten_to, request_time(oldest.request_id) or 0.0)
+            # An id from a clock that is ahead is no older than its answer, or it would make fresh requests too old.
+            made_at = min(request_time(oldest.request_id) or 0.0, oldest.at)
+            self._forgotten_to = max(self._forgotten_to, made_at)
         return row

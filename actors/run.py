@@ -49,7 +49,7 @@ from actors.messages import (
     SteeringRequested,
     ToolResult,
 )
-from actors.model import Address, How, Message, Outcome, Provenance
+from actors.model import Address, How, Message, Provenance
 from actors.pending import settle
 from actors.plugins import Plugins, is_async
 from actors.ports import Ports
@@ -196,6 +196,7 @@ class RunActor(Actor):
             )
             self.stop()
             return
+        tools = self._plugins.tools
         core = TurnCore(
             self.actor_ref.tell,
             self._address,
@@ -204,19 +205,15 @@ class RunActor(Actor):
             start.thread,
             start.inputs,
             lambda: self._ports.ids.new("call"),
+            lambda name, arguments: execution.problem(tools, name, arguments),
         )
-        agent = start.agent
+        as_task = is_async(start.agent)
+        turn = AsyncTurn(core) if as_task else Turn(core)
+        body = execution.agent_body(start.agent, turn, self._ports.settings.content_max_bytes, as_task=as_task)
         self._agent_running = True
-        if is_async(agent):
-            turn = AsyncTurn(core)
-            self._ports.executor.start(
-                self._address.run, f"agent {start.agent_name}", "task", lambda: agent(turn), self.actor_ref
-            )
-        else:
-            plain = Turn(core)
-            self._ports.executor.start(
-                self._address.run, f"agent {start.agent_name}", "thread", lambda: agent(plain), self.actor_ref
-            )
+        self._ports.executor.start(
+            self._address.run, f"agent {start.agent_name}", "task" if as_task else "thread", body, self.actor_ref
+        )
         self._deadline_left_s = start.deadline_s
         self._arm_deadline()
 
@@ -224,11 +221,11 @@ class RunActor(Actor):
         if ended.key == self._address.run:
             self._agent_running = False
             self._disarm_deadline()
-            self.tell_parent(RunFinished(self._address, ended.how, ended.at, ended.value, ended.error))
+            self.tell_parent(execution.run_finished(self._address, ended))
         elif ended.key in self._executions:
             # Of a call that was taken over from an actor that failed.
             self._executions.discard(ended.key)
-            report = execution.call_ended(self._address.of_call(ended.key), ended)
+            report = execution.call_ended(self._address.of_call(ended.key), ended, None)
             if report.result is not None:
                 self._answer(ended.key, report.result)
             self.tell_parent(report)
@@ -267,14 +264,8 @@ class RunActor(Actor):
         assert call_id is not None, "a call is requested under its own address"
         if request.reply is not None:
             self._replies[call_id] = request.reply
-        tool = self._plugins.tools.get(request.tool)
-        if tool is None:
-            known = ", ".join(sorted(self._plugins.tools)) or "none"
-            problem: str | None = f"there is no tool {request.tool!r}; there is: {known}"
-        else:
-            problem = tool.check(request.arguments)
         self._arguments[call_id] = (request.tool, request.arguments)
-        self.tell_parent(CallRequested(request.address, request.tool, request.arguments, problem=problem))
+        self.tell_parent(CallRequested(request.address, request.tool, request.arguments, problem=request.problem))
 
     def _permit(self, permit: Permit) -> None:
         self._no_longer_waits(permit.call_id)
@@ -307,11 +298,11 @@ class RunActor(Actor):
     def _call_ended(self, ended: CallEnded) -> None:
         call_id = ended.address.call or ""
         self._executions.discard(call_id)
+        self._permits.pop(call_id, None)
         if ended.result is not None:
             self._answer(call_id, ended.result)
         elif self._halted is None:
-            text = f"Interrupted: {ended.note or 'the call ended without a result'}."
-            self._answer(call_id, ToolResult(Outcome.INTERRUPTED, text, is_error=True))
+            self._answer(call_id, notes.lost_result(ended.how, ended.note))
         self.tell_parent(ended)
         self._stop_if_done()
 

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from msgspec import Struct
 
 from actors.errors import Invalid
-from actors.pending import Pending
+from actors.pending import Pending, fail
 from actors.ports import SpawnSpec
 
 
@@ -41,15 +41,15 @@ class Process:
     """A process tree that a tool started. The tool's actor fills it in; any thread may wait on it."""
 
     def __init__(self, pending: Pending, kill: Callable[[float], None]) -> None:
-        self.started: Future[int] = pending.future()
-        self.exited: Future[Exit] = pending.future()
+        self._started: Future[int] = pending.future()
+        self._exited: Future[Exit] = pending.future()
         self._pending = pending
         self._kill = kill
 
     @property
     def pid(self) -> int | None:
         """The pid of the command, once it runs."""
-        return self.started.result() if self.started.done() and not self.started.exception() else None
+        return self._started.result() if self._started.done() and not self._started.exception() else None
 
     def wait(self, timeout: float | None = None) -> Exit:
         """Block until the command exited, and its output was drained for a bounded time.
@@ -58,11 +58,16 @@ class Process:
             RunCancelled: the call was cancelled first.
             TimeoutError: `timeout` seconds passed.
         """
-        return self._pending.wait(self.exited, timeout)
+        return self._pending.wait(self._exited, timeout)
 
     def kill(self, grace_s: float = 2.0) -> None:
         """End the whole tree: asked first, killed after `grace_s` seconds."""
         self._kill(grace_s)
+
+    def _fail(self, error: BaseException) -> None:
+        """Let those who wait for it, and still can, get this error."""
+        fail(self._started, error)
+        fail(self._exited, error)
 
 
 class AsyncProcess:
@@ -79,7 +84,7 @@ class AsyncProcess:
     async def wait(self, timeout: float | None = None) -> Exit:
         """Wait until the command exited; see `Process.wait`."""
         async with asyncio.timeout(timeout):
-            return await self._process._pending.wait_async(self._process.exited)
+            return await self._process._pending.wait_async(self._process._exited)
 
     def kill(self, grace_s: float = 2.0) -> None:
         """End the whole tree; see `Process.kill`."""
@@ -87,15 +92,45 @@ class AsyncProcess:
 
 
 def _spec(argv: Sequence[str], cwd: str | None, env: Mapping[str, str] | None, name: str | None) -> SpawnSpec:
-    words: Sequence[object] = argv
-    if isinstance(argv, str) or not words or any(not isinstance(word, str) or "\0" in word for word in words):
+    """Check a command as exec takes it; the texts in what is returned are exact."""
+    words: object = argv
+    if not isinstance(words, Sequence) or isinstance(words, str) or not words or not all(map(_text, words)):
         raise Invalid(
             "a command cannot be run as given",
             expected="a non-empty sequence of texts without NUL, as exec takes it",
             got=f"{argv!r:.80}",
             remedy="give ['sh', '-c', script] for a shell's line",
         )
-    return SpawnSpec(tuple(argv), name or argv[0], cwd, dict(env or {}))
+    if cwd is not None and not _text(cwd):
+        raise _invalid("cwd", "the path of a directory as a text without NUL, or None", cwd)
+    if name is not None and not _text(name):
+        raise _invalid("name", "a text without NUL, or None", name)
+    given: object = {} if env is None else env
+    if not isinstance(given, Mapping) or not all(
+        _text(key) and key and "=" not in key and _text(value) for key, value in given.items()
+    ):
+        # Not shown: an environment may hold secrets.
+        raise _invalid("env", "a mapping of names without '=' to texts, both without NUL, or None", type(env).__name__)
+    exact = str.__str__
+    return SpawnSpec(
+        tuple(map(exact, words)),
+        exact(name or argv[0]),
+        None if cwd is None else exact(cwd),
+        {exact(key): exact(value) for key, value in given.items()},
+    )
+
+
+def _text(value: object) -> bool:
+    return isinstance(value, str) and "\0" not in value
+
+
+def _invalid(parameter: str, expected: str, got: object) -> Invalid:
+    return Invalid(
+        f"a command cannot be run with this {parameter}",
+        expected=expected,
+        got=f"{got!r:.80}",
+        remedy=f"pass {parameter} as said, or leave it out",
+    )
 
 
 class Spawn:
@@ -125,10 +160,11 @@ class Spawn:
         Raises:
             RunCancelled: the call was cancelled first; nothing was started.
             OSError: it could not be started.
-            Invalid: `argv` is not a command.
+            Invalid: a parameter is not what a command takes.
+            QueueFull: the run has as many processes as it may have.
         """
         process = self.begin(argv, cwd, env, name)
-        self._pending.wait(process.started, None)
+        self._pending.wait(process._started, None)
         return process
 
     def begin(self, argv: Sequence[str], cwd: str | None, env: Mapping[str, str] | None, name: str | None) -> Process:
@@ -156,5 +192,5 @@ class AsyncSpawn:
     ) -> AsyncProcess:
         """Run a command; see `Spawn.__call__`."""
         process = self._spawn.begin(argv, cwd, env, name)
-        await self._spawn._pending.wait_async(process.started)
+        await self._spawn._pending.wait_async(process._started)
         return AsyncProcess(process)

@@ -92,6 +92,7 @@ class SessionState:
             parked=self.room.parked,
             quarantined=self.quarantined,
             cutoffs=dict(self.cutoffs),
+            forgotten_to=self.requests.forgotten_to,
         )
 
     @property

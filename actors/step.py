@@ -135,11 +135,12 @@ class MakeWait:
 
 @dataclass(frozen=True, slots=True)
 class RefuseSpawn:
-    """Tell a run that a process will not be spawned."""
+    """Tell a run that a process will not be spawned; `limit` is the number that the run may have, if that is why."""
 
     run_id: str
     call_id: str
     process_id: str
+    limit: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,25 @@
-"""Text that can be stored: what is accepted has a UTF-8 form, so that one row never takes a batch with it."""
+"""Text that can be stored: what is accepted has a UTF-8 form, so that one row never takes a batch with it.
+
+What comes out is of the built-in types themselves. A subclass (a numpy number, a template's markup, an enum's member)
+is a `str` or a `float` to everybody but the encoder, which takes none: so none goes on from here.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
 from actors.model import Json
 
+DEPTH_MAX: Final = 100
+
 
 def storable(text: str) -> str:
-    """Return `text` with lone surrogates replaced by U+FFFD; the same object when there are none."""
+    """Return `text` as a plain `str`, lone surrogates replaced by U+FFFD; the same object where it is one already."""
+    text = str.__str__(text)
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -19,28 +28,59 @@ def storable(text: str) -> str:
 
 
 def storable_json(value: Json) -> Json:
-    """Return `value` as JSON can hold it: texts made storable, what is not JSON shown as text."""
+    """Return `value` as JSON can hold it: texts made storable, what is not JSON shown as text. Never raises."""
     try:
-        return msgspec.json.decode(msgspec.json.encode(value))
-    except (TypeError, ValueError, msgspec.MsgspecError, RecursionError):
-        return _as_json(value, depth=0)
+        data = msgspec.json.encode(value)
+        made: Json = msgspec.json.decode(data)
+    except Exception:  # noqa: BLE001 - it is somebody else's object, and may raise anything
+        return _as_json(value, ())
+    # What is nested as deep as the interpreter's stack just now could not be read again from a deeper one.
+    shallow = data.count(b"[") + data.count(b"{") <= DEPTH_MAX
+    return made if shallow else _as_json(made, ())
 
 
-def _as_json(value: Json, depth: int) -> Json:
-    if depth > 50:
+def _as_json(value: Json, above: tuple[int, ...]) -> Json:
+    """Show one value; `above` are the ids of what it is in."""
+    if id(value) in above:
+        return "(contains itself)"
+    if len(above) > DEPTH_MAX:
         return "(nested too deeply)"
-    if value is None or isinstance(value, bool | int):
+    try:
+        return _plain(value, (*above, id(value)))
+    except Exception:  # noqa: BLE001 - as above: one that cannot be shown takes nothing else with it
+        return f"({type(value).__name__}: cannot be shown)"
+
+
+def _plain(value: Json, above: tuple[int, ...]) -> Json:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
         # JSON readers elsewhere hold 64 bits; a larger integer is shown as text.
-        return value if value is None or -(2**63) <= value < 2**64 else str(value)
+        number = int.__int__(value)
+        return number if -(2**63) <= number < 2**64 else str(number)
     if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
+        exact = float.__float__(value)
+        return exact if math.isfinite(exact) else str(exact)
     if isinstance(value, str):
         return storable(value)
-    if isinstance(value, dict):
-        return {storable(str(key)): _as_json(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, Mapping):
+        return {_key(key): _as_json(item, above) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_as_json(item, depth + 1) for item in value]
+        return [_as_json(item, above) for item in value]
     return storable(repr(value))
+
+
+def _key(key: object) -> str:
+    return storable(key if isinstance(key, str) else str(key))
+
+
+def shown(value: object) -> str:
+    """Return the type of `value` and the head of its text, for an error that says what came. Never raises."""
+    kind = type(value).__name__
+    try:
+        return storable(f"{kind} {value!r:.80}")
+    except Exception:  # noqa: BLE001 - as above
+        return kind
 
 
 def cut(text: str, max_bytes: int) -> str:

@@ -11,11 +11,12 @@ from typing import Any
 
 from loguru import logger
 from pykka import ActorDeadError, ActorRef
+from pykka._envelope import Envelope
 
 from actors import execution
 from actors.base import Actor, tell
 from actors.cancel import CellState
-from actors.errors import RunCancelled
+from actors.errors import QueueFull, RunCancelled
 from actors.messages import (
     CallDeadline,
     CallExpired,
@@ -37,9 +38,9 @@ from actors.messages import (
     SpawnRequested,
 )
 from actors.model import Address, Provenance
-from actors.pending import Pending, fail, settle
+from actors.pending import Pending, settle
 from actors.plugins import Tool
-from actors.ports import Ports, SpawnSpec
+from actors.ports import Ports, SpawnSpec, Timer
 from actors.process import ProcessActor
 from actors.spawning import Exit, Process, Spawn
 
@@ -78,6 +79,7 @@ class ToolActor(Actor):
         self._processes: dict[str, Process] = {}
         self._specs: dict[str, SpawnSpec] = {}
         self._open: set[str] = set()
+        self._timer: Timer | None = None
 
     def on_start(self) -> None:
         """Begin the execution; its first line passes the cell, or does not."""
@@ -88,12 +90,19 @@ class ToolActor(Actor):
             ref.tell(ExecutionStarted(self.key, self._ports.clock.wall()))
 
         body = execution.body(
-            self._tool, self._arguments, self._address, permit.cell, permit.token, spawn, _contained(started)
+            self._tool,
+            self._arguments,
+            self._address,
+            permit.cell,
+            permit.token,
+            spawn,
+            _contained(started),
+            self._ports.settings.content_max_bytes,
         )
         self._executing = True
         self._ports.executor.start(self.key, f"tool {self._tool.name}", self._tool.isolation, body, ref)
         if permit.deadline_s is not None:
-            self._ports.clock.call_later(permit.deadline_s, ref, CallDeadline())
+            self._timer = self._ports.clock.call_later(permit.deadline_s, ref, CallDeadline())
 
     def on_receive(self, message: Any) -> None:
         """Handle one message."""
@@ -107,7 +116,7 @@ class ToolActor(Actor):
             case SpawnPermit():
                 self._spawn(message)
             case SpawnRefused():
-                self._spawn_refused(message.process_id)
+                self._spawn_refused(message)
             case ProcessReport():
                 self._process_news(message)
             case ProcessStarted() | ProcessOutput() | ProcessExited() | ProcessEnded():
@@ -130,8 +139,14 @@ class ToolActor(Actor):
 
     def _execution_ended(self, ended: ExecutionEnded) -> None:
         self._executing = False
-        self.tell_parent(execution.call_ended(self._address, ended))
+        self._disarm_deadline()
+        self.tell_parent(execution.call_ended(self._address, ended, self._permit.cell))
         self._stop_if_done()
+
+    def _disarm_deadline(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _deadline(self) -> None:
         """Close the call by its cell; a result that is in it already stands."""
@@ -175,8 +190,7 @@ class ToolActor(Actor):
         try:
             self.actor_ref.tell(SpawnRequested(self._address, process_id, spec, process))
         except ActorDeadError:
-            reason = "the call's actor is gone"
-            fail(process.started, RunCancelled(Provenance(source="actor.failure", reason=reason)))
+            _nobody_spawns(process)
 
     def _kill_process(self, process: Process, grace_s: float) -> None:
         """End a process; called on the tool's thread."""
@@ -201,32 +215,36 @@ class ToolActor(Actor):
             permit.cell.close()
         self.start_child(ProcessActor, self._ports, self._address, spec, permit.cell, key=permit.process_id)
 
-    def _spawn_refused(self, process_id: str) -> None:
-        self._open.discard(process_id)
-        self._specs.pop(process_id, None)
-        process = self._processes.pop(process_id, None)
-        if process is not None:
-            provenance = self._permit.token.provenance or Provenance(
-                source="tool.deadline", reason="the call is closed, or its run has too many processes"
+    def _spawn_refused(self, refused: SpawnRefused) -> None:
+        self._open.discard(refused.process_id)
+        self._specs.pop(refused.process_id, None)
+        process = self._processes.pop(refused.process_id, None)
+        provenance = self._permit.token.provenance
+        if process is not None and provenance is None and refused.limit is not None:
+            process._fail(
+                QueueFull(
+                    "the run has as many processes as it may have",
+                    expected=f"at most {refused.limit} at once",
+                    got="one more",
+                    remedy="wait for one of them to end, or kill it",
+                )
             )
-            fail(process.started, RunCancelled(provenance))
-            fail(process.exited, RunCancelled(provenance))
+        elif process is not None:
+            process._fail(RunCancelled(provenance or Provenance(source="tool.deadline", reason="the call is closed")))
         self._stop_if_done()
 
     def _process_news(self, report: ProcessReport) -> None:
         process = self._processes.get(report.process_id)
         match report.news:
             case ProcessStarted() as news if process is not None:
-                settle(process.started, news.pid)
+                settle(process._started, news.pid)
             case ProcessExited() as news if process is not None:
-                settle(process.exited, _as_exit(news))
+                settle(process._exited, _as_exit(news))
             case ProcessEnded() as news:
                 self._open.discard(report.process_id)
                 self._processes.pop(report.process_id, None)
                 if process is not None:
-                    error = OSError(news.note or "the process tree was lost")
-                    fail(process.started, error)
-                    fail(process.exited, error)
+                    process._fail(OSError(news.note or "the process tree was lost"))
             case _:
                 pass
         self.tell_parent(report)
@@ -244,6 +262,26 @@ class ToolActor(Actor):
     def _stop_if_done(self) -> None:
         if not self._executing and not self._open and not self.children:
             self.stop()
+
+    def on_stop(self) -> None:
+        """Let go of the clock."""
+        self._disarm_deadline()
+
+    def on_failure(self, *_: object) -> None:
+        """Let go of the clock."""
+        self._disarm_deadline()
+
+    def on_undelivered(self, envelope: Envelope[Any]) -> None:
+        """A thread of the tool that outlives its call asked for a process: it is told that there is none."""
+        message = envelope.message
+        if isinstance(message, SpawnRequested) and message.process is not None:
+            _nobody_spawns(message.process)
+        else:
+            super().on_undelivered(envelope)
+
+
+def _nobody_spawns(process: Process) -> None:
+    process._fail(RunCancelled(Provenance(source="actor.failure", reason="the call's actor is gone")))
 
 
 def _as_exit(news: ProcessExited) -> Exit:

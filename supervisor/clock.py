@@ -1,16 +1,26 @@
-"""The clock port: the machine's time, and one thread whose timers become messages."""
+"""The clock port: the machine's time, and one thread whose timers become messages.
+
+The timers serve all sessions, so nothing may end their thread: it waits in steps, since a wait has a longest
+length, and outlives whatever a timer comes to. A timer that was taken back stays in the heap until it is due, or
+until there are many.
+"""
 
 from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import threading
 import time
-from typing import Any
+from typing import Any, Final
 
 from loguru import logger
 from msgspec import Struct
 from pykka import ActorDeadError, ActorRef
+
+# A longer wait than the platform's longest raises OverflowError.
+WAIT_MAX_S: Final = 60.0
+SWEEP_MIN: Final = 1024
 
 
 class _Timer:
@@ -35,6 +45,7 @@ class SystemClock:
         self._changed = threading.Condition()
         self._heap: list[tuple[float, int, _Timer]] = []
         self._numbers = itertools.count()
+        self._sweep_at = SWEEP_MIN
         self._closed = False
         self._thread: threading.Thread | None = None
 
@@ -47,14 +58,15 @@ class SystemClock:
         return time.time()  # noqa: TID251  # this is the adapter
 
     def call_later(self, delay_s: float, ref: ActorRef[Any], message: Struct) -> _Timer:
-        """Tell `ref` the message after `delay_s` seconds; a dead actor makes it a no-op."""
+        """Tell `ref` the message after `delay_s` seconds, never if infinite; a dead actor makes it a no-op."""
         timer = _Timer(self.monotonic() + delay_s, ref, message)
         with self._changed:
-            if self._closed:
+            if self._closed or not math.isfinite(timer.due):
                 return timer
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="countermand-clock", daemon=True)
                 self._thread.start()
+            self._sweep()
             heapq.heappush(self._heap, (timer.due, next(self._numbers), timer))
             if self._heap[0][2] is timer:
                 self._changed.notify()
@@ -66,15 +78,22 @@ class SystemClock:
             self._closed = True
             self._heap.clear()
             self._changed.notify()
-        if self._thread is not None:
+        if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout)
+
+    def _sweep(self) -> None:
+        """Let go of the timers that were taken back, each time the heap has doubled."""
+        if len(self._heap) >= self._sweep_at:
+            self._heap = [entry for entry in self._heap if entry[2].ref is not None]
+            heapq.heapify(self._heap)
+            self._sweep_at = max(SWEEP_MIN, 2 * len(self._heap))
 
     def _run(self) -> None:
         while True:
             with self._changed:
                 while not self._closed and (not self._heap or self._heap[0][0] > self.monotonic()):
-                    left = self._heap[0][0] - self.monotonic() if self._heap else None
-                    self._changed.wait(left)
+                    left = self._heap[0][0] - self.monotonic() if self._heap else WAIT_MAX_S
+                    self._changed.wait(min(left, WAIT_MAX_S))
                 if self._closed:
                     return
                 _, _, timer = heapq.heappop(self._heap)
@@ -85,3 +104,5 @@ class SystemClock:
                     ref.tell(message)
                 except ActorDeadError:
                     logger.trace("a timer for {}, which is gone", ref)
+                except Exception:  # noqa: BLE001  # the thread serves all: it outlives whatever comes
+                    logger.opt(exception=True).error("a timer could not be told to {}", ref)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
+import difflib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from msgspec import Struct, field
-
 from actors.errors import Invalid
-from actors.plugins import Tool
+from actors.plugins import Tool, duration
 from actors.ports import Settings
+from actors.text import shown, storable
 
 Agent = Callable[..., Any]
 
@@ -26,8 +26,9 @@ def default_state_dir() -> Path:
     return (Path(base) if base else Path.home() / ".local" / "state") / "countermand"
 
 
-class Config(Struct, frozen=True, kw_only=True):
-    """How a supervisor works. Times in seconds, sizes in bytes.
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """How a supervisor works. Times in seconds (ten years at most), sizes in bytes.
 
     Args:
         state_dir: where the store, the lock and the ledgers are; one supervisor at a time.
@@ -45,7 +46,7 @@ class Config(Struct, frozen=True, kw_only=True):
             with an event; ``strict`` refuses them.
 
     Raises:
-        Invalid: a value cannot be right; the error names the key and what is allowed.
+        Invalid: a key is not known, or a value cannot be right; the error names the key and what is allowed.
     """
 
     state_dir: str | Path = field(default_factory=default_state_dir)
@@ -61,17 +62,37 @@ class Config(Struct, frozen=True, kw_only=True):
     message_max_bytes: int = 1_048_576
     barrier: Literal["forced", "strict"] = "forced"
 
+    def __new__(cls, *_: Any, **options: Any) -> Config:
+        """Refuse keys that are not known, before Python does it without a word about the known ones."""
+        known = [one.name for one in fields(cls)]
+        for key in options:
+            if key not in known:
+                near = difflib.get_close_matches(key, known, n=1)
+                raise Invalid(
+                    f"there is no configuration key {key!r}",
+                    expected=" | ".join(known),
+                    got=key,
+                    remedy=f"did you mean {near[0]!r}?" if near else "take it out",
+                )
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
-        if not str(self.state_dir).strip():
-            raise _invalid("state_dir", "a path", self.state_dir)
-        if not self.agent:
-            raise _invalid("agent", "the name of an agent", self.agent)
-        for key in ("grace_s", "kill_s", "drain_s"):
-            _check_number(key, getattr(self, key), least=0.0)
-        for key in ("run_deadline_s", "call_deadline_s"):
+        checks: tuple[tuple[str, Callable[[object], bool], str], ...] = (
+            ("state_dir", _is_path, "a path, as a str or a Path"),
+            ("agent", _is_text, "the name of an agent"),
+            ("agents", _is_by_name, "a mapping of names to functions"),
+            ("tools", _is_list, "a list of functions marked by actors.tool, or of actors.Tools"),
+        )
+        for key, fits, expected in checks:
+            if not fits(getattr(self, key)):
+                raise _invalid(key, expected, getattr(self, key))
+        object.__setattr__(self, "agent", storable(self.agent))
+        for key in ("grace_s", "kill_s", "drain_s", "run_deadline_s", "call_deadline_s"):
+            least = 0.001 if key.endswith("_deadline_s") else 0.0
             value = getattr(self, key)
-            if value is not None:
-                _check_number(key, value, least=0.001)
+            if value is not None or least == 0.0:
+                seconds = duration(f"the configuration key {key!r}", value, least=least)
+                object.__setattr__(self, key, seconds)
         for key in ("queue_max", "message_max_bytes"):
             value = getattr(self, key)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -94,16 +115,26 @@ class Config(Struct, frozen=True, kw_only=True):
         )
 
 
-def _check_number(key: str, value: object, least: float) -> None:
-    number = not isinstance(value, bool) and isinstance(value, int | float)
-    if not number or not math.isfinite(float(value)) or float(value) < least:  # type: ignore[arg-type]  # a number here
-        raise _invalid(key, f"a number of seconds, at least {least:g}", value)
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _is_path(value: object) -> bool:
+    return isinstance(value, Path) or _is_text(value)
+
+
+def _is_by_name(value: object) -> bool:
+    return isinstance(value, Mapping) and all(_is_text(name) for name in value)
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, Collection) and not isinstance(value, str | bytes | Mapping)
 
 
 def _invalid(key: str, expected: str, got: object) -> Invalid:
     return Invalid(
         f"the configuration key {key!r} has a value that cannot be right",
         expected=expected,
-        got=repr(got),
+        got=shown(got),
         remedy=f"change {key}, or leave it out for its default",
     )

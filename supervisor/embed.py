@@ -8,8 +8,9 @@ what it needs.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +22,7 @@ from actors.dispatcher import PooledDispatcher
 from actors.errors import Invalid
 from actors.messages import Activate, Shutdown
 from actors.model import Policy
-from actors.plugins import Plugins, Tool
+from actors.plugins import Plugins, Tool, duration
 from actors.ports import Ports
 from supervisor.agents.shell import shell as shell_agent
 from supervisor.clock import SystemClock
@@ -53,49 +54,19 @@ class Supervisor:
         self.config = config
         state_dir = Path(config.state_dir).expanduser()
         plugins = _plugins(config)
-        with contextlib.ExitStack() as undo:
-            # Whatever fails below, what was started before it is ended, in reverse.
-            self._lock = InstanceLock(state_dir)
-            undo.callback(self._lock.release)
-            self._clock = SystemClock()
-            undo.callback(self._clock.close)
-            self._store = SqliteStore(
-                state_dir / "store.sqlite3",
-                clock=self._clock,
-                lend=lambda: self._dispatcher.lend(),  # noqa: PLW0108  # there is no dispatcher yet
-            )
-            undo.callback(self._store.close, CLOSE_STEP_S)
-            self._hub = EventHub(self._store.reader)
-            undo.callback(self._hub.close)
-            self._executor = ThreadExecutor(self._clock)
-            undo.callback(self._executor.close, CLOSE_STEP_S)
-            self._processes = ProcessTrees(
-                state_dir, self._clock, kill_s=config.kill_s, give_up_s=max(GIVE_UP_S, config.kill_s)
-            )
-            undo.callback(self._processes.close, CLOSE_STEP_S)
-            self._processes.start()
-            self._dispatcher = PooledDispatcher(DISPATCHER_THREADS, name="countermand")
-            undo.callback(self._dispatcher.close, CLOSE_STEP_S)
-            self._dead_letters = DeadLetters()
-            ports = Ports(
-                clock=self._clock,
-                ids=RandomIds(),
-                executor=self._executor,
-                processes=self._processes,
-                store=self._store,
-                publisher=self._hub,
-                dispatcher=self._dispatcher,
-                dead_letters=self._dead_letters,
-                settings=config.settings,
-            )
-            self._actor = SupervisorActor.start(ports, plugins)
-            undo.callback(self._stop_actor)
-            # Sessions with a half-run, or with messages that no stop parked, go on by themselves.
-            for session in self._store.reader.unfinished():
-                self._actor.tell(Activate(session))
-            self._undo = undo.pop_all()
-        self._closing = threading.Lock()
-        self._closed = False
+        self._pid = os.getpid()
+        # Re-entrant: a signal handler may close what its thread is closing.
+        self._closing = threading.RLock()
+        self._closer: int | None = None
+        self._drained = self._quiet = False
+        # How to end what was started, in the order of starting; each may be called again.
+        self._undo: list[Callable[[], object]] = []
+        try:
+            self._start(config, state_dir, plugins)
+        except BaseException:
+            # Whatever failed, what was started before it is ended, in reverse.
+            self._end_all()
+            raise
 
     @classmethod
     def start(cls, config: Config | None = None) -> Supervisor:
@@ -133,22 +104,96 @@ class Supervisor:
     def close(self, drain_s: float | None = None) -> bool:
         """Refuse new work, let runs end for `drain_s` seconds, interrupt the rest, and end everything.
 
-        Again is harmless. Returns True if all sessions came to rest and nothing was left running.
+        Again is harmless, and finishes one that was interrupted. A caller beside another one waits for it. The
+        answer is False at once where nobody can wait: inside another one, as in a signal handler; in agents,
+        tools and callbacks while another one waits for them; and in a forked child, whose parent's this is.
+
+        Returns:
+            True if all sessions came to rest and nothing was left running.
+
+        Raises:
+            Invalid: `drain_s` is no number of seconds.
         """
-        with self._closing:
-            if self._closed:
-                return True
-            self._closed = True
-            wait_s = self.config.drain_s if drain_s is None else drain_s
-            quiet = self._drain(wait_s)
-            self._undo.close()
-            return quiet and not self._executor.leaked()
+        wait_s = self.config.drain_s if drain_s is None else duration("drain_s", drain_s, least=0.0)
+        if os.getpid() != self._pid:
+            return False
+        if not self._closing.acquire(blocking=not self._executor.runs_here()):
+            return False
+        try:
+            # It is re-entrant, so this may be inside of another one.
+            return self._closer != threading.get_ident() and self._close(wait_s)
+        finally:
+            self._closing.release()
+
+    def _close(self, drain_s: float) -> bool:
+        self._closer = threading.get_ident()
+        try:
+            if not self._drained:
+                self._drained = True
+                self._quiet = self._drain(drain_s)
+        finally:
+            try:
+                self._end_all()
+            finally:
+                self._closer = None
+        return self._quiet and not self._executor.leaked()
 
     def __enter__(self) -> Supervisor:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _start(self, config: Config, state_dir: Path, plugins: Plugins) -> None:
+        self._lock = InstanceLock(state_dir)
+        self._undo.append(self._lock.release)
+        self._clock = SystemClock()
+        self._undo.append(self._clock.close)
+        self._store = SqliteStore(
+            state_dir / "store.sqlite3",
+            clock=self._clock,
+            lend=lambda: self._dispatcher.lend(),  # noqa: PLW0108  # there is no dispatcher yet
+        )
+        self._undo.append(lambda: self._store.close(CLOSE_STEP_S))
+        self._hub = EventHub(self._store.reader)
+        self._undo.append(self._hub.close)
+        self._executor = ThreadExecutor(self._clock)
+        self._undo.append(lambda: self._executor.close(CLOSE_STEP_S))
+        self._processes = ProcessTrees(
+            state_dir, self._clock, kill_s=config.kill_s, give_up_s=max(GIVE_UP_S, config.kill_s)
+        )
+        self._undo.append(lambda: self._processes.close(CLOSE_STEP_S))
+        self._processes.start()
+        self._dispatcher = PooledDispatcher(DISPATCHER_THREADS, name="countermand")
+        self._undo.append(lambda: self._dispatcher.close(CLOSE_STEP_S))
+        self._dead_letters = DeadLetters()
+        ports = Ports(
+            clock=self._clock,
+            ids=RandomIds(),
+            executor=self._executor,
+            processes=self._processes,
+            store=self._store,
+            publisher=self._hub,
+            dispatcher=self._dispatcher,
+            dead_letters=self._dead_letters,
+            settings=config.settings,
+        )
+        self._actor = SupervisorActor.start(ports, plugins)
+        self._undo.append(self._stop_actor)
+        # Sessions with a half-run, or with messages that no stop parked, go on by themselves.
+        for session in self._store.reader.unfinished():
+            self._actor.tell(Activate(session))
+
+    def _end_all(self) -> None:
+        """End what was started, in reverse. An interrupt leaves the step that it met, and the rest, to be done."""
+        while self._undo:
+            try:
+                if self._undo[-1]() is False:
+                    self._quiet = False
+            except Exception:  # noqa: BLE001  # one that cannot be ended keeps no other from being ended
+                logger.opt(exception=True).error("while the supervisor ended")
+                self._quiet = False
+            self._undo.pop()
 
     def _drain(self, drain_s: float) -> bool:
         limit_s = drain_s + self.config.grace_s + self.config.kill_s + 2 * CLOSE_STEP_S

@@ -4,6 +4,9 @@ Theory of operation. Async functions are tasks on one event loop, in a thread of
 a thread for itself, named after what it runs, since it may block for as long as it likes. Callbacks run on a
 small pool that grows when all of its threads are busy, so that one that blocks keeps no other from running.
 
+The loop serves all sessions, so nothing that runs on it may end it: SystemExit or KeyboardInterrupt in a task that
+an agent made, and a `stop` by an agent, leave `run_forever`; the thread logs that and goes back in, until `close`.
+
 Every execution is registered under its key before it starts, and its end is kept until `forget`: whoever
 adopts the key hears of an end that has happened. Between the end and the telling of it stands one lock, so an
 adopting actor is told by the one side or by the other, and never by none.
@@ -14,6 +17,7 @@ Bounds. `threads_max` executions on threads, leaked ones counted; one more ends 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections import deque
@@ -31,6 +35,7 @@ from actors.ports import Clock, Isolation
 THREADS_MAX: Final = 512
 CALLBACK_THREADS_MAX: Final = 64
 CALLBACK_IDLE_S: Final = 10.0
+LAST_TASKS_S: Final = 1.0
 
 
 @dataclass(slots=True)
@@ -76,7 +81,8 @@ class ThreadExecutor:
         elif crowded:
             self._end(execution, How.NOT_STARTED, None, f"{self._threads_max} threads are busy; see leaked()")
         elif loop is not None:
-            loop.call_soon_threadsafe(self._start_task, execution, body)
+            if not _soon(loop, self._start_task, execution, body):
+                self._end(execution, How.NOT_STARTED, None, "the event loop is closed")
         else:
             self._start_thread(execution, body)
 
@@ -85,7 +91,7 @@ class ThreadExecutor:
         with self._lock:
             execution, loop = self._executions.get(key), self._loop
         if execution is not None and loop is not None and execution.ended is None:
-            loop.call_soon_threadsafe(self._cancel_task, execution)
+            _soon(loop, self._cancel_task, execution)
 
     def adopt(self, key: str, owner: ActorRef[Any]) -> bool:
         """From here on tell `owner`; an end that has happened is told again."""
@@ -113,20 +119,26 @@ class ThreadExecutor:
         with self._lock:
             return sorted(thread.name for thread in self._threads)
 
+    def runs_here(self) -> bool:
+        """True if the calling thread is one of those that `close` ends. Takes no lock: a signal handler may ask."""
+        thread = threading.current_thread()
+        return thread is self._loop_thread or thread in self._threads or self._callbacks.owns(thread)
+
     def close(self, timeout: float = 5.0) -> bool:
         """Cancel the tasks, end the loop and the callbacks; threads of plain functions are left to themselves.
 
-        Returns True if nothing is left running.
+        Again is harmless. From one of its own threads it does not wait for that one. Returns True if nothing is
+        left running.
         """
         with self._lock:
             self._closed = True
             loop, thread = self._loop, self._loop_thread
-        if loop is not None and thread is not None:
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join(timeout)
-        self._callbacks.close(timeout)
+        if loop is not None:
+            _soon(loop, loop.stop)
+        gone = thread is None or _joined(thread, timeout)
+        quiet = self._callbacks.close(timeout)
         with self._lock:
-            return not self._threads
+            return gone and quiet and not self._threads
 
     # ── Tasks ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -134,10 +146,22 @@ class ThreadExecutor:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             self._loop_thread = threading.Thread(
-                target=_run_loop, args=(self._loop,), name="countermand-loop", daemon=True
+                target=self._run_loop, args=(self._loop,), name="countermand-loop", daemon=True
             )
             self._loop_thread.start()
         return self._loop
+
+    def _run_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        while not self._closed and not loop.is_closed():
+            try:
+                loop.run_forever()
+            except BaseException as error:  # noqa: BLE001  # the loop serves all: it outlives whatever comes
+                logger.error("a task raised {} out of the event loop, which goes on", _words(error))
+            else:
+                if not self._closed:
+                    logger.error("an agent or a tool stopped the event loop, which goes on")
+        _end_loop(loop)
 
     def _start_task(self, execution: _Execution, body: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         assert self._loop is not None, "a task starts on the loop"
@@ -220,15 +244,17 @@ class _CallbackPool:
                 self._queue.append(callback)
                 self._changed.notify()
 
-    def close(self, timeout: float) -> None:
+    def owns(self, thread: threading.Thread) -> bool:
+        return thread in self._threads
+
+    def close(self, timeout: float) -> bool:
         deadline = time.monotonic() + timeout
         with self._changed:
             self._closed = True
             self._changed.notify_all()
             threads = list(self._threads)
-        for thread in threads:
-            if thread is not threading.current_thread():
-                thread.join(max(0.0, deadline - time.monotonic()))
+        gone = [_joined(thread, max(0.0, deadline - time.monotonic())) for thread in threads]
+        return all(gone)
 
     def _start_one(self) -> None:
         thread = threading.Thread(target=self._run, name="countermand-callbacks", daemon=True)
@@ -260,18 +286,43 @@ class _CallbackPool:
                 logger.opt(exception=True).error("a callback raised: {}", callback)
 
 
-def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
-    asyncio.set_event_loop(loop)
+def _soon(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *args: object) -> bool:
+    """Run a callback on the loop; False if the loop is closed."""
     try:
-        loop.run_forever()
-        tasks = asyncio.all_tasks(loop)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            loop.run_until_complete(asyncio.wait(tasks, timeout=1.0))
-        loop.run_until_complete(loop.shutdown_asyncgens())
-    finally:
+        loop.call_soon_threadsafe(callback, *args)
+    except RuntimeError:
+        return False
+    return True
+
+
+def _joined(thread: threading.Thread, timeout: float) -> bool:
+    """True if a thread is gone, which is waited for, or never will be: it is the caller's."""
+    if thread is threading.current_thread():
+        return False
+    thread.join(timeout)
+    return not thread.is_alive()
+
+
+def _end_loop(loop: asyncio.AbstractEventLoop) -> None:
+    """Cancel what is left on the loop and close it; a step that fails keeps no other from its turn."""
+    if loop.is_closed():
+        return
+    for task in asyncio.all_tasks(loop):
+        task.cancel()
+    deadline = time.monotonic() + LAST_TASKS_S
+    # Again and again: what one task raises out of the loop ends a wait, and leaves the others to be waited for.
+    while (tasks := asyncio.all_tasks(loop)) and (left := deadline - time.monotonic()) > 0:
+        _last(loop, asyncio.wait(tasks, timeout=left))
+    _last(loop, loop.shutdown_asyncgens())
+    with contextlib.suppress(Exception):
         loop.close()
+
+
+def _last(loop: asyncio.AbstractEventLoop, step: Coroutine[Any, Any, Any]) -> None:
+    try:
+        loop.run_until_complete(step)
+    except BaseException as error:  # noqa: BLE001  # what agents leave behind may raise anything
+        logger.warning("while the event loop ended: {}", _words(error))
 
 
 def _tell(owner: ActorRef[Any], ended: ExecutionEnded) -> None:

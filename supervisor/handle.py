@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
-from typing import Any, Final, overload
+from typing import Any, Final, get_args, overload
 
 import msgspec
 from pykka import ActorDeadError, ActorRef, Timeout
 from pykka._envelope import Envelope
 
-from actors.errors import NotFound, ReceiptPending
+from actors.errors import Invalid, NotFound, ReceiptPending
 from actors.future import ReplyFuture
 from actors.messages import (
     Accepted,
@@ -29,7 +29,8 @@ from actors.messages import (
     Withdrawn,
 )
 from actors.model import Message, Policy, Receipt, RunInfo, SessionStatus
-from supervisor.publisher import EventHub, Subscription
+from actors.text import shown, storable
+from supervisor.publisher import EventHub, Subscription, check_timeout
 from supervisor.store.reader import SqliteReader
 from supervisor.supervisor import SupervisorActor
 
@@ -57,11 +58,11 @@ class SessionHandle:
         hub: EventHub,
         policies: Mapping[str, Policy | str] | None = None,
     ) -> None:
-        self.session = session
+        self.session = storable(session)
         self._router = router
         self._store = store
         self._hub = hub
-        self._policies = {origin: Policy(policy) for origin, policy in (policies or {}).items()}
+        self._policies = _checked_policies(policies)
 
     @overload
     def ask(self, request: NewMessage, *, timeout: float | None = ASK_S) -> Accepted: ...
@@ -84,7 +85,7 @@ class SessionHandle:
             timeout: seconds to wait; None: until there is an answer.
 
         Raises:
-            CountermandError: it was refused; see its `remedy`.
+            CountermandError: it was refused; see its `remedy`. Invalid: it is no request, or `timeout` no time.
             pykka.Timeout: no answer came in time; send the same object again to learn it.
             pykka.ActorDeadError: the supervisor has ended.
         """
@@ -92,6 +93,7 @@ class SessionHandle:
         return answer
 
     def _answer(self, message: OutsideRequest | Inspect, timeout: float | None) -> Any:
+        check_timeout(timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         for last in (*[False] * (TRIES_MAX - 1), True):
             future = self._send(message)
@@ -123,8 +125,10 @@ class SessionHandle:
         Raises:
             ReceiptPending: it is not filed yet.
             NotFound: there is no such run or receipt in this session.
+            Invalid: `identity` is no text, or `timeout` no time.
         """
-        if not identity:
+        check_timeout(timeout)
+        if identity is None or identity == "":
             raise _no_receipt(self.session, identity)
         receipt = self._store.receipt(self.session, identity)
         if receipt is None:
@@ -181,6 +185,15 @@ class SessionHandle:
         return AsyncSessionHandle(self)
 
     def _prepared(self, request: OutsideRequest) -> OutsideRequest:
+        """Check that it is a request, and give a message without a policy that of its origin."""
+        if type(request) not in get_args(OutsideRequest):
+            # The messages of the protocol's inside are true because only its actors can send them.
+            raise Invalid(
+                "this cannot be sent to a session",
+                expected=" | ".join(kind.__name__ for kind in get_args(OutsideRequest)),
+                got=shown(request),
+                remedy="send a message with NewMessage(content=…), end a run with Stop(source=…, reason=…)",
+            )
         if isinstance(request, NewMessage) and request.policy is None and request.origin in self._policies:
             return msgspec.structs.replace(request, policy=self._policies[request.origin])
         return request
@@ -218,6 +231,7 @@ class AsyncSessionHandle:
 
     async def _answer(self, message: OutsideRequest | Inspect, timeout: float | None) -> Any:
         handle = self._handle
+        check_timeout(timeout)
         try:
             async with asyncio.timeout(timeout):
                 for last in (*[False] * (TRIES_MAX - 1), True):
@@ -284,6 +298,19 @@ async def _awaited(future: ReplyFuture[Any]) -> Any:
     future.add_done_callback(resolved)
     await done
     return future.get(timeout=0)
+
+
+def _checked_policies(policies: Mapping[str, Policy | str] | None) -> dict[str, Policy]:
+    try:
+        checked = {str(origin): Policy(policy) for origin, policy in (policies or {}).items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise Invalid(
+            "the policies of a session have a value that cannot be right",
+            expected=f"a mapping of origins to {' | '.join(Policy)}",
+            got=shown(policies),
+            remedy="give it such as policies={'user': 'enqueue'}, or leave it out",
+        ) from error
+    return checked
 
 
 def _no_receipt(session: str, identity: str | None) -> NotFound:

@@ -1,13 +1,15 @@
 """The instance lock: one supervisor for each state directory.
 
 An flock on a file in it: the kernel lets go of it when the process ends, however it ends, so no lock is ever
-stale. The descriptor is close-on-exec and never handed to a child.
+stale. The descriptor is close-on-exec, and a forked child closes its copy at once: a lock belongs to the open
+file, so that a copy would hold it for as long as the child lives.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import weakref
 from pathlib import Path
 
 from actors.errors import StateDirBusy, StoreUnavailable
@@ -49,14 +51,36 @@ class InstanceLock:
                 got=f"a lock held by process {pid}" if pid else "a lock held by another process",
                 remedy="end that process, or choose another directory with --state-dir or COUNTERMAND_STATE_DIR",
             ) from None
+        _locks.add(self)
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
-        """Let go of it; again is harmless. The file stays: removing it would race with the next holder."""
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+        """Let go of it; again is harmless. The file stays: removing it would race with the next holder.
+
+        Unlocked by name, not by the close alone: a child that was forked past Python has a copy of the descriptor.
+        """
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            fcntl.flock(fd, fcntl.LOCK_UN)
+            os.close(fd)
+
+    def _forked(self) -> None:
+        """In a child: the lock is the parent's. Closing a copy takes nothing from it."""
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            os.close(fd)
+
+
+_locks: weakref.WeakSet[InstanceLock] = weakref.WeakSet()
+
+
+def _let_go_in_child() -> None:
+    for lock in list(_locks):
+        lock._forked()
+
+
+os.register_at_fork(after_in_child=_let_go_in_child)
 
 
 def held(state_dir: Path) -> bool:

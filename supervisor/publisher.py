@@ -27,6 +27,7 @@ session's condition, coroutines on a future that is set through their loop: neit
 from __future__ import annotations
 
 import asyncio
+import operator
 import threading
 import time
 import weakref
@@ -35,8 +36,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, Protocol, TypeVar
 
-from actors.errors import StoreUnavailable
+from actors.errors import Invalid, StoreUnavailable
 from actors.model import Event
+from actors.text import shown
 
 RING_EVENTS: Final = 256
 RING_BYTES: Final = 256 * 1024
@@ -46,6 +48,8 @@ RINGS_MAX: Final = 1_000
 EPHEMERAL_MAX: Final = 256
 PAGE: Final = 256
 """Events that a subscription takes at a time."""
+
+SEQ_MAX: Final = 2**63 - 1
 
 T = TypeVar("T")
 
@@ -152,7 +156,12 @@ class EventHub:
             from_seq: the `seq` of the last event that the caller has; 0 for all.
             ephemeral: also give `typing` and `progress`.
             timeout: end after so many seconds in which there was nothing to give; None: never.
+
+        Raises:
+            Invalid: `from_seq` is no whole number of 64 bits, or `timeout` no number of seconds.
         """
+        from_seq = _checked_seq(from_seq)
+        check_timeout(timeout)
         with self._lock:
             channel = self._channel(session)
             subscription = Subscription(self, channel, session, from_seq, ephemeral, timeout)
@@ -395,6 +404,39 @@ class Subscription:
             self._taken.extend(page)
             if len(page) < PAGE:
                 self._behind_store = False
+
+
+def check_timeout(timeout: object) -> None:
+    """Refuse what is no time to wait.
+
+    Raises:
+        Invalid: it is neither None nor a number of seconds that the platform can wait.
+    """
+    if timeout is None:
+        return
+    number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+    if not number or not timeout <= threading.TIMEOUT_MAX:  # type: ignore[operator]  # a number here
+        raise Invalid(
+            "this timeout cannot be right",
+            expected="a number of seconds, or None to wait without an end",
+            got=shown(timeout),
+            remedy="give such as timeout=30",
+        )
+
+
+def _checked_seq(seq: object) -> int:
+    try:
+        number = operator.index(seq)  # type: ignore[arg-type]  # what it is not raises
+    except TypeError:
+        number = SEQ_MAX + 1
+    if not -SEQ_MAX <= number <= SEQ_MAX:
+        raise Invalid(
+            "no event can have this seq",
+            expected="a whole number: the seq of the last event that you have, or 0",
+            got=shown(seq),
+            remedy="give the seq of an event, or leave it out for all",
+        )
+    return number
 
 
 def _set(woken: asyncio.Future[None]) -> None:

@@ -11,6 +11,7 @@ import json
 import re
 from typing import Any
 
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _ID = re.compile(r"[A-Za-z0-9_.:-]+")
 
 
@@ -55,7 +56,7 @@ def check_openai(messages: list[dict[str, Any]]) -> None:
                 _require(set(call) == {"id", "type", "function"}, place, "wrong keys of a call")
                 _require(call["type"] == "function", place, "a call that is no function")
                 _require(set(call["function"]) == {"name", "arguments"}, place, "wrong keys of a function")
-                _require(bool(call["function"]["name"]), place, "a function without a name")
+                _name(call["function"]["name"], place)
                 arguments = call["function"]["arguments"]
                 _require(isinstance(arguments, str), place, "arguments that are no string")
                 _require(isinstance(json.loads(arguments), dict), place, "arguments that are no JSON object")
@@ -101,7 +102,7 @@ def check_anthropic(messages: list[dict[str, Any]]) -> None:
             for block in calls:
                 _require(set(block) == {"type", "id", "name", "input"}, place, "wrong keys of a call")
                 _require(isinstance(block["input"], dict), place, "input that is no object")
-                _require(bool(block["name"]), place, "a call without a name")
+                _name(block["name"], place)
                 _new_id(block["id"], seen, place)
             owed = [block["id"] for block in calls]
         for block in texts:
@@ -116,6 +117,10 @@ def check_anthropic(messages: list[dict[str, Any]]) -> None:
 
 def _text(value: object, place: int) -> None:
     _require(isinstance(value, str) and bool(value.strip()), place, "an empty text")
+
+
+def _name(value: object, place: int) -> None:
+    _require(isinstance(value, str) and _NAME.fullmatch(value) is not None, place, f"a malformed name {value!r}")
 
 
 def _new_id(value: object, seen: set[str], place: int) -> None:

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.cancel import CancelToken, Cell, CellState
-from actors.errors import RunCancelled
+from actors.cancel import CALLBACKS_MAX, CancelToken, Cell, CellState
+from actors.errors import Invalid, RunCancelled
 from actors.model import Provenance
+from actors.pending import Pending
 
 STOPPED = Provenance(source="user.test", reason="enough")
 LATER = Provenance(source="client.test", reason="again")
@@ -145,3 +146,59 @@ def test_l8_async_code_waits_without_blocking_the_loop() -> None:
         assert token.aio.provenance == STOPPED
 
     asyncio.run(scene())
+
+
+def never(callback: Callable[[], None]) -> None:
+    """An executor whose threads are all blocked by others' callbacks."""
+
+
+def test_l8_whoever_waits_is_woken_by_the_cancel_itself_though_no_callback_can_run() -> None:
+    async def scene() -> None:
+        token = CancelToken(never)
+        pending = Pending(token)
+        futures = [pending.future(), pending.future()]
+        waiting = [
+            asyncio.create_task(token.aio.wait(10)),
+            asyncio.create_task(pending.wait_async(futures[0])),
+        ]
+        await asyncio.sleep(0)
+        token.add_callback(lambda: pytest.fail("foreign code ran in the cancel"))
+        token.cancel(STOPPED)
+        for future in (*futures, pending.future()):
+            assert isinstance(future.exception(0), RunCancelled)
+        assert await waiting[0] is True
+        with pytest.raises(RunCancelled):
+            await waiting[1]
+
+    asyncio.run(scene())
+
+
+def test_l8_a_waker_runs_once_in_the_cancel_or_at_once_after_it_and_can_be_taken_back() -> None:
+    token, woken = CancelToken(never), list[str]()
+
+    def broken() -> None:
+        raise RuntimeError("such as a loop that is closed")
+
+    token.add_waker(broken)
+    token.add_waker(lambda: woken.append("kept"))
+    token.add_waker(lambda: woken.append("taken back"))()
+    token.cancel(STOPPED)
+    assert woken == ["kept"]
+    token.add_waker(broken)()
+    token.add_waker(lambda: woken.append("late"))
+    assert woken == ["kept", "late"]
+
+
+def test_l14_one_callback_too_many_on_a_token_is_refused_and_one_taken_back_makes_room() -> None:
+    token = CancelToken(never)
+    take_back = [token.add_callback(lambda: None) for _ in range(CALLBACKS_MAX)]
+    with pytest.raises(Invalid):
+        token.add_callback(lambda: None)
+    for _ in range(2):
+        # Again is harmless, and makes no more room.
+        take_back[0]()
+    token.aio.add_callback(lambda: None)
+    token.cancel(STOPPED)
+    take_back[1]()
+    with pytest.raises(Invalid):
+        token.add_callback(lambda: None)

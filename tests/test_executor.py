@@ -182,3 +182,87 @@ def test_after_the_close_an_execution_ends_at_once_and_says_why() -> None:
     closed.start("b", "x", "thread", lambda: "never", owner.ref)
     assert owner.next().error == "the executor is closed"
     clock.close()
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()], ids=["exit", "interrupt"])
+def test_l13_what_a_task_of_an_agents_own_raises_ends_neither_the_loop_nor_other_tasks(
+    executor: ThreadExecutor, error: BaseException
+) -> None:
+    owner, began, go_on = Owner(), threading.Event(), asyncio.Event()
+
+    async def innocent() -> str:
+        began.set()
+        await go_on.wait()
+        return "innocent"
+
+    async def boom() -> None:
+        raise error
+
+    async def gathers() -> None:
+        await asyncio.gather(boom())
+
+    async def leaves_it() -> None:
+        asyncio.get_running_loop().create_task(boom())
+        await asyncio.sleep(0.001)
+
+    executor.start("innocent", "x", "task", innocent, owner.ref)
+    assert began.wait(WAIT_S)
+    executor.start("gathers", "x", "task", gathers, owner.ref)
+    ended = owner.next()
+    assert (ended.key, ended.how) == ("gathers", How.RAISED)
+    executor.start("leaves", "x", "task", leaves_it, owner.ref)
+    assert owner.next().key == "leaves"
+    executor.start("after", "x", "task", returns, owner.ref)
+    assert owner.next().value == "async"
+    assert executor._loop is not None
+    executor._loop.call_soon_threadsafe(go_on.set)
+    assert owner.next().value == "innocent"
+
+
+def test_l13_an_agent_that_stops_the_loop_stops_nothing(executor: ThreadExecutor) -> None:
+    owner = Owner()
+
+    async def stops() -> str:
+        asyncio.get_running_loop().stop()
+        await asyncio.sleep(0.001)
+        return "went on"
+
+    for key in ("a", "b"):
+        executor.start(key, "x", "task", stops, owner.ref)
+        assert owner.next().value == "went on"
+
+
+def test_a_close_from_the_loop_itself_waits_for_everything_but_its_own_thread() -> None:
+    clock, owner = SystemClock(), Owner()
+    executor = ThreadExecutor(clock)
+
+    async def closes() -> bool:
+        return executor.close(WAIT_S)
+
+    executor.start("a", "x", "task", closes, owner.ref)
+    assert owner.next().value is False, "its own thread is left"
+    assert executor.close(WAIT_S)
+    clock.close()
+
+
+def test_a_task_that_raises_while_the_loop_ends_keeps_no_other_from_its_end() -> None:
+    clock, owner, began = SystemClock(), Owner(), threading.Semaphore(0)
+    executor = ThreadExecutor(clock)
+
+    async def leaves_with_an_exit() -> None:
+        try:
+            began.release()
+            await asyncio.Event().wait()
+        finally:
+            raise SystemExit(4)
+
+    async def both() -> None:
+        await asyncio.gather(leaves_with_an_exit(), leaves_with_an_exit())
+
+    executor.start("a", "x", "task", both, owner.ref)
+    executor.start("b", "x", "task", both, owner.ref)
+    for _ in range(4):
+        assert began.acquire(timeout=WAIT_S)
+    assert executor.close(WAIT_S)
+    assert {owner.next().key, owner.next().key} == {"a", "b"}
+    clock.close()

@@ -48,8 +48,9 @@ from actors.messages import (
 )
 from actors.model import TERMINAL, Address, Event, How, Outcome, Provenance, RunInfo, RunStatus
 from actors.ports import SessionRow, Settings, Snapshot, SpawnSpec, WaitingRow
-from actors.protocol import Protocol
+from actors.protocol import CUTOFFS_MAX, Protocol
 from actors.record import AGENT
+from actors.requests import RequestBook
 from actors.step import AnswerRequest, GivePermit, GiveSpawn, HaltRun, Later, StartRun
 from actors.thread import Thread
 from tests.sim.clock import SimClock
@@ -634,6 +635,41 @@ def test_l9_a_stop_that_comes_too_late_for_its_run_changes_nothing() -> None:
     assert isinstance(accepted, Accepted)
     assert accepted.returned is None
     driver.finish()
+
+
+def test_l4_a_stop_from_a_clock_that_is_ahead_cuts_off_only_what_was_sent_before_it_came() -> None:
+    driver = Driver()
+    # Milliseconds where seconds are meant.
+    stop = Stop(id="x", source="user.test", reason="enough", sent_at=driver.clock.wall() * 1000)
+    assert isinstance(driver.request(stop), Stopped)
+    driver.clock.elapse(1.0)
+    accepted = driver.request(NewMessage(id="m", content="go", sent_at=driver.clock.wall()))
+    assert isinstance(accepted, Accepted)
+    assert accepted.returned is None
+    driver.finish()
+
+
+def test_l14_the_cutoffs_of_a_session_are_bounded_and_the_oldest_goes_first() -> None:
+    driver = Driver()
+    for number in range(CUTOFFS_MAX + 2):
+        driver.request(Stop(id=f"x{number}", source="user.test", reason="enough", origin=f"o{number}"))
+    assert list(driver.protocol.cutoffs) == [f"o{number}" for number in range(2, CUTOFFS_MAX + 2)]
+    driver.finish()
+
+
+def test_l10_what_the_book_forgot_is_in_the_row_of_its_batch() -> None:
+    driver = Driver()
+    driver.protocol.requests = RequestBook(SESSION, kept=1, kept_s=1e9)
+    driver.protocol.request(Stop(source="user.test", reason="one"), None)
+    assert driver.protocol.row.forgotten_to == 0.0
+    driver.protocol.take_step()
+    driver.protocol.request(NewMessage(content="two"), None)
+    step = driver.protocol.take_step()
+    assert step.row_changed
+    assert driver.protocol.row.forgotten_to > 0.0
+    again = Driver()
+    again.protocol.restore(Snapshot(SESSION, driver.protocol.row, Thread()), None)
+    assert again.protocol.requests.forgotten_to == driver.protocol.row.forgotten_to
 
 
 def test_l5_a_part_that_a_lost_actor_left_is_still_waited_for() -> None:

@@ -14,6 +14,7 @@ from actors.rendering import OPENING, render_anthropic, render_openai
 from actors.thread import Thread
 from tests.provider_checker import Refused, check_anthropic, check_openai
 
+NAMES = st.sampled_from(["bash", "functions.shell", "", "a b", "x" * 65, "é", "a\nb"])
 TEXTS = st.sampled_from(["", " ", "\n", "yes", "two words ", "é\n\n"])
 
 
@@ -50,7 +51,7 @@ def logs(draw: st.DrawFn) -> list[Event]:
             elif step == "call":
                 calls += 1
                 open_calls.append(f"call_{calls}")
-                add(run_id, "tool.requested", call_id=f"call_{calls}", tool="bash", arguments={"n": calls})
+                add(run_id, "tool.requested", call_id=f"call_{calls}", tool=draw(NAMES), arguments={"n": calls})
             elif step == "end" and open_calls:
                 end(run_id, open_calls.pop(draw(st.integers(0, len(open_calls) - 1))), "finished")
             elif step == "steer" and not open_calls:
@@ -292,3 +293,14 @@ def _used(identity: str) -> dict[str, Any]:
 def test_the_checker_of_anthropic_refuses(messages: list[dict[str, Any]]) -> None:
     with pytest.raises(Refused):
         check_anthropic(messages)
+
+
+def test_a_name_that_a_model_made_up_is_made_fit_for_both_providers_and_kept_in_the_thread() -> None:
+    call = ToolCall("c1", "functions.shell é" + "x" * 99, {})
+    thread = [user("m", "x"), Message("r.1", "assistant", "", 1, "r", tool_calls=(call,)), result("c1")]
+    openai, anthropic = render_openai(thread), render_anthropic(thread)
+    check_openai(openai)
+    check_anthropic(anthropic)
+    name = openai[1]["tool_calls"][0]["function"]["name"]
+    assert name == anthropic[1]["content"][0]["name"] == ("functions_shell__" + "x" * 99)[:64]
+    assert thread[1].tool_calls[0].name == call.name

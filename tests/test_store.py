@@ -263,6 +263,40 @@ def test_a_row_that_is_damaged_hides_no_other(store: SqliteStore, path: Path) ->
     assert load(store, "t").row == SessionRow("t", 1, 1)
 
 
+def test_l13_rows_that_cannot_be_read_are_left_out_of_a_session_that_is_taken_up(
+    store: SqliteStore, path: Path
+) -> None:
+    write(
+        store,
+        batch(
+            1,
+            row=SessionRow("s", 1, 1),
+            runs=(run_info("r1"),),
+            calls=tuple(CallRow("s", "r1", call, "bash", {}, "granted") for call in ("c1", "c2")),
+            processes=tuple(ProcessRow("s", "r1", "c1", tree, "ls", "granted") for tree in ("p1", "p2")),
+            waiting=tuple(WaitingRow("s", NewMessage(id=m, content="x"), 1, "r2", False, 9.0) for m in ("m1", "m2")),
+            requests=tuple(RequestRow("s", m, b"", b"{}", 1_000_000.0) for m in ("m1", "m2")),
+        ),
+    )
+    damage = sqlite3.connect(path)
+    for table, column, identity in (
+        ("calls", "call_id", "c1"),
+        ("processes", "process_id", "p1"),
+        ("requests", "request_id", "m1"),
+    ):
+        damage.execute(f"UPDATE {table} SET doc = x'7b' WHERE {column} = '{identity}'")
+    # Not broken, but no message that could be made today.
+    damage.execute("UPDATE waiting SET doc = json_set(doc, '$.message.origin', '') WHERE message_id = 'm1'")
+    damage.commit()
+    damage.close()
+    snapshot = load(store)
+    assert [row.call_id for row in snapshot.calls] == ["c2"]
+    assert [row.process_id for row in snapshot.processes] == ["p2"]
+    assert [row.message.id for row in snapshot.waiting] == ["m2"]
+    assert [row.request_id for row in snapshot.requests] == ["m2"]
+    assert [row.message.id for row in store.reader.waiting("s")] == ["m2"]
+
+
 def test_the_file_is_for_its_owner_alone(store: SqliteStore, path: Path) -> None:
     write(store, batch(1))
     modes = {file.name: file.stat().st_mode & 0o777 for file in path.parent.iterdir()}

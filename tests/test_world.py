@@ -209,7 +209,9 @@ def test_a_message_runs_where_the_generation_moved_while_the_old_run_unwinds(see
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_deadlines_stand_still_in_the_barrier(seed: int) -> None:
+def test_deadlines_stand_still_in_the_barrier(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A machine that hesitates for 3 s before the agent has asked for its call would let the run expire, rightly.
+    monkeypatch.setattr("tests.sim.world.EARLY_TIMER", 0.0)
     with World(seed, settings=settings(run_deadline_s=3.0, grace_s=6.0)) as world:
         world.answer("s", message("a", "run=60,ignores_term"))
         world.wait(1.0)

@@ -275,6 +275,11 @@ class ProcessTrees:
             self._close_descriptors(tree)
             self._retry(tree, error)
             return
+        except Exception as error:  # noqa: BLE001  # a spec that cannot be sent ends its own tree and no other
+            logger.opt(exception=True).error("the command of {} could not be sent", tree.process_id)
+            self._close_descriptors(tree)
+            self._never(tree, f"cannot start a warden: {type(error).__name__}: {error}")
+            return
         tree.zygote = zygote
         tree.phase = Phase.SENT
         assert tree.sock is not None

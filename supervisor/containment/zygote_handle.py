@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -85,6 +86,9 @@ class ZygoteHandle:
         """Ask it to end, by the end of the socket: it forks nothing more and goes when its wardens have gone."""
         if not self.dead:
             self._reactor.unwatch(self._sock.fileno())
+            # Not the close alone: a child that somebody forked has a copy, which would keep its end from being seen.
+            with contextlib.suppress(OSError):
+                self._sock.shutdown(socket.SHUT_RDWR)
             self._sock.close()
 
     def kill(self) -> None:

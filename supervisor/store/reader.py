@@ -18,6 +18,7 @@ import msgspec
 from actors.errors import Invalid, StoreUnavailable
 from actors.model import Event, Message, Receipt, RunInfo
 from actors.ports import SessionRow, WaitingRow
+from actors.text import shown
 from supervisor.store import tables
 from supervisor.store.schema import open_reader
 
@@ -107,6 +108,14 @@ class SqliteReader:
             connection.close()
 
     def _read(self, query: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        for value in (*args, *kwargs.values()):
+            if value is not None and not isinstance(value, str | int):
+                raise Invalid(
+                    "no store can hold what was asked for",
+                    expected="an id, as a str, or a whole number",
+                    got=shown(value),
+                    remedy="check the id or the number that was given",
+                )
         try:
             connection = self._take()
             try:

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from loguru import logger
 
-from actors.errors import Invalid
+from actors.errors import CountermandError, Invalid
 from actors.model import Event, Message, Receipt, RunInfo
 from actors.ports import Batch, CallRow, ProcessRow, RequestRow, SessionRow, Snapshot, WaitingRow
 from actors.thread import Thread
@@ -141,13 +141,13 @@ def _doc(connection: sqlite3.Connection, kind: type[T], sql: str, *values: Any) 
 
 
 def _readable(connection: sqlite3.Connection, kind: type[T], sql: str, *values: Any) -> list[T]:
-    """As `_docs`, for lists: a damaged row is logged and left out, so that it hides no other (law L13)."""
+    """As `_docs`, for lists: a row that cannot be read is logged and left out, so that it hides no other (law L13)."""
     decode = _decoder(kind)
     found: list[T] = []
     for (doc,) in connection.execute(sql, values):
         try:
             found.append(decode(doc))
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, CountermandError) as error:
             logger.error("a stored {} cannot be read and is left out: {}", kind.__name__, error)
     return found
 
@@ -231,7 +231,7 @@ def sessions(connection: sqlite3.Connection, after: str, limit: int) -> list[Ses
 
 def waiting(connection: sqlite3.Connection, session: str) -> list[WaitingRow]:
     """Return the messages that wait, in their order."""
-    return _docs(connection, WaitingRow, "SELECT doc FROM waiting WHERE session = ? ORDER BY place", session)
+    return _readable(connection, WaitingRow, "SELECT doc FROM waiting WHERE session = ? ORDER BY place", session)
 
 
 def unfinished(connection: sqlite3.Connection) -> list[str]:
@@ -248,18 +248,19 @@ def unfinished(connection: sqlite3.Connection) -> list[str]:
 
 def _processes(connection: sqlite3.Connection, session: str, ended: Iterable[str]) -> Iterator[ProcessRow]:
     """Go through the process trees that may live, and those among `ended` (ids) that have ended."""
-    yield from _docs(
+    yield from _readable(
         connection, ProcessRow, "SELECT doc FROM processes WHERE session = ? AND state <> 'ended'", session
     )
     for process_id in ended:
         sql = "SELECT doc FROM processes WHERE session = ? AND process_id = ? AND state = 'ended'"
-        yield from _docs(connection, ProcessRow, sql, session, process_id)
+        yield from _readable(connection, ProcessRow, sql, session, process_id)
 
 
 def snapshot(connection: sqlite3.Connection, session: str, *, kept: int = 10_000, since: float = 0.0) -> Snapshot:
     """Read all that an actor needs in order to take a session up.
 
-    Of its requests the newest `kept`, of those not before `since` (epoch seconds).
+    Of its requests the newest `kept`, of those not before `since` (epoch seconds). A waiting message, a request, a call
+    or a process whose row cannot be read is left out: the session goes on without it.
     """
     fold = Thread()
     said: set[str] = set()
@@ -289,10 +290,10 @@ def snapshot(connection: sqlite3.Connection, session: str, *, kept: int = 10_000
         row=session_row(connection, session),
         thread=fold,
         runs=tuple(unsettled),
-        calls=tuple(row for run in unsettled for row in _docs(connection, CallRow, calls_of, session, run.run_id)),
+        calls=tuple(row for run in unsettled for row in _readable(connection, CallRow, calls_of, session, run.run_id)),
         processes=tuple(_processes(connection, session, ended)),
         waiting=tuple(waiting(connection, session)),
-        requests=tuple(reversed(_docs(connection, RequestRow, newest, session, since, kept))),
+        requests=tuple(reversed(_readable(connection, RequestRow, newest, session, since, kept))),
         said=frozenset(said & {run.run_id for run in unsettled}),
         fates=fates,
         over=dict(settled.fetchall()),

@@ -151,12 +151,12 @@ def test_l10_what_the_book_forgot_is_too_old_and_never_new_again() -> None:
     requests = [Resume(id=made_at(1000 + number)) for number in range(5)]
     answer = Accepted("m", None, None, message("x").resolved_policy)
     for request in requests:
-        assert book.known(request, 0.0) is None
-        book.answered(request, answer, 0.0)
+        assert book.known(request, 2000.0) is None
+        book.answered(request, answer, 2000.0)
     for request in requests[-3:]:
-        assert book.known(request, 0.0) == answer
+        assert book.known(request, 2000.0) == answer
     with pytest.raises(RequestTooOld):
-        book.known(requests[0], 0.0)
+        book.known(requests[0], 2000.0)
 
 
 @pytest.mark.parametrize("identity", ["", "   ", "x" * 129])

@@ -233,6 +233,8 @@ def test_l14_processes_over_the_limit_are_refused(kit: Kit) -> None:
     receipt = session.receipt(say(session), timeout=60)
     assert len(started) == most
     assert len(refused) == 1
+    assert isinstance(refused[0], QueueFull)
+    assert str(most) in str(refused[0])
     assert receipt.reaped == most
     assert receipt.complete
 

@@ -204,6 +204,30 @@ def test_l8_a_callback_that_blocks_holds_up_no_stop(kit: Kit) -> None:
     gate.set()
 
 
+def test_l8_callbacks_that_block_for_ever_hold_up_no_stop_of_another_session(kit: Kit) -> None:
+    gate, ready = kit.gate(), threading.Semaphore(0)
+
+    @tool(isolation="thread")
+    def waits(token: CancelToken) -> str:
+        ready.release()
+        token.wait()
+        return "woken"
+
+    def agent(turn: Turn) -> None:
+        for _ in range(100):
+            turn.cancel_token.add_callback(gate.wait)  # type: ignore[arg-type]
+        turn.call("waits")
+
+    supervisor = kit.start(agent, tools=[waits])
+    for name in ("a", "b"):
+        session = supervisor.session(name)
+        run_id = say(session)
+        assert ready.acquire(timeout=WAIT_S)
+        stop(session)
+        assert session.receipt(run_id, timeout=WAIT_S).complete
+        settled(session)
+
+
 def test_l8_a_callback_added_after_the_cancel_runs_and_one_taken_back_does_not(kit: Kit) -> None:
     tokens: list[CancelToken] = []
     calls: list[str] = []

@@ -1,0 +1,128 @@
+"""The turn, as its agent sees it: what a wait that is given up leaves behind is nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from actors import AsyncTurn, CancelToken, Invalid, Outcome, ToolResult, Turn
+from actors.agent import TurnCore
+from actors.credit import Credit
+from actors.messages import CallRequested, SteeringRequested
+from actors.model import Address, Message
+from actors.pending import settle
+from actors.thread import Thread
+from tests.kit import Kit, check_rest, say
+
+
+def message(identity: str) -> Message:
+    """A message that steers."""
+    return Message(identity, "user", "steer me", 1, "r", origin="user")
+
+
+class Parent:
+    """What a run's actor is to a turn: it keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+        self.token = CancelToken(lambda callback: callback())
+        self.core = TurnCore(
+            self.told.append,
+            Address("s", 1, "r"),
+            self.token,
+            Credit(1, 1000),
+            Thread(),
+            (),
+            lambda: f"call_{len(self.told)}",
+            lambda name, arguments: None,
+        )
+
+
+async def begun(work: Any, told: list[Any]) -> asyncio.Task[Any]:
+    """Start a task that tells its actor something and waits."""
+    before = len(told)
+    task: asyncio.Task[Any] = asyncio.create_task(work)
+    await asyncio.sleep(0)
+    assert len(told) == before + 1
+    return task
+
+
+def test_what_steering_brings_is_in_the_thread_though_nobody_waits_any_more() -> None:
+    async def scene() -> None:
+        parent = Parent()
+        turn = AsyncTurn(parent.core)
+        task = await begun(turn.steering(), parent.told)
+        task.cancel()
+        await asyncio.wait([task])
+        (request,) = parent.told
+        assert isinstance(request, SteeringRequested)
+        assert request.reply is not None
+        settle(request.reply, (message("m1"),))
+        assert [shown.content for shown in turn.messages] == ["steer me"]
+        assert [shown.id for shown in turn.inputs] == ["m1"]
+
+    asyncio.run(scene())
+
+
+def test_the_result_of_a_call_is_in_the_thread_once_though_nobody_waits_any_more() -> None:
+    async def scene() -> None:
+        parent = Parent()
+        turn = AsyncTurn(parent.core)
+        task = await begun(turn.call("t"), parent.told)
+        waited = await begun(turn.call("u"), parent.told)
+        task.cancel()
+        await asyncio.wait([task])
+        for request in parent.told:
+            assert isinstance(request, CallRequested)
+            assert request.reply is not None
+            settle(request.reply, ToolResult(Outcome.FINISHED, f"of {request.tool}"))
+        assert (await waited).content == "of u"
+        assert [shown.content for shown in turn.messages if shown.role == "tool"] == ["of t", "of u"]
+
+    asyncio.run(scene())
+
+
+def test_an_emit_that_is_given_up_while_it_waits_takes_no_credit() -> None:
+    async def scene() -> None:
+        parent = Parent()
+        turn = AsyncTurn(parent.core)
+        await turn.emit("first")
+        waiting = [asyncio.create_task(turn.emit("never")) for _ in range(3)]
+        await asyncio.sleep(0)
+        # The first was granted by then, and is cancelled before it hears of it.
+        parent.core.credit.give(5)
+        for task in waiting:
+            task.cancel()
+        await asyncio.wait(waiting)
+        await asyncio.wait_for(turn.emit("last"), 20)
+        assert [said.data["text"] for said in parent.told] == ["first", "last"]
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("name", [5, None, b"t", ["t"]])
+def test_a_tool_is_called_by_a_text(name: Any) -> None:
+    parent = Parent()
+    with pytest.raises(Invalid):
+        Turn(parent.core).call(name)
+    assert not parent.told
+
+
+def test_emits_that_were_cancelled_keep_no_agent_from_speaking(kit: Kit) -> None:
+    async def agent(turn: AsyncTurn) -> None:
+        for _ in range(5):
+            tasks = [asyncio.create_task(turn.emit("y" * 16_000)) for _ in range(200)]
+            await asyncio.sleep(0)
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            await turn.emit("still here")
+
+    session = kit.session(agent)
+    run = say(session)
+    session.receipt(run, timeout=60)
+    assert session.run(run).status == "completed"
+    said = [event.data["text"] for event in check_rest(session) if event.kind == "text"]
+    assert said.count("still here") == 5

@@ -1,0 +1,293 @@
+"""What agents and tools return and raise is made plain where they run: no actor ever meets a foreign object."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgspec
+import pytest
+from pykka import ActorRegistry
+
+from actors import AsyncTurn, CancelToken, Invalid, Outcome, ToolResult, Turn, tool
+from actors.cancel import Cell
+from actors.execution import ERROR_MAX_BYTES, as_result, call_ended, plain, words
+from actors.messages import ExecutionEnded
+from actors.model import Address, How
+from actors.notes import lost_result
+from actors.session import SessionActor
+from tests.kit import Kit, check_rest, say, settled, stop, until
+
+MAX = 1000
+
+
+class Unshowable:
+    """Its methods raise, each of them."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no repr")
+
+    def __str__(self) -> str:
+        raise SystemExit("no str")
+
+    def __eq__(self, other: object) -> bool:
+        raise KeyboardInterrupt
+
+    __hash__ = object.__hash__
+
+
+class UnshowableError(Exception):
+    """An error whose text raises."""
+
+    def __str__(self) -> str:
+        raise SystemExit("no text")
+
+
+class Text(str):
+    """A str with methods of its own."""
+
+    __slots__ = ()
+
+    def startswith(self, *_: Any) -> bool:
+        raise RuntimeError("no start")
+
+    def __len__(self) -> int:
+        raise RuntimeError("no length")
+
+
+class Positive(msgspec.Struct):
+    """A type whose check raises what it likes."""
+
+    number: int
+
+    def __post_init__(self) -> None:
+        if self.number < 0:
+            raise KeyError("negative")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Unshowable,
+        lambda: [Unshowable()],
+        lambda: {"a": Unshowable()},
+        lambda: {Unshowable(): 1},
+        lambda: Text("x"),
+        lambda: 2**70,
+    ],
+)
+def test_what_is_returned_is_plain_json_whatever_it_is(make: Callable[[], object]) -> None:
+    value = make()
+    made = plain(value, MAX)
+    assert type(made) in (str, list, dict, int, float)
+    assert type(as_result(value, MAX).content) is str
+    assert type(as_result(ToolResult(Outcome.FINISHED, "ok", data=value), MAX).content) is str
+    msgspec.json.encode(made)
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        ToolResult(Outcome.INTERRUPTED, "x"),
+        ToolResult("bogus", "x"),  # type: ignore[arg-type]  # that is the test
+        ToolResult(Outcome.FINISHED, 5),  # type: ignore[arg-type]  # that is the test
+        ToolResult(Outcome.FINISHED, "x", "no"),  # type: ignore[arg-type]  # that is the test
+    ],
+)
+def test_a_tool_result_that_cannot_be_right_is_refused(result: ToolResult) -> None:
+    with pytest.raises(Invalid):
+        as_result(result, MAX)
+
+
+def test_results_and_errors_are_cut_at_their_bounds() -> None:
+    assert plain("x" * MAX, MAX) == "x" * MAX
+    for value in ("x" * 10 * MAX, ["x" * 10 * MAX]):
+        for made in (plain(value, MAX), as_result(value, MAX).content):
+            assert isinstance(made, str)
+            assert "more bytes]" in made[-40:]
+            assert len(made) < MAX + 100
+    assert len(words(ValueError("x" * 10 * ERROR_MAX_BYTES))) < ERROR_MAX_BYTES + 100
+    assert "could not be made" in words(UnshowableError())
+
+
+def returns(value: Callable[[], object]) -> Callable[[Turn], object]:
+    """A plain agent that returns a value."""
+    return lambda turn: value()
+
+
+async def unrun() -> str:
+    """Code that nobody runs."""
+    return "ran"
+
+
+@pytest.mark.parametrize(
+    "value", [Unshowable, lambda: 2**70, lambda: Text("x"), lambda: {Unshowable(): [Unshowable()]}]
+)
+def test_l13_an_agent_may_return_anything(kit: Kit, value: Callable[[], object]) -> None:
+    session = kit.session(returns(value))
+    run = say(session)
+    session.receipt(run, timeout=20)
+    assert session.run(run).status == "completed"
+    assert len(session.runs()) == 1
+    check_rest(session)
+
+
+def test_l13_an_error_without_a_text_fails_its_run_and_nothing_else(kit: Kit) -> None:
+    def agent(turn: Turn) -> None:
+        raise UnshowableError
+
+    session = kit.session(agent)
+    run = say(session)
+    session.receipt(run, timeout=20)
+    assert session.run(run).status == "failed"
+    assert len(session.runs()) == 1
+
+
+def test_l13_what_a_stopped_agent_returns_late_is_a_dead_letter_whatever_it_is(kit: Kit) -> None:
+    began = kit.gate()
+
+    async def agent(turn: AsyncTurn) -> object:
+        began.set()
+        try:
+            await asyncio.sleep(3600)
+        except BaseException:  # that is the test
+            return Unshowable()
+        return None
+
+    session = kit.session(agent)
+    run = say(session)
+    assert began.wait(20)
+    stop(session)
+    receipt = session.receipt(run, timeout=20)
+    assert receipt.complete
+    settled(session)
+    assert [info.status for info in session.runs()] == ["cancelled"]
+
+
+def test_l13_a_tool_may_return_anything_and_its_run_goes_on(kit: Kit) -> None:
+    values: dict[str, object] = {
+        "object": Unshowable(),
+        "data": ToolResult(Outcome.FINISHED, "ok", data=Unshowable()),
+        "content": ToolResult(Outcome.FINISHED, 5),  # type: ignore[arg-type]  # that is the test
+        "outcome": ToolResult(Unshowable(), "ok"),  # type: ignore[arg-type]  # that is the test
+    }
+
+    @tool(isolation="thread")
+    def give(name: str) -> object:
+        return values[name]
+
+    def agent(turn: Turn) -> dict[str, bool]:
+        return {name: turn.call("give", name=name).is_error for name in values}
+
+    session = kit.session(agent, tools=[give])
+    run = say(session)
+    session.receipt(run, timeout=20)
+    assert session.run(run).result == {"object": False, "data": False, "content": True, "outcome": True}
+    check_rest(session)
+
+
+async def generator(turn: AsyncTurn) -> Any:
+    """An agent that is none: it yields."""
+    yield "x"
+
+
+def plain_generator(turn: Turn) -> Any:
+    """As above."""
+    yield "x"
+
+
+@pytest.mark.parametrize("agent", [generator, plain_generator, lambda turn: unrun()])
+def test_an_agent_whose_code_would_not_run_fails_and_says_so(kit: Kit, agent: Callable[..., Any]) -> None:
+    session = kit.session(agent)
+    run = say(session)
+    session.receipt(run, timeout=20)
+    assert session.run(run).status == "failed"
+    assert "code that nobody runs" in (session.run(run).error or "")
+
+
+def test_a_tool_whose_code_would_not_run_ends_with_an_error_that_says_so(kit: Kit) -> None:
+    @tool(isolation="thread")
+    def forgot() -> Coroutine[Any, Any, str]:
+        return unrun()
+
+    session = kit.session(lambda turn: turn.call("forgot").content, tools=[forgot])
+    run = say(session)
+    session.receipt(run, timeout=20)
+    assert "code that nobody runs" in session.run(run).result
+
+
+def test_l13_a_check_of_arguments_may_raise_anything(kit: Kit) -> None:
+    @tool(isolation="thread")
+    def take(number: Positive) -> str:
+        return "taken"
+
+    def agent(turn: Turn) -> list[str]:
+        return [str(turn.call("take", number={"number": number}).outcome) for number in (1, -1)]
+
+    session = kit.session(agent, tools=[take])
+    run = say(session)
+    session.receipt(run, timeout=20)
+    assert session.run(run).result == ["finished", "not_started"]
+    check_rest(session)
+
+
+def test_a_call_that_could_not_be_started_is_not_started_to_all(kit: Kit) -> None:
+    @tool(isolation="thread")
+    def never() -> str:
+        return "began"
+
+    async def agent(turn: AsyncTurn) -> list[str]:
+        result = await turn.call("never")
+        return [str(result.outcome), result.content]
+
+    session = kit.session(agent, tools=[never])
+    assert kit.supervisor is not None
+    kit.supervisor._executor._threads_max = 0
+    run = say(session)
+    receipt = session.receipt(run, timeout=20)
+    told, content = session.run(run).result
+    logged = next(event.data for event in check_rest(session) if event.kind == "tool.ended")
+    assert told == logged["outcome"] == "not_started"
+    assert content == logged["content"]
+    assert "threads are busy" in content
+    assert [row.how for row in receipt.rows if row.kind == "call"] == ["not_started"]
+
+
+@pytest.mark.parametrize("began", [False, True])
+def test_an_execution_without_a_word_of_its_own_is_what_its_cell_says(began: bool) -> None:
+    cell: Cell[ToolResult] = Cell()
+    if began:
+        cell.start()
+    ended = call_ended(Address("s", 1, "r", "c"), ExecutionEnded("c", How.RAISED, 0.0, None, "gone"), cell)
+    assert ended.how is (How.RAISED if began else How.NOT_STARTED)
+    assert lost_result(ended.how, ended.note).outcome is (Outcome.INTERRUPTED if began else Outcome.NOT_STARTED)
+    assert not cell.start()
+
+
+def test_l14_a_call_that_ended_keeps_neither_its_result_nor_its_deadline(kit: Kit) -> None:
+    called, gate = kit.gate(), kit.gate()
+
+    @tool(isolation="thread", deadline_s=3600)
+    def large(token: CancelToken) -> str:
+        return "x" * 100_000
+
+    def agent(turn: Turn) -> None:
+        turn.call("large")
+        called.set()
+        gate.wait()
+
+    session = kit.session(agent, tools=[large])
+    run = say(session)
+    assert called.wait(20)
+    assert kit.supervisor is not None
+    (ref,) = ActorRegistry.get_by_class(SessionActor)
+    actor = ref._actor_weakref()
+    assert actor is not None
+    (record,) = actor._protocol._records()
+    (call,) = record.calls.values()
+    until(lambda: not call.open and call.cell is None, "its cell is let go")
+    timers = kit.supervisor._clock._heap
+    until(lambda: not any(type(timer[2].message).__name__ == "CallDeadline" for timer in timers), "no deadline is left")
+    gate.set()
+    session.receipt(run, timeout=20)
