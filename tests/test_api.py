@@ -472,33 +472,26 @@ def test_a_session_may_be_subscribed_to_before_it_exists(kit: Kit) -> None:
 
 
 def test_ephemeral_events_come_only_to_those_who_ask(kit: Kit) -> None:
-    gate = kit.gate()
+    begin, go_on = kit.gate(), kit.gate()
 
     def agent(turn: Turn) -> None:
-        gate.wait()
+        begin.wait()
         turn.typing()
         turn.progress(done=0.5)
+        # Shown as they come: whoever reads the store meanwhile may be past them.
+        go_on.wait()
         turn.emit("x")
 
     session = kit.session(agent)
-    shown = session.subscribe(ephemeral=True, timeout=WAIT_S)
-    plain = session.subscribe(timeout=WAIT_S)
+    shown, plain = Listener(session, ephemeral=True), Listener(session)
     run_id = say(session)
-    gate.set()
+    begin.set()
+    until(lambda: {"typing", "progress"} <= {event.kind for event in list(shown.events)}, "what is not stored")
+    go_on.set()
     session.receipt(run_id, timeout=WAIT_S)
-
-    def read(events: Iterator[Event]) -> list[str]:
-        kinds = []
-        for event in events:
-            kinds.append(event.kind)
-            if event.kind == "run.ended":
-                break
-        return kinds
-
-    assert not {"typing", "progress"} & set(read(iter(plain)))
-    assert {"typing", "progress"} <= set(read(iter(shown)))
+    until(lambda: "run.ended" in {event.kind for event in list(plain.events)}, "the end")
+    assert not {"typing", "progress"} & {event.kind for event in plain.close()}
     shown.close()
-    plain.close()
 
 
 # ── The awaitable face ────────────────────────────────────────────────────────────────────────────
