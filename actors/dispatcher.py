@@ -15,8 +15,10 @@ worker, and one that an urgent message has promoted waits for at most the turns 
   of them.
 
 *The main thread*, and it alone, may be interrupted between any two lines (Ctrl-C raises KeyboardInterrupt
-there). A mailbox that was moved to *urgent* and not queued would never run again. So what the main thread sends
-is handed in by one call into C, and put into its mailbox by a worker: in order, for they do so under a lock.
+there). A mailbox that was moved to *urgent* and not queued would never run again, and with the router's that is all of
+them. So what the main thread sends urgently, which is all that a client sends, is handed in by one call into C and
+put into its mailbox by a worker: in order, for they do so under a lock. Ordinary messages of the main thread go
+their own way: they may be very many, and a Stop behind them would wait until they are moved.
 
 A closed dispatcher runs nobody, so an actor that has something to do can only be ended: its asks are answered
 with ActorDeadError, its parent is told. That happens on the thread that closes or that sends.
@@ -49,6 +51,7 @@ STEPS_MAX: Final = 1_000_000
 SWITCH_INTERVAL_S: Final = 0.0005
 
 _Entry = tuple[Mailbox, int]
+_Letter = tuple[Mailbox, Envelope[Any]]
 _MAIN: Final = threading.main_thread().ident
 
 
@@ -93,10 +96,10 @@ class PooledDispatcher:
         self._batch = batch
         self._fast: deque[_Entry] = deque()
         self._slow: deque[_Entry] = deque()
-        # One token for each entry; True announces what was handed in, which has none.
-        self._tokens: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        self._handed_in: queue.SimpleQueue[tuple[Mailbox, Envelope[Any]]] = queue.SimpleQueue()
-        self._taking_in = threading.Lock()
+        # One token for each entry, and for each message that was handed in.
+        self._tokens: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._handed_in: queue.SimpleQueue[_Letter] = queue.SimpleQueue()
+        self._moving = threading.Lock()
         self._closed = False
         self._lock = threading.Lock()
         self._working = size
@@ -117,16 +120,19 @@ class PooledDispatcher:
         if self._closed:
             self._abandon_left()
         else:
-            self._tokens.put(False)
+            self._tokens.put(None)
 
     def hand_in(self, mailbox: Mailbox, envelope: Envelope[Any]) -> bool:
-        """Let a worker put a message of the main thread into its mailbox; False for any other thread, or in a turn."""
+        """Let a worker put an urgent message of the main thread into its mailbox; False for any other thread."""
         if threading.get_ident() != _MAIN or HANDLING.active or self._is_closed():
             return False
-        self._handed_in.put((mailbox, envelope))
-        self._tokens.put(True)
+        try:
+            self._handed_in.put((mailbox, envelope))
+        finally:
+            # Also where the interrupt comes right here: what is handed in has its token.
+            self._tokens.put(None)
         if self._is_closed():
-            self._take_in()
+            self._move_all()
         return True
 
     def _is_closed(self) -> bool:
@@ -163,14 +169,14 @@ class PooledDispatcher:
         """
         self._closed = True
         for _ in self._threads:
-            self._tokens.put(False)
+            self._tokens.put(None)
         gone = False
         if threading.current_thread() not in self._threads:
             gone = self._over.wait(timeout)
         if gone:
             for thread in self._threads:
                 thread.join()
-        self._take_in()
+        self._move_all()
         self._abandon_left()
         return gone
 
@@ -181,34 +187,51 @@ class PooledDispatcher:
     def _work(self) -> None:
         fast_turns = 0
         while True:
-            announces = self._tokens.get()
-            if self._closed:
-                break
-            if announces or not self._handed_in.empty():
-                self._take_in()
-            if announces:
-                continue
+            self._tokens.get()
             slow_first = fast_turns >= FAST_TURNS_MAX
-            entry = self._next(slow_first)
-            if entry is None:
+            was_fast = self._do_one(slow_first)
+            if was_fast is None:
                 break
-            (mailbox, ticket), from_fast = entry
-            fast_turns = fast_turns + 1 if from_fast and not slow_first else 0
-            self._give_turn(mailbox, ticket)
+            fast_turns = fast_turns + 1 if was_fast and not slow_first else 0
         with self._lock:
             self._working -= 1
             last = self._working == 0
         if last:
             self._over.set()
 
-    def _take_in(self) -> None:
-        with self._taking_in:
-            while True:
-                try:
-                    mailbox, envelope = self._handed_in.get_nowait()
-                except queue.Empty:
-                    return
-                mailbox.put(envelope)
+    def _do_one(self, slow_first: bool) -> bool | None:
+        """Do what one token stands for: True if that was a fast turn; None if the dispatcher is closed."""
+        while not self._closed:
+            if self._move_one():
+                return False
+            if slow_first and self._turn_from(self._slow):
+                return False
+            if self._turn_from(self._fast):
+                return True
+            if self._turn_from(self._slow):
+                return False
+        return None
+
+    def _move_one(self) -> bool:
+        """Put one message that was handed in into its mailbox; False if there is none."""
+        if self._handed_in.empty():
+            return False
+        with self._moving:
+            try:
+                mailbox, envelope = self._handed_in.get_nowait()
+            except queue.Empty:
+                return False
+            mailbox.put(envelope)
+        return True
+
+    def _turn_from(self, entries: deque[_Entry]) -> bool:
+        """Give the turn of the first entry; False if there is none."""
+        try:
+            mailbox, ticket = entries.popleft()
+        except IndexError:
+            return False
+        self._give_turn(mailbox, ticket)
+        return True
 
     def _give_turn(self, mailbox: Mailbox, ticket: int) -> None:
         try:
@@ -217,22 +240,9 @@ class PooledDispatcher:
             # Only a dispatcher's own `submit` can still raise here; the thread serves the others all the same.
             logger.opt(exception=True).critical("a turn raised into the dispatcher")
 
-    def _next(self, slow_first: bool) -> tuple[_Entry, bool] | None:
-        while not self._closed:
-            if slow_first and self._slow:
-                try:
-                    return self._slow.popleft(), False
-                except IndexError:
-                    pass
-            try:
-                return self._fast.popleft(), True
-            except IndexError:
-                pass
-            try:
-                return self._slow.popleft(), False
-            except IndexError:
-                continue
-        return None
+    def _move_all(self) -> None:
+        while self._move_one():
+            pass
 
     def _abandon_left(self) -> None:
         for entries in (self._fast, self._slow):

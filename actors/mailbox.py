@@ -176,10 +176,10 @@ class Mailbox:
         A full mailbox refuses an ask with QueueFull and a closed one with ActorDeadError; a told message that
         is refused goes to `on_undelivered`.
         """
-        if self._run_queue.hand_in(self, envelope):
-            return
         cls = type(envelope.message)
         urgent, bounded = _KINDS.get(cls) or _kind(cls)
+        if urgent and self._run_queue.hand_in(self, envelope):
+            return
         ticket = 0
         with self._lock:
             state = self._state

@@ -13,7 +13,7 @@ from msgspec import Struct
 from pykka import ActorDeadError, ActorRef, ActorRegistry
 
 from actors.base import Actor
-from actors.dispatcher import PooledDispatcher, StepDispatcher
+from actors.dispatcher import BATCH, PooledDispatcher, StepDispatcher
 from actors.messages import Down
 
 DEADLINE_S = 20.0
@@ -313,6 +313,22 @@ def test_a_thread_that_lends_itself_gives_the_urgent_turns_and_leaves_the_others
     assert seen.wait(DEADLINE_S)
     assert threads["Urgent"] == "port"
     assert threads["Ordinary"] != "port"
+
+
+def test_l1_what_the_main_thread_sends_urgently_does_not_wait_behind_what_it_sent_before(
+    make_pool: Callable[..., PooledDispatcher],
+) -> None:
+    pool, log, gate = make_pool(size=1), list[Any](), Gate()
+    ref = Recorder.start(log, dispatcher=pool)
+    gate.hold(ref)
+    # The only worker is held: all of this waits.
+    for number in range(10_000):
+        ref.tell(Ordinary(number))
+    answer = ref.ask(Urgent(), block=False)
+    gate.opened.set()
+    answer.get(timeout=DEADLINE_S)
+    place = [message for _, message in log].index(Urgent())
+    assert place <= BATCH
 
 
 # In a process of its own: an interrupt also comes in destructors and callbacks, which the test runner reports.
