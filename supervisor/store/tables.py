@@ -45,7 +45,7 @@ _UPSERTS: Final = {
     "waiting": """INSERT INTO waiting (session, message_id, place, doc) VALUES (?, ?, ?, ?)
         ON CONFLICT (session, message_id) DO UPDATE SET place = excluded.place, doc = excluded.doc""",
     "requests": """INSERT INTO requests (session, place, request_id, at, doc)
-        SELECT ?1, COALESCE((SELECT MAX(place) FROM requests WHERE session = ?1), 0) + 1, ?2, ?3, ?4
+        SELECT ?, COALESCE((SELECT MAX(place) FROM requests WHERE session = ?), 0) + 1, ?, ?, ?
         WHERE true
         ON CONFLICT (session, request_id) DO UPDATE SET at = excluded.at, doc = excluded.doc""",
 }
@@ -84,7 +84,7 @@ def statements(batch: Batch) -> list[Statement]:
         "DELETE FROM waiting WHERE session = ? AND message_id = ?",
         [(session, message_id) for message_id in batch.unwaiting],
     )
-    add(_UPSERTS["requests"], [(session, r.request_id, r.at, _encode(r)) for r in batch.requests])
+    add(_UPSERTS["requests"], [(session, session, r.request_id, r.at, _encode(r)) for r in batch.requests])
     return made
 
 
@@ -97,9 +97,9 @@ def _insert_events(number: int) -> str:
 def prune_requests(connection: sqlite3.Connection, session: str, kept: int, before: float) -> None:
     """Forget requests of a session beyond the newest `kept`, and those before `before` (epoch seconds)."""
     connection.execute(
-        """DELETE FROM requests WHERE session = ?1
-        AND place <= (SELECT MAX(place) FROM requests WHERE session = ?1) - ?2""",
-        (session, kept),
+        """DELETE FROM requests WHERE session = ?
+        AND place <= (SELECT MAX(place) FROM requests WHERE session = ?) - ?""",
+        (session, session, kept),
     )
     connection.execute("DELETE FROM requests WHERE session = ? AND at < ?", (session, before))
 
@@ -121,9 +121,9 @@ def set_last_batch(connection: sqlite3.Connection, session: str, incarnation: st
     )
     if number == 1:
         connection.execute(
-            """DELETE FROM batches WHERE session = ?1 AND place NOT IN
-            (SELECT place FROM batches WHERE session = ?1 ORDER BY place DESC LIMIT ?2)""",
-            (session, INCARNATIONS_KEPT),
+            """DELETE FROM batches WHERE session = ? AND place NOT IN
+            (SELECT place FROM batches WHERE session = ? ORDER BY place DESC LIMIT ?)""",
+            (session, session, INCARNATIONS_KEPT),
         )
 
 
@@ -203,16 +203,16 @@ def runs(connection: sqlite3.Connection, session: str, limit: int) -> list[RunIn
 
 def run(connection: sqlite3.Connection, session: str | None, run_id: str) -> RunInfo | None:
     """Return a run, of any session where `session` is None."""
-    sql = "SELECT doc FROM runs WHERE run_id = ?1 AND (?2 IS NULL OR session = ?2) ORDER BY place DESC LIMIT 1"
-    return _doc(connection, RunInfo, sql, run_id, session)
+    sql = "SELECT doc FROM runs WHERE run_id = ? AND (? IS NULL OR session = ?) ORDER BY place DESC LIMIT 1"
+    return _doc(connection, RunInfo, sql, run_id, session, session)
 
 
 def receipt(connection: sqlite3.Connection, session: str | None, identity: str) -> Receipt | None:
     """Return a receipt by its own id, or else by its run's; of any session where `session` is None."""
     for column in ("receipt_id", "run_id"):
-        sql = f"""SELECT doc FROM receipts WHERE {column} = ?1 AND (?2 IS NULL OR session = ?2)
+        sql = f"""SELECT doc FROM receipts WHERE {column} = ? AND (? IS NULL OR session = ?)
             ORDER BY place DESC LIMIT 1"""  # noqa: S608 - the column is one of two words above
-        found = _doc(connection, Receipt, sql, identity, session)
+        found = _doc(connection, Receipt, sql, identity, session, session)
         if found is not None:
             return found
     return None
