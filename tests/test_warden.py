@@ -124,7 +124,9 @@ def test_l3_after_kill_9_of_the_daemon_everything_is_dead_and_the_ledger_says_so
         b.assert_nobody_left()
         assert (ended.how, ended.status, ended.proven, ended.pid) == (How.SIGKILL, -9, True, pid)
         assert ended.reaped >= 3
-        assert {row.name for row in ended.rows} >= {"sh", "sleep"}
+        # A child that the kill found between its fork and its exec still has the shell's name.
+        assert {"sh"} <= {row.name for row in ended.rows} <= {"sh", "sleep", "setsid"}
+        assert len(ended.rows) >= 3
         assert json.loads(b.ledger_text().splitlines()[-1])["word"] == "empty"
         until(lambda: procfs.stat(warden) is None and procfs.stat(zygote) is None, "warden and zygote are gone")
 
