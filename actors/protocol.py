@@ -397,7 +397,9 @@ class Protocol(RunLifecycle):
         """
         at = self._clock.wall()
         self._taking_up = True
-        stops = tuple(stops)
+        # One that is on record was written after all, with its effect: what has come behind it is not its to stop.
+        on_record = {told.request_id for told in snapshot.requests}
+        stops = tuple(stop for stop in stops if stop.id not in on_record)
         unaimed = next((self._provenance_of(stop, at) for stop in stops if stop.run_id is None), None)
         row = snapshot.row
         if row is not None:
