@@ -241,10 +241,11 @@ class RunLifecycle(RunReports):
 
     def _join(self, record: RunRecord, provenance: Provenance) -> None:
         """A further Stop of a run that is ending: keep its cause, and raise the mode, never lower it."""
-        if record.status is RunStatus.CANCELLING:
+        hurries = provenance.mode is Mode.IMMEDIATE and record.mode is Mode.GRACEFUL
+        if record.status is RunStatus.CANCELLING or hurries:
             record.info = msgspec.structs.replace(record.info, later=(*record.info.later, provenance)[-16:])
             self._save(record)
-        if provenance.mode is Mode.IMMEDIATE and record.mode is Mode.GRACEFUL:
+        if hurries:
             self._halt(record, provenance, Mode.IMMEDIATE)
 
     def _settle_if_done(self, record: RunRecord, at: float) -> None:
@@ -333,7 +334,8 @@ class RunLifecycle(RunReports):
             reason = f"the run's actor is gone: {failure or 'it was stopped'}"
             provenance = self._inside("actor.failure", reason, at, None)
             self._end_run(record, RunStatus.FAILED, provenance, at, error=reason)
-        if record.open_parts() and record.adoptions < ADOPTIONS_MAX:
+        # A tree that its warden lost brings no more news, whoever asks.
+        if any(not part.lost for part in record.open_parts()) and record.adoptions < ADOPTIONS_MAX:
             record.adoptions += 1
             self.step.later.append(AdoptRun(run_id))
 

@@ -197,7 +197,8 @@ class SessionActor(Actor):
                 if message.number == self._answering:
                     self._mailbox.release()
             case KillDeadline():
-                self._protocol.kill_deadline(message.run_id, message.stage)
+                if message.incarnation == self._incarnation:
+                    self._protocol.kill_deadline(message.run_id, message.stage)
             case Down():
                 self._child_down(message)
             case _ if self._phase is Phase.SERVING:
@@ -433,7 +434,7 @@ class SessionActor(Actor):
     def _halt_run(self, halt: HaltRun) -> None:
         grace_s = self._grace_s(halt.mode)
         self._tell_runner(halt.run_id, Halt(halt.provenance, grace_s))
-        deadline = KillDeadline(halt.run_id, halt.stage)
+        deadline = KillDeadline(halt.run_id, halt.stage, self._incarnation)
         self._ports.clock.call_later(grace_s + self._ports.settings.kill_s, self.actor_ref, deadline)
 
     def _grace_s(self, mode: Mode) -> float:

@@ -468,6 +468,7 @@ def test_a_plain_function_is_refused_with_the_reason() -> None:
         raise AssertionError("never called")
 
     with World(0, agents={"scripted": plain}) as world:
+        world.watch.faults = True
         run = world.answer("s", message("a", "say=1"))
         world.settle()
         assert world.status(run.run_id) is RunStatus.FAILED

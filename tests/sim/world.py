@@ -127,7 +127,7 @@ class World:
         self.executor = SimExecutor(self.clock, self.random, self.watch)
         self.dispatcher = StepDispatcher(seed)
         self.dead_letters = DeadLetters()
-        self._log = logger.add(self._logged, level="ERROR", format=lambda _: "{message}\n", catch=False)
+        _ERRORS.listen(self.errors)
         ports = Ports(
             clock=self.clock,
             ids=self.ids,
@@ -349,8 +349,7 @@ class World:
         self.store.drop()
         self.executor.drop()
         self.processes.drop()
-        with contextlib.suppress(ValueError):
-            logger.remove(self._log)
+        _ERRORS.forget(self.errors)
         # With its dispatcher closed an actor that is sent something ends without a hook.
         self.dispatcher.close()
         for actor in self.actors(Actor):
@@ -367,20 +366,41 @@ class World:
     ) -> None:
         self.close()
 
-    # ── Watching ──────────────────────────────────────────────────────────────────────────────────
+
+class Errors:
+    """What the core logs as an error goes to every world that is there: where nothing was made to fail, nothing may be.
+
+    One handler for all worlds, because loguru takes longer to add one than a world to play a schedule.
+    """
+
+    def __init__(self) -> None:
+        self._worlds: list[list[str]] = []
+        self._handler: int | None = None
+
+    def listen(self, errors: list[str]) -> None:
+        """Append errors to this list from here on."""
+        if self._handler is None:
+            self._handler = logger.add(self._logged, level="ERROR", format=lambda _: "{message}\n", catch=False)
+        self._worlds.append(errors)
+
+    def forget(self, errors: list[str]) -> None:
+        """Append to it no more; again is harmless."""
+        self._worlds = [one for one in self._worlds if one is not errors]
 
     def _logged(self, message: loguru.Message) -> None:
-        """Keep what the core logs as an error: where no fault was injected there is none to log."""
         record = message.record
         failure = record["exception"]
-        self.errors.append(record["message"] + (f": {failure.value!r}" if failure else ""))
+        shown = record["message"] + (f": {failure.value!r}" if failure else "")
+        for errors in self._worlds:
+            errors.append(shown)
+
+
+_ERRORS: Final = Errors()
 
 
 @contextlib.contextmanager
 def quiet_log() -> Iterator[None]:
     """Print nothing meanwhile; each world still keeps the errors that it logs."""
-    logger.remove()
-    try:
-        yield
-    finally:
-        logger.add(sys.stderr)
+    with contextlib.suppress(ValueError):
+        logger.remove(0)
+    yield
