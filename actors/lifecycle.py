@@ -259,17 +259,26 @@ class RunLifecycle(RunReports):
             record.move(RunStatus.CANCELLED)
             record.info = msgspec.structs.replace(record.info, ended_at=at)
             self._event("run.status", {"status": str(RunStatus.CANCELLED)}, record)
-        record.info = msgspec.structs.replace(record.info, settled=True)
+        record.info = msgspec.structs.replace(record.info, settled=True, late=bool(record.open_parts()))
         receipt = record.file_receipt(at, record.info.later)
         self.step.receipts[receipt.receipt_id] = receipt
         self._event("run.ended", {"status": str(record.status), "receipt": storable_json(receipt)}, record)
         self._save(record)
         self.over[record.id] = receipt.receipt_id
-        if record.open_parts():
-            self.late[record.id] = record
-            while len(self.late) > LATE_KEPT_MAX:
-                self.late.pop(next(iter(self.late)))
+        if record.info.late:
+            self._keep_late(record)
         self._go_on(at)
+
+    def _keep_late(self, record: RunRecord) -> None:
+        """Keep a settled run of which something may still be heard; of very many the oldest is given up."""
+        self.late[record.id] = record
+        while len(self.late) > LATE_KEPT_MAX:
+            self._no_longer_late(self.late[next(iter(self.late))])
+
+    def _no_longer_late(self, record: RunRecord) -> None:
+        del self.late[record.id]
+        record.info = msgspec.structs.replace(record.info, late=False)
+        self._save(record)
 
     def kill_deadline(self, run_id: str, stage: int) -> None:
         """The time in which a closed run had to end has passed: name what is left, and go on."""
@@ -457,7 +466,7 @@ class RunLifecycle(RunReports):
             self.step.receipts[receipt.receipt_id] = receipt
             self._event("receipt.amended", {"receipt": storable_json(receipt)}, record)
             if not record.open_parts():
-                del self.late[record.id]
+                self._no_longer_late(record)
             self._go_on(at)
             return
         self._settle_if_done(record, at)

@@ -157,7 +157,8 @@ class SessionActor(Actor):
         self._runners: dict[str, str] = {}
         self._runner_number = 0
         self._stops: dict[str, Stop] = {}
-        self._stopped: dict[str, Provenance] = {}
+        # By run: who stopped it, and by which request, while the record of it may not be stored.
+        self._stopped: dict[str, tuple[str, Provenance]] = {}
         self._last_run: RunRecord | None = None
         self._retry_s = RETRY_FIRST_S
         self._answering = 0
@@ -552,12 +553,13 @@ class SessionActor(Actor):
             return
         superseded = answer.superseded_run_id if isinstance(answer, Accepted) else None
         if superseded is not None and isinstance(request, NewMessage):
-            self._stopped[superseded] = Provenance(
+            provenance = Provenance(
                 source="session.new_message",
                 reason="a new message took over, and could not be stored",
                 requested_by=request.id,
                 initiated_at=self._ports.clock.wall(),
             )
+            self._stopped[superseded] = request.id, provenance
         if reply is not None:
             reply.try_set_exception(_unavailable("the store does not take writes", request, superseded))
 
@@ -575,7 +577,7 @@ class SessionActor(Actor):
             answer = Stopped("stopping", run.id, run.info.receipt_id, None, durable=False)
             self._keep_stop(request, run.id)
             if request.mode is Mode.IMMEDIATE:
-                self._tell_runner(run.id, Halt(self._stopped[run.id], 0.0))
+                self._tell_runner(run.id, Halt(self._stopped[run.id][1], 0.0))
         if reply is not None:
             reply.try_set(answer)
 
@@ -591,7 +593,7 @@ class SessionActor(Actor):
                 requested_by=stop.requested_by,
                 initiated_at=stop.sent_at or self._ports.clock.wall(),
             )
-            self._stopped.setdefault(run_id, provenance)
+            self._stopped.setdefault(run_id, (stop.id, provenance))
 
     def _try_later(self) -> None:
         self._ports.clock.call_later(self._retry_s, self.actor_ref, TryStore())

@@ -367,5 +367,5 @@ class Client:
         if not self.watch.faults:
             kept = world.executor.kept() + world.processes.kept()
             assert not kept, f"ended, and forgotten by nobody: {kept} (L14)"
-        if not self.watch.faults and not self.watch.crashes:
+        if not self.watch.faults:
             self.watch.at_rest()

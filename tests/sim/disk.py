@@ -117,7 +117,7 @@ class Disk:
         return sorted(
             session
             for session, tables in self.tables.items()
-            if any(not run.settled for run in tables.runs.values())
+            if any(not run.settled or run.late for run in tables.runs.values())
             or (tables.waiting and not (tables.row is not None and tables.row.parked))
         )
 
@@ -165,11 +165,12 @@ class Disk:
                     ended = {process: of for process, of in ended.items() if of != event.run_id}
                 case _:
                     pass
-        unsettled = [run for run in tables.runs.values() if not run.settled]
+        unsettled = [run for run in tables.runs.values() if not run.settled or run.late]
         ids = {run.run_id for run in unsettled}
         calls = sorted(tables.calls.values(), key=lambda call: call.call_id)
         living = [process for process in tables.processes.values() if process.state != "ended"]
-        settled = [run for run in tables.runs.values() if run.settled]
+        settled = [run for run in tables.runs.values() if run.settled and not run.late]
+        late = {run.run_id for run in unsettled if run.late}
         return Snapshot(
             session=session,
             row=tables.row,
@@ -177,6 +178,7 @@ class Disk:
             runs=tuple(unsettled),
             calls=tuple(call for run in unsettled for call in calls if call.run_id == run.run_id),
             processes=(*living, *(tables.processes[one] for one in ended if tables.processes[one].state == "ended")),
+            receipts=tuple(one for one in tables.receipts.values() if one.run_id in late),
             waiting=tuple(self._waiting(session)),
             requests=tuple(tables.requests.values()),
             said=frozenset(said & ids),

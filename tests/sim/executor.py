@@ -13,7 +13,7 @@ import inspect
 from collections import deque
 from collections.abc import Callable, Coroutine
 from random import Random
-from typing import TYPE_CHECKING, Any, TypeVarTuple, Unpack
+from typing import TYPE_CHECKING, Any, Final, TypeVarTuple, Unpack
 
 from pykka import ActorDeadError
 
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from pykka import ActorRef
 
     from actors.ports import Isolation
+
+LATE_START: Final = 1 / 16
+LATE_START_MAX_S: Final = 0.2
 
 Ts = TypeVarTuple("Ts")
 
@@ -141,7 +144,12 @@ class SimExecutor:
         self._watch.starts(key, name)
         execution = _Execution(key, name, owner)
         self._executions[key] = execution
-        self._loop.call_soon(self._start_task, execution, body)
+        if self._random.random() < LATE_START:
+            # As where all threads of a pool are busy.
+            delay_s = self._random.random() * LATE_START_MAX_S
+            self._loop.call_at(self._clock.monotonic() + delay_s, self._start_task, execution, body)
+        else:
+            self._loop.call_soon(self._start_task, execution, body)
 
     def cancel(self, key: str) -> None:
         """Cancel the task."""

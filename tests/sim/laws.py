@@ -76,7 +76,9 @@ class LogLaws:
                 assert run is not None
                 self._move(run, RunStatus.IN_PROGRESS)
                 newest = max(self.run_generation.values(), default=0)
-                assert event.generation > newest, f"{run} starts in generation {event.generation}, as an earlier one (L1)"
+                assert event.generation > newest, (
+                    f"{run} starts in generation {event.generation}, as an earlier one (L1)"
+                )
                 self.run_generation[run] = event.generation
                 self.run_inputs.setdefault(run, [])
                 if "retry_of" in event.data:

@@ -201,11 +201,6 @@ class SimProcesses:
             return not self.lives(process_id)
         return tree.ended is not None and tree.ended.proven
 
-    def ran(self, process_id: str) -> bool:
-        """True if the command of a tree was executed, in an earlier world too."""
-        tree = self._trees.get(process_id)
-        return (tree is not None and tree.pid is not None) or process_id in self._ledgers
-
     def alive(self) -> list[str]:
         """Trees of which something lives."""
         return [tree.process_id for tree in self._trees.values() if tree.alive]
@@ -238,6 +233,7 @@ class SimProcesses:
         self._pids += 1
         tree.pid = self._pids
         tree.started_at = self._clock.wall()
+        self._watch.ran.add(tree.process_id)
         self._tell(tree, ProcessStarted(tree.process_id, tree.pid, tree.started_at))
         now, command = self._clock.monotonic(), tree.command
         for piece in range(command.output):

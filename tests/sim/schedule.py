@@ -32,6 +32,7 @@ CONTENTS: Final = (
     "open=0.1 say=1",
     "deaf=9",
     "late=4 say=1",
+    "late=9",
     "stubborn",
     "say=1 steer sleep=1 steer",
     "say=1 steer say=1 steer say=1",

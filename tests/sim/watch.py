@@ -52,6 +52,11 @@ class Watch:
         self.inside: dict[str, str] = {}
         self.in_time: dict[str, str] = {}
         self.spawned: set[str] = set()
+        self.halted: set[str] = set()
+        self.abandoned: set[str] = set()
+        self.ran: set[str] = set()
+        self.left: set[str] = set()
+        self.told_at: dict[str, float] = {}
         self._disk = disk
         self._fold = fold
         self._world: World | None = None
@@ -109,6 +114,8 @@ class Watch:
         session, _, call_id = fence.split(":")
         self.began.add(fence)
         self.inside[fence] = session
+        if self._world is not None and self._world.session_if_alive(session) is None:
+            self.break_(f"{fence} begins while its session is down (L13)")
         row = self._disk.call(call_id)
         if row is None or row.state == "ended":
             self.break_(f"{fence} begins although its call is closed (L2)")
@@ -121,6 +128,7 @@ class Watch:
     def leaves(self, fence: str, *, returned: bool) -> None:
         """A tool leaves its function; what it returns in time is its result (law L2)."""
         self.inside.pop(fence, None)
+        self.left.add(fence.rpartition(":")[2])
         for call in self._calls(fence):
             if call.cell is not None and call.cell.state is CellState.STARTED:
                 self.in_time[call.row.call_id] = "finished" if returned else "raised"
@@ -156,6 +164,7 @@ class Watch:
 
     def halts(self, key: str) -> None:
         """A tree is told to end, or an execution is cancelled: the gate was shut first (law L1)."""
+        self.halted.add(key)
         world = self._world
         if self.faults or world is None:
             return
@@ -212,6 +221,10 @@ class Watch:
                     self._process_ended(event)
                 case _:
                     pass
+        self.told_at.update((row.request_id, row.at) for row in batch.requests if row.request_id not in self.told_at)
+        for call in batch.calls:
+            if call.how is How.SIGKILL and call.call_id in self.left and not self.crashes:
+                self.break_(f"{call.call_id} is on record as killed, and has returned (L6)")
         for receipt in batch.receipts:
             self._receipt(batch.session, receipt)
         self._parked(batch, laws, inputs_before, waiting_before)
@@ -224,7 +237,7 @@ class Watch:
             self.break_(f"{run} is fenced, and not closed in the same step (L4)")
         if source in FROM_FAULTS and not self.faults and not self.crashes:
             self.break_(f"{run} ends by {source}, and nothing has failed (L5)")
-        request = self.requests.get(by)
+        request = self.requests.get(str(by))
         if source == "session.new_message" and self.faults:
             # Its fence was shut in memory, and the store did not take it: it was refused, and says so.
             return
@@ -238,8 +251,8 @@ class Watch:
     def _aimed(self, event: Event) -> None:
         """A Stop that was aimed at a run ends that run and no other (law L9)."""
         provenance = event.data.get("provenance") or {}
-        stop = self.requests.get(provenance.get("requested_by"))
-        queued = self.laws(event.session).run_generation.get(event.run_id or "") is None
+        stop = self.requests.get(str(provenance.get("requested_by")))
+        queued = event.run_id not in self.laws(event.session).run_generation
         withdrawn = isinstance(stop, Stop) and stop.waiting is Waiting.WITHDRAW and queued
         if isinstance(stop, Stop) and stop.run_id not in (None, event.run_id) and not withdrawn:
             self.break_(f"{stop.id} was aimed at {stop.run_id} and ends {event.run_id} (L9)")
@@ -259,7 +272,7 @@ class Watch:
         process, world = event.data["process_id"], self._world
         if event.data["proven"] and world is not None and world.processes.lives(process):
             self.break_(f"{process} is on record as gone, and lives (L3)")
-        if event.data["how"] == How.NOT_STARTED and world is not None and world.processes.ran(process):
+        if event.data["how"] == How.NOT_STARTED and process in self.ran:
             self.break_(f"{process} is on record as never started, and did run (L6)")
 
     def _receipt(self, session: str, receipt: Receipt) -> None:
@@ -284,15 +297,20 @@ class Watch:
                     self.break_(f"the receipt of {receipt.run_id} is complete, and {fence} runs (L3)")
             if any(row.ended_at is None for row in rows):
                 self.break_(f"the receipt of {receipt.run_id} is complete with an open row (L3)")
-        elif receipt.ended_at < self._deadline(receipt, world.settings) - INSTANT_S:
+            return
+        for process in tables.processes.values():
+            if process.run_id == receipt.run_id and world.processes.lives(process.process_id):
+                self.abandoned.add(process.process_id)
+        if receipt.ended_at < self._deadline(receipt, world.settings) - INSTANT_S:
             self.break_(f"the receipt of {receipt.run_id} names what is left before its time is over (L7)")
 
-    @staticmethod
-    def _deadline(receipt: Receipt, settings: Settings) -> float:
+    def _deadline(self, receipt: Receipt, settings: Settings) -> float:
         """The earliest moment at which what has not ended may be named abandoned."""
-        stops = [receipt.provenance, *receipt.later]
-        hurried = any(stop is not None and stop.mode is Mode.IMMEDIATE for stop in stops)
-        return receipt.fenced_at + settings.kill_s + (0.0 if hurried else settings.grace_s)
+        stops = [stop for stop in (receipt.provenance, *receipt.later) if stop is not None]
+        hurry = next((stop for stop in stops if stop.mode is Mode.IMMEDIATE), None)
+        if hurry is None:
+            return receipt.fenced_at + settings.grace_s + settings.kill_s
+        return max(self.told_at.get(hurry.requested_by or "", 0.0), receipt.fenced_at) + settings.kill_s
 
     def _parked(self, batch: Batch, laws: LogLaws, inputs_before: set[str], waiting_before: list[str]) -> None:
         """What was parked waits for a person (law L4), through restarts too (law L12)."""
@@ -301,11 +319,14 @@ class Watch:
         if row is not None and row.parked:
             by_person = any(
                 isinstance(request, NewMessage) and request.origin == "user" and request.id in new_inputs
-                for request in self.requests.values()
+                for request in (self.requests.get(told.request_id) for told in batch.requests)
             )
             resumed = any(event.kind == "session.resumed" for event in batch.events)
             if new_inputs & set(waiting_before) and not by_person and not resumed:
                 self.break_(f"parked messages run, and nobody asked for it: {new_inputs & set(waiting_before)} (L12)")
+        withdrawn = any(_withdraws(self.requests.get(told.request_id), _decode(told.answer)) for told in batch.requests)
+        if withdrawn and set(laws.waiting) & set(waiting_before):
+            self.break_(f"{laws.waiting} wait behind a Stop that withdraws what waits (L4)")
         parked = any(_parks(self.requests.get(told.request_id), _decode(told.answer)) for told in batch.requests)
         if parked and laws.waiting and not new_inputs and batch.row is not None and not batch.row.parked:
             self.break_(f"{laws.waiting} were parked, and that is not on record (L12)")
@@ -382,6 +403,9 @@ class Watch:
         """
         world = self._world
         assert world is not None, "a world was entered"
+        if not self.crashes:
+            never = self.abandoned & self.spawned - self.halted
+            assert not never, f"{never} are abandoned, and nobody told them to end (L3)"
         running = {name.rpartition(" ")[2] for name in world.executor.running()}
         for session, tables in self._disk.tables.items():
             for receipt in tables.receipts.values():
@@ -401,6 +425,15 @@ class Watch:
         if actor is None:
             return []
         return [record.calls[call_id] for record in actor._protocol._records() if call_id in record.calls]
+
+
+def _withdraws(request: OutsideRequest | None, answer: Reply) -> bool:
+    return (
+        isinstance(request, Stop)
+        and isinstance(answer, Stopped)
+        and request.run_id is None
+        and request.resolved_waiting is Waiting.WITHDRAW
+    )
 
 
 def _parks(request: OutsideRequest | None, answer: Reply) -> bool:

@@ -304,7 +304,7 @@ class World:
         """The live actor of a session, if it has one that serves."""
         supervisor = self.supervisor._actor_weakref()
         ref = supervisor.children.get(session) if supervisor is not None else None
-        actor = ref._actor_weakref() if ref is not None else None
+        actor: SessionActor | None = ref._actor_weakref() if ref is not None else None
         if actor is None or actor.actor_stopped.is_set() or actor._phase is not Phase.SERVING:
             return None
         return actor
