@@ -211,9 +211,9 @@ class Snapshot(Struct, frozen=True):
     """What the store holds of a session, for an actor that takes it up.
 
     `runs` are those that are not settled (queued ones too) or are `late`, with their `calls` and `processes`, and for
-    the late ones their `receipts`; `said` are ids of runs among them that have text or a call on record. `fates` says what became of each message
-    that does not wait: ``input | returned``. `requests` in order of age, oldest first. `over`: the receipt id
-    of every other run.
+    the late ones their `receipts`; `said` are ids of runs among them that have text or a call on record. `fates` says
+    what became of each message that does not wait: ``input | returned``. `requests` in order of age, oldest first.
+    `over`: the receipt id of every other run.
     """
 
     session: str

@@ -360,7 +360,8 @@ class Client:
         for process_id in world.processes.alive():
             row = world.disk.process(process_id)
             receipt = world.disk.receipt(row.run_id) if row is not None else None
-            assert receipt is not None and not receipt.complete, f"{process_id} lives, and no receipt says so (L3)"
+            assert receipt is not None, f"{process_id} lives, and there is no receipt of its run"
+            assert not receipt.complete, f"{process_id} lives, and its receipt is complete (L3)"
             alive += 1
         left = [actor for actor in world.actors(Actor) if not isinstance(actor, SupervisorActor | SessionActor)]
         assert len(left) <= 3 * (len(running) + alive), f"actors that never end: {left} (L14)"

@@ -49,12 +49,11 @@ class Edit:
         plain: Any = inspect.unwrap(getattr(_raw(self.owner, self.function), "fget", None) or _function(self))
         source = textwrap.dedent(inspect.getsource(plain))
         if source.count(self.old) != 1:
-            raise ValueError(
-                f"{self.owner.__name__}.{self.function}: expected {self.old!r} once, it is there {source.count(self.old)} times"
-            )
+            where = f"{self.owner.__name__}.{self.function}"
+            raise ValueError(f"{where}: expected {self.old!r} once, it is there {source.count(self.old)} times")
         made: dict[str, Any] = {}
         # The functions of the tree itself, with a line of this file in them.
-        exec(compile(source.replace(self.old, self.new), f"<{self.function}>", "exec"), plain.__globals__, made)  # noqa: S102
+        exec(compile(source.replace(self.old, self.new), f"<{self.function}>", "exec"), plain.__globals__, made)
         return made[self.function]
 
 
@@ -124,7 +123,7 @@ _BUMP_AFTER_HALT: Final = """
 """
 
 MUTANTS: Final = (
-    # L1: the fence
+    # ── the fence ──
     _mutant(
         "bump after halt",
         "L1",
@@ -158,7 +157,7 @@ MUTANTS: Final = (
         "if self._open(report.address) is None:",
         "if self._record(report.address.run) is None:",
     ),
-    # L2: the gate
+    # ── the gate ──
     _mutant(
         "permit checked at the request instead of at the start",
         "L2",
@@ -180,7 +179,7 @@ MUTANTS: Final = (
     _mutant(
         "a failing session leaves its gates open", "L2", SessionActor, "on_failure", "self._protocol.abandon(", "("
     ),
-    # L3: containment and the barrier
+    # ── containment and the barrier ──
     _mutant("no barrier", "L3", SessionState, "barrier", "    return [\n", "    return [] and [\n"),
     _mutant(
         "barrier for the last generation only",
@@ -224,7 +223,7 @@ MUTANTS: Final = (
         "pass",
     ),
     _mutant("a part is forgotten before its commit", "L3", SessionActor, "_flush", *_at_once("ForgetPart")),
-    # L4: taking over, and what waits
+    # ── taking over, and what waits ──
     _mutant(
         "takeover in two steps",
         "L4",
@@ -273,7 +272,7 @@ MUTANTS: Final = (
         "message.sent_at is not None and cutoff is not None and message.sent_at < cutoff",
         "False",
     ),
-    # L5: who did it
+    # ── who did it ──
     _mutant(
         "the second cause replaces the first",
         "L5",
@@ -283,7 +282,7 @@ MUTANTS: Final = (
         "provenance=provenance",
     ),
     Mutant("Down ahead of the output", "L5", other=lambda: mock.patch.dict(mailbox._KINDS, {Down: (True, False)})),
-    # L6: the transcript
+    # ── the transcript ──
     Mutant(
         "repair after publish",
         "L6",
@@ -311,7 +310,7 @@ MUTANTS: Final = (
         '    call.row = msgspec.structs.replace(call.row, state="ended", outcome=str(result.outcome))\n',
         '    call.row = msgspec.structs.replace(call.row, state="granted", outcome=str(result.outcome))\n',
     ),
-    # L7: terminal, once, in time
+    # ── terminal, once, in time ──
     _mutant(
         "old run's end dropped as stale",
         "L7",
@@ -357,7 +356,7 @@ MUTANTS: Final = (
         "        self.step.receipts[receipt.receipt_id] = receipt\n",
         "        receipt = record.file_receipt(at, record.info.later)\n",
     ),
-    # L8: the token
+    # ── the token ──
     _mutant(
         "token cleared at the end",
         "L8",
@@ -367,7 +366,7 @@ MUTANTS: Final = (
         "    del self.ending[record.id]\n    for call in record.calls.values():\n"
         "        if call.token is not None:\n            call.token._provenance = None\n",
     ),
-    # L9: aim
+    # ── aim ──
     _mutant(
         "aimed stop that hits the current run",
         "L9",
@@ -376,7 +375,7 @@ MUTANTS: Final = (
         "if active is not None and active.id == run_id:",
         "if active is not None:",
     ),
-    # L10: once
+    # ── once ──
     _mutant(
         "request id not stored with its effect",
         "L10",
@@ -396,7 +395,7 @@ MUTANTS: Final = (
     _mutant(
         "the content of a repeat is not compared", "L10", RequestBook, "known", "row.digest != digest(request)", "False"
     ),
-    # L12: durable first
+    # ── durable first ──
     _mutant("answer before commit", "L12", SessionActor, "_flush", *_at_once("AnswerRequest")),
     _mutant("the agent starts before its run is durable", "L12", SessionActor, "_flush", *_at_once("StartRun")),
     _mutant(

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
+import msgspec
+
 from actors.ports import Settings
 from tests.sim.client import Client, Op
 
@@ -98,8 +100,6 @@ def _settings(random: Random) -> Settings:
 
 
 def _changed(settings: Settings, **changes: object) -> Settings:
-    import msgspec
-
     changed: Settings = msgspec.structs.replace(settings, **changes)
     return changed
 
@@ -156,7 +156,8 @@ def _failure(random: Random) -> Op:
     return ("poison", random.randrange(4), random.randrange(4), random.random() < 0.5)
 
 
-def _crash(random: Random) -> Op:  # noqa: ARG001  # the signature of a draw
+def _crash(random: Random) -> Op:
+    del random
     return ("crash",)
 
 
@@ -183,22 +184,25 @@ def shrink(schedule: Schedule, seconds: float = 60.0) -> Schedule:
         said = broken(tried)
         return said is not None and bool(_laws(said) & laws or not laws)
 
-    size = max(1, len(schedule.script) // 2)
-    while size:
-        start = 0
-        while start < len(schedule.script) and time.monotonic() < until:
-            shorter = replace(schedule, script=schedule.script[:start] + schedule.script[start + size :])
-            if still(shorter):
-                schedule = shorter
-            else:
-                start += size
-        size //= 2
-    for index, op in enumerate(schedule.script):
-        for simpler in _simpler(op):
-            tried = replace(schedule, script=(*schedule.script[:index], simpler, *schedule.script[index + 1 :]))
-            if time.monotonic() < until and still(tried):
-                schedule = tried
-                break
+    before = None
+    while schedule != before and time.monotonic() < until:
+        before = schedule
+        size = max(1, len(schedule.script) // 2)
+        while size:
+            start = 0
+            while start < len(schedule.script) and time.monotonic() < until:
+                shorter = replace(schedule, script=schedule.script[:start] + schedule.script[start + size :])
+                if still(shorter):
+                    schedule = shorter
+                else:
+                    start += size
+            size //= 2
+        for index, op in enumerate(schedule.script):
+            for simpler in _simpler(op):
+                tried = replace(schedule, script=(*schedule.script[:index], simpler, *schedule.script[index + 1 :]))
+                if time.monotonic() < until and still(tried):
+                    schedule = tried
+                    break
     return schedule
 
 

@@ -13,7 +13,6 @@ A crash drops everything that is in memory, without a hook or a handler, and mak
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from random import Random
 from types import TracebackType

@@ -1,0 +1,278 @@
+"""The simulator: schedules that nobody chose, the laws after every step, and mutants that have to be caught.
+
+`scripts/sim` plays as many as one likes; here are a few hundred, some the same each time and some new each time.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from actors.ports import Batch, Settings
+from supervisor.store import tables
+from supervisor.store.schema import migrations
+from tests.sim import main
+from tests.sim.client import Client
+from tests.sim.disk import Disk
+from tests.sim.mutants import MUTANTS, Mutant
+from tests.sim.schedule import Schedule, broken, draw, shrink
+from tests.sim.timeline import timeline
+from tests.sim.world import LawBroken, World, quiet_log
+
+CHUNK = 50
+FRESH = secrets.randbelow(1 << 40)
+KEPT_S = 7 * 86_400.0
+
+REGRESSIONS = {
+    # A batch that was written and reported as failed: the Stop in it stopped the run of the message behind it.
+    "a Stop that was stored after all": Schedule(
+        3480262220,
+        Settings(agent="scripted"),
+        (
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("new", "say=1", None, "user", True, None),
+            ("lose", 1),
+        ),
+    ),
+    # The same by way of a Stop that is repeated while the store is thought to be down.
+    "a repeat of a Stop that was stored": Schedule(
+        943462396,
+        Settings(agent="scripted"),
+        (
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("new", "say=1", None, "user", True, None),
+            ("withdraw", 3),
+            ("new", "say=1", None, "user", True, None),
+            ("come",),
+            ("lose", 2),
+        ),
+    ),
+    # The kill deadline of a run that was taken up again fired by the timer of the incarnation before.
+    "a deadline of an earlier incarnation": Schedule(
+        2698669879,
+        Settings(agent="scripted"),
+        (
+            ("lose", 2),
+            ("new", "say=1", None, "user", True, None),
+            ("steps", 20),
+            ("new", "say=1", None, "user", True, None),
+            ("hold", True),
+            ("steps", 20),
+        ),
+    ),
+    # A Stop that hurries a run which had ended by itself was named nowhere in its receipt.
+    "a Stop that hurries what has completed": Schedule(
+        4154275159,
+        Settings(agent="scripted", call_deadline_s=0.5),
+        (
+            ("new", "run=1,lost", None, "user", True, None),
+            ("new", "fail", "enqueue", "bot", False, 0.0),
+            ("steps", 60),
+            ("stop", "immediate", None, "withdraw", "session", "user", 0.5),
+        ),
+    ),
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _quiet() -> Iterator[None]:
+    with quiet_log():
+        yield
+
+
+def _keeps_the_laws(seeds: range) -> None:
+    tally = main.play(seeds)
+    assert not tally.broken, f"replay: scripts/sim --seed {tally.broken[0][0]}: {tally.broken[0][1]}"
+    assert tally.schedules == len(seeds)
+    assert tally.steps > 10 * len(seeds)
+
+
+@pytest.mark.parametrize("first", range(0, 6 * CHUNK, CHUNK))
+def test_the_laws_hold_in_schedules_that_are_the_same_each_time(first: int) -> None:
+    _keeps_the_laws(range(first, first + CHUNK))
+
+
+@pytest.mark.parametrize("chunk", range(4))
+def test_the_laws_hold_in_schedules_that_nobody_has_seen(chunk: int) -> None:
+    first = FRESH + chunk * CHUNK
+    _keeps_the_laws(range(first, first + CHUNK))
+
+
+@pytest.mark.parametrize("name", REGRESSIONS)
+@pytest.mark.parametrize("shift", range(3))
+def test_what_the_simulator_has_found_stays_mended(name: str, shift: int) -> None:
+    schedule = REGRESSIONS[name]
+    assert broken(replace(schedule, seed=schedule.seed + shift)) is None
+
+
+@pytest.mark.parametrize("seed", [3, 94, 207])
+def test_a_seed_is_replayed_exactly(seed: int) -> None:
+    def logs() -> list[object]:
+        schedule = draw(seed)
+        with Client(schedule.seed, schedule.settings) as client:
+            client.play(schedule.script)
+            return [client.steps, {name: rows.events for name, rows in client.world.disk.tables.items()}]
+
+    assert draw(seed) == draw(seed)
+    assert logs() == logs()
+
+
+# ── Mutants ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_there_are_enough_mutants_and_each_can_be_planted() -> None:
+    assert len(MUTANTS) >= 25
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+    for mutant in MUTANTS:
+        with mutant.planted():
+            pass
+
+
+QUICK = (
+    "bump after halt",
+    "permit checked at the request instead of at the start",
+    "permit before its commit",
+    "no barrier",
+    "the run's end taken as proof of death",
+    "takeover in two steps",
+    "steer handed over twice",
+    "the second cause replaces the first",
+    "Down ahead of the output",
+    "repair after publish",
+    "receipt before the reap",
+    "token cleared at the end",
+    "aimed stop that hits the current run",
+    "request id not stored with its effect",
+    "answer before commit",
+    "a half-run is left as it was",
+)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_mutant_is_caught(name: str) -> None:
+    mutant = next(one for one in MUTANTS if one.name == name)
+    assert mutant.hunt(1000) is not None
+
+
+def test_a_failure_is_shrunk_and_has_a_timeline() -> None:
+    mutant = next(one for one in MUTANTS if one.name == "no barrier")
+    found = mutant.hunt(1000)
+    assert found is not None
+    schedule = draw(found - 1)
+    with mutant.planted():
+        small = shrink(schedule)
+        assert broken(small) is not None
+        assert len(small.script) <= len(schedule.script)
+        for index in range(len(small.script)):
+            less = replace(small, script=small.script[:index] + small.script[index + 1 :])
+            assert "(L3)" not in (broken(less) or ""), "one op more could go"
+        lines = timeline(small)
+    assert "BROKEN" in lines[-1]
+    assert any("run.started" in line for line in lines)
+    assert broken(small) is None, "without the fault it keeps the laws"
+
+
+def test_an_edit_that_no_longer_fits_says_so() -> None:
+    edit = replace(MUTANTS[1].edits[0], old="this is not in the source")
+    with pytest.raises(ValueError, match="expected 'this is not in the source' once"):
+        edit.made()
+
+
+def test_what_breaks_a_predicate_ends_the_world() -> None:
+    with World(0) as world:
+        world.watch.break_("a law that was broken by hand")
+        world.clock.call_at(0.0, lambda: None)
+        with pytest.raises(LawBroken, match="seed 0, step 1: a law that was broken by hand"):
+            world.step()
+
+
+# ── The disk in memory is the store ───────────────────────────────────────────────────────────────
+
+
+class Both(Disk):
+    """A disk that writes every batch to the real tables too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.connection = sqlite3.connect(":memory:", isolation_level=None)
+        for _, script in migrations():
+            self.connection.executescript(script)
+
+    def write(self, batch: Batch) -> bool:
+        """Write a batch to both."""
+        last = tables.last_batch(self.connection, batch.session, batch.incarnation)
+        written = super().write(batch)
+        if written and batch.number == last + 1:
+            for sql, values in tables.statements(batch):
+                self.connection.execute(sql, values)
+            tables.set_last_batch(self.connection, batch.session, batch.incarnation, batch.number)
+        return written
+
+
+@pytest.mark.parametrize("first", range(1000, 1040, 10))
+def test_the_disk_in_memory_holds_what_the_tables_hold(monkeypatch: pytest.MonkeyPatch, first: int) -> None:
+    monkeypatch.setattr("tests.sim.world.Disk", Both)
+    for seed in range(first, first + 10):
+        schedule = draw(seed)
+        with Client(schedule.seed, schedule.settings) as client:
+            client.play(schedule.script)
+            disk = client.world.disk
+            assert isinstance(disk, Both)
+            for session in disk.tables:
+                ours, theirs = disk.snapshot(session), tables.snapshot(disk.connection, session)
+                assert ours.thread.messages() == theirs.thread.messages()
+                for name in ("row", "runs", "calls", "receipts", "waiting", "requests", "said", "fates", "over"):
+                    assert getattr(ours, name) == getattr(theirs, name), name
+                assert set(ours.processes) == set(theirs.processes)
+                assert disk.events(session) == tables.events(disk.connection, session, 0, 100_000)
+            assert disk.unfinished() == tables.unfinished(disk.connection)
+            disk.connection.close()
+
+
+# ── The command ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_command_plays_and_says_what_it_did(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["--seeds", "30", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert set(said) == {"schedules", "steps", "violations", "steps_per_s"}
+    assert said["schedules"] == 30
+    assert said["violations"] == 0
+    assert said["steps"] > 300
+
+
+def test_the_command_replays_a_seed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["--seed", "3"]) == 0
+    shown = capsys.readouterr().err
+    assert "it keeps the laws" in shown
+    assert "session.fenced" in shown
+
+
+def test_the_command_shows_a_seed_that_breaks_a_law(capsys: pytest.CaptureFixture[str]) -> None:
+    mutant: Mutant = next(one for one in MUTANTS if one.name == "answer before commit")
+    with mutant.planted():
+        assert main.main(["--seed", "3", "--json"]) == 1
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["violations"] == 1
+    assert "is answered before its effect is durable (L12)" in captured.err
+
+
+def test_the_command_hunts_mutants(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["--mutants", "aimed stop", "--schedules", "100", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert [set(one) for one in said["mutants"]] == [{"name", "caught", "schedules"}]
+    assert said["mutants"][0]["caught"] is True
+    assert main.main(["--mutants", "no such mutant"]) == 2
+
+
+@pytest.mark.parametrize("arguments", [["--seeds", "0"], ["--minutes", "-1"], ["--jobs", "x"]])
+def test_the_command_refuses_what_cannot_be(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as refused:
+        main.main(arguments)
+    assert refused.value.code == 2
