@@ -22,7 +22,8 @@ from tests.sim.disk import Disk
 from tests.sim.mutants import MUTANTS, Mutant
 from tests.sim.schedule import Schedule, broken, draw, shrink
 from tests.sim.timeline import timeline
-from tests.sim.world import LawBroken, World, quiet_log
+from tests.sim.watch import LawBroken
+from tests.sim.world import World, quiet_log
 
 CHUNK = 50
 FRESH = secrets.randbelow(1 << 40)
