@@ -217,7 +217,8 @@ class SessionActor(Actor):
 
     def _request(self, request: OutsideRequest, reply: ReplyFuture[Any] | None) -> None:
         if self._phase is Phase.LOADING:
-            if len(self._stash) < STASH_MAX:
+            # A Stop is never refused.
+            if len(self._stash) < STASH_MAX or isinstance(request, Stop):
                 self._stash.append((request, reply))
                 return
             raise _unavailable("the session is still being read", request)
