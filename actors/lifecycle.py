@@ -333,7 +333,7 @@ class RunLifecycle(RunReports):
             reason = f"the run's actor is gone: {failure or 'it was stopped'}"
             provenance = self._inside("actor.failure", reason, at, None)
             self._end_run(record, RunStatus.FAILED, provenance, at, error=reason)
-        if record.open_parts() and record.adoptions < ADOPTIONS_MAX:
+        if record.runner_parts() and record.adoptions < ADOPTIONS_MAX:
             record.adoptions += 1
             self.step.later.append(AdoptRun(run_id))
 
@@ -404,7 +404,7 @@ class RunLifecycle(RunReports):
             if news.proven:
                 self.step.later.append(ForgetPart("process", report.process_id))
             return
-        record.end_process(news)
+        part.end_process(news)
         at = self._clock.wall()
         data: JsonObject = {
             "call_id": report.address.call,

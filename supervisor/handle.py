@@ -130,10 +130,13 @@ class SessionHandle:
         check_timeout(timeout)
         if identity is None or identity == "":
             raise _no_receipt(self.session, identity)
+        # Asked first: it stops being pending in the moment in which it is filed.
+        pending = self._store.is_pending(self.session, identity)
         receipt = self._store.receipt(self.session, identity)
         if receipt is None:
             run = self._store.run(self.session, identity)
-            if run is None and all(info.receipt_id != identity for info in self._store.runs(self.session)):
+            known = run is not None or pending
+            if not known and all(info.receipt_id != identity for info in self._store.runs(self.session)):
                 raise _no_receipt(self.session, identity)
             receipt = self._hub.wait(self.session, lambda: self._store.receipt(self.session, identity), timeout)
         if receipt is None:

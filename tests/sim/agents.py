@@ -9,6 +9,8 @@ A message is a list of words, done one after the other:
     open=5         a call of `write` that nobody waits for: the agent may end with it open
     run=5,exit=1   a tool that runs the process "sim runs=5 exit=1" and waits for it
     leave=60       a tool that starts the process "sim runs=60" and returns
+    serve=60       a tool that starts it for the session, and returns
+    hand=60        a tool that starts it for the run, hands it over to the session, and returns
     bad            a call of a tool that does not exist
     fail           a tool that raises
     steer          asks for messages that wait to steer, and says them
@@ -39,11 +41,13 @@ class AgentBroke(Exception):
 class Effects:
     """What the tools of one world did to it.
 
-    `written` are fencing tokens of writes by the tool that looks at its token; `deaf` of those by the other.
+    `written` are fencing tokens of writes by the tool that looks at its token; `deaf` of those by the other. `handed`
+    are ids of process trees whose tool was told that they are the session's.
     """
 
     written: list[str] = field(default_factory=list)
     deaf: list[str] = field(default_factory=list)
+    handed: list[str] = field(default_factory=list)
     on_begin: Callable[[str], None] | None = None
     on_write: Callable[[str], None] | None = None
 
@@ -81,7 +85,7 @@ async def _do(turn: AsyncTurn, word: str) -> None:
             # Two turns of the loop: the call has asked, and is left to itself.
             await asyncio.sleep(0)
             await asyncio.sleep(0)
-        case "run" | "leave":
+        case "run" | "leave" | "serve" | "hand":
             await turn.call(name, argv=["sim", *f"runs={value}".split(",")])
         case "bad":
             await turn.call("no_such_tool")
@@ -158,9 +162,23 @@ def tools(effects: Effects) -> list[Tool]:
         process = await spawn(argv)
         return f"pid {process.pid}"
 
+    async def serve(argv: list[str], spawn: AsyncSpawn, fence: str) -> str:
+        """Start a process for the session."""
+        effects.begin(fence)
+        process = await spawn(argv, owner="session")
+        return f"pid {process.pid}"
+
+    async def hand(argv: list[str], spawn: AsyncSpawn, fence: str) -> str:
+        """Start a process, and hand it over to the session."""
+        effects.begin(fence)
+        process = await spawn(argv)
+        await process.hand_over()
+        effects.handed.append(process.process_id)
+        return f"handed over {process.process_id}"
+
     async def fail(fence: str) -> str:
         """Raise."""
         effects.begin(fence)
         raise AgentBroke("the tool broke")
 
-    return [Tool(function, isolation="task") for function in (write, deaf, run, leave, fail)]
+    return [Tool(function, isolation="task") for function in (write, deaf, run, leave, serve, hand, fail)]

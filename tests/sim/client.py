@@ -153,7 +153,8 @@ class Client:
         self.world.wait(30.0)
         for _ in range(RESENT_MAX):
             self._resend()
-            stopped = self._send(Stop(id=self._id("x"), source="user.test", reason="the end of the script"))
+            end = Stop(id=self._id("x"), source="user.test", reason="the end of the script", scope="session")
+            stopped = self._send(end)
             assert self.world.run(lambda stopped=stopped: stopped.done), "a Stop is never answered"  # type: ignore[misc]
             self.world.settle()
             answer = stopped.outcome()
