@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final, get_args, overload
 
 import msgspec
@@ -30,6 +31,7 @@ from actors.messages import (
 )
 from actors.model import Message, Policy, Receipt, RunInfo, SessionStatus
 from actors.text import shown, storable
+from supervisor.listing import LiveProcess, live_processes
 from supervisor.publisher import EventHub, Subscription, check_timeout
 from supervisor.store.reader import SqliteReader
 from supervisor.supervisor import SupervisorActor
@@ -48,6 +50,7 @@ class SessionHandle:
         store: where what is durable is read.
         hub: where events come from.
         policies: for messages that name no policy, by their origin; else a person interrupts, others wait.
+        state_dir: where the ledgers of its process trees are.
     """
 
     def __init__(
@@ -57,12 +60,14 @@ class SessionHandle:
         store: SqliteReader,
         hub: EventHub,
         policies: Mapping[str, Policy | str] | None = None,
+        state_dir: Path = Path(),
     ) -> None:
         self.session = storable(session)
         self._router = router
         self._store = store
         self._hub = hub
         self._policies = _checked_policies(policies)
+        self._state_dir = state_dir
 
     @overload
     def ask(self, request: NewMessage, *, timeout: float | None = ASK_S) -> Accepted: ...
@@ -176,6 +181,10 @@ class SessionHandle:
             )
         return info
 
+    def processes(self) -> list[LiveProcess]:
+        """The processes of the session that run now; see `Supervisor.processes`."""
+        return live_processes(self._state_dir, self._store, self.session)
+
     @property
     def ref(self) -> ActorRef[Any] | None:
         """The live actor of the session, for inspection; None while there is none."""
@@ -276,6 +285,10 @@ class AsyncSessionHandle:
     async def run(self, run_id: str) -> RunInfo:
         """Return one run."""
         return await asyncio.to_thread(self._handle.run, run_id)
+
+    async def processes(self) -> list[LiveProcess]:
+        """The processes of the session that run now."""
+        return await asyncio.to_thread(self._handle.processes)
 
     @property
     def ref(self) -> ActorRef[Any] | None:
