@@ -315,6 +315,10 @@ class StepDispatcher:
             raise RuntimeError(f"still busy after {max_steps} steps")
         return max_steps
 
+    def waits(self) -> bool:
+        """True if there are entries, stale ones too: cheaper than `pending`."""
+        return bool(self._ready)
+
     def pending(self) -> int:
         """How many actors are ready."""
         return sum(mailbox.expects(ticket) for mailbox, ticket in self._ready)

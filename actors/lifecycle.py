@@ -241,10 +241,11 @@ class RunLifecycle(RunReports):
 
     def _join(self, record: RunRecord, provenance: Provenance) -> None:
         """A further Stop of a run that is ending: keep its cause, and raise the mode, never lower it."""
-        if record.status is RunStatus.CANCELLING:
+        hurries = provenance.mode is Mode.IMMEDIATE and record.mode is Mode.GRACEFUL
+        if record.status is RunStatus.CANCELLING or hurries:
             record.info = msgspec.structs.replace(record.info, later=(*record.info.later, provenance)[-16:])
             self._save(record)
-        if provenance.mode is Mode.IMMEDIATE and record.mode is Mode.GRACEFUL:
+        if hurries:
             self._halt(record, provenance, Mode.IMMEDIATE)
 
     def _settle_if_done(self, record: RunRecord, at: float) -> None:
@@ -258,17 +259,26 @@ class RunLifecycle(RunReports):
             record.move(RunStatus.CANCELLED)
             record.info = msgspec.structs.replace(record.info, ended_at=at)
             self._event("run.status", {"status": str(RunStatus.CANCELLED)}, record)
-        record.info = msgspec.structs.replace(record.info, settled=True)
+        record.info = msgspec.structs.replace(record.info, settled=True, late=bool(record.open_parts()))
         receipt = record.file_receipt(at, record.info.later)
         self.step.receipts[receipt.receipt_id] = receipt
         self._event("run.ended", {"status": str(record.status), "receipt": storable_json(receipt)}, record)
         self._save(record)
         self.over[record.id] = receipt.receipt_id
-        if record.open_parts():
-            self.late[record.id] = record
-            while len(self.late) > LATE_KEPT_MAX:
-                self.late.pop(next(iter(self.late)))
+        if record.info.late:
+            self._keep_late(record)
         self._go_on(at)
+
+    def _keep_late(self, record: RunRecord) -> None:
+        """Keep a settled run of which something may still be heard; of very many the oldest is given up."""
+        self.late[record.id] = record
+        while len(self.late) > LATE_KEPT_MAX:
+            self._no_longer_late(self.late[next(iter(self.late))])
+
+    def _no_longer_late(self, record: RunRecord) -> None:
+        del self.late[record.id]
+        record.info = msgspec.structs.replace(record.info, late=False)
+        self._save(record)
 
     def kill_deadline(self, run_id: str, stage: int) -> None:
         """The time in which a closed run had to end has passed: name what is left, and go on."""
@@ -333,7 +343,8 @@ class RunLifecycle(RunReports):
             reason = f"the run's actor is gone: {failure or 'it was stopped'}"
             provenance = self._inside("actor.failure", reason, at, None)
             self._end_run(record, RunStatus.FAILED, provenance, at, error=reason)
-        if record.runner_parts() and record.adoptions < ADOPTIONS_MAX:
+        # A tree that its warden lost brings no more news, whoever asks.
+        if any(not part.lost for part in record.runner_parts()) and record.adoptions < ADOPTIONS_MAX:
             record.adoptions += 1
             self.step.later.append(AdoptRun(run_id))
 
@@ -455,7 +466,7 @@ class RunLifecycle(RunReports):
             self.step.receipts[receipt.receipt_id] = receipt
             self._event("receipt.amended", {"receipt": storable_json(receipt)}, record)
             if not record.open_parts():
-                del self.late[record.id]
+                self._no_longer_late(record)
             self._go_on(at)
             return
         self._settle_if_done(record, at)

@@ -731,16 +731,24 @@ class Timer(Struct, frozen=True):
 
 
 class KillDeadline(Timer, frozen=True):
-    """What a closed run still has is named `abandoned` now. `stage` tells a moved deadline from an old one."""
+    """What a closed run still has is named `abandoned` now.
+
+    `stage` tells a moved deadline from an old one, `incarnation` one that was set before the session was read again.
+    """
 
     run_id: str
     stage: int
+    incarnation: str
 
 
 class TreesDeadline(Timer, frozen=True):
-    """Trees of the session that it began to end at `stage`, and that have not ended, are named `abandoned` now."""
+    """Trees of the session that it began to end at `stage`, and that have not ended, are named `abandoned` now.
+
+    `incarnation` as of a `KillDeadline`.
+    """
 
     stage: int
+    incarnation: str
 
 
 class RunDeadline(Timer, frozen=True):

@@ -295,7 +295,10 @@ class Event(Struct, frozen=True):
 
 
 class RunInfo(Struct, frozen=True):
-    """A run as the store holds it. Times: seconds, epoch, UTC. `result` is what the agent returned."""
+    """A run as the store holds it. Times: seconds, epoch, UTC. `result` is what the agent returned.
+
+    `settled`: its receipt is filed. `late`: that receipt names something abandoned whose end may still be heard of.
+    """
 
     session: str
     run_id: str
@@ -315,6 +318,7 @@ class RunInfo(Struct, frozen=True):
     error: str | None = None
     result: Json = None
     settled: bool = False
+    late: bool = False
 
 
 class SessionStatus(Struct, frozen=True):

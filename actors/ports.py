@@ -221,11 +221,11 @@ class Batch(Struct, frozen=True):
 class Snapshot(Struct, frozen=True):
     """What the store holds of a session, for an actor that takes it up.
 
-    `runs` are those that are not settled (queued ones too), with their `calls` and their `processes`; `said`
-    are ids of runs among them that have text or a call on record. `fates` says what became of each message
-    that does not wait: ``input | returned``. `requests` in order of age, oldest first. `over`: the receipt id
-    of every settled run. `processes` are also those of the session itself that have not ended, and `pending` the
-    receipts that wait for them.
+    `runs` are those that are not settled (queued ones too) or are `late`, with their `calls` and `processes`, and for
+    the late ones their `receipts`; `said` are ids of runs among them that have text or a call on record. `fates` says
+    what became of each message that does not wait: ``input | returned``. `requests` in order of age, oldest first.
+    `over`: the receipt id of every other run. `processes` are also those of the session itself that have not ended, and
+    `pending` the receipts that wait for them.
     """
 
     session: str
@@ -234,6 +234,7 @@ class Snapshot(Struct, frozen=True):
     runs: tuple[RunInfo, ...] = ()
     calls: tuple[CallRow, ...] = ()
     processes: tuple[ProcessRow, ...] = ()
+    receipts: tuple[Receipt, ...] = ()
     waiting: tuple[WaitingRow, ...] = ()
     requests: tuple[RequestRow, ...] = ()
     said: frozenset[str] = frozenset()

@@ -399,7 +399,7 @@ class Protocol(OwnedTrees):
         cause: Provenance | None,
         *,
         quarantined: bool = False,
-        stopped: Mapping[str, Provenance] | None = None,
+        stopped: Mapping[str, tuple[str, Provenance]] | None = None,
         stops: Iterable[Stop] = (),
         trees: Mapping[str, Provenance] | None = None,
         crashed: bool = False,
@@ -410,7 +410,8 @@ class Protocol(OwnedTrees):
             snapshot: what the store holds.
             cause: why the incarnation before ended; None after a restart of the supervisor.
             quarantined: take Stop and nothing else from now on.
-            stopped: runs that somebody had stopped, when the store did not take the record of it.
+            stopped: runs that somebody had stopped, when the store did not take the record of it: by which request, and
+                its provenance.
             stops: the Stops that the store did not take: they are decided before anything starts, so that what
                 they withdrew or stopped does not run.
             trees: why those of the session's trees are being ended whose record says nothing of it.
@@ -418,7 +419,10 @@ class Protocol(OwnedTrees):
         """
         at = self._clock.wall()
         self._taking_up = True
-        stops = tuple(stops)
+        # One that is on record was written after all, with its effect: what has come behind it is not its to stop.
+        on_record = {told.request_id for told in snapshot.requests}
+        stops = tuple(stop for stop in stops if stop.id not in on_record)
+        stopped_by = {run_id: by for run_id, (told, by) in (stopped or {}).items() if told not in on_record}
         unaimed = next((self._provenance_of(stop, at) for stop in stops if stop.run_id is None), None)
         row = snapshot.row
         if row is not None:
@@ -434,15 +438,18 @@ class Protocol(OwnedTrees):
             # A restart of the supervisor lifts it: the count of failures lives with the supervisor.
             self.quarantined = True
             self._event("session.quarantined", {}, None)
-        halves = [info for info in snapshot.runs if info.status is not RunStatus.QUEUED]
+        halves = [info for info in snapshot.runs if info.status is not RunStatus.QUEUED and not info.settled]
+        gone = self._inside("supervisor.recovery", "the supervisor ended, and its process trees with it", at, None)
+        self._restore_owned(snapshot, lambda tree: gone if crashed else (trees or {}).get(tree))
+        for info in snapshot.runs:
+            if info.settled:
+                self._take_up_late(snapshot, info, at)
         cause = cause or self._inside(
             "supervisor.recovery", "the supervisor ended while the run was going on", at, None
         )
-        gone = self._inside("supervisor.recovery", "the supervisor ended, and its process trees with it", at, None)
-        self._restore_owned(snapshot, lambda tree: gone if crashed else (trees or {}).get(tree))
         retry: RunInfo | None = None
         for info in halves:
-            retry = self._take_up(snapshot, info, cause, (stopped or {}).get(info.run_id, unaimed), at) or retry
+            retry = self._take_up(snapshot, info, cause, stopped_by.get(info.run_id, unaimed), at) or retry
         self._unsteer(at)
         waiting_for = {turn.run_id for turn in self.room.turns}
         for run_id in [run_id for run_id in self._queued if run_id not in waiting_for]:
@@ -466,14 +473,7 @@ class Protocol(OwnedTrees):
         self, snapshot: Snapshot, info: RunInfo, cause: Provenance, stopped: Provenance | None, at: float
     ) -> RunInfo | None:
         """Take up one run that was not settled. Returns it if its inputs are to be tried again."""
-        record = restored(
-            info,
-            CancelToken(self._notify),
-            Credit(self._settings.credit_events, self._settings.credit_bytes),
-            [row for row in snapshot.calls if row.run_id == info.run_id],
-            [row for row in snapshot.processes if row.run_id == info.run_id],
-        )
-        self._attach_restored(record)
+        record = self._restored(snapshot, info)
         record.said = info.run_id in snapshot.said
         again = None
         self.ending[record.id] = record
@@ -496,6 +496,33 @@ class Protocol(OwnedTrees):
             self.step.now.append(HaltRun(record.id, record.info.provenance or cause, Mode.GRACEFUL, record.stage))
         self._settle_if_done(record, at)
         return again
+
+    def _take_up_late(self, snapshot: Snapshot, info: RunInfo, at: float) -> None:
+        """Take up a settled run whose receipt names something abandoned: its end amends the receipt, now too."""
+        record = self._restored(snapshot, info)
+        receipt = next((one for one in snapshot.receipts if one.run_id == info.run_id), None)
+        if receipt is not None:
+            record.take_up(receipt)
+        record.forced = self._settings.barrier == "forced"
+        reason = "what is left of it is taken over"
+        record.token.cancel(info.provenance or self._inside("run.ended", reason, at, None))
+        self.over[record.id] = info.receipt_id
+        self._keep_late(record)
+        if record.runner_parts():
+            self.step.later.append(AdoptRun(record.id))
+        if not record.open_parts():
+            self._no_longer_late(record)
+
+    def _restored(self, snapshot: Snapshot, info: RunInfo) -> RunRecord:
+        record = restored(
+            info,
+            CancelToken(self._notify),
+            Credit(self._settings.credit_events, self._settings.credit_bytes),
+            [row for row in snapshot.calls if row.run_id == info.run_id],
+            [row for row in snapshot.processes if row.run_id == info.run_id],
+        )
+        self._attach_restored(record)
+        return record
 
     def drain(self) -> None:
         """Refuse new work from now on; what runs may end by itself, what waits stays for the next start."""

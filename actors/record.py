@@ -236,6 +236,18 @@ class RunRecord:
             self.effects = self.effects or self.calls[key].row.outcome != Outcome.NOT_STARTED
             del self.calls[key]
 
+    def take_up(self, receipt: Receipt) -> None:
+        """Take up what the receipt that was filed says and no row of a part does."""
+        self.fenced_at = receipt.fenced_at
+        self.refused = Counter(receipt.refused)
+        self.waiting, self.withdrawn = receipt.waiting, receipt.withdrawn
+        self.omitted = max(self.omitted, receipt.omitted)
+        self.reaped = max(self.reaped, receipt.reaped - sum(part.reaped for part in self.parts.values()))
+        for row in receipt.rows:
+            agent = self.parts.get(AGENT)
+            if row.kind == AGENT and agent is not None and row.ended_at is not None and row.how is not None:
+                agent.end(row.how, row.ended_at, row.note)
+
     def file_receipt(self, at: float, later: tuple[Provenance, ...]) -> Receipt:
         """Add the parts up to a receipt; what has not ended is named abandoned in it."""
         open_parts = self.open_parts()

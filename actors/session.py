@@ -186,7 +186,8 @@ class SessionActor(Actor):
         # Until that is on record: what the session owned before the supervisor was started is being ended.
         self._after_crash = cause is None
         self._stops: dict[str, Stop] = {}
-        self._stopped: dict[str, Provenance] = {}
+        # By run: who stopped it, and by which request, while the record of it may not be stored.
+        self._stopped: dict[str, tuple[str, Provenance]] = {}
         self._last_run: RunRecord | None = None
         self._retry_s = RETRY_FIRST_S
         self._answering = 0
@@ -226,9 +227,11 @@ class SessionActor(Actor):
                 if message.number == self._answering:
                     self._mailbox.release()
             case KillDeadline():
-                self._protocol.kill_deadline(message.run_id, message.stage)
+                if message.incarnation == self._incarnation:
+                    self._protocol.kill_deadline(message.run_id, message.stage)
             case TreesDeadline():
-                self._protocol.trees_deadline(message.stage)
+                if message.incarnation == self._incarnation:
+                    self._protocol.trees_deadline(message.stage)
             case Down():
                 self._child_down(message)
             case _ if self._phase is Phase.SERVING:
@@ -488,7 +491,7 @@ class SessionActor(Actor):
     def _halt_run(self, halt: HaltRun) -> None:
         grace_s = self._grace_s(halt.mode)
         self._tell_runner(halt.run_id, Halt(halt.provenance, grace_s))
-        deadline = KillDeadline(halt.run_id, halt.stage)
+        deadline = KillDeadline(halt.run_id, halt.stage, self._incarnation)
         self._ports.clock.call_later(grace_s + self._ports.settings.kill_s, self.actor_ref, deadline)
 
     def _grace_s(self, mode: Mode) -> float:
@@ -548,7 +551,7 @@ class SessionActor(Actor):
         grace_s = self._grace_s(end.mode)
         for process_id in end.process_ids:
             self._end_tree(process_id, Halt(end.provenance, grace_s))
-        deadline = TreesDeadline(end.stage)
+        deadline = TreesDeadline(end.stage, self._incarnation)
         self._ports.clock.call_later(grace_s + self._ports.settings.kill_s, self.actor_ref, deadline)
 
     def _end_tree(self, process_id: str, halt: Halt) -> None:
@@ -698,12 +701,13 @@ class SessionActor(Actor):
             return
         superseded = answer.superseded_run_id if isinstance(answer, Accepted) else None
         if superseded is not None and isinstance(request, NewMessage):
-            self._stopped[superseded] = Provenance(
+            provenance = Provenance(
                 source="session.new_message",
                 reason="a new message took over, and could not be stored",
                 requested_by=request.id,
                 initiated_at=self._ports.clock.wall(),
             )
+            self._stopped[superseded] = request.id, provenance
         if reply is not None:
             reply.try_set_exception(_unavailable("the store does not take writes", request, superseded))
 
@@ -724,7 +728,7 @@ class SessionActor(Actor):
             answer = Stopped("stopping", run.id, run.info.receipt_id, None, durable=False)
             self._keep_stop(request, run.id)
             if request.mode is Mode.IMMEDIATE:
-                self._tell_runner(run.id, Halt(self._stopped[run.id], 0.0))
+                self._tell_runner(run.id, Halt(self._stopped[run.id][1], 0.0))
         if reply is not None:
             reply.try_set(answer)
 
@@ -733,7 +737,7 @@ class SessionActor(Actor):
         if len(self._stops) < STOPS_KEPT_MAX:
             self._stops[stop.id] = stop
         if run_id is not None:
-            self._stopped.setdefault(run_id, self._provenance_of(stop))
+            self._stopped.setdefault(run_id, (stop.id, self._provenance_of(stop)))
 
     def _provenance_of(self, stop: Stop) -> Provenance:
         return Provenance(

@@ -127,6 +127,7 @@ class Driver:
             if isinstance(effect, HaltRun):
                 self.halts.append(effect)
         self.laws.take(step.events)
+        self.laws.check_thread()
         self.uncommitted.append(step.later)
         for later in step.later:
             if isinstance(later, GivePermit):

@@ -56,9 +56,12 @@ def settled(world: World, *, fold: bool = True) -> LogLaws:
     """Let everything come to rest, and check every law on the log; the thread after every event, if asked for."""
     world.settle()
     laws = LogLaws(fold=fold)
-    laws.take(world.events())
+    for event in world.events():
+        laws.take([event])
+        if fold:
+            laws.check_thread()
     laws.finished()
-    assert not world.violations
+    assert not world.watch.broken
     return laws
 
 
@@ -465,6 +468,7 @@ def test_a_plain_function_is_refused_with_the_reason() -> None:
         raise AssertionError("never called")
 
     with World(0, agents={"scripted": plain}) as world:
+        world.watch.faults = True
         run = world.answer("s", message("a", "say=1"))
         world.settle()
         assert world.status(run.run_id) is RunStatus.FAILED

@@ -78,7 +78,7 @@ def statements(batch: Batch) -> list[Statement]:
         made.append((_insert_events(len(page)), tuple(values)))
     if batch.row is not None:
         add(_UPSERTS["sessions"], [(session, batch.row.parked, _encode(batch.row))])
-    add(_UPSERTS["runs"], [(session, r.run_id, r.receipt_id, r.settled, _encode(r)) for r in batch.runs])
+    add(_UPSERTS["runs"], [(session, r.run_id, r.receipt_id, r.settled and not r.late, _encode(r)) for r in batch.runs])
     add(_UPSERTS["calls"], [(session, c.run_id, c.call_id, _encode(c)) for c in batch.calls])
     add(_UPSERTS["processes"], [(session, p.process_id, p.state, str(p.owner), _encode(p)) for p in batch.processes])
     add(_UPSERTS["receipts"], [(session, r.receipt_id, r.run_id, _encode(r)) for r in batch.receipts])
@@ -262,7 +262,7 @@ def waiting(connection: sqlite3.Connection, session: str) -> list[WaitingRow]:
 def unfinished(connection: sqlite3.Connection) -> list[str]:
     """Return the sessions that somebody has to take up.
 
-    A run is not settled, messages wait unparked, or a process tree of the session is not known to have ended.
+    A run is not settled or is late, messages wait unparked, or a process tree of the session may not have ended.
     """
     rows = connection.execute(
         """SELECT session FROM runs WHERE settled = 0
@@ -296,6 +296,13 @@ def _processes(
     for process_id in ended:
         sql = "SELECT doc FROM processes WHERE session = ? AND process_id = ? AND state = 'ended'"
         yield from _readable(connection, ProcessRow, sql, session, process_id)
+
+
+def _receipts(connection: sqlite3.Connection, session: str, run_ids: Iterable[str]) -> Iterator[Receipt]:
+    for run_id in run_ids:
+        yield from _readable(
+            connection, Receipt, "SELECT doc FROM receipts WHERE session = ? AND run_id = ?", session, run_id
+        )
 
 
 def snapshot(connection: sqlite3.Connection, session: str, *, kept: int = 10_000, since: float = 0.0) -> Snapshot:
@@ -338,6 +345,7 @@ def snapshot(connection: sqlite3.Connection, session: str, *, kept: int = 10_000
         calls=tuple(row for run in unsettled for row in _readable(connection, CallRow, calls_of, session, run.run_id)),
         processes=tuple(_processes(connection, session, ended, waited_for)),
         pending=tuple(pending),
+        receipts=tuple(_receipts(connection, session, [run.run_id for run in unsettled if run.late])),
         waiting=tuple(waiting(connection, session)),
         requests=tuple(reversed(_readable(connection, RequestRow, newest, session, since, kept))),
         said=frozenset(said & {run.run_id for run in unsettled}),

@@ -3,7 +3,9 @@
 A message is a list of words, done one after the other:
 
     say=3          three texts                  sleep=60       a wait, such as a backoff
+    show           progress, which is not stored
     write=2        a tool that awaits 2 s and then writes, if its token is not cancelled
+    late=2         as write, and it swallows its cancels
     deaf=2         a tool that awaits 2 s and ignores its token and its cancels
     both=1         two calls of `write` at once
     open=5         a call of `write` that nobody waits for: the agent may end with it open
@@ -21,14 +23,18 @@ A message is a list of words, done one after the other:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from copy import copy
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Final
 
 from actors.agent import AsyncTurn
 from actors.cancel import AsyncCancelToken
-from actors.plugins import Tool
+from actors.plugins import Plugins, Tool
 from actors.spawning import AsyncSpawn
+from tests.sim.watch import Watch
 
 SWALLOWED_MAX: Final = 3
 
@@ -39,54 +45,96 @@ class AgentBroke(Exception):
 
 @dataclass(slots=True)
 class Effects:
-    """What the tools of one world did to it.
+    """What the tools of one world did to it, and who is told when they do.
 
-    `written` are fencing tokens of writes by the tool that looks at its token; `deaf` of those by the other. `handed`
-    are ids of process trees whose tool was told that they are the session's.
+    `written` are fencing tokens of writes by tools that look at their token; `deaf` of those by the one that does not.
+    `handed` are ids of process trees whose tool was told that they are the session's.
     """
 
+    watch: Watch
     written: list[str] = field(default_factory=list)
     deaf: list[str] = field(default_factory=list)
     handed: list[str] = field(default_factory=list)
-    on_begin: Callable[[str], None] | None = None
-    on_write: Callable[[str], None] | None = None
 
-    def begin(self, fence: str) -> None:
-        """The first line of every tool."""
-        if self.on_begin is not None:
-            self.on_begin(fence)
+    @contextmanager
+    def inside(self, fence: str) -> Iterator[None]:
+        """The body of every tool: its first line, and every way out of it."""
+        self.watch.begins(fence)
+        returned = False
+        try:
+            yield
+            returned = True
+        finally:
+            self.watch.leaves(fence, returned=returned)
+
+    def write(self, fence: str) -> None:
+        """The effect of a tool that has looked at its token."""
+        self.written.append(fence)
+        self.watch.writes(fence)
 
 
-async def scripted(turn: AsyncTurn) -> dict[str, int]:
-    """Do what the inputs say, in order."""
-    words = 0
-    for message in turn.inputs:
-        for word in message.content.split():
-            await _do(turn, word)
-            words += 1
-    return {"words": words}
+@dataclass(slots=True)
+class Speaker:
+    """What an agent says names its run and counts, so that a text in the wrong place is seen."""
+
+    turn: AsyncTurn
+    said: int = 0
+
+    @property
+    def run(self) -> str:
+        """The run that it speaks for."""
+        return self.turn.address.run
+
+    async def say(self) -> None:
+        """Say the next text."""
+        number, self.said = self.said, self.said + 1
+        await self.turn.emit(f"{self.run}:{number} ")
 
 
-async def _do(turn: AsyncTurn, word: str) -> None:
+def scripted(watch: Watch) -> Callable[[AsyncTurn], Awaitable[dict[str, int]]]:
+    """Make the agent of one world."""
+
+    async def agent(turn: AsyncTurn) -> dict[str, int]:
+        """Do what the inputs say, in order."""
+        speaker, words = Speaker(turn), 0
+        watch.inside[speaker.run] = turn.address.session
+        try:
+            for message in turn.inputs:
+                for word in message.content.split():
+                    await _do(turn, speaker, word)
+                    words += 1
+        finally:
+            watch.inside.pop(speaker.run, None)
+        return {"words": words}
+
+    return agent
+
+
+async def _do(turn: AsyncTurn, speaker: Speaker, word: str) -> None:
     name, _, value = word.partition("=")
+    run = speaker.run
     match name:
         case "say":
-            for number in range(int(value)):
-                await turn.emit(f"text {number} ")
+            for _ in range(int(value)):
+                await speaker.say()
+        case "show":
+            await turn.progress(of=run)
         case "sleep":
             await asyncio.sleep(float(value))
-        case "write" | "deaf":
-            await turn.call(name, seconds=float(value))
+        case "write" | "deaf" | "late":
+            await turn.call(name, seconds=float(value), of=run)
         case "both":
-            await asyncio.gather(turn.call("write", seconds=float(value)), turn.call("write", seconds=0.1))
+            await asyncio.gather(
+                turn.call("write", seconds=float(value), of=run), turn.call("write", seconds=0.1, of=run)
+            )
         case "open":
-            call = asyncio.ensure_future(turn.call("write", seconds=float(value)))
+            call = asyncio.ensure_future(turn.call("write", seconds=float(value), of=run))
             call.add_done_callback(_looked_at)
             # Two turns of the loop: the call has asked, and is left to itself.
             await asyncio.sleep(0)
             await asyncio.sleep(0)
         case "run" | "leave" | "serve" | "hand":
-            await turn.call(name, argv=["sim", *f"runs={value}".split(",")])
+            await turn.call(name, argv=["sim", *f"runs={value}".split(",")], of=run)
         case "bad":
             await turn.call("no_such_tool")
         case "fail":
@@ -115,70 +163,112 @@ async def _stubborn() -> None:
             continue
 
 
+async def _whatever_comes(seconds: float) -> None:
+    """Sleep to the end, and swallow every cancel."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + seconds
+    while loop.time() < until:
+        try:
+            await asyncio.sleep(max(until - loop.time(), 0.001))
+        except GeneratorExit:
+            raise
+        except BaseException:
+            continue
+
+
 def _looked_at(future: asyncio.Future[Any]) -> None:
     """Take note of how a call ended that nobody waits for, so that asyncio does not report it."""
     if not future.cancelled():
         future.exception()
 
 
-def tools(effects: Effects) -> list[Tool]:
-    """Make the tools of one world."""
+def _functions(effects: Effects | None) -> list[Callable[..., Any]]:
+    """The functions of the tools; without effects only their signatures are of use."""
 
-    async def write(seconds: float, token: AsyncCancelToken, fence: str) -> str:
+    def inside(fence: str) -> AbstractContextManager[None]:
+        assert effects is not None, "a template is never called"
+        return effects.inside(fence)
+
+    async def write(seconds: float, token: AsyncCancelToken, fence: str, of: str = "") -> str:
         """Await, then write: the effect of a tool that looks at its token."""
-        effects.begin(fence)
-        await asyncio.sleep(seconds)
-        if not token.cancelled:
-            effects.written.append(fence)
-            if effects.on_write is not None:
-                effects.on_write(fence)
+        with inside(fence):
+            await asyncio.sleep(seconds)
+            if effects is not None and not token.cancelled:
+                effects.write(fence)
         return "written"
 
-    async def deaf(seconds: float, fence: str) -> str:
+    async def late(seconds: float, token: AsyncCancelToken, fence: str, of: str = "") -> str:
+        """Go on whatever comes, and look at the token before the effect."""
+        with inside(fence):
+            await _whatever_comes(seconds)
+            if effects is not None and not token.cancelled:
+                effects.write(fence)
+        return "written"
+
+    async def deaf(seconds: float, fence: str, of: str = "") -> str:
         """Go on to the end, whatever is asked of it."""
-        effects.begin(fence)
-        loop = asyncio.get_running_loop()
-        until = loop.time() + seconds
-        while loop.time() < until:
-            try:
-                await asyncio.sleep(max(until - loop.time(), 0.001))
-            except GeneratorExit:
-                raise
-            except BaseException:
-                continue
-        effects.deaf.append(fence)
+        with inside(fence):
+            await _whatever_comes(seconds)
+            if effects is not None:
+                effects.deaf.append(fence)
         return "done all the same"
 
-    async def run(argv: list[str], spawn: AsyncSpawn, fence: str) -> str:
+    async def run(argv: list[str], spawn: AsyncSpawn, fence: str, of: str = "") -> str:
         """Run a process and wait for its exit."""
-        effects.begin(fence)
-        process = await spawn(argv)
-        done = await process.wait()
+        with inside(fence):
+            process = await spawn(argv)
+            done = await process.wait()
         return f"exit {done.status}"
 
-    async def leave(argv: list[str], spawn: AsyncSpawn, fence: str) -> str:
+    async def leave(argv: list[str], spawn: AsyncSpawn, fence: str, of: str = "") -> str:
         """Start a process and leave it running."""
-        effects.begin(fence)
-        process = await spawn(argv)
+        with inside(fence):
+            process = await spawn(argv)
         return f"pid {process.pid}"
 
-    async def serve(argv: list[str], spawn: AsyncSpawn, fence: str) -> str:
+    async def serve(argv: list[str], spawn: AsyncSpawn, fence: str, of: str = "") -> str:
         """Start a process for the session."""
-        effects.begin(fence)
-        process = await spawn(argv, owner="session")
+        with inside(fence):
+            process = await spawn(argv, owner="session")
         return f"pid {process.pid}"
 
-    async def hand(argv: list[str], spawn: AsyncSpawn, fence: str) -> str:
+    async def hand(argv: list[str], spawn: AsyncSpawn, fence: str, of: str = "") -> str:
         """Start a process, and hand it over to the session."""
-        effects.begin(fence)
-        process = await spawn(argv)
-        await process.hand_over()
-        effects.handed.append(process.process_id)
+        with inside(fence):
+            process = await spawn(argv)
+            await process.hand_over()
+            if effects is not None:
+                effects.handed.append(process.process_id)
         return f"handed over {process.process_id}"
 
     async def fail(fence: str) -> str:
         """Raise."""
-        effects.begin(fence)
-        raise AgentBroke("the tool broke")
+        with inside(fence):
+            raise AgentBroke("the tool broke")
 
-    return [Tool(function, isolation="task") for function in (write, deaf, run, leave, serve, hand, fail)]
+    return [write, late, deaf, run, leave, serve, hand, fail]
+
+
+@cache
+def _templates() -> list[Tool]:
+    """The tools with their schemas, which take far longer to make than a world does."""
+    return [Tool(function, isolation="task") for function in _functions(None)]
+
+
+def tools(effects: Effects) -> list[Tool]:
+    """Make the tools of one world."""
+    made = []
+    for template, function in zip(_templates(), _functions(effects), strict=True):
+        tool = copy(template)
+        tool.function = function
+        made.append(tool)
+    return made
+
+
+class SimPlugins(Plugins):
+    """Plugins in which `deaf` is known as a thread: nothing can cancel it, so the barrier waits for its end."""
+
+    @property
+    def isolation(self) -> dict[str, str]:
+        """The isolation of each tool, by name."""
+        return super().isolation | {"deaf": "thread"}

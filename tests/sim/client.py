@@ -1,8 +1,8 @@
 """Client: plays a script against worlds, through faults and crashes, and checks what came of all of it.
 
-A script is a list of small tuples, so that hypothesis can draw, shrink and print it. The client does what a good
-client does: where its request was not answered, because the daemon died or the store was down, it sends the same
-object again.
+A script is a list of small tuples, so that it can be drawn, shrunk, printed and typed in. The client does what a good
+client does: where its request was not answered, because the daemon died, the store was down, or the client itself was
+away, it sends the same object again; and it reads on from the last event that it has seen.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import msgspec
 from pykka import ActorDeadError
 
 from actors.base import Actor
-from actors.errors import CountermandError, StoreUnavailable
+from actors.errors import CountermandError, RequestReused, StoreUnavailable
 from actors.messages import Accepted, NewMessage, OutsideRequest, Resume, Stop, Stopped, Withdraw
-from actors.model import RunStatus
+from actors.model import Event, RunStatus
 from actors.ports import Settings
 from actors.process import ProcessActor
 from actors.run import RunActor
@@ -31,26 +31,66 @@ Op = tuple[Any, ...]
 
 KINDS: Final[tuple[type[Actor], ...]] = (SessionActor, RunActor, ToolActor, ProcessActor)
 RESENT_MAX: Final = 50
-_encode = msgspec.json.Encoder().encode
+
+
+class Stream:
+    """What a client has seen of a session's events: replayed from the store, then live."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self._world: World | None = None
+        self._session = ""
+        self._live: list[Event] | None = None
+        self._taken = 0
+
+    def connect(self, world: World, session: str) -> None:
+        """Read on from the last event that was seen, then what is published from here on."""
+        self._world, self._session = world, session
+        self._live = world.publisher.events.setdefault(session, [])
+        self._taken = len(self._live)
+        self._take(event for event in world.events(session) if event.seq > len(self.events))
+
+    def read(self) -> None:
+        """Take what was published; nothing while the client is away."""
+        if self._live is not None:
+            new, self._taken = self._live[self._taken :], len(self._live)
+            self._take(event for event in new if event.seq > len(self.events))
+
+    def disconnect(self) -> None:
+        """Take what was published, and nothing more."""
+        self.read()
+        self._live = None
+
+    def _take(self, events: Iterable[Event]) -> None:
+        for event in events:
+            seen, world = len(self.events), self._world
+            if event.seq > seen + 1 and world is not None and world.watch.faults:
+                # Durable, and the session never heard so: a subscriber finds the gap and reads it from the store.
+                self.events += world.events(self._session)[seen : event.seq - 1]
+                seen = len(self.events)
+            assert event.seq == seen + 1, f"a client sees {event.seq} after {seen} (L6)"
+            self.events.append(event)
 
 
 class Client:
-    """One client of one session, and the worlds that it lives through.
+    """One client of a few sessions, and the worlds that it lives through.
 
     Args:
-        seed: of the first world.
+        seed: of the first world, and of what the client itself draws.
         settings: of every world.
     """
 
     def __init__(self, seed: int, settings: Settings | None = None) -> None:
         self.world = World(seed, settings=settings)
         self.worlds = [self.world]
+        self.watch = self.world.watch
         self.random = Random(seed)
         self.requests: dict[str, OutsideRequest] = {}
         self.history: list[Asked] = []
-        self.faults = False
-        self.crashes = 0
-        self.published: dict[int, bytes] = {}
+        self.streams: dict[str, Stream] = {}
+        self.played = 0
+        self._session = "s"
+        self._home: dict[str, str] = {}
 
     def __enter__(self) -> Client:
         return self
@@ -58,91 +98,143 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.world.close()
 
+    @property
+    def steps(self) -> int:
+        """How many steps its worlds took."""
+        return sum(world.steps for world in self.worlds)
+
     # ── Playing ───────────────────────────────────────────────────────────────────────────────────
 
     def play(self, script: Iterable[Op]) -> None:
         """Do the script, then stop what is left, settle, and check everything."""
         for op in script:
             self._do(op)
+            self.played += 1
         self._finish()
         self._check()
 
     def _do(self, op: Op) -> None:
+        world = self.world
         match op:
-            case ("new", str(content), policy, str(origin), bool(merge), age):
-                sent_at = None if age is None else self.world.clock.wall() - age
-                self._send(
-                    NewMessage(
-                        id=self._id("m"), content=content, policy=policy, origin=origin, merge=merge, sent_at=sent_at
-                    )
-                )
-            case ("stop", mode, aim, waiting, scope, age):
-                sent_at = None if age is None else self.world.clock.wall() - age
-                self._send(
-                    Stop(
-                        id=self._id("x"),
-                        source="user.test",
-                        reason="as the script says",
-                        mode=mode,
-                        run_id=self._some_run(aim),
-                        waiting=waiting,
-                        scope=scope,
-                        sent_at=sent_at,
-                    )
-                )
-            case ("withdraw", int(which)):
-                messages = [one for one in self.requests.values() if isinstance(one, NewMessage)]
-                if messages:
-                    self._send(Withdraw(id=self._id("w"), message_id=messages[which % len(messages)].id))
-            case ("resume",):
-                self._send(Resume(id=self._id("r")))
-            case ("repeat", int(which)):
-                if self.requests:
-                    self._send(list(self.requests.values())[which % len(self.requests)])
+            case ("at", str(session), inner):
+                self._session = session
+                try:
+                    self._do(inner)
+                finally:
+                    self._session = "s"
+            case ("later", delay, inner):
+                # Over a channel of its own, which may be slower than the others.
+                session = self._session
+                world.clock.call_at(world.clock.monotonic() + delay, lambda: self._arrive(world, session, inner))
+            case ("new" | "stop" | "withdraw" | "resume" | "repeat" | "reuse", *_):
+                request = self._request(op)
+                if request is not None:
+                    self._send(request)
             case ("steps", int(count)):
-                self.world.run(max_steps=count)
+                world.run(max_steps=count)
             case ("wait", seconds):
-                self.world.wait(seconds)
+                world.wait(seconds)
             case ("fail", int(groups)):
-                self.faults = True
-                self.world.store.fail_next(groups)
+                world.store.fail_next(groups)
             case ("lose", int(groups)):
-                self.faults = True
-                self.world.store.lose_next(groups)
+                world.store.lose_next(groups)
             case ("hold", bool(is_held)):
-                self.world.store.hold(is_held)
+                world.store.hold(is_held)
             case ("down", bool(is_down)):
-                self.faults = self.faults or is_down
-                self.world.store.down(is_down)
+                world.store.down(is_down)
             case ("poison", int(kind), int(which), bool(before)):
-                self.faults = self.world.poison(KINDS[kind % len(KINDS)], which=which, before=before) or self.faults
+                world.poison(KINDS[kind % len(KINDS)], which=which, before=before)
+            case ("leave",):
+                for stream in self.streams.values():
+                    stream.disconnect()
+            case ("come",):
+                self._reconnect()
             case ("crash",):
                 self._crash()
             case _:
                 raise AssertionError(f"the client does not know {op}")
 
+    def _request(self, op: Op) -> OutsideRequest | None:
+        wall = self.world.clock.wall()
+        match op:
+            case ("new", str(content), policy, str(origin), bool(merge), age):
+                sent_at = None if age is None else wall - age
+                return NewMessage(
+                    id=self._id("m"), content=content, policy=policy, origin=origin, merge=merge, sent_at=sent_at
+                )
+            case ("stop", mode, aim, waiting, scope, str(origin), age):
+                made = self._id("x")
+                return Stop(
+                    id=made,
+                    source="user.test",
+                    reason="as the script says",
+                    mode=mode,
+                    run_id=self._some_run(aim),
+                    waiting=waiting,
+                    scope=scope,
+                    origin=origin,
+                    requested_by=made,
+                    sent_at=None if age is None else wall - age,
+                )
+            case ("withdraw", int(which)):
+                messages = [one for one in self._own() if isinstance(one, NewMessage)]
+                return Withdraw(id=self._id("w"), message_id=messages[which % len(messages)].id) if messages else None
+            case ("resume",):
+                return Resume(id=self._id("r"))
+            case ("repeat", int(which)):
+                own = self._own()
+                return own[which % len(own)] if own else None
+            case ("reuse", int(which)):
+                # A client in error: another request under an id that was used.
+                own = [one for one in self._own() if self.watch.is_answered(one.id)]
+                return NewMessage(id=own[which % len(own)].id, content="say=9 other=1") if own else None
+            case _:
+                raise AssertionError(f"the client does not know {op}")
+
+    def _own(self) -> list[OutsideRequest]:
+        return [one for one in self.requests.values() if self._home[one.id] == self._session]
+
     def _id(self, kind: str) -> str:
         return f"{kind}{len(self.requests) + 1}"
 
     def _send(self, request: OutsideRequest) -> Asked:
-        self.requests.setdefault(request.id, request)
-        asked = self.world.send("s", request)
+        if request.id not in self.requests:
+            self.requests[request.id] = request
+            self._home[request.id] = self._session
+        session = self._home[request.id]
+        if session not in self.streams:
+            self.streams[session] = Stream()
+            self.streams[session].connect(self.world, session)
+        asked = self.world.send(session, request)
         self.history.append(asked)
         return asked
+
+    def _arrive(self, world: World, session: str, op: Op) -> None:
+        if world is self.world:
+            self._do(("at", session, op))
 
     def _some_run(self, aim: int | None) -> str | None:
         """An id for a Stop that is aimed: of a run that the client has heard of."""
         if aim is None:
             return None
-        known = [run.run_id for run in self.world.disk.runs("s")]
+        known = [run.run_id for run in self.world.disk.runs(self._session)]
         return known[aim % len(known)] if known else "run_of_nobody"
 
+    def _reconnect(self) -> None:
+        """Come back: read on, and send again what was not answered."""
+        for session, stream in self.streams.items():
+            stream.connect(self.world, session)
+        for request in {asked.request.id: asked.request for asked in self.history if not asked.done}.values():
+            self._send(request)
+
     def _crash(self) -> None:
-        self._collect_published()
-        self.crashes += 1
+        for stream in self.streams.values():
+            stream.disconnect()
         open_ones = [asked.request for asked in self.history if not asked.done]
         self.world = self.world.crash(self.random.randrange(1 << 30))
         self.worlds.append(self.world)
+        for session, stream in self.streams.items():
+            stream.connect(self.world, session)
         for request in open_ones:
             self._send(request)
 
@@ -151,14 +243,19 @@ class Client:
         self.world.store.down(False)
         self.world.store.hold(False)
         self.world.wait(30.0)
+        sessions = list(self.streams)
         for _ in range(RESENT_MAX):
             self._resend()
-            end = Stop(id=self._id("x"), source="user.test", reason="the end of the script", scope="session")
-            stopped = self._send(end)
-            assert self.world.run(lambda stopped=stopped: stopped.done), "a Stop is never answered"  # type: ignore[misc]
+            stops = []
+            for self._session in sessions:
+                made = self._id("x")
+                why = "the end of the script"
+                stop = Stop(id=made, source="user.test", reason=why, requested_by=made, scope="session")
+                stops.append(self._send(stop))
+            assert self.world.run(lambda stops=stops: all(one.done for one in stops)), "a Stop is never answered"  # type: ignore[misc]
             self.world.settle()
-            answer = stopped.outcome()
-            if isinstance(answer, Stopped) and answer.durable and not self._resend():
+            answers = [one.outcome() for one in stops]
+            if all(isinstance(one, Stopped) and one.durable for one in answers) and not self._resend():
                 return
         raise AssertionError("the session does not come back")
 
@@ -177,41 +274,43 @@ class Client:
 
     # ── Checking ──────────────────────────────────────────────────────────────────────────────────
 
-    def _collect_published(self) -> None:
-        for event in self.world.published("s"):
-            shown = _encode(event)
-            assert self.published.setdefault(event.seq, shown) == shown, f"{event.seq} was published twice (L6)"
-
     def _check(self) -> None:
-        world = self.world
         assert not [asked.request for asked in self.history if not asked.done], "a request is never answered"
         for one in self.worlds:
-            assert not one.violations, one.violations
             assert not one.executor.errors, one.executor.errors
-            if not self.faults:
+            if not self.watch.faults:
                 assert not one.errors, one.errors
-        events = world.events("s")
-        laws = LogLaws()
-        laws.take(events)
-        laws.finished()
-        self._collect_published()
-        durable = {event.seq: _encode(event) for event in events}
-        for seq, shown in self.published.items():
-            assert durable.get(seq) == shown, f"event {seq} was published as {shown!r}, is {durable.get(seq)!r} (L6)"
-        if not self.faults and not self.crashes:
-            assert self.published == durable, "not everything was published (L6)"
-        self._check_answers(laws)
+        for session, stream in self.streams.items():
+            laws = self.watch.laws(session)
+            laws.finished()
+            laws.check_thread()
+            self._check_stream(session, stream)
+            self._check_answers(session, laws)
+            assert not laws.waiting, f"still waiting: {laws.waiting} (L4)"
         self._check_rest()
 
-    def _check_answers(self, laws: LogLaws) -> None:
+    def _check_stream(self, session: str, stream: Stream) -> None:
+        stream.read()
+        durable = self.world.events(session)
+        if not self.watch.faults and stream._live is not None:
+            assert len(stream.events) == len(durable), "not everything was published (L6)"
+        for seen, written in zip(stream.events, durable, strict=False):
+            assert seen == written, f"a client saw {seen}, on record is {written} (L6)"
+
+    def _check_answers(self, session: str, laws: LogLaws) -> None:
         answers: dict[str, Any] = {}
         for asked in self.history:
+            if asked.session != session:
+                continue
             outcome = asked.outcome()
             assert isinstance(outcome, CountermandError | ActorDeadError | msgspec.Struct), repr(outcome)
-            if isinstance(outcome, msgspec.Struct) and getattr(outcome, "durable", True):
-                assert answers.setdefault(asked.request.id, outcome) == outcome, (
-                    f"{asked.request.id}: two answers (L10)"
+            if asked.request is not self.requests[asked.request.id]:
+                first = isinstance(answers.get(asked.request.id), msgspec.Struct)
+                assert not first or isinstance(outcome, RequestReused | StoreUnavailable | ActorDeadError), (
+                    f"{asked.request} takes the id of another request, and is answered {outcome} (L10)"
                 )
+            elif isinstance(outcome, msgspec.Struct) and getattr(outcome, "durable", True):
+                answers[asked.request.id] = outcome
         accepted = set()
         for answer in answers.values():
             if isinstance(answer, Accepted):
@@ -222,17 +321,21 @@ class Client:
                     assert laws.returned[answer.message_id] == answer.returned
             elif isinstance(answer, Stopped):
                 self._check_stopped(answer, laws)
-        self._check_withdrawn(laws)
-        touched = set(laws.inputs) | set(laws.returned)
-        assert touched <= accepted, f"refused, and in the log: {touched - accepted}"
-        assert not laws.waiting, f"still waiting: {laws.waiting} (L4)"
+        self._check_withdrawn(session, laws)
+        if not self._reused():
+            touched = set(laws.inputs) | set(laws.returned)
+            assert touched <= accepted, f"refused, and in the log: {touched - accepted}"
 
-    def _check_withdrawn(self, laws: LogLaws) -> None:
+    def _reused(self) -> bool:
+        return any(asked.request is not self.requests[asked.request.id] for asked in self.history)
+
+    def _check_withdrawn(self, session: str, laws: LogLaws) -> None:
         """What a Stop said it withdrew has not run, also where the store did not take that Stop at first."""
-        if self.crashes:
+        if self.watch.crashes:
             return
-        refused = {one.request.id for one in self.history if isinstance(one.outcome(), Exception)}
-        for asked in self.history:
+        mine = [one for one in self.history if one.session == session]
+        refused = {one.request.id for one in mine if isinstance(one.outcome(), Exception)}
+        for asked in mine:
             answer = asked.outcome()
             for message in answer.withdrawn if isinstance(answer, Stopped) else ():
                 assert message.id in laws.returned or message.id in refused, f"{message.id} was withdrawn, and ran (L4)"
@@ -249,15 +352,21 @@ class Client:
 
     def _check_rest(self) -> None:
         world = self.world
-        running = world.executor.running()
+        running, alive = world.executor.running(), 0
         for execution in running:
             # An agent that swallows every cancel lives on; then its receipt has to say that it was abandoned.
             receipt = world.disk.receipt(execution.rpartition(" ")[2])
             assert receipt is not None, f"{execution} runs, and there is no receipt of it"
             assert not receipt.complete, f"{execution} runs, and its receipt is complete (L3)"
-        assert not world.processes.alive(), world.processes.alive()
+        for process_id in world.processes.alive():
+            row = world.disk.process(process_id)
+            receipt = world.disk.receipt(row.run_id) if row is not None else None
+            assert receipt is not None and not receipt.complete, f"{process_id} lives, and no receipt says so (L3)"
+            alive += 1
         left = [actor for actor in world.actors(Actor) if not isinstance(actor, SupervisorActor | SessionActor)]
-        assert len(left) <= len(running), f"actors that never end: {left} (L14)"
-        if not self.faults:
+        assert len(left) <= 3 * (len(running) + alive), f"actors that never end: {left} (L14)"
+        if not self.watch.faults:
             kept = world.executor.kept() + world.processes.kept()
             assert not kept, f"ended, and forgotten by nobody: {kept} (L14)"
+        if not self.watch.faults:
+            self.watch.at_rest()

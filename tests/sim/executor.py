@@ -13,18 +13,22 @@ import inspect
 from collections import deque
 from collections.abc import Callable, Coroutine
 from random import Random
-from typing import TYPE_CHECKING, Any, TypeVarTuple, Unpack
+from typing import TYPE_CHECKING, Any, Final, TypeVarTuple, Unpack
 
 from pykka import ActorDeadError
 
 from actors.messages import ExecutionEnded
 from actors.model import How
 from tests.sim.clock import SimClock
+from tests.sim.watch import Watch
 
 if TYPE_CHECKING:
     from pykka import ActorRef
 
     from actors.ports import Isolation
+
+LATE_START: Final = 1 / 16
+LATE_START_MAX_S: Final = 0.2
 
 Ts = TypeVarTuple("Ts")
 
@@ -121,13 +125,13 @@ class SimExecutor:
     Args:
         clock: virtual time.
         random: chooses among callbacks, which on a real executor run side by side.
-        may_start: asked when an execution is registered, to see that its record was written ahead.
+        watch: asked when an execution is registered, and when it is cancelled.
     """
 
-    def __init__(self, clock: SimClock, random: Random, may_start: Callable[[str, str], None]) -> None:
+    def __init__(self, clock: SimClock, random: Random, watch: Watch) -> None:
         self._clock = clock
         self._random = random
-        self._may_start = may_start
+        self._watch = watch
         self._loop = SimLoop(clock)
         self._executions: dict[str, _Execution] = {}
         self._callbacks: list[Callable[[], None]] = []
@@ -137,14 +141,20 @@ class SimExecutor:
         """Register `key`, then run the coroutine that `body` gives and tell `owner` ExecutionEnded, once."""
         if isolation != "task":
             raise NotImplementedError(f"{name}: a plain function needs a thread; simulated worlds run async ones")
-        self._may_start(key, name)
+        self._watch.starts(key, name)
         execution = _Execution(key, name, owner)
         self._executions[key] = execution
-        self._loop.call_soon(self._start_task, execution, body)
+        if self._random.random() < LATE_START:
+            # As where all threads of a pool are busy.
+            delay_s = self._random.random() * LATE_START_MAX_S
+            self._loop.call_at(self._clock.monotonic() + delay_s, self._start_task, execution, body)
+        else:
+            self._loop.call_soon(self._start_task, execution, body)
 
     def cancel(self, key: str) -> None:
         """Cancel the task."""
         execution = self._executions.get(key)
+        self._watch.halts(key)
         if execution is not None and execution.ended is None:
             self._loop.call_soon(self._cancel_task, execution)
 
@@ -184,7 +194,7 @@ class SimExecutor:
 
     def callback_step(self) -> None:
         """Run one callback; they are equal, as on a pool of threads."""
-        callback = self._callbacks.pop(self._random.randrange(len(self._callbacks)))
+        callback = self._callbacks.pop(int(self._random.random() * len(self._callbacks)))
         try:
             callback()
         except Exception as error:

@@ -1,13 +1,14 @@
 """What every log has to satisfy, read from its events alone: the laws as one fold.
 
-`LogLaws` takes events in the order of the log, after every single one of them all that is asserted here holds.
+`LogLaws` takes events in the order of the log; after every single one of them all that is asserted here holds.
 `finished` says what has to hold in addition when everything has settled.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from actors.model import OUTSIDE_SOURCES, TERMINAL, TRANSITIONS, Event, RunStatus
 from actors.rendering import render_anthropic, render_openai
@@ -21,12 +22,18 @@ ENDINGS: Final = frozenset(
     {"tool.ended", "process.ended", "run.status", "run.ended", "receipt.amended", "message.retracted"}
 )
 
+RENDERED_AT: Final = frozenset({"run.started", "run.ended", "session.fenced"})
+"""When a client or a model reads the thread."""
+
+SPEAKER: Final = re.compile(r"(run_\d+):(\d+) ")
+"""What the scripted agent says: its run, and how many texts it said before."""
+
 
 class LogLaws:
     """The laws of one session's log.
 
     Args:
-        fold: also fold the thread, and check after every event that providers would take it.
+        fold: also fold the thread, for `rendered`.
     """
 
     def __init__(self, *, fold: bool = True) -> None:
@@ -48,6 +55,10 @@ class LogLaws:
         self.returned: dict[str, str] = {}
         self.retry_of: dict[str, str] = {}
         self.run_inputs: dict[str, list[str]] = {}
+        self.closed_at: dict[str, int] = {}
+        self.cause: dict[str, Any] = {}
+        self.forced: set[str] = set()
+        self.said: dict[str, int] = {}
         self.thread = Thread() if fold else None
 
     def take(self, events: Iterable[Event]) -> None:
@@ -64,6 +75,10 @@ class LogLaws:
             case "run.started":
                 assert run is not None
                 self._move(run, RunStatus.IN_PROGRESS)
+                newest = max(self.run_generation.values(), default=0)
+                assert event.generation > newest, (
+                    f"{run} starts in generation {event.generation}, as an earlier one (L1)"
+                )
                 self.run_generation[run] = event.generation
                 self.run_inputs.setdefault(run, [])
                 if "retry_of" in event.data:
@@ -81,8 +96,10 @@ class LogLaws:
             case "text":
                 assert run is not None
                 self.spoken.add(run)
+                self._said(event.data["text"], run)
             case "message":
                 assert run is not None
+                assert run not in self.closed_at, f"{event.data['id']} becomes an input of {run}, which is closed (L4)"
                 self._input(event.data["id"], run)
             case "session.message_waiting":
                 message = event.data["message_id"]
@@ -102,6 +119,8 @@ class LogLaws:
                 assert event.data["call_id"] not in self.calls, "a call is requested once"
                 self.calls[event.data["call_id"]] = run
                 self.spoken.add(run)
+                of = event.data["arguments"].get("of", run)
+                assert of == run, f"{event.data['call_id']} was asked for by {of}, and is logged under {run} (L1)"
             case "tool.started":
                 call = event.data["call_id"]
                 assert call in self.calls
@@ -118,11 +137,26 @@ class LogLaws:
                 assert event.data["call_id"] not in self.outcomes, "output of a call that has ended"
             case "tool.ended":
                 self._call_ended(event)
+            case "session.barrier_forced":
+                self.forced.add(event.data["run_id"])
             case _:
                 pass
         if self.thread is not None:
             self.thread.apply(event)
-            self._check_thread()
+
+    def rendered(self, events: Iterable[Event]) -> None:
+        """Check that providers would take the thread, where one of `events` is such that somebody reads it now."""
+        if self.thread is not None and any(event.kind in RENDERED_AT for event in events):
+            self.check_thread()
+
+    def _said(self, text: str, run: str) -> None:
+        """What an agent says is logged under its own run, in its order, without a gap."""
+        marked = SPEAKER.fullmatch(text)
+        if marked is None:
+            return
+        assert marked[1] == run, f"{marked[1]} said {text!r}, and it is logged under {run} (L1)"
+        assert int(marked[2]) == self.said.get(run, 0), f"{run} said {text!r} as its text {self.said.get(run, 0)} (L6)"
+        self.said[run] = int(marked[2]) + 1
 
     def _check_generation(self, event: Event) -> None:
         if event.kind in ("session.fenced", "run.started"):
@@ -145,6 +179,9 @@ class LogLaws:
         status = RunStatus(event.data["status"])
         cancelling = self.status.get(run) is RunStatus.CANCELLING
         self._move(run, status)
+        if status is not RunStatus.IN_PROGRESS:
+            self.closed_at.setdefault(run, event.seq)
+            self.cause.setdefault(run, event.data.get("provenance"))
         for call, of in self.calls.items():
             assert of != run or call in self.outcomes, f"{run} is closed with {call} open (L6)"
         if cancelling:
@@ -164,6 +201,8 @@ class LogLaws:
         self.ended[run] = event.data
         receipt = event.data["receipt"]
         assert receipt["run_id"] == run
+        cause = self.cause.get(run)
+        assert receipt["provenance"] == cause, f"{run} ended by {cause}, its receipt says {receipt['provenance']} (L5)"
         if status is not RunStatus.COMPLETED and status is not RunStatus.FAILED:
             assert receipt["provenance"], f"the receipt of {run} has no provenance (L5)"
         rows = list(receipt["rows"])
@@ -194,8 +233,9 @@ class LogLaws:
             assert outcome != "not_started", f"{call} had started (L6)"
         self.outcomes[call] = outcome
 
-    def _check_thread(self) -> None:
-        assert self.thread is not None
+    def check_thread(self) -> None:
+        """Check that providers would take the thread as it is (law L6)."""
+        assert self.thread is not None, "only with fold"
         messages = self.thread.messages()
         if messages:
             rendered = render_openai(messages)

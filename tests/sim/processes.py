@@ -21,6 +21,7 @@ from pykka import ActorDeadError
 from actors.messages import ProcessEnded, ProcessExited, ProcessNews, ProcessOutput, ProcessStarted
 from actors.model import How, Signalled
 from tests.sim.clock import SimClock
+from tests.sim.watch import Watch
 
 if TYPE_CHECKING:
     from pykka import ActorRef
@@ -107,23 +108,21 @@ class SimProcesses:
         clock: virtual time.
         random: chooses the tree that has the next step.
         ledgers: what the wardens of earlier worlds left.
-        may_spawn: asked at every spawn, to see that its record was written ahead.
+        watch: asked at every spawn and at every kill.
     """
 
-    def __init__(
-        self, clock: SimClock, random: Random, ledgers: dict[str, Ending], may_spawn: Callable[[str], None]
-    ) -> None:
+    def __init__(self, clock: SimClock, random: Random, ledgers: dict[str, Ending], watch: Watch) -> None:
         self._clock = clock
         self._random = random
         self._ledgers = ledgers
-        self._may_spawn = may_spawn
+        self._watch = watch
         self._trees: dict[str, _Tree] = {}
         self._pids = 100
         self.spawned: list[str] = []
 
     def spawn(self, process_id: str, spec: SpawnSpec, owner: ActorRef[Any]) -> None:
         """Register a tree; it starts at a step of its own."""
-        self._may_spawn(process_id)
+        self._watch.spawns(process_id)
         assert process_id not in self._trees, f"{process_id} is spawned twice"
         self.spawned.append(process_id)
         tree = _Tree(process_id, Command.of(spec.argv), owner)
@@ -132,6 +131,7 @@ class SimProcesses:
 
     def kill(self, process_id: str, grace_s: float) -> None:
         """SIGTERM now, SIGKILL after `grace_s` seconds; again with less grace it escalates."""
+        self._watch.halts(process_id)
         tree = self._trees.get(process_id)
         if tree is None or tree.dead or tree.ended is not None:
             return
@@ -188,6 +188,21 @@ class SimProcesses:
         tree = trees[self._random.randrange(len(trees))]
         tree.todo.popleft()()
 
+    def lives(self, process_id: str) -> bool:
+        """True if something of a tree is alive, of an earlier world too, whoever knows of it."""
+        tree = self._trees.get(process_id)
+        if tree is not None and (tree.pid is not None or tree.ended is not None):
+            return tree.alive
+        found = self._ledgers.get(process_id)
+        return found is not None and (found.at is None or found.at > self._clock.monotonic())
+
+    def proven(self, process_id: str) -> bool:
+        """True if a tree is gone and its warden has seen that, or it never was."""
+        tree = self._trees.get(process_id)
+        if tree is None:
+            return not self.lives(process_id)
+        return tree.ended is not None and tree.ended.proven
+
     def alive(self) -> list[str]:
         """Trees of which something lives."""
         return [tree.process_id for tree in self._trees.values() if tree.alive]
@@ -220,6 +235,7 @@ class SimProcesses:
         self._pids += 1
         tree.pid = self._pids
         tree.started_at = self._clock.wall()
+        self._watch.ran.add(tree.process_id)
         self._tell(tree, ProcessStarted(tree.process_id, tree.pid, tree.started_at))
         now, command = self._clock.monotonic(), tree.command
         for piece in range(command.output):

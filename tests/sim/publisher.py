@@ -2,37 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from actors.model import Event
+from tests.sim.watch import Watch
 
 
 class SimPublisher:
     """`actors.ports.Publisher` that records.
 
     Args:
-        durable_seq: the last seq of a session that is durable, to see that nothing is shown before it is.
-        violations: where what must not happen is written down.
+        watch: asked whether it may be shown.
     """
 
-    def __init__(self, durable_seq: Callable[[str], int], violations: list[str]) -> None:
-        self._durable_seq = durable_seq
-        self._violations = violations
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
         self.events: dict[str, list[Event]] = {}
         self.shown: list[Event] = []
 
     def publish(self, session: str, events: Sequence[Event]) -> None:
         """Record committed events."""
         known = self.events.setdefault(session, [])
-        last = known[-1].seq if known else 0
-        for event in events:
-            if event.seq <= last:
-                self._violations.append(f"event {event.seq} of {session} was published behind {last}")
-            last = event.seq
-        if last > self._durable_seq(session):
-            self._violations.append(f"event {last} of {session} was published before it was durable")
+        self._watch.published(session, events, known[-1].seq if known else 0)
         known.extend(events)
 
     def ephemeral(self, event: Event) -> None:
         """Record an event that is not stored."""
+        self._watch.shown(event)
         self.shown.append(event)

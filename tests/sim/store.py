@@ -1,4 +1,4 @@
-"""SimStore: the store in memory. Its tables are the real ones, over SQLite without a file.
+"""SimStore: the store, with faults, over what a crash leaves: the `Disk`.
 
 Commits are steps of their own: what an actor hands in waits in a queue until the world takes a step here, and
 then several batches may be written as one group. What was written is on the `Disk`, which outlives a crash;
@@ -7,90 +7,21 @@ what waited is lost with the world, as it is lost with a daemon.
 
 from __future__ import annotations
 
-import sqlite3
 from collections import deque
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 from pykka import ActorDeadError
 
 from actors.messages import CommitFailed, Committed, Loaded, LoadFailed
-from actors.model import Event, Message, Receipt, RunInfo
-from actors.ports import Batch, CallRow, Clock
-from supervisor.store import tables
-from supervisor.store.schema import migrations
+from actors.ports import Batch
+from tests.sim.disk import Disk
+from tests.sim.watch import Watch
 
 if TYPE_CHECKING:
     from pykka import ActorRef
 
-    from tests.sim.processes import Ending
-
 GROUP_MAX: Final = 4
-REQUESTS_KEPT: Final = 10_000
-REQUESTS_KEPT_S: Final = 7 * 86_400.0
-EVENTS_MAX: Final = 1_000_000
-
-
-class Disk:
-    """What survives a crash: the tables, and the ledgers of the wardens by process id."""
-
-    def __init__(self) -> None:
-        self.connection = sqlite3.connect(":memory:", isolation_level=None)
-        for _, script in migrations():
-            self.connection.executescript(script)
-        self.ledgers: dict[str, Ending] = {}
-
-    def close(self) -> None:
-        """Let the tables go."""
-        self.connection.close()
-
-    def events(self, session: str) -> list[Event]:
-        """The log of a session."""
-        return tables.events(self.connection, session, 0, EVENTS_MAX)
-
-    def last_seq(self, session: str) -> int:
-        """The last seq of a session."""
-        return tables.last_seq(self.connection, session)
-
-    def thread(self, session: str) -> list[Message]:
-        """The fold of the log of a session."""
-        return tables.thread(self.connection, session)
-
-    def runs(self, session: str) -> list[RunInfo]:
-        """The runs of a session, the oldest first."""
-        return tables.runs(self.connection, session, EVENTS_MAX)
-
-    def run(self, run_id: str) -> RunInfo | None:
-        """One run, of any session."""
-        return tables.run(self.connection, None, run_id)
-
-    def receipt(self, identity: str) -> Receipt | None:
-        """A receipt by its id, or by its run's."""
-        return tables.receipt(self.connection, None, identity)
-
-    def unfinished(self) -> list[str]:
-        """The sessions that somebody has to take up."""
-        return tables.unfinished(self.connection)
-
-    def waiting(self, session: str) -> list[str]:
-        """Ids of the messages that wait."""
-        return [row.message.id for row in tables.waiting(self.connection, session)]
-
-    def requests(self, session: str) -> set[str]:
-        """Ids of the requests whose answer is on record."""
-        rows = self.connection.execute("SELECT request_id FROM requests WHERE session = ?", (session,))
-        return {row[0] for row in rows}
-
-    def call_state(self, call_id: str) -> str | None:
-        """The state of a call's row; None where there is none."""
-        row = self.connection.execute("SELECT doc FROM calls WHERE call_id = ?", (call_id,)).fetchone()
-        return msgspec.json.decode(row[0], type=CallRow).state if row else None
-
-    def has_process(self, process_id: str) -> bool:
-        """True if the row of a process tree is there."""
-        found = self.connection.execute("SELECT 1 FROM processes WHERE process_id = ?", (process_id,))
-        return found.fetchone() is not None
 
 
 class SimStore:
@@ -101,10 +32,10 @@ class SimStore:
     it is `down` all fails, loads too.
     """
 
-    def __init__(self, disk: Disk, clock: Clock, random: Random) -> None:
+    def __init__(self, disk: Disk, random: Random, watch: Watch) -> None:
         self._disk = disk
-        self._clock = clock
         self._random = random
+        self._watch = watch
         self._queue: deque[tuple[Batch | str, ActorRef[Any]]] = deque()
         self._down = False
         self._held = False
@@ -162,16 +93,18 @@ class SimStore:
     def _load(self, session: str, owner: ActorRef[Any]) -> None:
         if self._down:
             self.failures += 1
+            self._watch.faults = True
             _tell(owner, LoadFailed("the simulated disk is down"))
         else:
-            _tell(owner, Loaded(tables.snapshot(self._disk.connection, session)))
+            _tell(owner, Loaded(self._disk.snapshot(session)))
 
     def _commit(self, group: list[tuple[Batch, ActorRef[Any]]]) -> None:
         if self._down or self._fail_next:
             self._fail_next = max(0, self._fail_next - 1)
             self._fail(group, "the simulated disk failed")
             return
-        refused = self._write(group)
+        # A batch that does not follow on what is written is refused, as the store's writer does.
+        refused = [batch for batch, _ in group if not self._disk.write(batch)]
         if self._lose_next:
             self._lose_next -= 1
             self._fail(group, "the outcome of the simulated commit is not known")
@@ -185,30 +118,12 @@ class SimStore:
         self._fail([(batch, owner) for batch, owner in group if batch in refused], "it does not follow")
 
     def _fail(self, group: list[tuple[Batch, ActorRef[Any]]], why: str) -> None:
+        if not group:
+            return
+        self._watch.faults = True
         self.failures += len(group)
         for batch, owner in group:
             _tell(owner, CommitFailed(batch.number, why))
-
-    def _write(self, group: list[tuple[Batch, ActorRef[Any]]]) -> list[Batch]:
-        """Write a group in one transaction; returns the batches that do not follow on what is written."""
-        connection = self._disk.connection
-        refused: list[Batch] = []
-        connection.execute("BEGIN")
-        for batch, _ in group:
-            last = tables.last_batch(connection, batch.session, batch.incarnation)
-            if batch.number <= last:
-                continue
-            if batch.number != last + 1:
-                refused.append(batch)
-                continue
-            for sql, values in tables.statements(batch):
-                connection.execute(sql, values)
-            if batch.requests:
-                horizon = self._clock.wall() - REQUESTS_KEPT_S
-                tables.prune_requests(connection, batch.session, REQUESTS_KEPT, horizon)
-            tables.set_last_batch(connection, batch.session, batch.incarnation, batch.number)
-        connection.execute("COMMIT")
-        return refused
 
 
 def _tell(owner: ActorRef[Any], message: object) -> None:

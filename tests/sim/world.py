@@ -25,24 +25,24 @@ from pykka._envelope import Envelope
 from pykka.messages import _ActorStop
 
 from actors.base import Actor
-from actors.cancel import CellState
 from actors.dead_letters import DeadLetters
 from actors.dispatcher import StepDispatcher
 from actors.future import ReplyFuture
 from actors.messages import Activate, Inspect, OutsideRequest, Route, Shutdown
 from actors.model import Event, Message, RunStatus
-from actors.plugins import Plugins, Tool
+from actors.plugins import Tool
 from actors.ports import Ports, Settings
-from actors.record import CallRecord
-from actors.session import SessionActor
+from actors.session import Phase, SessionActor
 from supervisor.supervisor import RestartPolicy, SupervisorActor
-from tests.sim.agents import Effects, scripted, tools
+from tests.sim.agents import Effects, SimPlugins, scripted, tools
 from tests.sim.clock import SimClock
+from tests.sim.disk import Disk
 from tests.sim.executor import SimExecutor
 from tests.sim.ids import SimIds
 from tests.sim.processes import SimProcesses
 from tests.sim.publisher import SimPublisher
-from tests.sim.store import Disk, SimStore
+from tests.sim.store import SimStore
+from tests.sim.watch import LawBroken, Watch
 
 STEP_S: Final = 1e-5
 EARLY_TIMER: Final = 1 / 200
@@ -107,26 +107,27 @@ class World:
     ) -> None:
         self.seed = seed
         self.random = Random(seed)
+        self._random = self.random.random
+        self._ready: list[Callable[[], Any]] = []
         self.settings = settings or Settings(agent="scripted")
-        self.violations: list[str] = []
         self.errors: list[str] = []
         self.steps = 0
         self.asked: list[Asked] = []
         self.disk: Disk = before.disk if before else Disk()
         self.ids: SimIds = before.ids if before else SimIds()
-        self.effects: Effects = before.effects if before else Effects()
-        self.effects.on_begin, self.effects.on_write = self._began, self._wrote
+        self.watch: Watch = before.watch if before else Watch(self.disk)
+        self.effects: Effects = before.effects if before else Effects(self.watch)
         self.clock: SimClock = SimClock(before.clock.monotonic() if before else 0.0)
-        self._agents = dict(agents or {"scripted": scripted})
+        self._agents = dict(agents or {"scripted": scripted(self.watch)})
         self._more_tools = tuple(more_tools)
         self._policy = policy
-        self.store = SimStore(self.disk, self.clock, self.random)
-        self.publisher = SimPublisher(self.disk.last_seq, self.violations)
-        self.processes = SimProcesses(self.clock, self.random, self.disk.ledgers, self._may_spawn)
-        self.executor = SimExecutor(self.clock, self.random, self._may_start)
+        self.store = SimStore(self.disk, self.random, self.watch)
+        self.publisher = SimPublisher(self.watch)
+        self.processes = SimProcesses(self.clock, self.random, self.disk.ledgers, self.watch)
+        self.executor = SimExecutor(self.clock, self.random, self.watch)
         self.dispatcher = StepDispatcher(seed)
         self.dead_letters = DeadLetters()
-        self._log = logger.add(self._logged, level="ERROR", format=lambda _: "{message}\n", catch=False)
+        _ERRORS.listen(self.errors)
         ports = Ports(
             clock=self.clock,
             ids=self.ids,
@@ -138,8 +139,9 @@ class World:
             dead_letters=self.dead_letters,
             settings=self.settings,
         )
-        plugins = Plugins(self._agents, [*tools(self.effects), *self._more_tools])
+        plugins = SimPlugins(self._agents, [*tools(self.effects), *self._more_tools])
         self.supervisor: ActorRef[SupervisorActor] = SupervisorActor.start(ports, plugins, policy)
+        self.watch.enter(self)
         for session in self.disk.unfinished():
             self.supervisor.tell(Activate(session))
 
@@ -155,6 +157,7 @@ class World:
     def send(self, session: str, request: OutsideRequest) -> Asked:
         """As `ask`; returns the request together with its future."""
         asked = Asked(session, request)
+        self.watch.requests.setdefault(request.id, request)
         self.asked.append(asked)
         self._send(asked)
         return asked
@@ -183,39 +186,54 @@ class World:
 
     def _answered(self, asked: Asked, done: ReplyFuture[Any]) -> None:
         try:
-            asked.future.try_set(done.get(timeout=0))
+            outcome = done.get(timeout=0)
+            self.watch.answered(asked.session, asked.request, outcome)
+            asked.future.try_set(outcome)
         except (ActorDeadError, ActorPoisoned) as error:
             if asked.tries < TRIES_MAX and self.supervisor.is_alive():
                 self.clock.call_at(self.clock.monotonic() + TRY_AGAIN_S, lambda: self._send(asked))
             else:
                 asked.future.try_set_exception(error)
         except Exception as error:
+            self.watch.answered(asked.session, asked.request, error)
             asked.future.try_set_exception(error)
 
     # ── Steps ─────────────────────────────────────────────────────────────────────────────────────
 
     def step(self) -> bool:
-        """Let one of those that have something to do take one step. False: nobody has, and no timer is set."""
-        due = self.clock.next_due()
-        ready: list[Callable[[], Any]] = []
-        if self.dispatcher.pending():
-            # Twice: most of what happens are messages, and a fair share for every port would starve them.
-            ready += [self.dispatcher.step, self.dispatcher.step]
-        if self.store.ready:
-            ready.append(self.store.step)
-        if self.processes.ready:
-            ready.append(self.processes.step)
-        if self.executor.loop_ready:
-            ready += [self.executor.loop_step, self.executor.loop_step]
-        if self.executor.callbacks_ready:
-            ready.append(self.executor.callback_step)
-        if due is not None and (due <= self.clock.monotonic() or not ready or self.random.random() < EARLY_TIMER):
-            ready.append(self.clock.fire)
-        if not ready:
-            return False
-        ready[self.random.randrange(len(ready))]()
-        self.clock.elapse(STEP_S)
+        """Let one of those that have something to do take one step. False: nobody has, and no timer is set.
+
+        Raises:
+            LawBroken: a predicate of the watch does not hold after it.
+        """
+        ready, random, clock = self._ready, self._random, self.clock
+        while True:
+            ready.clear()
+            if self.dispatcher.waits():
+                # Twice: most of what happens are messages, and a fair share for every port would starve them.
+                ready.append(self.dispatcher.step)
+                ready.append(self.dispatcher.step)
+            if self.store.ready:
+                ready.append(self.store.step)
+            if self.processes.ready:
+                ready.append(self.processes.step)
+            if self.executor.loop_ready:
+                ready.append(self.executor.loop_step)
+                ready.append(self.executor.loop_step)
+            if self.executor.callbacks_ready:
+                ready.append(self.executor.callback_step)
+            due = clock.next_due()
+            if due is not None and (due <= clock.monotonic() or not ready or random() < EARLY_TIMER):
+                ready.append(clock.fire)
+            if not ready:
+                return False
+            if ready[int(random() * len(ready))]() is not False:
+                break
+            # Nobody was behind the entry of the dispatcher: somebody else has the step.
+        clock.elapse(STEP_S)
         self.steps += 1
+        if self.watch.broken:
+            raise LawBroken(f"seed {self.seed}, step {self.steps}: {'; '.join(self.watch.broken)}")
         return True
 
     def run(self, until: Callable[[], bool] | None = None, max_steps: int = SETTLE_STEPS_MAX) -> bool:
@@ -282,6 +300,15 @@ class World:
         """The live actor of a session."""
         return next(actor for actor in self.actors(SessionActor) if actor.key == session)
 
+    def session_if_alive(self, session: str) -> SessionActor | None:
+        """The live actor of a session, if it has one that serves."""
+        supervisor = self.supervisor._actor_weakref()
+        ref = supervisor.children.get(session) if supervisor is not None else None
+        actor: SessionActor | None = ref._actor_weakref() if ref is not None else None
+        if actor is None or actor.actor_stopped.is_set() or actor._phase is not Phase.SERVING:
+            return None
+        return actor
+
     # ── Failures ──────────────────────────────────────────────────────────────────────────────────
 
     def poison(self, kind: type[Actor], *, which: int = 0, before: bool = True) -> bool:
@@ -300,12 +327,14 @@ class World:
                 handle(message)
             raise ActorPoisoned(f"at a {type(message).__name__}")
 
+        self.watch.faults = True
         actor.on_receive = failing  # type: ignore[method-assign]  # the fault that is injected
         return True
 
     def crash(self, seed: int | None = None) -> World:
         """`kill -9`, and a start over what was durable. What was asked and not answered fails."""
-        self.close(keep_disk=True)
+        self.watch.crashes += 1
+        self.close()
         return World(
             self.seed + 1 if seed is None else seed,
             agents=self._agents,
@@ -315,13 +344,12 @@ class World:
             before=self,
         )
 
-    def close(self, *, keep_disk: bool = False) -> None:
+    def close(self) -> None:
         """Drop everything, without a handler or a hook of an actor."""
         self.store.drop()
         self.executor.drop()
         self.processes.drop()
-        with contextlib.suppress(ValueError):
-            logger.remove(self._log)
+        _ERRORS.forget(self.errors)
         # With its dispatcher closed an actor that is sent something ends without a hook.
         self.dispatcher.close()
         for actor in self.actors(Actor):
@@ -329,8 +357,6 @@ class World:
                 actor.actor_ref.tell(_ActorStop())
         for asked in self.asked:
             asked.future.try_set_exception(ActorDeadError("the supervisor has ended"))
-        if not keep_disk:
-            self.disk.close()
 
     def __enter__(self) -> World:
         return self
@@ -340,56 +366,41 @@ class World:
     ) -> None:
         self.close()
 
-    # ── Watching ──────────────────────────────────────────────────────────────────────────────────
 
-    def _may_start(self, key: str, name: str) -> None:
-        """Write-ahead: an agent, or a call, starts only when its record is durable."""
-        if name.startswith("agent "):
-            if self.disk.run(key) is None:
-                self.violations.append(f"{name} of {key} starts before its run is on record")
-            return
-        if self.disk.call_state(key) in (None, "requested"):
-            self.violations.append(f"{name} {key} starts before its grant is on record")
+class Errors:
+    """What the core logs as an error goes to every world that is there: where nothing was made to fail, nothing may be.
 
-    def _may_spawn(self, process_id: str) -> None:
-        if not self.disk.has_process(process_id):
-            self.violations.append(f"{process_id} is spawned before it is on record")
+    One handler for all worlds, because loguru takes longer to add one than a world to play a schedule.
+    """
 
-    def _began(self, fence: str) -> None:
-        """The first line of a tool runs: its call has no result yet, so no fence was first (law L2)."""
-        for call in self._calls(fence):
-            if not call.open:
-                self.violations.append(f"{fence} begins although it was closed as {call.row.outcome}")
+    def __init__(self) -> None:
+        self._worlds: list[list[str]] = []
+        self._handler: int | None = None
 
-    def _wrote(self, fence: str) -> None:
-        """A tool that looks at its token writes: its call is open at this moment (law L1)."""
-        for call in self._calls(fence):
-            if call.cell is not None and call.cell.state is not CellState.STARTED:
-                self.violations.append(f"{fence} writes although its cell is {call.cell.state}")
+    def listen(self, errors: list[str]) -> None:
+        """Append errors to this list from here on."""
+        if self._handler is None:
+            self._handler = logger.add(self._logged, level="ERROR", format=lambda _: "{message}\n", catch=False)
+        self._worlds.append(errors)
 
-    def _calls(self, fence: str) -> list[CallRecord]:
-        """What a session that is there knows of the call with this fencing token."""
-        session, _, call_id = fence.split(":")
-        records = [
-            record
-            for actor in self.actors(SessionActor)
-            if actor.key == session
-            for record in actor._protocol._records()
-        ]
-        return [record.calls[call_id] for record in records if call_id in record.calls]
+    def forget(self, errors: list[str]) -> None:
+        """Append to it no more; again is harmless."""
+        self._worlds = [one for one in self._worlds if one is not errors]
 
     def _logged(self, message: loguru.Message) -> None:
-        """Keep what the core logs as an error: where no fault was injected there is none to log."""
         record = message.record
         failure = record["exception"]
-        self.errors.append(record["message"] + (f": {failure.value!r}" if failure else ""))
+        shown = record["message"] + (f": {failure.value!r}" if failure else "")
+        for errors in self._worlds:
+            errors.append(shown)
+
+
+_ERRORS: Final = Errors()
 
 
 @contextlib.contextmanager
 def quiet_log() -> Iterator[None]:
     """Print nothing meanwhile; each world still keeps the errors that it logs."""
-    logger.remove()
-    try:
-        yield
-    finally:
-        logger.add(sys.stderr)
+    with contextlib.suppress(ValueError):
+        logger.remove(0)
+    yield

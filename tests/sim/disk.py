@@ -1,0 +1,212 @@
+"""Disk: what survives a crash of a simulated daemon, in memory: the rows of the store, and the ledgers of the wardens.
+
+It keeps what `supervisor.store.tables` keeps, without encoding it, so that a world can take tens of thousands of steps
+a second; `tests.test_sim` plays schedules on both and compares what they hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from actors.model import Event, Message, Owner, Receipt, RunInfo, RunStatus
+from actors.ports import Batch, CallRow, ProcessRow, RequestRow, SessionRow, Snapshot, WaitingRow
+from actors.thread import Thread
+
+if TYPE_CHECKING:
+    from tests.sim.processes import Ending
+
+
+@dataclass(slots=True)
+class Tables:
+    """The rows of one session, each by its id, in order of their first write."""
+
+    events: list[Event] = field(default_factory=list)
+    row: SessionRow | None = None
+    runs: dict[str, RunInfo] = field(default_factory=dict)
+    calls: dict[str, CallRow] = field(default_factory=dict)
+    processes: dict[str, ProcessRow] = field(default_factory=dict)
+    receipts: dict[str, Receipt] = field(default_factory=dict)
+    pending: dict[str, Receipt] = field(default_factory=dict)
+    waiting: dict[str, WaitingRow] = field(default_factory=dict)
+    requests: dict[str, RequestRow] = field(default_factory=dict)
+    batches: dict[str, int] = field(default_factory=dict)
+
+
+class Disk:
+    """See the head of this file."""
+
+    def __init__(self) -> None:
+        self.tables: dict[str, Tables] = {}
+        self.ledgers: dict[str, Ending] = {}
+        self.on_batch: Callable[[Batch], None] | None = None
+
+    def of(self, session: str) -> Tables:
+        """The rows of a session."""
+        found = self.tables.get(session)
+        if found is None:
+            found = self.tables[session] = Tables()
+        return found
+
+    def write(self, batch: Batch) -> bool:
+        """Write a batch, unless it is there already. False: it does not follow on what is written."""
+        tables = self.of(batch.session)
+        last = tables.batches.get(batch.incarnation, 0)
+        if batch.number <= last:
+            return True
+        if batch.number != last + 1:
+            return False
+        if self.on_batch is not None:
+            self.on_batch(batch)
+        for event in batch.events:
+            assert event.seq > (tables.events[-1].seq if tables.events else 0), f"the seq {event.seq} is taken"
+            tables.events.append(event)
+        if batch.row is not None:
+            tables.row = batch.row
+        tables.runs.update((run.run_id, run) for run in batch.runs)
+        tables.calls.update((call.call_id, call) for call in batch.calls)
+        tables.processes.update((process.process_id, process) for process in batch.processes)
+        tables.receipts.update((receipt.receipt_id, receipt) for receipt in batch.receipts)
+        tables.pending.update((receipt.receipt_id, receipt) for receipt in batch.pending)
+        for receipt in batch.receipts:
+            tables.pending.pop(receipt.receipt_id, None)
+        tables.waiting.update((row.message.id, row) for row in batch.waiting)
+        for message_id in batch.unwaiting:
+            tables.waiting.pop(message_id, None)
+        tables.requests.update((row.request_id, row) for row in batch.requests)
+        tables.batches[batch.incarnation] = batch.number
+        return True
+
+    def events(self, session: str) -> list[Event]:
+        """The log of a session."""
+        return self.of(session).events
+
+    def last_seq(self, session: str) -> int:
+        """The last seq of a session; 0 if it has no events."""
+        events = self.of(session).events
+        return events[-1].seq if events else 0
+
+    def thread(self, session: str) -> list[Message]:
+        """The fold of the log of a session."""
+        fold = Thread()
+        for event in self.events(session):
+            fold.apply(event)
+        return fold.messages()
+
+    def runs(self, session: str) -> list[RunInfo]:
+        """The runs of a session, the oldest first."""
+        return list(self.of(session).runs.values())
+
+    def run(self, run_id: str) -> RunInfo | None:
+        """One run, of any session."""
+        for tables in self.tables.values():
+            if run_id in tables.runs:
+                return tables.runs[run_id]
+        return None
+
+    def receipt(self, identity: str) -> Receipt | None:
+        """A receipt by its id, or by its run's."""
+        for tables in self.tables.values():
+            if identity in tables.receipts:
+                return tables.receipts[identity]
+        for tables in self.tables.values():
+            for receipt in tables.receipts.values():
+                if receipt.run_id == identity:
+                    return receipt
+        return None
+
+    def unfinished(self) -> list[str]:
+        """The sessions that somebody has to take up."""
+        return sorted(
+            session
+            for session, tables in self.tables.items()
+            if any(not run.settled or run.late for run in tables.runs.values())
+            or any(row.owner is Owner.SESSION and row.state != "ended" for row in tables.processes.values())
+            or tables.pending
+            or (tables.waiting and not (tables.row is not None and tables.row.parked))
+        )
+
+    def waiting(self, session: str) -> list[str]:
+        """Ids of the messages that wait, in their order."""
+        return [row.message.id for row in self._waiting(session)]
+
+    def requests(self, session: str) -> dict[str, RequestRow]:
+        """The requests whose answer is on record, by id."""
+        return self.of(session).requests
+
+    def call(self, call_id: str) -> CallRow | None:
+        """The row of a call, of any session."""
+        for tables in self.tables.values():
+            if call_id in tables.calls:
+                return tables.calls[call_id]
+        return None
+
+    def process(self, process_id: str) -> ProcessRow | None:
+        """The row of a process tree, of any session."""
+        for tables in self.tables.values():
+            if process_id in tables.processes:
+                return tables.processes[process_id]
+        return None
+
+    def snapshot(self, session: str) -> Snapshot:
+        """All that an actor needs in order to take a session up."""
+        tables = self.of(session)
+        fold = Thread()
+        said: set[str] = set()
+        fates: dict[str, str] = {}
+        ended: dict[str, str] = {}
+        for event in tables.events:
+            fold.apply(event)
+            match event.kind:
+                case "text" | "tool.requested" if event.run_id is not None:
+                    said.add(event.run_id)
+                case "message":
+                    fates[event.data["id"]] = "input"
+                case "session.message_returned":
+                    fates[event.data["message_id"]] = "returned"
+                case "process.ended":
+                    ended[event.data["process_id"]] = event.run_id or event.data["run_id"]
+                case "run.ended":
+                    ended = {process: of for process, of in ended.items() if of != event.run_id}
+                case _:
+                    pass
+        unsettled = [run for run in tables.runs.values() if not run.settled or run.late]
+        ids = {run.run_id for run in unsettled}
+        calls = sorted(tables.calls.values(), key=lambda call: call.call_id)
+        living = [process for process in tables.processes.values() if process.state != "ended"]
+        waited_for = {*tables.pending, *ids}
+        named = [
+            row.process_id
+            for row in tables.processes.values()
+            if row.owner is Owner.SESSION and row.process_id not in ended and waited_for.intersection(row.receipts)
+        ]
+        settled = [run for run in tables.runs.values() if run.settled and not run.late]
+        late = {run.run_id for run in unsettled if run.late}
+        return Snapshot(
+            session=session,
+            row=tables.row,
+            thread=fold,
+            runs=tuple(unsettled),
+            calls=tuple(call for run in unsettled for call in calls if call.run_id == run.run_id),
+            processes=(
+                *living,
+                *(tables.processes[one] for one in (*named, *ended) if tables.processes[one].state == "ended"),
+            ),
+            pending=tuple(tables.pending.values()),
+            receipts=tuple(one for one in tables.receipts.values() if one.run_id in late),
+            waiting=tuple(self._waiting(session)),
+            requests=tuple(tables.requests.values()),
+            said=frozenset(said & ids),
+            fates=fates,
+            over={run.run_id: run.receipt_id for run in settled},
+        )
+
+    def _waiting(self, session: str) -> list[WaitingRow]:
+        return sorted(self.of(session).waiting.values(), key=lambda row: row.place)
+
+
+def status(disk: Disk, run_id: str) -> RunStatus | None:
+    """The durable status of a run."""
+    info = disk.run(run_id)
+    return info.status if info else None

@@ -1,0 +1,472 @@
+"""Mutants: faults of the protocol, planted one at a time, each of which the simulator has to catch.
+
+A mutant is an edit of the source of a few functions, made anew at each start: where the text that it replaces is not
+there any more it cannot be planted, and says so. Nothing else is changed, so what catches it is what guards the law.
+"""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+from unittest import mock
+
+from actors import mailbox
+from actors.cancel import Cell
+from actors.lifecycle import RunLifecycle
+from actors.messages import Down
+from actors.protocol import Protocol
+from actors.record import RunRecord
+from actors.reports import RunReports
+from actors.requests import RequestBook
+from actors.run import RunActor
+from actors.session import SessionActor
+from actors.state import SessionState
+from actors.waiting import WaitingRoom
+from tests.sim.disk import Disk
+from tests.sim.schedule import broken, draw
+from tests.sim.store import SimStore
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """One function of a class, and what is replaced in its source."""
+
+    owner: type
+    function: str
+    old: str
+    new: str
+
+    def made(self) -> Any:
+        """The function, or the descriptor, with the edit in it.
+
+        Raises:
+            ValueError: the text is not in the source, or more than once.
+        """
+        plain: Any = inspect.unwrap(getattr(_raw(self.owner, self.function), "fget", None) or _function(self))
+        source = textwrap.dedent(inspect.getsource(plain))
+        if source.count(self.old) != 1:
+            raise ValueError(
+                f"{self.owner.__name__}.{self.function}: expected {self.old!r} once, it is there {source.count(self.old)} times"
+            )
+        made: dict[str, Any] = {}
+        # The functions of the tree itself, with a line of this file in them.
+        exec(compile(source.replace(self.old, self.new), f"<{self.function}>", "exec"), plain.__globals__, made)  # noqa: S102
+        return made[self.function]
+
+
+def _raw(owner: type, name: str) -> Any:
+    return inspect.getattr_static(owner, name)
+
+
+def _function(edit: Edit) -> Any:
+    raw = _raw(edit.owner, edit.function)
+    return getattr(raw, "__func__", raw)
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One fault. `law`: what it breaks; `plant`: the edits, or a context that plants it."""
+
+    name: str
+    law: str
+    edits: tuple[Edit, ...] = ()
+    other: Callable[[], Any] | None = None
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        """Have the fault in the actors meanwhile."""
+        with ExitStack() as stack:
+            for edit in self.edits:
+                stack.enter_context(mock.patch.object(edit.owner, edit.function, edit.made()))
+            if self.other is not None:
+                stack.enter_context(self.other())
+            yield
+
+    def hunt(self, schedules: int, first: int = 0) -> int | None:
+        """Play schedules with the fault planted; returns how many it took to catch it, None if it lives."""
+        with self.planted():
+            for number in range(schedules):
+                if broken(draw(first + number)) is not None:
+                    return number + 1
+        return None
+
+
+def _mutant(name: str, law: str, owner: type, function: str, old: str, new: str) -> Mutant:
+    return Mutant(name, law, (Edit(owner, function, old, new),))
+
+
+def _at_once(effect: str) -> tuple[str, str]:
+    """An edit of `_flush` that carries out one kind of effect when it is decided, not when it is durable."""
+    old = "    later = step.later\n"
+    new = (
+        f"    self._carry_out_later([one for one in step.later if type(one).__name__ == {effect!r}])\n"
+        f"    step.later = [one for one in step.later if type(one).__name__ != {effect!r}]\n{old}"
+    )
+    return old, new
+
+
+_BUMP_AFTER_HALT: Final = """
+    if isinstance(request, Stop) and not getattr(self, "_told", False):
+        for key in self._runners.values():
+            child = self.children.get(key)
+            if child is not None:
+                tell(child, Halt(self._protocol._provenance_of(request, 0.0), 0.0))
+        self._told = True
+        self.actor_inbox.put(Envelope(request, reply))
+        return
+    self._told = False
+    try:
+        self._protocol.request(request, reply)
+"""
+
+MUTANTS: Final = (
+    # L1: the fence
+    _mutant(
+        "bump after halt",
+        "L1",
+        SessionActor,
+        "_request",
+        "    try:\n        self._protocol.request(request, reply)\n",
+        _BUMP_AFTER_HALT.lstrip("\n"),
+    ),
+    _mutant("the fence does not count", "L1", RunLifecycle, "_fence", "self.generation += 1", "pass"),
+    _mutant(
+        "stale accepted when the address is unknown",
+        "L1",
+        SessionState,
+        "_open",
+        "        or address.generation != self.generation\n        or address.run != record.id\n",
+        "",
+    ),
+    _mutant(
+        "text of a closed run accepted",
+        "L1",
+        RunReports,
+        "said",
+        "record = self._open(said.address)",
+        "record = self._open(said.address) or self._record(said.address.run)",
+    ),
+    _mutant(
+        "output of a closed call accepted",
+        "L1",
+        RunReports,
+        "_process_output",
+        "if self._open(report.address) is None:",
+        "if self._record(report.address.run) is None:",
+    ),
+    # L2: the gate
+    _mutant(
+        "permit checked at the request instead of at the start",
+        "L2",
+        Cell,
+        "start",
+        "        if self._state is not CellState.GRANTED:\n            return False\n",
+        "",
+    ),
+    _mutant(
+        "the result in the cell is ignored",
+        "L2",
+        RunLifecycle,
+        "_close",
+        "notes.closed_result(state, finished, cause, call.output)",
+        "notes.closed_result(CellState.CLOSED if finished else state, None, cause, call.output)",
+    ),
+    _mutant("permit before its commit", "L2", SessionActor, "_flush", *_at_once("GivePermit")),
+    _mutant("spawn permit before its commit", "L2", SessionActor, "_flush", *_at_once("GiveSpawn")),
+    _mutant(
+        "a failing session leaves its gates open", "L2", SessionActor, "on_failure", "self._protocol.abandon(", "("
+    ),
+    # L3: containment and the barrier
+    _mutant("no barrier", "L3", SessionState, "barrier", "    return [\n", "    return [] and [\n"),
+    _mutant(
+        "barrier for the last generation only",
+        "L3",
+        SessionState,
+        "barrier",
+        "(*self.ending.values(), *self.late.values())",
+        "[*self.ending.values(), *self.late.values()][-1:]",
+    ),
+    _mutant(
+        "a strict barrier opens at the deadline",
+        "L3",
+        SessionState,
+        "barrier",
+        "(*self.ending.values(), *self.late.values())",
+        "self.ending.values()",
+    ),
+    _mutant(
+        "the run's end taken as proof of death",
+        "L3",
+        RunLifecycle,
+        "run_finished",
+        '    record.parts[AGENT].end(report.how, report.at, report.error or "")\n',
+        "    for part in record.open_parts():\n        part.end(report.how, report.at)\n",
+    ),
+    _mutant("an unproven end taken as proof", "L3", RunRecord, "end_process", "if news.proven:", "if True:"),
+    _mutant(
+        "halt does not reach the trees",
+        "L3",
+        RunActor,
+        "_halt",
+        "    for child in self.children.values():\n        tell(child, halt)\n",
+        "",
+    ),
+    _mutant(
+        "nothing is taken over after a restart",
+        "L3",
+        Protocol,
+        "_take_up",
+        "self.step.later.append(AdoptRun(record.id))",
+        "pass",
+    ),
+    _mutant("a part is forgotten before its commit", "L3", SessionActor, "_flush", *_at_once("ForgetPart")),
+    # L4: taking over, and what waits
+    _mutant(
+        "takeover in two steps",
+        "L4",
+        Protocol,
+        "_supersede",
+        "self._start_with_all(message, at, superseded=active.id)",
+        "self._enqueue(message, at)",
+    ),
+    _mutant(
+        "the queue is taken by the run",
+        "L4",
+        RunLifecycle,
+        "_end_run",
+        "    self._unsteer(at)\n",
+        "    self._unsteer(at)\n    self.room.take_all()\n",
+    ),
+    _mutant(
+        "steer handed over twice",
+        "L4",
+        WaitingRoom,
+        "pull_steering",
+        "pulled, self.steering = self.steering, []",
+        "pulled = list(self.steering)",
+    ),
+    _mutant(
+        "what waits is turned around",
+        "L4",
+        WaitingRoom,
+        "take_all",
+        "for turn in turns for row in turn.rows]",
+        "for turn in turns[::-1] for row in turn.rows]",
+    ),
+    _mutant(
+        "a Stop leaves what it says it withdraws",
+        "L4",
+        RunLifecycle,
+        "_treat_waiting",
+        "if waiting is Waiting.KEEP:",
+        "if waiting is not Waiting.PARK:",
+    ),
+    _mutant(
+        "a message from before the Stop is taken",
+        "L4",
+        Protocol,
+        "_new_message",
+        "message.sent_at is not None and cutoff is not None and message.sent_at < cutoff",
+        "False",
+    ),
+    # L5: who did it
+    _mutant(
+        "the second cause replaces the first",
+        "L5",
+        RunLifecycle,
+        "_join",
+        "later=(*record.info.later, provenance)[-16:]",
+        "provenance=provenance",
+    ),
+    Mutant("Down ahead of the output", "L5", other=lambda: mock.patch.dict(mailbox._KINDS, {Down: (True, False)})),
+    # L6: the transcript
+    Mutant(
+        "repair after publish",
+        "L6",
+        (
+            Edit(
+                RunLifecycle,
+                "_close",
+                "        self._end_call(record, call, notes.closed_result(state, finished, cause, call.output), at)\n",
+                "",
+            ),
+            Edit(
+                RunLifecycle,
+                "_settle",
+                "    del self.ending[record.id]\n",
+                "    del self.ending[record.id]\n    for call in record.open_calls():\n"
+                '        self._end_call(record, call, notes.lost_result(How.RAISED, ""), at)\n',
+            ),
+        ),
+    ),
+    _mutant(
+        "a late result is a second result",
+        "L6",
+        RunReports,
+        "_end_call",
+        '    call.row = msgspec.structs.replace(call.row, state="ended", outcome=str(result.outcome))\n',
+        '    call.row = msgspec.structs.replace(call.row, state="granted", outcome=str(result.outcome))\n',
+    ),
+    # L7: terminal, once, in time
+    _mutant(
+        "old run's end dropped as stale",
+        "L7",
+        RunLifecycle,
+        "run_finished",
+        '        self._part_ended(report.address, report.how, report.at, report.error or "")\n',
+        "",
+    ),
+    _mutant(
+        "receipt before the reap",
+        "L7",
+        RunLifecycle,
+        "_settle_if_done",
+        "not record.open_parts()",
+        'not [part for part in record.open_parts() if part.kind != "process"]',
+    ),
+    _mutant(
+        "second stop with a second receipt",
+        "L7",
+        RunLifecycle,
+        "_join",
+        "later=(*record.info.later, provenance)[-16:]",
+        'later=(*record.info.later, provenance)[-16:], receipt_id=self._ids.new("rcpt")',
+    ),
+    _mutant(
+        "no kill deadline", "L7", RunLifecycle, "kill_deadline", "if record is None or record.stage != stage:", "if 1:"
+    ),
+    _mutant("an old kill deadline counts", "L7", RunLifecycle, "kill_deadline", " or record.stage != stage", ""),
+    _mutant(
+        "a deadline of an earlier incarnation counts",
+        "L7",
+        SessionActor,
+        "on_receive",
+        "if message.incarnation == self._incarnation:",
+        "if message:",
+    ),
+    _mutant(
+        "a proof that comes late amends nothing",
+        "L7",
+        RunLifecycle,
+        "_after_part",
+        "        receipt = record.file_receipt(at, record.info.later)\n"
+        "        self.step.receipts[receipt.receipt_id] = receipt\n",
+        "        receipt = record.file_receipt(at, record.info.later)\n",
+    ),
+    # L8: the token
+    _mutant(
+        "token cleared at the end",
+        "L8",
+        RunLifecycle,
+        "_settle",
+        "    del self.ending[record.id]\n",
+        "    del self.ending[record.id]\n    for call in record.calls.values():\n"
+        "        if call.token is not None:\n            call.token._provenance = None\n",
+    ),
+    # L9: aim
+    _mutant(
+        "aimed stop that hits the current run",
+        "L9",
+        Protocol,
+        "_stop_aimed",
+        "if active is not None and active.id == run_id:",
+        "if active is not None:",
+    ),
+    # L10: once
+    _mutant(
+        "request id not stored with its effect",
+        "L10",
+        Protocol,
+        "request",
+        "self.step.requests.append(self.requests.answered(request, known, at))",
+        "self.requests.answered(request, known, at)",
+    ),
+    _mutant(
+        "answers forgotten at a restart",
+        "L10",
+        Protocol,
+        "restore",
+        "    self.requests.restore(snapshot.requests, row.forgotten_to if row is not None else 0.0)\n",
+        "",
+    ),
+    _mutant(
+        "the content of a repeat is not compared", "L10", RequestBook, "known", "row.digest != digest(request)", "False"
+    ),
+    # L12: durable first
+    _mutant("answer before commit", "L12", SessionActor, "_flush", *_at_once("AnswerRequest")),
+    _mutant("the agent starts before its run is durable", "L12", SessionActor, "_flush", *_at_once("StartRun")),
+    _mutant(
+        "publish before commit",
+        "L12",
+        SessionActor,
+        "_flush",
+        "        self._ports.store.commit(batch, self.actor_ref)\n",
+        "        self._ports.publisher.publish(self._session, events)\n"
+        "        self._ports.store.commit(batch, self.actor_ref)\n",
+    ),
+    Mutant(
+        "a retried batch overtaking",
+        "L12",
+        (
+            Edit(
+                SimStore,
+                "_commit",
+                '        self._fail(group, "the simulated disk failed")\n',
+                "        self._queue.extend(group)\n",
+            ),
+            Edit(Disk, "write", "    if batch.number != last + 1:\n        return False\n", ""),
+        ),
+    ),
+    _mutant(
+        "a half-run is left as it was",
+        "L12",
+        Protocol,
+        "_take_up",
+        "        self._close(record, RunStatus.FAILED, cause, at, noted=again is None, error=cause.reason)\n",
+        "",
+    ),
+    _mutant(
+        "tried again although it had spoken",
+        "L12",
+        Protocol,
+        "_take_up",
+        "untouched = not record.said and not record.called",
+        "untouched = True",
+    ),
+    _mutant(
+        "parked forgotten at a restart",
+        "L12",
+        Protocol,
+        "restore",
+        "parked=row.parked if row is not None else False",
+        "parked=False",
+    ),
+    _mutant(
+        "the Stop's hour forgotten at a restart",
+        "L12",
+        Protocol,
+        "restore",
+        "self.cutoffs = {origin: min(cutoff, at) for origin, cutoff in row.cutoffs.items()}",
+        "self.cutoffs = {}",
+    ),
+    _mutant(
+        "a returned message waits again after a restart",
+        "L12",
+        SessionState,
+        "_returned",
+        "    self.step.unwait(message)\n",
+        "",
+    ),
+    _mutant(
+        "a Stop that was stored stops what came behind it",
+        "L12",
+        Protocol,
+        "restore",
+        "    stops = tuple(stop for stop in stops if stop.id not in on_record)\n",
+        "",
+    ),
+)

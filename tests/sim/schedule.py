@@ -1,0 +1,227 @@
+"""Schedules: what a seed stands for. A script of requests, pauses and faults, and the settings it is played under.
+
+A schedule is drawn by weights, not by a grammar: every request may come at every moment. Each has one kind of trouble
+in it, or all of them, so that what goes wrong without any is not hidden by what may go wrong with it.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Final
+
+from actors.ports import Settings
+from tests.sim.client import Client, Op
+
+CONTENTS: Final = (
+    "say=1",
+    "say=2 show say=1 show",
+    "say=3 write=1 say=1",
+    "both=2 say=1",
+    "write=0.1 run=1 write=0.1",
+    "run=30,children=2,output=3",
+    "run=30,ignores_term",
+    "run=40,never_dies",
+    "leave=60 say=1 sleep=1",
+    "leave=60,ignores_term leave=1 sleep=2 say=1",
+    "sleep=60",
+    "open=5",
+    "open=0.1 say=1",
+    "deaf=9",
+    "late=4 say=1",
+    "late=9",
+    "stubborn",
+    "say=1 steer sleep=1 steer",
+    "say=1 steer say=1 steer say=1",
+    "raise",
+    "fail bad",
+    "forever",
+    "run=1,absent say=1",
+    "run=1,lost",
+    "write=0.01 say=1 write=0.01 say=1",
+)
+POLICIES: Final = (None, "interrupt", "enqueue", "enqueue", "steer", "reject", "rollback")
+AGES: Final = (None, None, None, 0.0, 0.5, 5.0)
+TROUBLES: Final = ("none", "none", "store", "failures", "crashes", "all")
+OPS_MIN, OPS_MAX = 5, 22
+WORLDS: Final = 1 << 32
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """One schedule: the seed of its world, the settings, and the script."""
+
+    seed: int
+    settings: Settings
+    script: tuple[Op, ...]
+
+    def play(self) -> int:
+        """Play it in a fresh world; returns how many steps that took.
+
+        Raises:
+            AssertionError: a law was broken.
+        """
+        with Client(self.seed, self.settings) as client:
+            client.play(self.script)
+            return client.steps
+
+
+def draw(seed: int) -> Schedule:
+    """Draw the schedule of a seed."""
+    random = Random(seed)
+    trouble = random.choice(TROUBLES)
+    script = []
+    for _ in range(random.randint(OPS_MIN, OPS_MAX)):
+        op = _op(random, trouble)
+        if random.random() < 0.1:
+            op = ("at", "t", op) if _asks(op) else op
+        if random.random() < 0.1:
+            op = ("later", random.choice((0.0, 0.001, 0.5)), op) if _asks(op) else op
+        script.append(op)
+    return Schedule(random.randrange(WORLDS), _settings(random), tuple(script))
+
+
+def _settings(random: Random) -> Settings:
+    settings = Settings(agent="scripted")
+    if random.random() < 0.15:
+        settings = Settings(agent="scripted", barrier="strict")
+    if random.random() < 0.15:
+        settings = _changed(settings, call_deadline_s=random.choice((0.5, 2.0)))
+    if random.random() < 0.15:
+        settings = _changed(settings, run_deadline_s=random.choice((0.5, 3.0)))
+    if random.random() < 0.1:
+        settings = _changed(settings, queue_max=2, calls_open_max=1, processes_max=1, credit_events=1)
+    return settings
+
+
+def _changed(settings: Settings, **changes: object) -> Settings:
+    import msgspec
+
+    changed: Settings = msgspec.structs.replace(settings, **changes)
+    return changed
+
+
+def _op(random: Random, trouble: str) -> Op:
+    draws: list[tuple[float, Callable[[Random], Op]]] = [(6, _news), (3.5, _stop), (2.5, _other), (9, _pause)]
+    if trouble in ("store", "all"):
+        draws.append((2, _fault))
+    if trouble in ("failures", "all"):
+        draws.append((2, _failure))
+    if trouble in ("crashes", "all"):
+        draws.append((1.5, _crash))
+    kinds = [kind for _, kind in draws]
+    return random.choices(kinds, [weight for weight, _ in draws])[0](random)
+
+
+def _asks(op: Op) -> bool:
+    return op[0] in ("new", "stop", "withdraw", "resume", "repeat", "reuse")
+
+
+def _news(random: Random) -> Op:
+    origin = random.choice(("user", "user", "bot"))
+    content = random.choice(CONTENTS)
+    return ("new", content, random.choice(POLICIES), origin, random.random() < 0.5, random.choice(AGES))
+
+
+def _stop(random: Random) -> Op:
+    mode, aim = random.choice(("graceful", "immediate")), random.choice((None, None, 0, 1, 2, 3))
+    waiting = random.choice((None, "withdraw", "park", "keep"))
+    scope, origin = random.choice(("run", "session")), random.choice(("user", "user", "bot"))
+    return ("stop", mode, aim, waiting, scope, origin, random.choice(AGES))
+
+
+def _other(random: Random) -> Op:
+    kind = random.choice(("withdraw", "withdraw", "resume", "repeat", "repeat", "reuse", "leave", "come"))
+    return (kind,) if kind in ("resume", "leave", "come") else (kind, random.randrange(10))
+
+
+def _pause(random: Random) -> Op:
+    kind = random.choice(("steps", "steps", "steps", "steps", "wait", "hold"))
+    if kind == "steps":
+        return ("steps", random.choice((1, 3, 9, 20, 60)))
+    if kind == "wait":
+        return ("wait", random.choice((0.05, 1.0, 3.0, 9.0)))
+    return ("hold", random.random() < 0.4)
+
+
+def _fault(random: Random) -> Op:
+    kind = random.choice(("fail", "lose", "down"))
+    return ("down", random.random() < 0.4) if kind == "down" else (kind, random.randint(1, 2))
+
+
+def _failure(random: Random) -> Op:
+    return ("poison", random.randrange(4), random.randrange(4), random.random() < 0.5)
+
+
+def _crash(random: Random) -> Op:  # noqa: ARG001  # the signature of a draw
+    return ("crash",)
+
+
+def broken(schedule: Schedule) -> str | None:
+    """Play a schedule; returns what it breaks, None where it breaks nothing."""
+    try:
+        schedule.play()
+    except AssertionError as error:
+        return str(error)
+    return None
+
+
+def shrink(schedule: Schedule, seconds: float = 60.0) -> Schedule:
+    """Take away from a script that breaks a law, as long as it still breaks one: no single op can go any more.
+
+    Args:
+        schedule: one that breaks a law.
+        seconds: how long it may take; what was found by then is returned.
+    """
+    until = time.monotonic() + seconds
+    laws = _laws(broken(schedule) or "")
+
+    def still(tried: Schedule) -> bool:
+        said = broken(tried)
+        return said is not None and bool(_laws(said) & laws or not laws)
+
+    size = max(1, len(schedule.script) // 2)
+    while size:
+        start = 0
+        while start < len(schedule.script) and time.monotonic() < until:
+            shorter = replace(schedule, script=schedule.script[:start] + schedule.script[start + size :])
+            if still(shorter):
+                schedule = shorter
+            else:
+                start += size
+        size //= 2
+    for index, op in enumerate(schedule.script):
+        for simpler in _simpler(op):
+            tried = replace(schedule, script=(*schedule.script[:index], simpler, *schedule.script[index + 1 :]))
+            if time.monotonic() < until and still(tried):
+                schedule = tried
+                break
+    return schedule
+
+
+def _laws(said: str) -> set[str]:
+    """The laws that a failure names."""
+    return set(re.findall(r"\(L\d+\)", said))
+
+
+def _simpler(op: Op) -> list[Op]:
+    """Ops that are simpler than this one, the simplest first."""
+    match op:
+        case ("at" | "later", _, inner):
+            return [*_simpler(inner), inner]
+        case ("new", str(content), policy, origin, merge, age):
+            words = content.split()
+            shorter: list[Op] = [("new", word, policy, origin, merge, age) for word in words] if len(words) > 1 else []
+            return [("new", "say=1", None, "user", True, None), *shorter, ("new", content, None, "user", True, None)]
+        case ("stop", *_):
+            plain = ("stop", "graceful", None, None, "run", "user", None)
+            return [plain] if op != plain else []
+        case ("wait", float(seconds)) if seconds > 0.05:
+            return [("steps", 1), ("wait", 0.05)]
+        case ("steps", int(count)) if count > 1:
+            return [("steps", 1), ("steps", count // 2)]
+        case _:
+            return []

@@ -1,0 +1,463 @@
+"""Watch: the laws as predicates over what is observed, asked at every door of a world while it runs.
+
+`LogLaws` reads what the log says. This one knows in addition what really happened: which tools and agents are inside
+their functions, which process trees live, what clients asked and were answered. It never reads a decision of the
+actors as the truth about the world, only about themselves (whether a run is open in its session's memory).
+
+A predicate that does not hold is written into `broken`; the world raises it at the end of the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from actors.cancel import CellState
+from actors.errors import CountermandError
+from actors.messages import Accepted, NewMessage, OutsideRequest, Reply, Resumed, Stop, Stopped
+from actors.model import Event, How, Mode, Outcome, Owner, Receipt, Row, RunStatus, Waiting
+from actors.ports import Batch, ProcessRow, Settings
+from actors.record import CallRecord, RunRecord
+from tests.sim.laws import LogLaws
+
+if TYPE_CHECKING:
+    from tests.sim.disk import Disk
+    from tests.sim.world import World
+
+FROM_FAULTS: Final = frozenset({"actor.failure", "store.failure", "supervisor.recovery"})
+INSTANT_S: Final = 1e-6
+_decode = msgspec.json.Decoder(Reply).decode
+
+
+class LawBroken(AssertionError):
+    """A predicate does not hold."""
+
+
+class Watch:
+    """The watcher of one client's worlds: the world it is in, and those that crashed before.
+
+    Args:
+        disk: whose batches are read as they become durable.
+        fold: see `LogLaws`.
+    """
+
+    def __init__(self, disk: Disk, *, fold: bool = True) -> None:
+        self.broken: list[str] = []
+        self.faults = False
+        self.crashes = 0
+        self.requests: dict[str, OutsideRequest] = {}
+        self.began: set[str] = set()
+        self.inside: dict[str, str] = {}
+        self.in_time: dict[str, str] = {}
+        self.spawned: set[str] = set()
+        self.halted: set[str] = set()
+        self.abandoned: set[str] = set()
+        self.ran: set[str] = set()
+        self.left: set[str] = set()
+        self.told_at: dict[str, float] = {}
+        self._disk = disk
+        self._fold = fold
+        self._world: World | None = None
+        self._laws: dict[str, LogLaws] = {}
+        self._answers: dict[str, Any] = {}
+        self._receipts: dict[str, str] = {}
+        self._cutoffs: dict[tuple[str, str], float] = {}
+        disk.on_batch = self._batch
+
+    def enter(self, world: World) -> None:
+        """From here on this is the world that is watched; what was inside a function in the last one is gone."""
+        self.inside.clear()
+        self._world = world
+
+    def laws(self, session: str) -> LogLaws:
+        """The laws of a session's durable log, as far as it is written."""
+        found = self._laws.get(session)
+        if found is None:
+            found = self._laws[session] = LogLaws(fold=self._fold)
+        return found
+
+    def break_(self, what: str) -> None:
+        """Write down that a law does not hold."""
+        self.broken.append(what)
+
+    # ── Doors: what starts ────────────────────────────────────────────────────────────────────────
+
+    def starts(self, key: str, name: str) -> None:
+        """An agent, or a call, is handed to the executor: its record was written ahead (law L12)."""
+        if name.startswith("agent "):
+            run = self._disk.run(key)
+            if run is None:
+                self.break_(f"{name} of {key} starts before its run is on record (L12)")
+            elif run.status is not RunStatus.IN_PROGRESS:
+                self.break_(f"{name} of {key} starts although it is {run.status} (L1)")
+            return
+        row = self._disk.call(key)
+        if row is None or row.state == "requested":
+            self.break_(f"{name} {key} starts before its grant is on record (L12)")
+
+    def spawns(self, process_id: str) -> None:
+        """A command is handed to the port: on record, of an open call, and behind the barrier."""
+        self.spawned.add(process_id)
+        row = self._disk.process(process_id)
+        if row is None:
+            self.break_(f"{process_id} is spawned before it is on record (L12)")
+            return
+        call = self._disk.call(row.call_id)
+        if call is None or call.state == "ended":
+            self.break_(f"{process_id} is spawned for a call that is closed (L1)")
+        self._barrier(row.session, row.run_id, process_id)
+
+    def begins(self, fence: str) -> None:
+        """The first line of a tool runs: no fence was first, and nothing of an earlier run is left (laws L2, L3)."""
+        session, _, call_id = fence.split(":")
+        self.began.add(fence)
+        self.inside[fence] = session
+        if self._world is not None and self._world.session_if_alive(session) is None:
+            self.break_(f"{fence} begins while its session is down (L13)")
+        row = self._disk.call(call_id)
+        if row is None or row.state == "ended":
+            self.break_(f"{fence} begins although its call is closed (L2)")
+            return
+        for call in self._calls(fence):
+            if not call.open:
+                self.break_(f"{fence} begins although it was closed as {call.row.outcome} (L2)")
+        self._barrier(session, row.run_id, fence)
+
+    def leaves(self, fence: str, *, returned: bool) -> None:
+        """A tool leaves its function; what it returns in time is its result (law L2)."""
+        self.inside.pop(fence, None)
+        self.left.add(fence.rpartition(":")[2])
+        for call in self._calls(fence):
+            if call.cell is not None and call.cell.state is CellState.STARTED:
+                self.in_time[call.row.call_id] = "finished" if returned else "raised"
+
+    def writes(self, fence: str) -> None:
+        """A tool that looks at its token has an effect: its call is open at this moment (law L1)."""
+        row = self._disk.call(fence.rpartition(":")[2])
+        if row is None or row.state == "ended":
+            self.break_(f"{fence} writes although its call is closed (L8)")
+        for call in self._calls(fence):
+            if call.cell is not None and call.cell.state is not CellState.STARTED:
+                self.break_(f"{fence} writes although its cell is {call.cell.state} (L8)")
+
+    def _barrier(self, session: str, run_id: str, what: str) -> None:
+        """Nothing of an earlier run is alive that holds, or its session was made to go on without it (law L3)."""
+        laws, world = self.laws(session), self._world
+        if world is None:
+            return
+        generation = laws.run_generation.get(run_id, 0)
+        tables = self._disk.of(session)
+        for process in tables.processes.values():
+            if process.owner is Owner.SESSION:
+                continue
+            earlier = laws.run_generation.get(process.run_id, 0) < generation and process.run_id not in laws.forced
+            if earlier and process.process_id in self.spawned and world.processes.lives(process.process_id):
+                self.break_(f"{what} begins while {process.process_id} of {process.run_id} lives (L3)")
+        for fence, of in self.inside.items():
+            call = tables.calls.get(fence.rpartition(":")[2]) if of == session else None
+            if call is None or call.isolation == "task" or call.run_id in laws.forced:
+                continue
+            if laws.run_generation.get(call.run_id, 0) < generation:
+                self.break_(f"{what} begins while {fence} of {call.run_id} runs (L3)")
+
+    # ── Doors: what is ended ──────────────────────────────────────────────────────────────────────
+
+    def halts(self, key: str) -> None:
+        """A tree is told to end, or an execution is cancelled: the gate was shut first (law L1)."""
+        self.halted.add(key)
+        world = self._world
+        if self.faults or world is None:
+            return
+        process = self._disk.process(key)
+        if process is not None and process.owner is Owner.SESSION:
+            # It is not ended by a fence, and has no gate to be shut.
+            return
+        call = self._disk.call(process.call_id if process else key)
+        session = call.session if call else (self._session_of_run(key) or "")
+        actor = world.session_if_alive(session)
+        if actor is None:
+            return
+        record = actor._protocol.record(call.run_id if call else key)
+        if record is None or not record.open:
+            return
+        if call is not None and not self._gate_open(record, call.call_id):
+            return
+        self.break_(f"{key} is ended before its gate is shut (L1)")
+
+    @staticmethod
+    def _gate_open(record: RunRecord, call_id: str) -> bool:
+        call = record.calls.get(call_id)
+        return call is not None and call.cell is not None and call.cell.state is CellState.STARTED
+
+    def _session_of_run(self, run_id: str) -> str | None:
+        run = self._disk.run(run_id)
+        return run.session if run else None
+
+    # ── What becomes durable ──────────────────────────────────────────────────────────────────────
+
+    def _batch(self, batch: Batch) -> None:
+        """One step of a session is written: what belongs together is in it together (laws L4, L10)."""
+        laws = self.laws(batch.session)
+        told = {row.request_id for row in batch.requests}
+        inputs_before = set(laws.inputs)
+        waiting_before = list(laws.waiting)
+        try:
+            laws.take(batch.events)
+            laws.rendered(batch.events)
+        except AssertionError as error:
+            self.break_(f"{batch.session}: {error}")
+            return
+        moved = {event.run_id for event in batch.events if event.kind == "run.status"}
+        for event in batch.events:
+            match event.kind:
+                case "session.fenced":
+                    self._fenced(event, batch, told, moved)
+                case "run.status":
+                    self._aimed(event)
+                case "message" | "session.message_waiting":
+                    message = event.data["id" if event.kind == "message" else "message_id"]
+                    if message not in told and message not in waiting_before:
+                        self.break_(f"{message} is accepted without its request id (L10)")
+                case "tool.ended":
+                    self._tool_ended(event)
+                case "process.ended":
+                    self._process_ended(event)
+                case _:
+                    pass
+        self.told_at.update((row.request_id, row.at) for row in batch.requests if row.request_id not in self.told_at)
+        for call in batch.calls:
+            if call.how is How.SIGKILL and call.call_id in self.left and not self.crashes:
+                self.break_(f"{call.call_id} is on record as killed, and has returned (L6)")
+        for receipt in batch.receipts:
+            self._receipt(batch.session, receipt)
+        self._parked(batch, laws, inputs_before, waiting_before)
+        self._cut_off(batch)
+
+    def _fenced(self, event: Event, batch: Batch, told: set[str], moved: set[str | None]) -> None:
+        run, provenance = event.data["run_id"], event.data["provenance"]
+        source, by = provenance["source"], provenance.get("requested_by")
+        if run is not None and run not in moved:
+            self.break_(f"{run} is fenced, and not closed in the same step (L4)")
+        if source in FROM_FAULTS and not self.faults and not self.crashes:
+            self.break_(f"{run} ends by {source}, and nothing has failed (L5)")
+        request = self.requests.get(str(by))
+        if source == "session.new_message" and self.faults:
+            # Its fence was shut in memory, and the store did not take it: it was refused, and says so.
+            return
+        if request is not None and by not in told:
+            self.break_(f"{by} has fenced {run}, and its id is not on record with that (L10)")
+        if source == "session.new_message" and by is not None:
+            touched = {e.data["id"] for e in batch.events if e.kind == "message"}
+            if by not in touched:
+                self.break_(f"{by} took over from {run}, and is no input in the same step (L4)")
+
+    def _aimed(self, event: Event) -> None:
+        """A Stop that was aimed at a run ends that run and no other (law L9)."""
+        provenance = event.data.get("provenance") or {}
+        stop = self.requests.get(str(provenance.get("requested_by")))
+        queued = event.run_id not in self.laws(event.session).run_generation
+        withdrawn = isinstance(stop, Stop) and stop.waiting is Waiting.WITHDRAW and queued
+        if isinstance(stop, Stop) and stop.run_id not in (None, event.run_id) and not withdrawn:
+            self.break_(f"{stop.id} was aimed at {stop.run_id} and ends {event.run_id} (L9)")
+        if provenance.get("source") in FROM_FAULTS and not self.faults and not self.crashes:
+            self.break_(f"{event.run_id} ends by {provenance['source']}, and nothing has failed (L5)")
+
+    def _tool_ended(self, event: Event) -> None:
+        """The result that is on record is what happened (law L6)."""
+        call, outcome = event.data["call_id"], event.data["outcome"]
+        fence = next((one for one in self.began if one.endswith(f":{call}")), None)
+        if outcome == Outcome.NOT_STARTED and fence is not None:
+            self.break_(f"{call} is on record as not started, and has begun (L6)")
+        if call in self.in_time and not self.faults and not self.crashes and outcome != Outcome.FINISHED:
+            self.break_(f"{call} had {self.in_time[call]} in time, and is on record as {outcome} (L2)")
+
+    def _process_ended(self, event: Event) -> None:
+        process, world = event.data["process_id"], self._world
+        if event.data["proven"] and world is not None and world.processes.lives(process):
+            self.break_(f"{process} is on record as gone, and lives (L3)")
+        if event.data["how"] == How.NOT_STARTED and process in self.ran:
+            self.break_(f"{process} is on record as never started, and did run (L6)")
+
+    def _receipt(self, session: str, receipt: Receipt) -> None:
+        """A receipt never says more than was seen, and waits for the ends as long as it may (laws L3, L7)."""
+        world = self._world
+        if receipt.run_id is None or world is None:
+            return
+        known = self._receipts.setdefault(receipt.run_id, receipt.receipt_id)
+        if known != receipt.receipt_id:
+            self.break_(f"{receipt.run_id} has two receipts: {known} and {receipt.receipt_id} (L7)")
+        tables = self._disk.of(session)
+        rows = list(_all_rows(receipt.rows))
+        if receipt.complete:
+            if receipt.run_id in self.inside:
+                self.break_(f"the receipt of {receipt.run_id} is complete, and its agent runs (L3)")
+            for process in tables.processes.values():
+                if _of(process, receipt) and world.processes.lives(process.process_id):
+                    self.break_(f"the receipt of {receipt.run_id} is complete, and {process.process_id} lives (L3)")
+            for fence, of in self.inside.items():
+                call = tables.calls.get(fence.rpartition(":")[2]) if of == session else None
+                if call is not None and call.run_id == receipt.run_id:
+                    self.break_(f"the receipt of {receipt.run_id} is complete, and {fence} runs (L3)")
+            if any(row.ended_at is None for row in rows):
+                self.break_(f"the receipt of {receipt.run_id} is complete with an open row (L3)")
+            return
+        for process in tables.processes.values():
+            if _of(process, receipt) and world.processes.lives(process.process_id):
+                self.abandoned.add(process.process_id)
+        if receipt.ended_at < self._deadline(receipt, world.settings) - INSTANT_S:
+            self.break_(f"the receipt of {receipt.run_id} names what is left before its time is over (L7)")
+
+    def _deadline(self, receipt: Receipt, settings: Settings) -> float:
+        """The earliest moment at which what has not ended may be named abandoned."""
+        stops = [stop for stop in (receipt.provenance, *receipt.later) if stop is not None]
+        hurry = next((stop for stop in stops if stop.mode is Mode.IMMEDIATE), None)
+        if hurry is None:
+            return receipt.fenced_at + settings.grace_s + settings.kill_s
+        return max(self.told_at.get(hurry.requested_by or "", 0.0), receipt.fenced_at) + settings.kill_s
+
+    def _parked(self, batch: Batch, laws: LogLaws, inputs_before: set[str], waiting_before: list[str]) -> None:
+        """What was parked waits for a person (law L4), through restarts too (law L12)."""
+        row = self._disk.of(batch.session).row
+        new_inputs = set(laws.inputs) - inputs_before
+        if row is not None and row.parked:
+            by_person = any(
+                isinstance(request, NewMessage) and request.origin == "user" and request.id in new_inputs
+                for request in (self.requests.get(told.request_id) for told in batch.requests)
+            )
+            resumed = any(event.kind == "session.resumed" for event in batch.events)
+            if new_inputs & set(waiting_before) and not by_person and not resumed:
+                self.break_(f"parked messages run, and nobody asked for it: {new_inputs & set(waiting_before)} (L12)")
+        withdrawn = any(_withdraws(self.requests.get(told.request_id), _decode(told.answer)) for told in batch.requests)
+        if withdrawn and set(laws.waiting) & set(waiting_before):
+            self.break_(f"{laws.waiting} wait behind a Stop that withdraws what waits (L4)")
+        parked = any(_parks(self.requests.get(told.request_id), _decode(told.answer)) for told in batch.requests)
+        if parked and laws.waiting and not new_inputs and batch.row is not None and not batch.row.parked:
+            self.break_(f"{laws.waiting} were parked, and that is not on record (L12)")
+
+    def _cut_off(self, batch: Batch) -> None:
+        """A message that was sent before a Stop of its sender, and comes after it, is returned (law L4)."""
+        for told in batch.requests:
+            request, answer = self.requests.get(told.request_id), _decode(told.answer)
+            if isinstance(request, Stop) and isinstance(answer, Stopped) and answer.outcome != "already_over":
+                sent_at = told.at if request.sent_at is None else min(request.sent_at, told.at)
+                key = (batch.session, request.origin)
+                self._cutoffs[key] = max(sent_at, self._cutoffs.get(key, sent_at))
+            elif isinstance(request, NewMessage) and isinstance(answer, Accepted) and request.sent_at is not None:
+                late = request.sent_at < self._cutoffs.get((batch.session, request.origin), 0.0)
+                if late and answer.returned != "stopped_before_arrival":
+                    self.break_(f"{request.id} was sent before a Stop, came after it, and is taken (L4)")
+                if not late and answer.returned == "stopped_before_arrival":
+                    self.break_(f"{request.id} is returned as stopped before its arrival, and was not (L4)")
+
+    # ── What clients see ──────────────────────────────────────────────────────────────────────────
+
+    def published(self, session: str, events: Iterable[Event], last: int) -> None:
+        """Events are shown: each once, in order, and durable by now (laws L6, L12)."""
+        for event in events:
+            if event.seq <= last:
+                self.break_(f"event {event.seq} of {session} is published behind {last} (L6)")
+            last = event.seq
+        if last > self._disk.last_seq(session):
+            self.break_(f"event {last} of {session} is published before it is durable (L12)")
+
+    def shown(self, event: Event) -> None:
+        """An event that is not stored is shown: its run was open where it stands in the log (law L1)."""
+        closed = self.laws(event.session).closed_at.get(event.run_id or "")
+        if closed is not None and closed <= event.seq:
+            self.break_(f"{event.kind} of {event.run_id} is shown behind the end of its run (L1)")
+
+    def is_answered(self, request_id: str) -> bool:
+        """True if a client has a durable answer to this id."""
+        return request_id in self._answers
+
+    def answered(self, session: str, request: OutsideRequest, outcome: object) -> None:
+        """A client gets an answer: it is durable, and the only one of its id (laws L10, L12)."""
+        if self.requests[request.id] is not request:
+            # Another request under an id that was used: its answer is no answer to that id.
+            return
+        if isinstance(outcome, CountermandError):
+            known = self._answers.get(request.id)
+            if known is not None and type(outcome).__name__ in ("Invalid", "RequestReused", "RunActive"):
+                self.break_(f"{request.id} was answered by {known}, and is refused now: {outcome} (L10)")
+            return
+        if not isinstance(outcome, msgspec.Struct) or not getattr(outcome, "durable", True):
+            return
+        row = self._disk.requests(session).get(request.id)
+        if row is None:
+            self.break_(f"{request.id} is answered before its effect is durable (L12)")
+        if self._answers.setdefault(request.id, outcome) != outcome:
+            self.break_(f"{request.id} has two answers: {self._answers[request.id]} and {outcome} (L10)")
+        if isinstance(outcome, Stopped) and outcome.run_id is not None:
+            known = self._receipts.setdefault(outcome.run_id, outcome.receipt_id)
+            if known != outcome.receipt_id:
+                self.break_(f"{outcome.run_id} has two receipts: {known} and {outcome.receipt_id} (L7)")
+            if isinstance(request, Stop) and request.run_id not in (None, outcome.run_id):
+                self.break_(f"{request.id} was aimed at {request.run_id} and answers for {outcome.run_id} (L9)")
+        if isinstance(outcome, Accepted | Resumed) and outcome.generation is not None and outcome.run_id:
+            written = self.laws(session).run_generation.get(outcome.run_id)
+            if written is not None and written != outcome.generation:
+                self.break_(f"{request.id} is answered with generation {outcome.generation}, on record is {written}")
+
+    def at_rest(self) -> None:
+        """Nothing has failed and everything has settled: what has ended is on record as ended (laws L3, L6).
+
+        Raises:
+            AssertionError: a receipt still names something abandoned that is gone.
+        """
+        world = self._world
+        assert world is not None, "a world was entered"
+        if not self.crashes:
+            never = self.abandoned & self.spawned - self.halted
+            assert not never, f"{never} are abandoned, and nobody told them to end (L3)"
+        running = {name.rpartition(" ")[2] for name in world.executor.running()}
+        for session, tables in self._disk.tables.items():
+            for receipt in tables.receipts.values():
+                if receipt.complete or receipt.run_id is None:
+                    continue
+                calls = {call.call_id for call in tables.calls.values() if call.run_id == receipt.run_id}
+                trees = [one.process_id for one in tables.processes.values() if _of(one, receipt)]
+                left = running & {*calls, receipt.run_id} or any(not world.processes.proven(one) for one in trees)
+                assert left, f"{session}: the receipt of {receipt.run_id} names what is left, and all is gone (L7)"
+
+    # ── Inside ────────────────────────────────────────────────────────────────────────────────────
+
+    def _calls(self, fence: str) -> list[CallRecord]:
+        """What a session that is there knows of the call with this fencing token."""
+        session, _, call_id = fence.split(":")
+        actor = self._world.session_if_alive(session) if self._world is not None else None
+        if actor is None:
+            return []
+        return [record.calls[call_id] for record in actor._protocol._records() if call_id in record.calls]
+
+
+def _of(process: ProcessRow, receipt: Receipt) -> bool:
+    """True if a receipt answers for a tree: it is its run's, or the session's and was ended with that run."""
+    if process.owner is Owner.SESSION:
+        return receipt.run_id in process.receipts
+    return process.run_id == receipt.run_id
+
+
+def _withdraws(request: OutsideRequest | None, answer: Reply) -> bool:
+    return (
+        isinstance(request, Stop)
+        and isinstance(answer, Stopped)
+        and request.run_id is None
+        and request.resolved_waiting is Waiting.WITHDRAW
+    )
+
+
+def _parks(request: OutsideRequest | None, answer: Reply) -> bool:
+    return (
+        isinstance(request, Stop)
+        and isinstance(answer, Stopped)
+        and request.run_id is None
+        and request.resolved_waiting is Waiting.PARK
+    )
+
+
+def _all_rows(rows: Iterable[Row]) -> Iterable[Row]:
+    for row in rows:
+        yield row
+        yield from _all_rows(row.rows)
