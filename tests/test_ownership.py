@@ -30,6 +30,7 @@ from actors import (
     tool,
 )
 from supervisor import SessionHandle
+from supervisor.containment.processes import ProcessTrees
 from supervisor.store import schema
 from supervisor.store.reader import SqliteReader
 from tests.kit import WAIT_S, Kit, check_rest, log, poison, rows, say, stop, until
@@ -215,6 +216,29 @@ def test_l3_a_tool_that_dies_with_its_actor_right_after_a_hand_over_does_not_tak
     assert len(kit.alive()) >= 2
     session.receipt(stop(session, scope="session").receipt_id, timeout=WAIT_S)
     assert kit.alive() == []
+
+
+def test_l3_a_stop_between_the_cell_and_the_spawn_ends_what_is_spawned_then(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, entered = kit.gate(), kit.gate()
+    spawn = ProcessTrees.spawn
+
+    def late(self: ProcessTrees, *args: Any) -> None:
+        entered.set()
+        held.wait()
+        spawn(self, *args)
+
+    session = serving(kit)
+    monkeypatch.setattr(ProcessTrees, "spawn", late)
+    say(session, "serve")
+    assert entered.wait(WAIT_S)
+    end = stop(session, scope="session", mode="immediate")
+    held.set()
+    receipt = session.receipt(end.receipt_id, timeout=WAIT_S)
+    until(lambda: session.status().owned == (), "its end")
+    assert kit.alive() == []
+    assert "server" in [row.name for row in receipt.rows] + [row.name for row in rows(receipt)]
 
 
 DAEMON = """
