@@ -256,7 +256,8 @@ class Client:
             stops = []
             for self._session in sessions:
                 made = self._id("x")
-                stop = Stop(id=made, source="user.test", reason="the end of the script", requested_by=made)
+                why = "the end of the script"
+                stop = Stop(id=made, source="user.test", reason=why, requested_by=made, scope="session")
                 stops.append(self._send(stop))
             assert self.world.run(lambda stops=stops: all(one.done for one in stops)), "a Stop is never answered"  # type: ignore[misc]
             self.world.settle()
