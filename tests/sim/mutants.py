@@ -356,8 +356,8 @@ MUTANTS: Final = (
         "L7",
         SessionActor,
         "on_receive",
-        "if message.incarnation == self._incarnation:",
-        "if message:",
+        "case KillDeadline():\n            if message.incarnation == self._incarnation:",
+        "case KillDeadline():\n            if message:",
     ),
     _mutant(
         "a proof that comes late amends nothing",
