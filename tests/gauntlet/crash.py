@@ -24,7 +24,7 @@ from tests.gauntlet import census
 from tests.gauntlet.cases import Case, Needs
 from tests.gauntlet.judge import judge, stale_events
 from tests.gauntlet.plugins import Names, config
-from tests.gauntlet.single import LIMIT_S, Outcome, Singles, Stage, layer_of
+from tests.gauntlet.single import Outcome, Singles, Stage, layer_of
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 READY_S = 60.0
@@ -49,7 +49,7 @@ class Crashes:
         daemon = Daemon(state_dir, self._layer)
         try:
             outcomes = self._wave(cases, state_dir, daemon, stages)
-        except Exception as error:  # noqa: BLE001  # whatever it is, it is this wave's and is told
+        except Exception as error:  # whatever it is, it is this wave's and is told
             failure = f"the wave could not be brought to its end: {type(error).__name__}: {error}"
             outcomes = {stage.token: Outcome(stage.case.name, "daemon", wrong=[failure]) for stage in stages}
         finally:

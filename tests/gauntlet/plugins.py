@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -57,10 +57,15 @@ async def run_case(order: str, spawn: AsyncSpawn) -> str:
     process = await spawn(wanted["argv"], cwd=wanted["folder"], env=wanted["env"], name=wanted["name"])
     if not wanted["leave"]:
         return f"exit {(await process.wait()).status}"
-    deadline = time.monotonic() + UP_S
-    while census.read(Path(wanted["seen"])).lines < wanted["ready"] and time.monotonic() < deadline:
-        await asyncio.sleep(POLL_S)
+    await _until(lambda: census.read(Path(wanted["seen"])).lines >= wanted["ready"], UP_S)
     return "up"
+
+
+async def _until(condition: Callable[[], bool], within_s: float) -> None:
+    """Wait for what other processes and threads bring about, or for the end of the time for it."""
+    deadline = time.monotonic() + within_s
+    while not condition() and time.monotonic() < deadline:  # noqa: ASYNC110  # nobody there can set an event
+        await asyncio.sleep(POLL_S)
 
 
 @tool(isolation="thread")
@@ -92,9 +97,7 @@ async def gauntlet(turn: AsyncTurn) -> str:
         case "wait":
             # Something else than the run's end ends the case (its call's deadline, say); the run goes on.
             await turn.call(order["tool"], order=case)
-            deadline = time.monotonic() + RELEASE_S
-            while token not in board.released and time.monotonic() < deadline:
-                await asyncio.sleep(POLL_S)
+            await _until(lambda: token in board.released, RELEASE_S)
         case "leave":
             await turn.call("case", order=case)
             board.returned[token] = time.time()  # noqa: TID251  # it is compared with the times of events

@@ -14,6 +14,7 @@ Every role ends by itself after LIFE_S, and those that keep a processor busy aft
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -29,7 +30,7 @@ BORN = time.monotonic()
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
 PTRACE_SEIZE, PTRACE_INTERRUPT, PTRACE_O_TRACEEXIT = 0x4206, 0x4207, 0x40
 WALL = 0x40000000
-BOMB_MAX = 1500
+BOMB_MAX = 800
 seen_fd = -1
 
 
@@ -38,8 +39,9 @@ seen_fd = -1
 
 def identity(pid: int | str = "self") -> tuple[int, int, int, str]:
     """Pid, parent, start time in ticks, and name of a process, as /proc names it outside of all namespaces."""
-    with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-        text = file.read()
+    fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
+    text = os.read(fd, 4096).decode(errors="replace")
+    os.close(fd)
     fields = text[text.rindex(")") + 2 :].split()
     return int(text.split(" ", 1)[0]), int(fields[1]), int(fields[19]), text[text.index("(") + 1 : text.rindex(")")]
 
@@ -55,24 +57,33 @@ def note(word: str = "is") -> None:
     write(f"{word} {pid} {ticks}")
 
 
-def start(work: Callable[[], object]) -> int:
-    """Fork a child that notes itself, does its work, and exits."""
+def start(*work: Callable[[], object]) -> int:
+    """Fork a child that notes itself, does its work, one thing after the other, and exits."""
     pid = os.fork()
     if pid == 0:
         try:
             note()
-            work()
+            for act in work:
+                act()
         finally:
             os._exit(0)
     return pid
 
 
-def start_detached(work: Callable[[], object]) -> None:
+def start_up(*work: Callable[[], object]) -> int:
+    """As `start`, and wait until the child has noted itself."""
+    readable, writable = os.pipe()
+    pid = start(lambda: os.write(writable, b"."), *work)
+    os.read(readable, 1)
+    return pid
+
+
+def start_detached(*work: Callable[[], object]) -> None:
     """As `start`, in a session of its own, by a parent that is gone."""
     pid = os.fork()
     if pid == 0:
         os.setsid()
-        start(work)
+        start(*work)
         os._exit(0)
     os.waitpid(pid, 0)
 
@@ -200,7 +211,7 @@ def daemon() -> None:
 def twice() -> None:
     """Leave three daemons that have made two sessions each."""
     for _ in range(3):
-        start_detached(lambda: start_detached(lambda: (silent(), deaf(), rest())))
+        start_detached(lambda: start_detached(silent, deaf, rest))
     note()
     rest()
 
@@ -217,7 +228,7 @@ def walk(pause_s: float) -> None:
 
 def chain() -> None:
     """A walker that takes its time."""
-    start(lambda: (silent(), walk(0.05)))
+    start(silent, lambda: walk(0.05))
     note()
     rest()
 
@@ -225,7 +236,7 @@ def chain() -> None:
 def walkers() -> None:
     """Three walkers that run."""
     for _ in range(3):
-        start(lambda: (silent(), walk(0.0)))
+        start(silent, lambda: walk(0.0))
     note()
     rest()
 
@@ -253,7 +264,7 @@ def bomb() -> None:
 def tree() -> None:
     """Twenty processes on three levels."""
     for _ in range(4):
-        start(lambda: ([start(rest) for _ in range(4)], rest()))
+        start(*(lambda: start(rest),) * 4, rest)
     note()
     rest()
 
@@ -326,7 +337,7 @@ def vfork_held() -> None:
 
 def leaves_group() -> None:
     """A child that moves to a control group beside that of its tree."""
-    start(lambda: (silent(), join_group(f"{os.environ['CM_GAUNTLET_GROUPS']}/{sys.argv[3]}"), rest()))
+    start(silent, lambda: join_group(f"{os.environ['CM_GAUNTLET_GROUPS']}/{sys.argv[3]}"), rest)
     note()
     rest()
 
@@ -334,7 +345,7 @@ def leaves_group() -> None:
 def nests_group() -> None:
     """A child that makes a control group below that of its tree."""
     mount = os.environ["CM_GAUNTLET_CGROUP2"]
-    start(lambda: (join_group(f"{mount}{own_group().rstrip('/')}/{sys.argv[3]}"), deaf(), rest()))
+    start(lambda: join_group(f"{mount}{own_group().rstrip('/')}/{sys.argv[3]}"), deaf, rest)
     note()
     rest()
 
@@ -357,7 +368,7 @@ def other_user() -> None:
 def tracer() -> None:
     """Hold a child by ptrace."""
     deaf()
-    hold(start(rest), 0)
+    hold(start_up(rest), 0)
     note()
     rest()
 
@@ -365,7 +376,7 @@ def tracer() -> None:
 def tracer_at_exit() -> None:
     """Trace somebody whose parent is gone, so that they stop once more where they exit."""
     readable, writable = os.pipe()
-    start_detached(lambda: (os.write(writable, b"%d\n" % os.getpid()), rest()))
+    start_detached(lambda: os.write(writable, b"%d\n" % os.getpid()), rest)
     deaf()
     new_session()
     hold(int(os.read(readable, 100)), PTRACE_O_TRACEEXIT)
@@ -379,7 +390,7 @@ def hydra() -> None:
     def grow(number: int, _: object) -> None:
         write(f"heard {identity()[0]} {number}")
         for _ in range(3):
-            start(lambda: (new_session(), deaf(), rest()))
+            start(new_session, deaf, rest)
 
     signal.signal(signal.SIGTERM, grow)
     note("hears")
@@ -437,7 +448,7 @@ def subreaper() -> None:
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     deaf()
     for _ in range(3):
-        start(lambda: (start_detached(rest), os._exit(0)))
+        start(lambda: start_detached(rest))
     note()
     rest()
 
@@ -459,7 +470,7 @@ def closes() -> None:
 def hup() -> None:
     """Ignore the hang-up in a session of its own."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    start(lambda: (new_session(), rest()))
+    start(new_session, rest)
     note()
     rest()
 
@@ -521,7 +532,7 @@ def respawner() -> None:
 
 def stops_warden() -> None:
     """Stop the warden."""
-    start(lambda: (new_session(), silent(), rest()))
+    start_up(new_session, silent, rest)
     note()
     os.kill(warden(), signal.SIGSTOP)
     rest()
@@ -529,7 +540,7 @@ def stops_warden() -> None:
 
 def kills_warden() -> None:
     """Kill the warden."""
-    start(lambda: (new_session(), silent(), rest()))
+    start_up(new_session, silent, rest)
     note()
     os.kill(warden(), signal.SIGKILL)
     rest()
@@ -550,6 +561,9 @@ def can_trace() -> None:
 def main() -> None:
     """Play the role that is named first; the other two arguments are where to write, and the token to be known by."""
     global seen_fd  # noqa: PLW0603  # every function of this script writes there
+    # A collection in a child would copy what it shares with its parent.
+    gc.freeze()
+    gc.disable()
     seen_fd = os.open(sys.argv[2], os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
     globals()[sys.argv[1]]()
 

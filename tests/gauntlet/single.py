@@ -104,7 +104,7 @@ class Stage:
 
     def clean(self) -> None:
         """End who is left of it, and remove what it made."""
-        census.end_all(self.token, [self.seen])
+        census.end_all(self.token, [self.seen], beating=self.case.beats)
         for group in reversed(census.read(self.seen).groups):
             with suppress(OSError):
                 os.rmdir(group)
@@ -188,7 +188,7 @@ class Singles:
             stage.from_seq = stage.session.status().last_seq
             receipt = self._triggers[trigger](stage, outcome)
             self._judge(stage, outcome, receipt)
-        except Exception as error:  # noqa: BLE001  # whatever it is, it is this run's and is told
+        except Exception as error:  # whatever it is, it is this run's and is told
             outcome.wrong.append(f"the run could not be brought to its end: {type(error).__name__}: {error}")
             self._local.session = None
         finally:
