@@ -42,7 +42,7 @@ from tests.gauntlet.single import Outcome, Singles
 
 TRIGGERS = ("stop", "immediate", "supersede", "deadline", "end", "warden", "daemon")
 RUNS = 20
-JOBS_A_CORE = 4
+JOBS = 4 * (os.cpu_count() or 1)
 WAVE = 16
 HEAVY_A_WAVE = 2
 SEED = 20
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logger.remove()
     logger.add(sys.stderr, level="ERROR")
     try:
-        totals = run(cases, triggers, options.runs, options.layer, options.jobs)
+        totals = run(cases, triggers, runs=options.runs, layer=options.layer, jobs=options.jobs)
     except LayerMissing as error:
         sys.stderr.write(f"gauntlet: {error}\n")
         return 2
@@ -76,14 +76,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if totals.bad else 0
 
 
-def run(cases: Sequence[Case], triggers: Sequence[str], runs: int, layer: str, jobs: int) -> Totals:
+def run(
+    cases: Sequence[Case],
+    triggers: Sequence[str],
+    *,
+    runs: int = RUNS,
+    layer: str = "auto",
+    jobs: int = JOBS,
+    names: Names | None = None,
+) -> Totals:
     """Run every case by every trigger, so many times. Whatever was started is ended, also when this fails.
 
     Raises:
         LayerMissing: the layer that is asked for cannot be had, or does not hold.
     """
     totals = Totals()
-    names = Names(f"cmg-{uuid.uuid4().hex[:12]}-")
+    names = names or Names(f"cmg-{uuid.uuid4().hex[:12]}-")
     with _folder(names) as folder:
         needs = look(folder / "made")
         cases = [case for case in cases if not _skip(case, needs, totals)]
@@ -192,7 +200,7 @@ class Progress:
 
 
 def _skip(case: Case, needs: Needs, totals: Totals) -> bool:
-    reason: str = getattr(needs, case.needs) if case.needs else ""
+    reason = needs.lacks.get(case.needs, "")
     if not reason and case.shell != "/bin/sh" and shutil.which(case.shell) is None:
         reason = f"there is no {case.shell}"
     if reason:
@@ -250,7 +258,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--triggers", help=f"of {', '.join(TRIGGERS)}")
     parser.add_argument("--layer", choices=LAYERS, default="auto", help="what has to hold the processes")
     parser.add_argument("--user", help="a name or a uid: run all of it as that user")
-    parser.add_argument("--jobs", type=int, default=JOBS_A_CORE * (os.cpu_count() or 1), help="how many runs at once")
+    parser.add_argument("--jobs", type=int, default=JOBS, help="how many runs at once")
     parser.add_argument("--json", action="store_true", help="print one document instead of the table")
     return parser.parse_args(argv)
 

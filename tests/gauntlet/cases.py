@@ -20,7 +20,6 @@ ROLES = Path(__file__).with_name("roles.py")
 TOKEN_NAME = "CM_GAUNTLET"
 SETUID_NAME = "CM_GAUNTLET_SETUID"
 SETPRIV_NAME = "CM_GAUNTLET_SETPRIV"
-UNSHARE_NAME = "CM_GAUNTLET_UNSHARE"
 PROBE_S = 20.0
 
 # Field 22 of /proc/PID/stat is its start; behind the pid it is the 23rd word. No process is started for it.
@@ -32,17 +31,15 @@ become() { exec "$CM_GAUNTLET_PYTHON" -I -S "$CM_GAUNTLET_ROLES" "$1" "$CM_GAUNT
 
 
 class Needs(Struct, frozen=True):
-    """What a machine has for the cases that need it; an empty text where it has it, else why it has not."""
+    """What a machine has for the cases that need it.
 
-    groups: str
-    cgroup2: str
-    mount: str
-    group_folder: str
-    setuid: str
-    other_user: str
-    trace: str
-    pid_namespace: str
-    terminal: str
+    Args:
+        lacks: why cases cannot be run, by the need that they name.
+        environment: where the cases find what they need.
+    """
+
+    lacks: dict[str, str]
+    environment: dict[str, str]
 
 
 class Case(Struct, frozen=True):
@@ -52,7 +49,7 @@ class Case(Struct, frozen=True):
         name: what people call it.
         script: for the shell; see `PRELUDE`.
         ready: how many lines say that its processes are up.
-        needs: the field of `Needs` that has to be empty; none by default.
+        needs: what the machine must not lack; nothing by default.
         heavy: two of this kind at once would measure the machine.
         beats: those who are alive say so again and again, since a scan of /proc may miss them.
         foreign: it has processes of another user, which only that user or root can end.
@@ -79,11 +76,7 @@ class Case(Struct, frozen=True):
             "CM_GAUNTLET_SEEN": str(seen),
             "CM_GAUNTLET_PYTHON": sys.executable,
             "CM_GAUNTLET_ROLES": str(ROLES),
-            "CM_GAUNTLET_CGROUP2": needs.mount,
-            "CM_GAUNTLET_GROUPS": needs.group_folder,
-            SETUID_NAME: os.environ.get(SETUID_NAME, ""),
-            SETPRIV_NAME: os.environ.get(SETPRIV_NAME, ""),
-            UNSHARE_NAME: os.environ.get(UNSHARE_NAME, ""),
+            **needs.environment,
         }
 
 
@@ -125,7 +118,7 @@ CASES: tuple[Case, ...] = (
     _plays("respawner", 4, beats=True),
     _plays("forks-on-term", role="hydra"),
     _plays("leaves-cgroup", 3, role="leaves_group", needs="groups"),
-    _plays("nests-cgroup", 3, role="nests_group", needs="cgroup2"),
+    _plays("nests-cgroup", 3, role="nests_group", needs="groups"),
     _plays("group-hoppers", 4, role="hoppers"),
     _plays("subreaper", 7),
     Case(
@@ -133,14 +126,14 @@ CASES: tuple[Case, ...] = (
         "note $$; exec unshare $CM_GAUNTLET_UNSHARE --pid --fork "
         '"$CM_GAUNTLET_PYTHON" -I -S "$CM_GAUNTLET_ROLES" tree "$CM_GAUNTLET_SEEN" "$CM_GAUNTLET"',
         22,
-        "pid_namespace",
+        "pid-namespace",
     ),
     # Those that cannot be asked.
     _plays("blocks-signals", 2, role="blocks"),
     _plays("vfork-storm", 5, role="storm", beats=True),
     _plays("vfork-held", 2),
     _plays("setuid", 2, needs="setuid"),
-    _plays("other-user", 2, needs="other_user", foreign=True),
+    _plays("other-user", 2, needs="other-user", foreign=True),
     _plays("tracer", 2, needs="trace"),
     _plays("tracer-at-exit", 2, needs="trace"),
     # Those that hide.
@@ -177,22 +170,31 @@ BY_NAME = {case.name: case for case in CASES}
 
 
 def look(folder: Path) -> Needs:
-    """Find out what this machine and this user have for the cases."""
+    """Find out what this machine and this user have for the cases; `folder` is for what is made for them."""
     mount = _cgroup2_mount()
-    groups = mount and _writable_group(mount)
-    return Needs(
-        groups="" if groups else "no control group of version 2 may be made here",
-        cgroup2="" if groups else "no control group of version 2 may be made here",
-        mount=mount,
-        group_folder=groups,
-        setuid=_setuid(folder),
-        other_user=_other_user(),
-        trace=""
-        if _succeeds(sys.executable, "-I", "-S", str(ROLES), "can_trace", os.devnull, "")
-        else "no ptrace here",
-        pid_namespace=_pid_namespace(),
-        terminal="" if shutil.which("script") else "there is no program `script`",
-    )
+    groups = _writable_group(mount) if mount else ""
+    setuid = _setuid_program(folder)
+    setpriv = os.environ.get(SETPRIV_NAME, "")
+    unshare = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    has = {
+        "groups": (groups, "no control group of version 2 may be made here"),
+        "setuid": (setuid, "no setuid program to execute (root makes one, for --user, too)"),
+        "other-user": (
+            setpriv,
+            "only an ordinary user has processes that he may not end: start it as root, with --user",
+        ),
+        "trace": (_succeeds(sys.executable, "-I", "-S", str(ROLES), "can_trace", os.devnull, ""), "no ptrace here"),
+        "pid-namespace": (_succeeds("unshare", *unshare, "--pid", "--fork", "true"), "no PID namespace may be made"),
+        "terminal": (shutil.which("script"), "there is no program `script`"),
+    }
+    environment = {
+        "CM_GAUNTLET_CGROUP2": mount,
+        "CM_GAUNTLET_GROUPS": groups,
+        SETUID_NAME: setuid,
+        SETPRIV_NAME: setpriv,
+        "CM_GAUNTLET_UNSHARE": " ".join(unshare),
+    }
+    return Needs({need: why for need, (found, why) in has.items() if not found}, environment)
 
 
 def _succeeds(*argv: str) -> bool:
@@ -236,14 +238,13 @@ def _writable_group(mount: str) -> str:
         trial.rmdir()
 
 
-def _setuid(folder: Path) -> str:
-    """Have a program that is another user's; as root it is made here."""
-    if os.environ.get(SETUID_NAME):
-        return ""
-    if os.geteuid() != 0:
-        return "no setuid program may be made: start the gauntlet as root, with --user"
-    os.environ[SETUID_NAME] = str(make_setuid(folder, 65534))
-    return "" if _changes_user() else f"{folder} takes no setuid programs"
+def _setuid_program(folder: Path) -> str:
+    """The path of a program that is another user's and runs with that user's rights; empty where there is none."""
+    given = os.environ.get(SETUID_NAME, "")
+    if given or os.geteuid() != 0:
+        return given
+    made = str(make_setuid(folder, 65534))
+    return made if _changes_user(made) else ""
 
 
 def make_setuid(folder: Path, owner: int) -> Path:
@@ -256,8 +257,8 @@ def make_setuid(folder: Path, owner: int) -> Path:
     return path
 
 
-def _changes_user() -> bool:
-    running = subprocess.Popen([os.environ[SETUID_NAME], "10"], stdin=subprocess.DEVNULL)
+def _changes_user(program: str) -> bool:
+    running = subprocess.Popen([program, "10"], stdin=subprocess.DEVNULL)
     try:
         # The exec that Popen waits for changes the descriptors first, and the user a moment later.
         deadline = time.monotonic() + 2.0
@@ -274,19 +275,6 @@ def _effective_uid(pid: int) -> int:
         if line.startswith("Uid:"):
             return int(line.split()[2])
     return -1
-
-
-def _other_user() -> str:
-    if os.geteuid() == 0:
-        return "root may end everybody's processes: start the gauntlet with --user"
-    return "" if os.environ.get(SETPRIV_NAME) else "nothing like sudo here: start the gauntlet as root, with --user"
-
-
-def _pid_namespace() -> str:
-    options = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
-    os.environ[UNSHARE_NAME] = " ".join(options)
-    works = _succeeds("unshare", *options, "--pid", "--fork", "true")
-    return "" if works else "no PID namespace may be made here"
 
 
 def choose(names: str | None) -> list[Case]:

@@ -17,6 +17,8 @@ SLACK_S = 0.5
 OPEN = frozenset({How.ABANDONED, How.OUT_OF_REACH})
 STATUS_OF = {How.SIGKILL: -9, How.SIGTERM: -15}
 SAID = frozenset({"text", "tool.requested", "tool.started", "tool.output", "process.started"})
+UNCOUNTED = frozenset({"warden", "daemon"})
+"""Who dies after the warden may be collected together with the processes of other trees, and be put down to none."""
 SOURCES = {
     "stop": "user.gauntlet",
     "immediate": "user.gauntlet",
@@ -52,7 +54,7 @@ def judge(
     wrong += _of_the_run(receipt, trigger)
     wrong += (f"{fault}: {row}"[:600] for row in rows for fault in _of_a_row(row, receipt, now))
     wrong += _of_signals(rows, seen, trigger)
-    if seen.everybody and receipt.reaped < 1 and receipt.complete:
+    if seen.everybody and receipt.reaped < 1 and receipt.complete and trigger not in UNCOUNTED:
         wrong.append("processes were started, and none was reaped")
     return Verdict(survivors, wrong, unproven=not receipt.complete)
 

@@ -52,10 +52,12 @@ board = Board()
 
 
 async def run_case(order: str, spawn: AsyncSpawn) -> str:
-    """Run the command of a case; return when it exits, or, where the order says so, as soon as all of it is up."""
+    """Run the command of a case, and return as the order says: as soon as all of it is up, at its exit, or never."""
     wanted = json.loads(order)
     process = await spawn(wanted["argv"], cwd=wanted["folder"], env=wanted["env"], name=wanted["name"])
-    if not wanted["leave"]:
+    if wanted["returns"] == "never":
+        await asyncio.sleep(RELEASE_S)
+    if wanted["returns"] == "at exit":
         return f"exit {(await process.wait()).status}"
     await _until(lambda: census.read(Path(wanted["seen"])).lines >= wanted["ready"], UP_S)
     return "up"

@@ -359,7 +359,7 @@ def setuid() -> None:
 
 def other_user() -> None:
     """A child that becomes another user's process entirely, as `sudo` makes one."""
-    argv = ["setpriv", "--reuid=0", "--regid=0", "--clear-groups", "sleep", "20"]
+    argv = ["setpriv", "--reuid=0", "--regid=0", "--clear-groups", "sleep", "10"]
     start(lambda: os.execv(os.environ["CM_GAUNTLET_SETPRIV"], argv))
     note()
     rest()

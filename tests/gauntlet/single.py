@@ -79,8 +79,8 @@ class Stage:
         """The file in which its processes write themselves down."""
         return self.folder / "seen"
 
-    def order(self, needs: Needs, *, leave: bool = False) -> dict[str, Any]:
-        """Return what the tool is told."""
+    def order(self, needs: Needs, returns: str = "at exit") -> dict[str, Any]:
+        """Return what the tool is told; it returns ``at exit``, when all is ``up``, or ``never``."""
         return {
             "argv": list(self.case.argv()),
             "env": self.case.environment(self.token, self.seen, needs),
@@ -88,7 +88,7 @@ class Stage:
             "name": self.case.name,
             "seen": str(self.seen),
             "ready": self.case.ready,
-            "leave": leave,
+            "returns": returns,
         }
 
     def up(self, within_s: float = UP_S) -> bool:
@@ -206,8 +206,8 @@ class Singles:
 
     # ── The triggers ──────────────────────────────────────────────────────────────────────────────
 
-    def _begin(self, stage: Stage, do: str, **more: Any) -> None:
-        order = {"do": do, "token": stage.token, "case": stage.order(self._needs, leave=do == "leave"), **more}
+    def _begin(self, stage: Stage, do: str, *, returns: str = "at exit", tool: str = "case") -> None:
+        order = {"do": do, "token": stage.token, "case": stage.order(self._needs, returns), "tool": tool}
         accepted = stage.session.ask(NewMessage(content=json.dumps(order)))
         assert accepted.run_id is not None, "an idle session starts a run"
         stage.run_id = accepted.run_id
@@ -255,7 +255,8 @@ class Singles:
 
     def _deadline(self, stage: Stage, outcome: Outcome) -> Receipt | None:
         deadline_s = HEAVY_DEADLINE_S if stage.case.heavy else DEADLINE_S
-        self._begin(stage, "wait", tool="heavy" if stage.case.heavy else "timed")
+        # Its call would not return by itself, also where the command has exited and left the rest.
+        self._begin(stage, "wait", returns="never", tool="heavy" if stage.case.heavy else "timed")
         stage.up(deadline_s)
         outcome.layer = layer_of(stage.seen)
         started = self._event(stage, "tool.started")
@@ -265,16 +266,15 @@ class Singles:
             return self.receipt(stage.session, stage.run_id)
         due = started.at + deadline_s
         outcome.fence_ms = max(0.0, ended.at - due) * 1000
-        if ended.data["outcome"] != "interrupted" and not _ends_by_itself(stage.case):
+        if ended.data["outcome"] != "interrupted":
             outcome.wrong.append(f"its call was not ended by the deadline: {ended.data}"[:600])
-        if ended.data["outcome"] == "interrupted":
-            self._see_dead(stage, outcome, due)
+        self._see_dead(stage, outcome, due)
         outcome.stale += stale_output(self.log(stage), ended.data["call_id"])
         board.released.add(stage.token)
         return self.receipt(stage.session, stage.run_id)
 
     def _end(self, stage: Stage, outcome: Outcome) -> Receipt | None:
-        self._begin(stage, "leave")
+        self._begin(stage, "leave", returns="up")
         stage.up()
         outcome.layer = layer_of(stage.seen)
         receipt = self.receipt(stage.session, stage.run_id)
@@ -288,13 +288,13 @@ class Singles:
         return receipt
 
     def _warden(self, stage: Stage, outcome: Outcome) -> Receipt | None:
-        self._begin(stage, "wait", tool="case")
+        self._begin(stage, "wait")
         self._wait_up(stage, outcome)
         warden = warden_of(stage.living())
         at = time.time()  # noqa: TID251  # it is compared with the time of an event
         if warden is not None:
             census.signal_exactly(warden, signal.SIGKILL)
-        elif not _ends_by_itself(stage.case):
+        elif stage.case.name != "kills-warden":
             outcome.wrong.append("it has no warden above it")
         outcome.fence_ms = self._see_dead(stage, outcome, at)
         board.released.add(stage.token)
@@ -369,11 +369,3 @@ class Singles:
 
 def _is_end(event: Event) -> bool:
     return event.kind == "run.status" and event.data["status"] in TERMINAL
-
-
-def _ends_by_itself(case: Case) -> bool:
-    """True if its command exits without being ended."""
-    return case.name in ENDS_BY_ITSELF
-
-
-ENDS_BY_ITSELF = frozenset({"leader-exits", "disown", "holds-pipes", "kills-parent", "kills-warden"})
