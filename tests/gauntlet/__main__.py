@@ -44,7 +44,8 @@ TRIGGERS = ("stop", "immediate", "supersede", "deadline", "end", "warden", "daem
 RUNS = 20
 JOBS = 4 * (os.cpu_count() or 1)
 WAVE = 16
-HEAVY_A_WAVE = 2
+HEAVY_WAVE = 3
+HEAVY_JOBS = 2
 SEED = 20
 TABLE_WIDTH = 130
 
@@ -61,19 +62,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, as_user.NotPossible) as error:
         sys.stderr.write(f"gauntlet: {error}\n")
         return 2
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _end_early)
     logger.remove()
     logger.add(sys.stderr, level="ERROR")
+    totals = Totals()
     try:
-        totals = run(cases, triggers, runs=options.runs, layer=options.layer, jobs=options.jobs)
+        run(cases, triggers, runs=options.runs, layer=options.layer, jobs=options.jobs, totals=totals)
     except LayerMissing as error:
         sys.stderr.write(f"gauntlet: {error}\n")
         return 2
-    if options.json:
-        sys.stdout.write(json.dumps(totals.document(), indent=1) + "\n")
-    else:
-        totals.show(Console(width=None if sys.stdout.isatty() else TABLE_WIDTH))
+    finally:
+        # Ended early, it says what came of the runs until then.
+        if totals.count and options.json:
+            sys.stdout.write(json.dumps(totals.document(), indent=1) + "\n")
+        elif totals.count:
+            totals.show(Console(width=None if sys.stdout.isatty() else TABLE_WIDTH))
     return 1 if totals.bad else 0
+
+
+def _end_early(number: int, _: object) -> None:
+    """Leave by the exit that says which signal it was; what has begun is brought to its end first."""
+    for again in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(again, signal.SIG_IGN)
+    sys.exit(128 + number)
 
 
 def run(
@@ -84,13 +96,14 @@ def run(
     layer: str = "auto",
     jobs: int = JOBS,
     names: Names | None = None,
+    totals: Totals | None = None,
 ) -> Totals:
     """Run every case by every trigger, so many times. Whatever was started is ended, also when this fails.
 
     Raises:
         LayerMissing: the layer that is asked for cannot be had, or does not hold.
     """
-    totals = Totals()
+    totals = Totals() if totals is None else totals
     names = names or Names(f"cmg-{uuid.uuid4().hex[:12]}-")
     with _folder(names) as folder:
         needs = look(folder / "made")
@@ -101,8 +114,14 @@ def run(
         with Supervisor.start(config(folder / "state", layer)) as supervisor:
             singles = Singles(supervisor, folder, names, needs)
             crashes = Crashes(folder, names, needs, layer)
-            work = _work(cases, triggers, runs, singles, crashes)
-            _run_all(work, totals, jobs, runs * len(cases) * len(triggers))
+            progress = Progress(runs * len(cases) * len(triggers))
+            try:
+                # Those that measure the machine come last, and few at once: nobody else would get to run beside them.
+                for heavy, at_once in ((False, jobs), (True, HEAVY_JOBS)):
+                    some = [case for case in cases if case.heavy is heavy]
+                    _run_all(_work(some, triggers, runs, singles, crashes), totals, min(jobs, at_once), progress)
+            finally:
+                progress.end()
     _check_layer(totals, layer)
     return totals
 
@@ -111,16 +130,12 @@ def run(
 
 
 def _work(cases: Sequence[Case], triggers: Sequence[str], runs: int, singles: Singles, crashes: Crashes) -> list[Job]:
-    """All runs, in an order that mixes them; daemons are killed one at a time, and so heavy cases are run."""
+    """All runs, in an order that mixes them; daemons are killed one at a time."""
     order = random.Random(SEED)
-    one_heavy, one_wave = threading.Lock(), threading.Lock()
+    one_wave = threading.Lock()
 
     def single(case: Case, trigger: str) -> Job:
-        def job() -> list[Outcome]:
-            with one_heavy if case.heavy else contextlib.nullcontext():
-                return [singles.run(case, trigger)]
-
-        return job
+        return lambda: [singles.run(case, trigger)]
 
     def wave(some: Sequence[Case]) -> Job:
         def job() -> list[Outcome]:
@@ -132,7 +147,10 @@ def _work(cases: Sequence[Case], triggers: Sequence[str], runs: int, singles: Si
     jobs = [single(case, trigger) for case in cases for trigger in triggers if trigger != "daemon" for _ in range(runs)]
     order.shuffle(jobs)
     if "daemon" in triggers:
-        waves = [wave(some) for some in _waves([case for case in cases for _ in range(runs)], order)]
+        mixed = [case for case in cases for _ in range(runs)]
+        order.shuffle(mixed)
+        size = HEAVY_WAVE if any(case.heavy for case in cases) else WAVE
+        waves = [wave(mixed[start : start + size]) for start in range(0, len(mixed), size)]
         # Spread among the others, so that they do not all wait for one another.
         step = max(1, len(jobs) // len(waves)) if waves else 1
         for number, job in enumerate(waves):
@@ -140,19 +158,7 @@ def _work(cases: Sequence[Case], triggers: Sequence[str], runs: int, singles: Si
     return jobs
 
 
-def _waves(cases: list[Case], order: random.Random) -> Iterator[list[Case]]:
-    """Cases in groups of WAVE, with at most HEAVY_A_WAVE heavy ones in each."""
-    order.shuffle(cases)
-    light = [case for case in cases if not case.heavy]
-    heavy = [case for case in cases if case.heavy]
-    while light or heavy:
-        some = [heavy.pop() for _ in range(min(HEAVY_A_WAVE, len(heavy)))]
-        some += [light.pop() for _ in range(min(WAVE - len(some), len(light)))]
-        yield some
-
-
-def _run_all(work: list[Job], totals: Totals, jobs: int, count: int) -> None:
-    progress = Progress(count)
+def _run_all(work: list[Job], totals: Totals, jobs: int, progress: Progress) -> None:
     pool = ThreadPoolExecutor(jobs, thread_name_prefix="gauntlet")
     try:
         for done in as_completed([pool.submit(job) for job in work]):
@@ -162,7 +168,6 @@ def _run_all(work: list[Job], totals: Totals, jobs: int, count: int) -> None:
     finally:
         # Interrupted: what has begun is brought to its end, and cleans up after itself.
         pool.shutdown(wait=True, cancel_futures=True)
-        progress.end()
 
 
 class Progress:

@@ -154,6 +154,7 @@ class Names:
     """Tokens of runs: each its own, none the beginning of another one. Any thread."""
 
     def __init__(self, prefix: str) -> None:
+        assert prefix.startswith("cmg-"), "by which every token is known"
         self.prefix = prefix
         self._lock = threading.Lock()
         self._count = 0

@@ -281,15 +281,25 @@ def deep() -> None:
 def thousand() -> None:
     """A thousand children."""
     for _ in range(999):
-        start(rest)
+        if os.fork() == 0:
+            rest()
+            os._exit(0)
     note()
     rest()
 
 
 def thousand_away() -> None:
     """A thousand processes in sessions of their own, whose parents are gone."""
-    for _ in range(999):
-        start_detached(rest)
+    for _ in range(99):
+        middle = os.fork()
+        if middle == 0:
+            for _ in range(10):
+                if os.fork() == 0:
+                    os.setsid()
+                    rest()
+                    break
+            os._exit(0)
+        os.waitpid(middle, 0)
     note()
     rest()
 
