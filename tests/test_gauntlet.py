@@ -26,6 +26,7 @@ from tests.gauntlet.cases import BY_NAME, CASES, PRELUDE, ROLES, choose
 from tests.gauntlet.census import Life, Seen
 from tests.gauntlet.judge import judge, stale_events, stale_output
 from tests.gauntlet.plugins import Names
+from tests.gauntlet.report import Totals
 from tests.kit import WAIT_S, until
 
 ROOT = Path(__file__).parent.parent
@@ -280,6 +281,37 @@ def test_the_shell_writes_the_start_time_that_proc_says(tmp_path: Path) -> None:
         process.kill()
         process.wait()
         process.stdout.close()
+
+
+def test_dead_children_that_nobody_reaps_are_counted() -> None:
+    before = census.household(os.getpid())
+    with sleeper() as process:
+        try:
+            process.kill()
+            until(lambda: census.household(os.getpid()).zombies == before.zombies + 1, "a zombie")
+        finally:
+            process.kill()
+            process.wait()
+    assert census.household(os.getpid()).zombies == before.zombies
+    with open(os.devnull) as _:
+        assert census.household(os.getpid()).descriptors == before.descriptors + 1
+
+
+@pytest.mark.parametrize(
+    ("after", "word"),
+    [
+        (census.Household(1, 1, 20, 9), "not reaped"),
+        (census.Household(0, 2, 20, 9), "wardens"),
+        (census.Household(0, 1, 60, 9), "descriptors"),
+    ],
+)
+def test_what_a_daemon_has_too_many_of_after_all_runs_is_bad(after: census.Household, word: str) -> None:
+    totals = Totals()
+    totals.before = totals.after = census.Household(0, 1, 20, 9)
+    assert not totals.bad
+    totals.after = after
+    assert totals.bad
+    assert word in totals.document()["leaks"][0]
 
 
 # ── The judge ─────────────────────────────────────────────────────────────────────────────────────

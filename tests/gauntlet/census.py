@@ -176,6 +176,37 @@ def _size(path: Path) -> int:
         return 0
 
 
+class Household(Struct, frozen=True):
+    """What a process has: dead children anywhere below it that nobody reaped, wardens, descriptors, threads."""
+
+    zombies: int
+    wardens: int
+    descriptors: int
+    threads: int
+
+
+def household(pid: int) -> Household:
+    """Count what is below a process, and what it holds itself."""
+    parents, names, dead = {}, {}, set()
+    for entry in os.listdir("/proc"):
+        data = _bytes(f"/proc/{entry}/stat").decode(errors="replace") if entry.isdigit() else ""
+        if not data:
+            continue
+        fields = data[data.rindex(")") + 2 :].split()
+        parents[int(entry)], names[int(entry)] = int(fields[1]), data[data.index("(") + 1 : data.rindex(")")]
+        if fields[0] in DEAD:
+            dead.add(int(entry))
+    below = {pid}
+    while more := {child for child, parent in parents.items() if parent in below and child not in below}:
+        below |= more
+    return Household(
+        zombies=len(below & dead),
+        wardens=sum(1 for one in below - dead if names.get(one) == "cm-warden"),
+        descriptors=len(os.listdir(f"/proc/{pid}/fd")),
+        threads=len(os.listdir(f"/proc/{pid}/task")),
+    )
+
+
 def signal_exactly(life: Life, number: int) -> bool:
     """Signal that very process, and nobody who has its pid now; True if it was sent."""
     try:

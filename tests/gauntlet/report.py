@@ -7,12 +7,16 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+from msgspec import to_builtins
 from rich.console import Console
 from rich.table import Table
 
+from tests.gauntlet.census import Household
 from tests.gauntlet.single import Outcome
 
 FAILURES_MAX = 40
+DESCRIPTORS_MORE_MAX = 16
+"""The threads of the gauntlet read the store over connections of their own, which go when they are collected."""
 
 
 class Totals:
@@ -20,6 +24,8 @@ class Totals:
 
     def __init__(self) -> None:
         self._by: dict[tuple[str, str], list[Outcome]] = {}
+        self.before: Household | None = None
+        self.after: Household | None = None
         self.skipped: dict[str, str] = {}
 
     def expect(self, case: str, trigger: str) -> None:
@@ -32,8 +38,8 @@ class Totals:
 
     @property
     def bad(self) -> bool:
-        """True if anything survived, or a receipt was wrong, or something had an effect after its fence."""
-        return any(outcome.bad for outcomes in self._by.values() for outcome in outcomes)
+        """True if anything survived, a receipt was wrong, something had an effect after its fence, or was leaked."""
+        return bool(self.leaks()) or any(outcome.bad for outcomes in self._by.values() for outcome in outcomes)
 
     @property
     def count(self) -> int:
@@ -46,7 +52,21 @@ class Totals:
             "cases": [_line(case, trigger, outcomes) for (case, trigger), outcomes in self._by.items() if outcomes],
             "skipped": [{"case": case, "reason": reason} for case, reason in self.skipped.items()],
             "failures": self.failures(),
+            "before": None if self.before is None else to_builtins(self.before),
+            "after": None if self.after is None else to_builtins(self.after),
+            "leaks": self.leaks(),
         }
+
+    def leaks(self) -> list[str]:
+        """Say what the daemon of all the runs has too many of when they are over."""
+        if self.before is None or self.after is None:
+            return []
+        said = [f"{self.after.zombies} dead processes are not reaped"] if self.after.zombies else []
+        if self.after.wardens > self.before.wardens:
+            said.append(f"{self.after.wardens} wardens are there, and {self.before.wardens} were before")
+        if self.after.descriptors > self.before.descriptors + DESCRIPTORS_MORE_MAX:
+            said.append(f"{self.after.descriptors} descriptors are open, and {self.before.descriptors} were before")
+        return said
 
     def failures(self) -> list[dict[str, Any]]:
         """Return the words on what went wrong, each once, the most frequent first."""
@@ -80,6 +100,8 @@ class Totals:
         console.print(table)
         for case, reason in self.skipped.items():
             console.print(f"skipped {case}: {reason}", highlight=False, markup=False)
+        for leak in self.leaks():
+            console.print(f"leaked: {leak}", highlight=False, markup=False)
         for failure in self.failures():
             text = "{case} by {trigger}, {times} times, {kind}: {what}".format(**failure)
             console.print(text, highlight=False, markup=False)
