@@ -64,7 +64,8 @@ def test_nobody_survives_and_no_receipt_is_wrong(names: Names) -> None:
     for line in document["cases"]:
         assert line["runs"] == 1
         assert line["unproven"] == 0
-        assert line["layer"] in ("cgroup", "subreaper")
+        # Unknown where a deadline was over before anybody of the case was up.
+        assert line["layer"] in ("cgroup", "subreaper") or (line["layer"], line["trigger"]) == ("unknown", "deadline")
         assert 0 <= line["dead_ms"]["median"] <= line["dead_ms"]["max"]
         assert 0 <= line["fence_ms"]["median"] <= line["fence_ms"]["max"]
     assert census.marked(names.prefix) == []
@@ -129,10 +130,10 @@ def test_a_gauntlet_that_is_ended_leaves_nobody(tmp_path: Path, number: signal.S
     )
     try:
         # Runs of every kind, those in a daemon of their own, too.
-        until(lambda: len(census.marked(str(tmp_path))) > 20, "processes of cases")
+        until(lambda: len(census.marked(str(tmp_path))) > 20, "processes of cases", WAIT_S * 2)
         running.send_signal(number)
         assert running.wait(WAIT_S * 2) in (143, -number)
-        until(lambda: census.marked(str(tmp_path)) == [], "the end of all of them")
+        until(lambda: census.marked(str(tmp_path)) == [], "the end of all of them", WAIT_S * 2)
     finally:
         running.kill()
         running.wait()

@@ -16,6 +16,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from tests.gauntlet.census import own_group
+
 ROLES = Path(__file__).with_name("roles.py")
 TOKEN_NAME = "CM_GAUNTLET"
 SETUID_NAME = "CM_GAUNTLET_SETUID"
@@ -212,15 +214,6 @@ def _cgroup2_mount() -> str:
         if after.split(" ", 1)[0] == "cgroup2":
             return before.split(" ")[4]
     return ""
-
-
-def own_group(pid: int | str = "self") -> str:
-    """The path of a process's control group of version 2; empty if it has none."""
-    try:
-        lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
-    except OSError:
-        return ""
-    return next((line[3:] for line in lines if line.startswith("0::")), "")
 
 
 def _writable_group(mount: str) -> str:

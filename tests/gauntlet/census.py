@@ -207,6 +207,24 @@ def household(pid: int) -> Household:
     )
 
 
+def own_group(pid: int | str = "self") -> str:
+    """The path of a process's control group of version 2; empty if it has none."""
+    try:
+        lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+    except OSError:
+        return ""
+    return next((line[3:] for line in lines if line.startswith("0::")), "")
+
+
+def layer_of(seen: Path) -> str:
+    """Which layer holds a case: whether its control group is another one than ours, by the kernel's word."""
+    for pid, _ in sorted(read(seen).everybody):
+        group = own_group(pid)
+        if group:
+            return "subreaper" if group == own_group() else "cgroup"
+    return ""
+
+
 def signal_exactly(life: Life, number: int) -> bool:
     """Signal that very process, and nobody who has its pid now; True if it was sent."""
     try:

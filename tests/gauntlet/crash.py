@@ -24,7 +24,7 @@ from tests.gauntlet import census
 from tests.gauntlet.cases import Case, Needs
 from tests.gauntlet.judge import judge, stale_events
 from tests.gauntlet.plugins import Names, config
-from tests.gauntlet.single import Outcome, Singles, Stage, layer_of
+from tests.gauntlet.single import Outcome, Singles, Stage
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 READY_S = 60.0
@@ -72,7 +72,7 @@ class Crashes:
             stage.run_id = runs[stage.token]
             if not stage.up():
                 outcomes[stage.token].wrong.append(f"its processes were not up: {census.read(stage.seen)}"[:600])
-            outcomes[stage.token].layer = layer_of(stage.seen)
+            outcomes[stage.token].layer = stage.layer
         began, at = time.monotonic(), time.time()  # noqa: TID251  # it is compared with the times of events
         daemon.kill()
         watch = Watch(self._names, stages, began)
@@ -193,6 +193,7 @@ def _closed(events: Sequence[Event], run_id: str) -> Event | None:
 def main() -> None:
     """Run the orders until killed."""
     orders = json.loads(sys.stdin.buffer.readline())
+    threading.Thread(target=_end_with_our_starter, daemon=True).start()
     supervisor = Supervisor.start(config(Path(orders["state_dir"]), orders["layer"]))
     runs = {}
     for token, case in orders["cases"]:
@@ -200,8 +201,12 @@ def main() -> None:
         runs[token] = supervisor.session(token).ask(NewMessage(content=content)).run_id
     sys.stdout.write(json.dumps(runs) + "\n")
     sys.stdout.flush()
-    # The end of our input means that whoever would have killed us is gone: its runs go as they would have gone then.
-    sys.stdin.buffer.read()
+    threading.Event().wait()
+
+
+def _end_with_our_starter() -> None:
+    """The end of our input says that whoever would have killed us is gone: the runs go as they would have gone then."""
+    os.read(sys.stdin.fileno(), 1)
     os._exit(1)
 
 

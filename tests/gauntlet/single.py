@@ -33,7 +33,7 @@ from actors.errors import ReceiptPending
 from actors.model import TERMINAL, Event
 from supervisor import SessionHandle, Supervisor
 from tests.gauntlet import census
-from tests.gauntlet.cases import Case, Needs, own_group
+from tests.gauntlet.cases import Case, Needs
 from tests.gauntlet.judge import judge, stale_events, stale_output
 from tests.gauntlet.plugins import DEADLINE_S, GRACE_S, HEAVY_DEADLINE_S, KILL_S, POLL_S, UP_S, Names, board
 
@@ -73,6 +73,7 @@ class Stage:
     session: SessionHandle
     from_seq: int = 0
     run_id: str = ""
+    layer: str = ""
 
     @property
     def seen(self) -> Path:
@@ -86,14 +87,19 @@ class Stage:
             "env": self.case.environment(self.token, self.seen, needs),
             "folder": str(self.folder),
             "name": self.case.name,
+            "token": self.token,
             "seen": str(self.seen),
             "ready": self.case.ready,
             "returns": returns,
         }
 
     def up(self, within_s: float = UP_S) -> bool:
-        """Wait until its processes are up."""
-        return until(lambda: census.read(self.seen).lines >= self.case.ready, within_s)
+        """Wait until its processes are up, and see on the way what holds them: they may be gone in a moment."""
+        return until(self._is_up, within_s)
+
+    def _is_up(self) -> bool:
+        self.layer = self.layer or census.layer_of(self.seen)
+        return census.read(self.seen).lines >= self.case.ready
 
     def living(self) -> dict[int, census.Life]:
         """Who of it lives. A beat without a body is one, too."""
@@ -120,15 +126,6 @@ def until(condition: Callable[[], Any], within_s: float = LIMIT_S) -> bool:
             return False
         time.sleep(POLL_S)
     return True
-
-
-def layer_of(seen: Path) -> str:
-    """Which layer holds a case: whether its control group is another one than ours, by the kernel's word."""
-    for pid, _ in sorted(census.read(seen).everybody):
-        group = own_group(pid)
-        if group:
-            return "subreaper" if group == own_group() else "cgroup"
-    return ""
 
 
 def warden_of(lives: dict[int, census.Life]) -> census.Life | None:
@@ -220,7 +217,6 @@ class Singles:
     def _wait_up(self, stage: Stage, outcome: Outcome) -> None:
         if not stage.up():
             outcome.wrong.append(f"its processes were not up within {UP_S:g} s: {census.read(stage.seen)}"[:600])
-        outcome.layer = layer_of(stage.seen)
 
     def _stop(self, stage: Stage, outcome: Outcome, mode: str) -> Receipt | None:
         self._hold(stage, outcome)
@@ -258,7 +254,6 @@ class Singles:
         # Its call would not return by itself, also where the command has exited and left the rest.
         self._begin(stage, "wait", returns="never", tool="heavy" if stage.case.heavy else "timed")
         stage.up(deadline_s)
-        outcome.layer = layer_of(stage.seen)
         started = self._event(stage, "tool.started")
         ended = self._event(stage, "tool.ended")
         if started is None or ended is None:
@@ -276,7 +271,6 @@ class Singles:
     def _end(self, stage: Stage, outcome: Outcome) -> Receipt | None:
         self._begin(stage, "leave", returns="up")
         stage.up()
-        outcome.layer = layer_of(stage.seen)
         receipt = self.receipt(stage.session, stage.run_id)
         returned = board.returned.get(stage.token)
         over = next((event for event in self.log(stage) if _is_end(event)), None)
@@ -320,6 +314,7 @@ class Singles:
         outcome.survivors += verdict.survivors
         outcome.wrong += verdict.wrong
         outcome.unproven = verdict.unproven
+        outcome.layer = board.layers.get(stage.token) or stage.layer
         if receipt is not None:
             fence_seq = stage.session.run(stage.run_id).fence_seq
             outcome.stale += stale_events(self.log(stage), fence_seq, stage.run_id)
