@@ -20,13 +20,14 @@ from actors.messages import ProcessEnded
 from actors.model import Event, How, Provenance, Signalled
 from supervisor import embed
 from supervisor.containment.processes import ProcessTrees
-from tests.gauntlet import census, roles
+from tests.gauntlet import census, plugins, roles
 from tests.gauntlet.__main__ import TRIGGERS, run
-from tests.gauntlet.cases import BY_NAME, CASES, PRELUDE, ROLES, choose
+from tests.gauntlet.cases import BY_NAME, CASES, PRELUDE, ROLES, Needs, choose
 from tests.gauntlet.census import Life, Seen
 from tests.gauntlet.judge import judge, stale_events, stale_output
 from tests.gauntlet.plugins import Names
 from tests.gauntlet.report import Totals
+from tests.gauntlet.single import Stage
 from tests.kit import WAIT_S, until
 
 ROOT = Path(__file__).parent.parent
@@ -112,6 +113,7 @@ def test_what_a_receipt_admits_to_have_lost_is_counted_as_a_survivor_too(
     names: Names, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(embed, "ProcessTrees", Deaf)
+    monkeypatch.setattr(plugins, "KILL_S", 0.5)
     totals = run(choose("plain"), ["stop"], runs=1, names=names)
     (line,) = totals.document()["cases"]
     assert (line["survivors"], line["unproven"]) == (1, 1)
@@ -262,10 +264,10 @@ def test_walkers_that_outrun_a_look_at_proc_are_heard(tmp_path: Path) -> None:
             assert census.beats(seen)
         finally:
             process.kill()
-            # They end by themselves: whoever kills by looking at /proc comes too late for them.
             census.end_all(token, [seen])
-    assert not census.beats(seen)
-    assert census.marked(token) == []
+    # Whoever kills by looking at /proc comes too late for them: they end because their file was removed.
+    assert not seen.exists()
+    until(lambda: census.marked(token) == [], "the end of the walkers")
 
 
 def test_the_shell_writes_the_start_time_that_proc_says(tmp_path: Path) -> None:
@@ -282,6 +284,22 @@ def test_the_shell_writes_the_start_time_that_proc_says(tmp_path: Path) -> None:
         process.kill()
         process.wait()
         process.stdout.close()
+
+
+def test_what_a_run_leaves_is_ended_with_the_run_and_not_with_the_gauntlet(names: Names, tmp_path: Path) -> None:
+    token = names.next()
+    stage = Stage(BY_NAME["plain"], token, tmp_path / token, None)  # type: ignore[arg-type]  # it has no session
+    stage.folder.mkdir()
+    environment = {**os.environ, **stage.case.environment(token, stage.seen, Needs({}, {}))}
+    with sleeper(*stage.case.argv(), env=environment) as process:
+        try:
+            assert stage.up()
+            assert process.pid in stage.living()
+            stage.clean()
+            assert process.wait(WAIT_S) == -signal.SIGKILL
+        finally:
+            process.kill()
+    assert not stage.folder.exists()
 
 
 def test_dead_children_that_nobody_reaps_are_counted() -> None:

@@ -246,20 +246,26 @@ def signal_exactly(life: Life, number: int) -> bool:
 def end_all(token: str, paths: list[Path], *, beating: bool = True, within_s: float = END_S) -> int:
     """Kill whoever is left of runs whose tokens begin so, until nobody is found; returns how many were signalled.
 
-    Those who may not be signalled are left, and end by themselves. `beating` waits for those who can only be heard.
+    Those who may not be signalled are left, and end by themselves. Those who can only be heard (`beating`) cannot be
+    caught either: the file that they write to is removed, which is their sign to end.
     """
+    noted: set[tuple[int, int]] = set()
     ended: set[tuple[int, int]] = set()
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         left = {life.pid: life for life in marked(token)}
         for path in paths:
-            for pid, ticks in read(path).everybody:
-                life = None if pid in left else look(pid)
-                if life is not None and life.ticks == ticks:
-                    left[pid] = life
+            noted |= read(path).everybody
+        for pid, ticks in noted:
+            life = None if pid in left else look(pid)
+            if life is not None and life.ticks == ticks:
+                left[pid] = life
         sent = {(life.pid, life.ticks) for life in left.values() if signal_exactly(life, signal.SIGKILL)}
         ended |= sent
-        if not sent and not (beating and any(beats(path) for path in paths if _beat_lately(path))):
+        loud = [path for path in paths if beating and _beat_lately(path) and beats(path)]
+        for path in loud:
+            path.unlink(missing_ok=True)
+        if not sent and not loud:
             break
         time.sleep(0.005)
     return len(ended)

@@ -9,7 +9,7 @@ environment and its name later:
     group PATH        a control group that it made
     beat              somebody that has no time for more is alive
 
-Every role ends by itself after LIFE_S, and those that keep a processor busy after BUSY_S.
+Every role ends by itself after LIFE_S, and those that keep a processor busy after BUSY_S, or once SEEN is removed.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ def rest() -> None:
 
 
 def busy() -> bool:
-    """True while a role may go on keeping a processor busy."""
-    return time.monotonic() < BORN + BUSY_S
+    """True while a role may go on keeping a processor busy: not for long, and only while its file has a name."""
+    return time.monotonic() < BORN + BUSY_S and os.fstat(seen_fd).st_nlink > 0
 
 
 def deaf() -> None:

@@ -110,8 +110,9 @@ class Stage:
 
     def clean(self) -> None:
         """End who is left of it, and remove what it made."""
+        groups = census.read(self.seen).groups
         census.end_all(self.token, [self.seen], beating=self.case.beats)
-        for group in reversed(census.read(self.seen).groups):
+        for group in reversed(groups):
             with suppress(OSError):
                 os.rmdir(group)
         shutil.rmtree(self.folder, ignore_errors=True)
