@@ -20,7 +20,7 @@ from actors.messages import ProcessEnded
 from actors.model import Event, How, Provenance, Signalled
 from supervisor import embed
 from supervisor.containment.processes import ProcessTrees
-from tests.gauntlet import census, plugins, roles
+from tests.gauntlet import census, crash, plugins, roles
 from tests.gauntlet.__main__ import TRIGGERS, run
 from tests.gauntlet.cases import BY_NAME, CASES, PRELUDE, ROLES, Needs, choose
 from tests.gauntlet.census import Life, Seen
@@ -300,6 +300,22 @@ def test_what_a_run_leaves_is_ended_with_the_run_and_not_with_the_gauntlet(names
         finally:
             process.kill()
     assert not stage.folder.exists()
+
+
+def test_a_keeper_that_outlives_its_daemon_is_told_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crash, "KEEPERS_S", 0.05)
+    daemon = crash.Daemon(tmp_path / "state", "auto")
+    assert daemon.end_keepers() == []
+    with sleeper() as process:
+        try:
+            daemon.keepers = census.below(os.getpid())
+            assert process.pid in [life.pid for life in daemon.keepers]
+            daemon.keepers = [life for life in daemon.keepers if life.pid == process.pid]
+            assert [life.pid for life in daemon.end_keepers()] == [process.pid]
+            assert process.wait(WAIT_S) == -signal.SIGKILL
+        finally:
+            process.kill()
+    assert daemon.end_keepers() == []
 
 
 def test_dead_children_that_nobody_reaps_are_counted() -> None:

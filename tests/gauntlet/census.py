@@ -17,7 +17,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -174,6 +174,24 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
+
+
+def below(pid: int) -> list[Life]:
+    """Everybody alive below a process."""
+    parents: dict[int, int] = {}
+    for entry in os.listdir("/proc"):
+        data = _bytes(f"/proc/{entry}/stat").decode(errors="replace") if entry.isdigit() else ""
+        if data:
+            parents[int(entry)] = int(data[data.rindex(")") + 2 :].split()[1])
+    found = {pid}
+    while more := {child for child, parent in parents.items() if parent in found and child not in found}:
+        found |= more
+    return [life for one in found - {pid} if (life := look(one)) is not None]
+
+
+def still(lives: Iterable[Life]) -> list[Life]:
+    """Those of them who live, as the processes that they were."""
+    return [life for life in lives if (now := look(life.pid)) is not None and now.ticks == life.ticks]
 
 
 class Household(Struct, frozen=True):

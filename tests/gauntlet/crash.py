@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -24,12 +25,14 @@ from tests.gauntlet import census
 from tests.gauntlet.cases import Case, Needs
 from tests.gauntlet.judge import judge, stale_events
 from tests.gauntlet.plugins import Names, config
-from tests.gauntlet.single import Outcome, Singles, Stage
+from tests.gauntlet.single import Outcome, Singles, Stage, until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 READY_S = 60.0
 WATCH_S = 0.01
 LAST_LOOK_S = 1.0
+KEEPERS = "cm-"
+KEEPERS_S = 10.0
 
 
 class Crashes:
@@ -56,7 +59,15 @@ class Crashes:
             daemon.kill()
             for stage in stages:
                 stage.clean()
+            # Nobody of a case is left to be kept by now.
+            outlived = daemon.end_keepers()
             shutil.rmtree(state_dir, ignore_errors=True)
+        if outlived:
+            said = ", ".join(f"{life.name} (pid {life.pid}, state {life.state})" for life in outlived)
+            # Whose warden it was cannot be told any more; of those that were not proven gone it was one.
+            unproven = [outcome for outcome in outcomes.values() if outcome.unproven or outcome.survivors]
+            for outcome in unproven or outcomes.values():
+                outcome.wrong.append(f"in its daemon's wave, these outlived the daemon and its successor: {said}"[:600])
         return list(outcomes.values())
 
     def _wave(self, cases: Sequence[Case], state_dir: Path, daemon: Daemon, stages: list[Stage]) -> dict[str, Outcome]:
@@ -113,6 +124,7 @@ class Daemon:
         self._orders: dict[str, Any] = {"state_dir": str(state_dir), "layer": layer}
         self._log = state_dir.with_suffix(".log")
         self._process: subprocess.Popen[bytes] | None = None
+        self.keepers: list[census.Life] = []
 
     def start(self, cases: list[tuple[str, dict[str, Any]]]) -> dict[str, str]:
         """Start it with these runs; returns their ids by token."""
@@ -141,12 +153,21 @@ class Daemon:
         process, self._process = self._process, None
         if process is None:
             return
+        self.keepers = [life for life in census.below(process.pid) if life.name.startswith(KEEPERS)]
         process.kill()
         process.wait()
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 pipe.close()
         self._log.unlink(missing_ok=True)
+
+    def end_keepers(self) -> list[census.Life]:
+        """End the wardens and the zygote that outlived the daemon for longer than they may; returns those who did."""
+        until(lambda: not census.still(self.keepers), KEEPERS_S)
+        left = census.still(self.keepers)
+        for life in left:
+            census.signal_exactly(life, signal.SIGKILL)
+        return left
 
 
 class Watch(threading.Thread):
