@@ -142,6 +142,23 @@ def test_a_gauntlet_that_is_ended_leaves_nobody(tmp_path: Path, number: signal.S
         census.end_all(str(tmp_path), list(tmp_path.rglob("seen")))
 
 
+def test_a_daemon_of_the_gauntlet_ends_when_its_starter_is_gone(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "tests.gauntlet.crash"]
+    orders = {"state_dir": str(tmp_path / "state"), "layer": "auto", "cases": []}
+    with subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as daemon:
+        try:
+            assert daemon.stdin is not None
+            assert daemon.stdout is not None
+            daemon.stdin.write(json.dumps(orders).encode() + b"\n")
+            daemon.stdin.flush()
+            assert daemon.stdout.readline() == b"{}\n"
+            assert daemon.poll() is None
+            daemon.stdin.close()
+            assert daemon.wait(WAIT_S) == 1
+        finally:
+            daemon.kill()
+
+
 def test_the_command_line_prints_one_document_and_says_by_its_code_that_all_is_well() -> None:
     done = gauntlet("--runs", "2", "--cases", "plain", "--triggers", "immediate", "--json")
     assert done.returncode == 0, done.stderr
