@@ -98,8 +98,10 @@ class Stage:
         return until(self._is_up, within_s)
 
     def _is_up(self) -> bool:
+        lines = census.read(self.seen).lines
+        # Looked at after the lines: whoever makes it complete is there to be looked at.
         self.layer = self.layer or census.layer_of(self.seen)
-        return census.read(self.seen).lines >= self.case.ready
+        return lines >= self.case.ready
 
     def living(self) -> dict[int, census.Life]:
         """Who of it lives. A beat without a body is one, too."""
