@@ -12,13 +12,21 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
+
 from actors.messages import ProcessEnded, ProcessExited, ProcessOutput, ProcessStarted
 from actors.ports import SpawnSpec
-from supervisor.containment import procfs
+from supervisor.config import LAYERS
+from supervisor.containment import cgroups, ledger, procfs
 from supervisor.containment.processes import ProcessTrees
 
 T = TypeVar("T")
 WAIT_S = 20.0
+
+OWN_GROUP = cgroups.own_group()
+HAS_CGROUPS = OWN_GROUP is not None and os.access(os.path.join(OWN_GROUP, "cgroup.procs"), os.W_OK)
+needs_cgroups = pytest.mark.skipif(not HAS_CGROUPS, reason="no cgroup v2 that this user may write")
+NO_CGROUP = LAYERS - {"cgroup"}
 
 
 class RealClock:
@@ -135,6 +143,16 @@ class Bench:
         """The pid that a command has printed after one word, on its first line."""
         self.owner.wait_text("\n")
         return int(self.owner.text().split()[1])
+
+    def wardens(self) -> list[int]:
+        """The wardens that have a tree, zombies included; the spare one has none."""
+        children = [procfs.stat(pid) for pid in procfs.children(self.zygote_pid())]
+        return [seen.pid for seen in children if seen is not None and seen.name != "cm-spare"]
+
+    def group(self, process_id: str = "p") -> str | None:
+        """The directory of a tree's cgroup, as its ledger names it."""
+        spawning = ledger.said(ledger.read_path(self.state_dir / "wardens" / f"{process_id}.ledger"), "spawning")
+        return spawning["cgroup"] if spawning is not None else None
 
     def settle(self) -> None:
         """Until the containment's thread has done all that it was asked before."""

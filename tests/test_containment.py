@@ -513,7 +513,7 @@ def test_l14_a_hundred_spawns_leave_no_descriptor_zombie_or_thread(b: Bench) -> 
         b.run(("/bin/true",), f"p{number}")
         assert b.owner.ended(f"p{number}").proven
         b.trees.forget(f"p{number}")
-    until(lambda: not procfs.children(zygote), "the zygote has reaped its wardens")
+    until(lambda: not b.wardens(), "the zygote has reaped its wardens")
     until(lambda: fd_count() == descriptors, "no descriptor is left")
     assert threading.active_count() == threads
     assert len(os.listdir(f"/proc/{zygote}/fd")) < 12

@@ -38,13 +38,15 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import select
 import signal
 import time
 from contextlib import suppress
 
-from supervisor.containment import procfs
+from supervisor.containment import cgroups, procfs
 from supervisor.containment.ledger import ROWS_MAX, SIGNALS_MAX, Ledger, decode, encode, how_of, said
+from supervisor.containment.remote import far_sides
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,6 +66,23 @@ RETRY_S = 0.05
 REMAINING_RETRY_S = 1.0
 WAIT_MAX_S = 3600.0
 REQUEST_MAX_BYTES = 4096
+GROUP_RETRY_S = 0.005
+GROUP_IDLE_S = 0.05
+GROUP_ALONE_S = 0.5
+"""How long its cgroup is given to be empty before the rounds over our children begin as well."""
+GROUP_MAX_S = 2.0
+"""How long a group is tried to be removed after the proof; somebody from outside the tree may sit in it."""
+REMOTE_MAX = 10
+LIMITS = {
+    "nofile": resource.RLIMIT_NOFILE,
+    "nproc": resource.RLIMIT_NPROC,
+    "as_bytes": resource.RLIMIT_AS,
+    "cpu_s": resource.RLIMIT_CPU,
+    "core_bytes": resource.RLIMIT_CORE,
+    "fsize_bytes": resource.RLIMIT_FSIZE,
+}
+LAYERS = frozenset({"cgroup", "subreaper", "zygote", "marker"})
+"""What can be switched off; with all of them a process has to get past each."""
 IGNORED = (
     signal.SIGINT,
     signal.SIGTERM,
@@ -181,28 +200,89 @@ def signal_each(pids: list[int], number: int) -> None:
             kill_descendant(pid, number)
 
 
-def spawn(spec: Word, out: int, err: int) -> int:
-    """Start the command of `spec`; returns its pid once it was executed. Raises OSError or ValueError.
+def spawn(spec: Word, out: int, err: int, group: str | None = None) -> int:
+    """Start the command of `spec`, born in the cgroup `group`; returns its pid once it was executed.
 
     Its own session, nothing on its input, no descriptor but the three (all of ours are close-on-exec), no signal
-    blocked or ignored. posix_spawn shares our memory until the exec, so unlike a fork it copies no page tables.
+    blocked or ignored, the limits of `spec`. Raises OSError or ValueError.
     """
-    argv, env = spec["argv"], spec["env"]
-    actions = [
-        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-        (os.POSIX_SPAWN_DUP2, out, 1),
-        (os.POSIX_SPAWN_DUP2, err, 2),
-    ]
-    ignored = [number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN]
-    failure: OSError | None = None
-    for path in candidates(argv[0], env.get("PATH", os.defpath)):
+    argv = [exact(word) for word in spec["argv"]]
+    env = {exact(name): exact(value) for name, value in spec["env"].items()}
+    paths = candidates(spec["argv"][0], spec["env"].get("PATH", os.defpath))
+    if not paths:
+        raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+    limits = [(LIMITS[name], value) for name, value in spec.get("limits", {}).items()]
+    heard, told = os.pipe2(os.O_CLOEXEC)
+    try:
+        pid, inside = cgroups.fork_into(group)
+        if pid == 0:
+            become([exact(path) for path in paths], argv, env, (out, err), limits, None if inside else group, told)
+    except BaseException:
+        os.close(heard)
+        raise
+    finally:
+        os.close(told)
+    # The pipe ends with the exec, or with the child; what it holds is the number of the error.
+    with os.fdopen(heard, "rb") as file:
+        number = int(file.read() or b"0")
+    if number:
+        os.waitpid(pid, 0)
+        raise OSError(number, os.strerror(number))
+    return pid
+
+
+def exact(text: str) -> bytes:
+    """A word as exec takes it; raises ValueError for one that it cannot take."""
+    word = os.fsencode(text)
+    if b"\0" in word:
+        raise ValueError("embedded null byte")
+    return word
+
+
+def become(
+    paths: list[bytes],
+    argv: list[bytes],
+    env: dict[bytes, bytes],
+    streams: tuple[int, int],
+    limits: list[tuple[int, int]],
+    group: str | None,
+    told: int,
+) -> None:
+    """In the forked child: execute the first of `paths` that can be; never returns. Says on `told` why not."""
+    number = errno.ENOMEM
+    try:
+        if group is not None:
+            cgroups.join(group)
+        os.setsid()
+        for place, fd in enumerate((os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), *streams)):
+            os.dup2(fd, place)
+        for ignored in signal.valid_signals():
+            if signal.getsignal(ignored) is signal.SIG_IGN:
+                signal.signal(ignored, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        for limit, value in limits:
+            # For good, and never more than we may have ourselves.
+            most = resource.getrlimit(limit)[1]
+            least = value if most == resource.RLIM_INFINITY else min(value, most)
+            resource.setrlimit(limit, (least, least))
+        number = execute(paths, argv, env)
+    except OSError as error:
+        number = error.errno or errno.EPERM
+    finally:
+        os.write(told, b"%d" % number)
+        os._exit(FAILED)
+
+
+def execute(paths: list[bytes], argv: list[bytes], env: dict[bytes, bytes]) -> int:
+    """Try each path. As a shell does it: what is there and cannot be run is a better reason than what is not there."""
+    number = errno.ENOENT
+    for path in paths:
         try:
-            return os.posix_spawn(path, argv, env, file_actions=actions, setsid=True, setsigmask=(), setsigdef=ignored)
+            os.execve(path, argv, env)
         except OSError as error:
-            # As a shell does it: what is there and cannot be run is a better reason than what is not there.
-            if failure is None or failure.errno == errno.ENOENT:
-                failure = error
-    raise failure or OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+            if number == errno.ENOENT:
+                number = error.errno or errno.EPERM
+    return number
 
 
 def candidates(program: str, path: str) -> list[str]:
@@ -269,7 +349,16 @@ class Warden:
     """One process tree, from the lock of its ledger to its last word. Runs in a process of its own."""
 
     def __init__(
-        self, sock: socket.socket, daemon_pidfd: int, wake: int, out: int, err: int, spec: Word, ledger: Ledger
+        self,
+        sock: socket.socket,
+        daemon_pidfd: int,
+        wake: int,
+        out: int,
+        err: int,
+        spec: Word,
+        ledger: Ledger,
+        layers: frozenset[str],
+        base: str | None,
     ) -> None:
         self._sock = sock
         self._wake = wake
@@ -294,6 +383,12 @@ class Warden:
         self._signals: list[Word] = []
         self._note = ""
         self._started_at: float | None = None
+        self._base = base
+        self._group: str | None = None
+        self._group_removed = False
+        self._subreaper = "subreaper" in layers
+        self._empty_at: float | None = None
+        self._remote: dict[str, Word] = {}
 
     def run(self) -> None:
         """Spawn, serve and end; returns when the tree is proven empty and the last word is written."""
@@ -324,13 +419,14 @@ class Warden:
 
     def _spawn(self) -> None:
         program = self._spec["argv"][0]
-        self._ledger.write({"word": "spawning", "at": time.time()})
+        self._group = cgroups.create_tree(self._base) if self._base is not None else None
+        self._ledger.write({"word": "spawning", "at": time.time(), "cgroup": self._group})
         self._started_at, self._leader_began = time.time(), time.monotonic()
         what = f"cannot enter the directory {self._spec['cwd']!r}"
         try:
             os.chdir(self._spec["cwd"])
             what = f"cannot execute {program!r}"
-            self._leader = spawn(self._spec, self._out, self._err)
+            self._leader = spawn(self._spec, self._out, self._err, self._group)
         except OSError as error:
             self._fail(f"{what}: {error.strerror}")
         except ValueError as error:
@@ -340,9 +436,22 @@ class Warden:
             os.close(self._out)
             os.close(self._err)
             os.chdir("/")
-        if self._leader is not None:
-            self._see(self._leader, program)
-            self._say({"word": "started", "pid": self._leader, "at": self._started_at, "name": program[:200]})
+        if self._leader is None:
+            if self._group is not None:
+                cgroups.end(self._group, GROUP_MAX_S)
+            return
+        self._see(self._leader, program)
+        began = procfs.stat(self._leader)
+        self._say(
+            {
+                "word": "started",
+                "pid": self._leader,
+                "start_ticks": began.start_ticks if began is not None else None,
+                "at": self._started_at,
+                "name": program[:200],
+            }
+        )
+        self._name_far_sides(self._spec["argv"])
 
     def _fail(self, note: str) -> None:
         self._note = note
@@ -375,10 +484,16 @@ class Warden:
                 self._daemon = -1
                 self._deadline = time.monotonic()
             reaped = self._reap()
-            if reaped is None:
+            if reaped is None and self._gone():
                 return
-            wait_s = self._end()
-            if reaped == REAPED_A_TURN:
+            busy = reaped == REAPED_A_TURN
+            if reaped is None and self._subreaper:
+                wait_s = GROUP_RETRY_S
+                continue
+            wait_s = self._end(busy=busy)
+            if reaped is None:
+                wait_s = GROUP_IDLE_S if wait_s is None else min(wait_s, GROUP_IDLE_S)
+            if busy:
                 wait_s = 0.0
 
     def _read_requests(self) -> None:
@@ -442,6 +557,8 @@ class Warden:
         seen = procfs.stat(pid)
         if seen is None:
             return
+        if not name:
+            self._name_far_sides(procfs.command_line(pid) or ([seen.name] if seen.state in "ZX" else []))
         self._rows[pid] = {
             "name": os.path.basename(name) or seen.name,
             "pid": pid,
@@ -454,8 +571,11 @@ class Warden:
 
     # ── Ending ────────────────────────────────────────────────────────────────────────────────────
 
-    def _end(self) -> float | None:
-        """Take the next step of the ladder; returns the seconds until the one after, None for no such step."""
+    def _end(self, *, busy: bool) -> float | None:
+        """Take the next step of the ladder; returns the seconds until the one after, None for no such step.
+
+        `busy`: there are more dead to be reaped.
+        """
         if self._deadline is None:
             return None
         now = time.monotonic()
@@ -466,6 +586,11 @@ class Warden:
             return self._deadline - now
         if self._kill_at is None:
             self._kill_at = now
+        if self._group is not None and not self._kill_group(self._group) and now - self._kill_at < GROUP_ALONE_S:
+            return GROUP_RETRY_S
+        if busy and self._group_removed and now - self._kill_at < GROUP_ALONE_S:
+            # The dead of the group are there to be reaped. Who escaped from it comes after them.
+            return 0.0
         # Where they are now: those in a group that is killed get the signal with it.
         at = [(pid, seen.pgid) for pid in self._rows if (seen := procfs.stat(pid)) is not None]
         fresh, refused = self._killing.round()
@@ -480,11 +605,61 @@ class Warden:
             return 0.0
         if now - self._kill_at >= REMAINING_AFTER_S and not self._told_remaining:
             self._told_remaining = True
-            left = [seen for seen in map(procfs.stat, procfs.own_children()[:10]) if seen is not None]
+            left = [seen for seen in map(procfs.stat, self._members()[:10]) if seen is not None]
             names = ", ".join(f"{seen.name} (pid {seen.pid}, state {seen.state})" for seen in left)
             self._note = f"could not be killed: {names}"
             self._say({"word": "remaining", "note": self._note, "at": time.time()})
         return REMAINING_RETRY_S if self._told_remaining else RETRY_S
+
+    def _kill_group(self, group: str) -> bool:
+        """Kill everybody in the tree's cgroup and remove it; True once that succeeded.
+
+        The rounds over our children come after it: for who went into another group, and to reap.
+        """
+        members = self._members()
+        for pid in members:
+            self._see(pid, "")
+        # Only who is in it now is said to have got the signal.
+        inside = [pid for below in cgroups.groups_below(group) for pid in cgroups.pids_in(below)]
+        cgroups.kill(group)
+        for pid in inside:
+            if pid in self._rows or not self._signals:
+                self._signalled(pid, signal.SIGKILL, None)
+        return self._remove_group(group)
+
+    def _remove_group(self, group: str) -> bool:
+        if not cgroups.remove(group):
+            return False
+        self._group = None
+        self._group_removed = True
+        return True
+
+    def _members(self) -> list[int]:
+        """Our children, and of those in the tree's cgroup whoever is not below us: somebody only without layer 2."""
+        members = procfs.own_children()
+        if self._group is not None and not self._subreaper:
+            known = set(members)
+            inside = [pid for below in cgroups.groups_below(self._group) for pid in cgroups.pids_in(below)]
+            members += [pid for pid in inside if pid not in known]
+        return members
+
+    def _gone(self) -> bool:
+        """No child is left; True if that is all there is to wait for.
+
+        As a subreaper we know that the tree is gone, and remove its cgroup, with who came from outside into it.
+        Without that the cgroup is the proof, and who is in it may go on until it is to be killed.
+        """
+        if self._group is None or self._remove_group(self._group):
+            return True
+        now = time.monotonic()
+        self._empty_at = now if self._empty_at is None else self._empty_at
+        if not self._subreaper:
+            return False
+        cgroups.kill(self._group)
+        if now - self._empty_at < GROUP_MAX_S:
+            return False
+        self._note = "its cgroup could not be removed: a process that is not of this tree is in it"
+        return True
 
     def _ask(self) -> None:
         """SIGTERM and SIGCONT, once to each process of the tree.
@@ -518,17 +693,47 @@ class Warden:
                         continue
                     # Where its group was signalled it was one of those who got it, also if it is gone by now.
                 self._signalled(pid, number, error)
+            if self._group is not None:
+                self._ask_strangers(self._group, set(everybody), number)
+
+    def _ask_strangers(self, group: str, known: set[int], number: int) -> None:
+        """Signal those in the tree's cgroup that do not descend from us: somebody only without layer 2."""
+        for below in cgroups.groups_below(group):
+            for pid in cgroups.pids_in(below):
+                if pid not in known and cgroups.signal_member(pid, below, number):
+                    self._signalled(pid, number, None)
 
     def _signalled(self, pid: int, number: int, error: str | None) -> None:
         """Record a signal: with its process, and, the first of its kind or refused, with the tree."""
         word: Word = {"signal": signal_name(number), "at": time.time(), "error": error}
         row = self._rows.get(pid)
         if row is not None and len(row["signals"]) < SIGNALS_MAX:
+            last = row["signals"][-1] if row["signals"] else word
+            if number == signal.SIGKILL and last is not word and last["signal"] == "SIGKILL" and last["error"] is None:
+                return  # Who was killed with the group and is not reaped yet is met again by the rounds.
             row["signals"].append(word)
         first = all(known["signal"] != word["signal"] for known in self._signals)
         if (first or error) and len(self._signals) < SIGNALS_MAX:
             self._signals.append(word)
             self._ledger.detail({"word": "signal", "signal": word})
+
+    def _name_far_sides(self, argv: list[str]) -> None:
+        """Keep a row for each command whose work is done elsewhere, where killing it does not reach."""
+        for name, ran in far_sides(argv):
+            if len(self._remote) >= REMOTE_MAX or (name in self._remote and not ran):
+                continue
+            verb = "ran" if ran else "is named in the script"
+            self._remote[name] = {
+                "kind": "remote",
+                "name": name,
+                "pid": None,
+                "started_at": None,
+                "ended_at": None,
+                "how": "out_of_reach",
+                "status": None,
+                "signals": [],
+                "note": f"{name!r} {verb}: what it started elsewhere is out of reach, and may still run",
+            }
 
     # ── Words ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -557,17 +762,33 @@ class Warden:
                 "started_at": self._started_at,
                 # Those whose own parent reaped them are gone as well: that is what the empty tree proves.
                 "reaped": self._reaped + len(self._rows),
-                "rows": (self._done + list(self._rows.values()))[:ROWS_MAX],
+                "rows": (self._done + list(self._rows.values()))[:ROWS_MAX] + list(self._remote.values()),
                 "signals": self._signals,
-                "note": self._note if self._leader is None or self._told_remaining else "",
+                "note": self._note or self._no_proof(),
+                "proven": self._leader is None or self._subreaper or self._group_removed,
                 "at": now,
             }
         )
 
+    def _no_proof(self) -> str:
+        if self._leader is None or self._subreaper or self._group_removed:
+            return ""
+        return "nothing proves that no process got away: the subreaper layer is off, and there is no cgroup"
 
-def main(sock: socket.socket, daemon_pidfd: int, out: int, err: int, spec_fd: int, ledger_path: str) -> int:
+
+def main(
+    sock: socket.socket,
+    daemon_pidfd: int,
+    out: int,
+    err: int,
+    spec_fd: int,
+    ledger_path: str,
+    layers: frozenset[str] = LAYERS,
+    base: str | None = None,
+) -> int:
     """Be a warden: the body of the child that the zygote has forked. Returns the exit status.
 
+    `layers`: those of LAYERS that hold; `base`: the cgroup below which the tree gets its own, if there is one.
     All descriptors are this process's own copies. Raises nothing that the zygote would survive to see: the
     caller turns every exception into an exit.
     """
@@ -583,5 +804,5 @@ def main(sock: socket.socket, daemon_pidfd: int, out: int, err: int, spec_fd: in
     with os.fdopen(spec_fd, "rb") as file:
         file.seek(0)
         spec = decode(file.read())
-    Warden(sock, daemon_pidfd, wake, out, err, spec, ledger).run()
+    Warden(sock, daemon_pidfd, wake, out, err, spec, ledger, layers, base).run()
     return LAST_WORD
