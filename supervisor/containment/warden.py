@@ -67,6 +67,10 @@ REMAINING_RETRY_S = 1.0
 WAIT_MAX_S = 3600.0
 REQUEST_MAX_BYTES = 4096
 GROUP_RETRY_S = 0.005
+PAUSE_S = 0.0005
+ROUND_PAUSE_MAX_S = 0.003
+GROUP_PAUSE_MAX_S = 0.01
+GROUP_AGAIN_S = 0.05
 GROUP_IDLE_S = 0.05
 GROUP_ALONE_S = 0.5
 """How long its cgroup is given to be empty before the rounds over our children begin as well."""
@@ -307,7 +311,7 @@ class Killing:
         for pid in self._refused:
             # It may have become somebody whom we may signal, as `sudo` does when it executes what it was asked to.
             kill_quietly(pid, signal.SIGKILL)
-        fresh = [pid for pid in procfs.own_children() if pid not in self._sent and pid not in spare]
+        fresh = self.fresh(spare)
         refused: dict[int, str] = {}
         for pid in fresh:
             error = kill_quietly(pid, signal.SIGKILL)
@@ -327,6 +331,10 @@ class Killing:
         if self._rounds >= ROUNDS_MAX:
             freeze_then_kill(spare)
         return fresh, refused
+
+    def fresh(self, spare: frozenset[int] | set[int] = frozenset()) -> list[int]:
+        """Our children that were not signalled yet."""
+        return [pid for pid in procfs.own_children() if pid not in self._sent and pid not in spare]
 
     def reaped(self, pid: int) -> None:
         """The pid is free again and may come back as somebody new."""
@@ -386,6 +394,8 @@ class Warden:
         self._base = base
         self._group: str | None = None
         self._group_removed = False
+        self._group_killed_at: float | None = None
+        self._pauses = 0
         self._subreaper = "subreaper" in layers
         self._empty_at: float | None = None
         self._remote: dict[str, Word] = {}
@@ -517,16 +527,20 @@ class Warden:
         At most REAPED_A_TURN: a tree that forks and dies as fast as we reap must not keep us from killing it.
         """
         for count in range(REAPED_A_TURN):
+            target = -1
             try:
-                # Looked at before it is reaped: the name of a zombie can still be read.
-                waiting = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                if len(self._rows) + len(self._done) < ROWS_MAX:
+                    # Looked at before it is reaped: the name of a zombie can still be read.
+                    waiting = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                    if waiting is None:
+                        return count
+                    self._see(waiting.si_pid, "")
+                    target = waiting.si_pid
+                pid, raw, usage = os.wait4(target, os.WNOHANG)
             except ChildProcessError:
                 return None
-            if waiting is None:
+            if pid == 0:
                 return count
-            pid = waiting.si_pid
-            self._see(pid, "")
-            _, raw, usage = os.wait4(pid, 0)
             status = os.waitstatus_to_exitcode(raw)
             now = time.time()
             self._reaped += 1
@@ -587,12 +601,13 @@ class Warden:
         if self._kill_at is None:
             self._kill_at = now
         if self._group is not None and not self._kill_group(self._group) and now - self._kill_at < GROUP_ALONE_S:
-            return GROUP_RETRY_S
+            return self._pause(GROUP_PAUSE_MAX_S)
         if busy and self._group_removed and now - self._kill_at < GROUP_ALONE_S:
             # The dead of the group are there to be reaped. Who escaped from it comes after them.
             return 0.0
         # Where they are now: those in a group that is killed get the signal with it.
-        at = [(pid, seen.pgid) for pid in self._rows if (seen := procfs.stat(pid)) is not None]
+        rows = self._rows if self._killing.fresh() else ()
+        at = [(pid, seen.pgid) for pid in rows if (seen := procfs.stat(pid)) is not None]
         fresh, refused = self._killing.round()
         for pid in fresh:
             self._see(pid, "")
@@ -603,6 +618,8 @@ class Warden:
                 self._signalled(pid, signal.SIGKILL, None)
         if fresh:
             return 0.0
+        if now - self._kill_at < GROUP_ALONE_S:
+            return self._pause(ROUND_PAUSE_MAX_S)
         if now - self._kill_at >= REMAINING_AFTER_S and not self._told_remaining:
             self._told_remaining = True
             left = [seen for seen in map(procfs.stat, self._members()[:10]) if seen is not None]
@@ -611,20 +628,32 @@ class Warden:
             self._say({"word": "remaining", "note": self._note, "at": time.time()})
         return REMAINING_RETRY_S if self._told_remaining else RETRY_S
 
+    def _pause(self, most_s: float) -> float:
+        """Sleep a little, more each time: to be woken by each of a thousand deaths would slow them down."""
+        self._pauses += 1
+        time.sleep(min(PAUSE_S * self._pauses, most_s))
+        return 0.0
+
     def _kill_group(self, group: str) -> bool:
         """Kill everybody in the tree's cgroup and remove it; True once that succeeded.
 
         The rounds over our children come after it: for who went into another group, and to reap.
         """
-        members = self._members()
-        for pid in members:
-            self._see(pid, "")
-        # Only who is in it now is said to have got the signal.
-        inside = [pid for below in cgroups.groups_below(group) for pid in cgroups.pids_in(below)]
-        cgroups.kill(group)
-        for pid in inside:
-            if pid in self._rows or not self._signals:
-                self._signalled(pid, signal.SIGKILL, None)
+        now = time.monotonic()
+        if self._group_killed_at is None:
+            for pid in self._members():
+                self._see(pid, "")
+            # Only who is in it now is said to have got the signal.
+            inside = [pid for below in cgroups.groups_below(group) for pid in cgroups.pids_in(below)]
+            cgroups.kill(group)
+            self._group_killed_at = now
+            for pid in inside:
+                if pid in self._rows or not self._signals:
+                    self._signalled(pid, signal.SIGKILL, None)
+        elif now - self._group_killed_at >= GROUP_AGAIN_S:
+            # Whoever came into it since; those that are dying need the processor more than we do.
+            cgroups.kill(group)
+            self._group_killed_at = now
         return self._remove_group(group)
 
     def _remove_group(self, group: str) -> bool:
