@@ -257,6 +257,7 @@ class Zygote:
             for low, high in zip([2, *keep], [*keep, 2**30], strict=True):
                 os.closerange(low + 1, high)
             prctl(PR_SET_NAME, b"cm-spare")
+            warden.go_first()
             if "subreaper" in self._layers:
                 prctl(PR_SET_CHILD_SUBREAPER, 1)
             status = self._await_tree(sock)
