@@ -78,6 +78,19 @@ while time.monotonic() < end:
 """
 
 
+LIMITED_BOMB = """
+import os, time
+print("warden", os.getppid(), flush=True)
+end = time.monotonic() + 60
+while time.monotonic() < end:
+    try:
+        if os.fork() == 0:
+            os.setsid()
+    except OSError:
+        pass
+"""
+
+
 @pytest.fixture(params=[pytest.param(LAYERS, id="cgroup", marks=needs_cgroups), pytest.param(NO_CGROUP, id="plain")])
 def b(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Bench]:
     """With a cgroup for each tree, and without."""
@@ -750,10 +763,10 @@ ORDINARY = """
 import os, sys
 from pathlib import Path
 assert os.getresuid() == (65534, 65534, 65534)
-from tests.process_kit import bench
+from tests.process_kit import bench, until
 from supervisor.config import LAYERS, LIMITS
-walker, crowd, hider = sys.argv[2:]
-with bench(Path(sys.argv[1]), limits={"nproc": 400}) as b:
+walker, crowd, hider, bomb = sys.argv[2:]
+with bench(Path(sys.argv[1]), limits={"nproc": 60}) as b:
     b.run((sys.executable, "-S", "-c", walker), "walker")
     b.run((sys.executable, "-S", "-c", crowd), "crowd")
     b.run((sys.executable, "-S", "-c", hider), "hider")
@@ -764,6 +777,11 @@ with bench(Path(sys.argv[1]), limits={"nproc": 400}) as b:
         print((b.group(name) is not None), end=" ")
         b.trees.kill(name, 0.0)
         print(b.owner.ended(name).proven, end=" ")
+    b.run((sys.executable, "-S", "-c", bomb), "bomb")
+    # It fills what its limit allows, and every one that is killed makes room for another.
+    until(lambda: len(b.alive()) > 20, "the bomb")
+    b.trees.kill("bomb", 0.0)
+    print(b.owner.ended("bomb").proven, end=" ")
     b.assert_nobody_left()
     print("nobody left")
 """
@@ -787,7 +805,7 @@ def test_l3_as_an_ordinary_user_with_and_without_a_delegated_group(delegated: bo
         # It may read what root has installed, where that is hidden; beyond that it is a user like any other.
         caps = ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
         who = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *caps]
-        argv = [*who, PYTHON, "-c", ORDINARY, str(folder), WALKER, CROWD, DAEMON]
+        argv = [*who, PYTHON, "-c", ORDINARY, str(folder), WALKER, CROWD, DAEMON, LIMITED_BOMB]
         done = subprocess.run(
             ["/bin/sh", "-c", join + 'exec "$0" "$@"', *argv],
             env={**os.environ, "PYTHONPATH": str(ROOT), "HOME": "/"},
@@ -801,4 +819,4 @@ def test_l3_as_an_ordinary_user_with_and_without_a_delegated_group(delegated: bo
         if delegated:
             assert cgroups.end(str(group), 20.0)
         shutil.rmtree(folder)
-    assert done.stdout == f"{delegated} True " * 3 + "nobody left\n", done.stderr
+    assert done.stdout == f"{delegated} True " * 3 + "True nobody left\n", done.stderr

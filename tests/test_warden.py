@@ -16,7 +16,7 @@ import pytest
 
 from actors.model import How
 from supervisor.config import LAYERS
-from supervisor.containment import ledger, procfs
+from supervisor.containment import ledger, procfs, warden
 from tests.process_kit import NO_CGROUP, Bench, Recorder, bench, needs_cgroups, until
 
 ROOT = Path(__file__).parent.parent
@@ -506,3 +506,28 @@ def test_l3_a_crowd_is_stopped_as_one_and_then_killed_and_who_is_spared_is_not_t
         check=False,
     )
     assert done.stdout == "gone True S S\n", done.stderr
+
+
+def test_l3_a_tree_with_new_members_in_every_round_is_frozen_after_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    spawned: list[subprocess.Popen[bytes]] = []
+    frozen_at: list[int] = []
+
+    def one_more() -> list[int]:
+        spawned.append(subprocess.Popen(["sleep", "1000"], start_new_session=True))
+        return [process.pid for process in spawned]
+
+    monkeypatch.setattr(procfs, "own_children", one_more)
+    monkeypatch.setattr(warden, "freeze_then_kill", lambda spare: frozen_at.append(len(spawned)))
+    killing = warden.Killing()
+    try:
+        for _ in range(warden.ROUNDS_MAX + 1):
+            killing.round()
+        assert frozen_at == [warden.ROUNDS_MAX, warden.ROUNDS_MAX + 1]
+        assert [process.wait(10) for process in spawned] == [-signal.SIGKILL] * (warden.ROUNDS_MAX + 1)
+        killing.over()
+        killing.round()
+        assert len(frozen_at) == 2
+    finally:
+        for process in spawned:
+            process.kill()
+            process.wait()
