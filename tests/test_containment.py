@@ -674,6 +674,7 @@ def test_circus_1023_a_process_that_cannot_be_killed_is_named_and_not_said_to_be
     b.sh("sleep 1000 & echo up; wait")
     b.owner.wait_text("up")
     (sleeper,) = procfs.children(b.owner.started().pid)
+    until(lambda: (seen := procfs.stat(sleeper)) is not None and seen.name == "sleep", "it is executed")
     icebox = FREEZER / f"countermand-test-{uuid.uuid4().hex}"
     icebox.mkdir()
     try:
@@ -737,19 +738,12 @@ def test_a_command_has_the_limits_of_the_configuration_for_good_and_its_warden_h
         assert "Max cpu time              unlimited" in text
 
 
-def test_a_limit_above_what_we_may_have_ourselves_is_what_we_may_have() -> None:
+def test_a_limit_above_what_we_may_have_ourselves_is_what_we_may_have(tmp_path: Path) -> None:
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    heard, told = os.pipe()
-    try:
-        null = os.open(os.devnull, os.O_WRONLY)
-        spec = {"argv": ["/bin/sh", "-c", "ulimit -Hn"], "env": {}, "limits": {"nofile": most * 2}}
-        pid = warden.spawn(spec, told, null)
-        os.close(told)
-        os.close(null)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-        assert os.read(heard, 100) == b"%d\n" % most
-    finally:
-        os.close(heard)
+    with bench(tmp_path, limits={"nofile": most * 2}) as b:
+        b.sh("ulimit -Hn")
+        assert b.owner.ended().status == 0
+        assert b.owner.text() == f"{most}\n"
 
 
 def test_the_names_of_limits_and_layers_are_the_same_on_both_sides() -> None:

@@ -132,12 +132,17 @@ def prepare(state_dir: str) -> tuple[str | None, str]:
 # ── One group ─────────────────────────────────────────────────────────────────────────────────────
 
 
+def group_of(base: str, warden: procfs.Stat) -> str:
+    """The directory of the group of the tree that has this warden."""
+    return os.path.join(base, f"{TREE_PREFIX}{warden.pid}-{warden.start_ticks}")
+
+
 def create_tree(base: str) -> str | None:
     """Make the group of the tree whose warden this process is; None if it cannot be made."""
     me = procfs.stat(os.getpid())
     if me is None:
         return None
-    path = os.path.join(base, f"{TREE_PREFIX}{me.pid}-{me.start_ticks}")
+    path = group_of(base, me)
     try:
         os.mkdir(path, 0o755)
     except OSError:

@@ -41,6 +41,7 @@ import os
 import resource
 import select
 import signal
+import socket
 import time
 from contextlib import suppress
 
@@ -50,7 +51,6 @@ from supervisor.containment.remote import far_sides
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import socket
     from typing import Any, TypeAlias
 
     Word: TypeAlias = dict[str, Any]
@@ -77,6 +77,7 @@ GROUP_ALONE_S = 0.5
 GROUP_MAX_S = 2.0
 """How long a group is tried to be removed after the proof; somebody from outside the tree may sit in it."""
 REMOTE_MAX = 10
+NOTE_MAX_BYTES = 4096
 LIMITS = {
     "nofile": resource.RLIMIT_NOFILE,
     "nproc": resource.RLIMIT_NPROC,
@@ -120,6 +121,12 @@ def go_first() -> None:
     """
     with suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+
+
+def go_with_the_others() -> None:
+    """Take back what `go_first` did."""
+    with suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
 def drain(fd: int) -> None:
@@ -204,35 +211,101 @@ def signal_each(pids: list[int], number: int) -> None:
             kill_descendant(pid, number)
 
 
-def spawn(spec: Word, out: int, err: int, group: str | None = None) -> int:
-    """Start the command of `spec`, born in the cgroup `group`; returns its pid once it was executed.
+class Seed:
+    """A child that waits to become the command: forked while there was time, in the tree's cgroup from the beginning.
 
-    Its own session, nothing on its input, no descriptor but the three (all of ours are close-on-exec), no signal
-    blocked or ignored, the limits of `spec`. Raises OSError or ValueError.
+    What is left for a spawn is the exec. The constructor raises OSError.
     """
-    argv = [exact(word) for word in spec["argv"]]
-    env = {exact(name): exact(value) for name, value in spec["env"].items()}
-    paths = candidates(spec["argv"][0], spec["env"].get("PATH", os.defpath))
-    if not paths:
-        raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
-    limits = [(LIMITS[name], value) for name, value in spec.get("limits", {}).items()]
-    heard, told = os.pipe2(os.O_CLOEXEC)
+
+    def __init__(self, group: str | None) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            self.pid, inside = cgroups.fork_into(group)
+        except OSError:
+            ours.close()
+            theirs.close()
+            raise
+        if self.pid == 0:
+            grow(theirs, None if inside else group)
+        theirs.close()
+        self._sock = ours
+
+    def become(self, fds: list[int]) -> str:
+        """Let it become the command that the last of `fds` holds, its output to the others; why not, or empty.
+
+        Raises BrokenPipeError if it was killed while it waited.
+        """
+        with self._sock:
+            socket.send_fds(self._sock, [b"x"], fds)
+            # Its end of the socket closes with the exec.
+            note = self._sock.recv(NOTE_MAX_BYTES).decode()
+        if note:
+            os.waitpid(self.pid, 0)
+        return note
+
+    def dismiss(self) -> None:
+        """It is not needed: kill and reap it."""
+        self._sock.close()
+        kill_quietly(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+
+
+def grow(sock: socket.socket, group: str | None) -> None:
+    """In the forked child: wait for the command and execute it; never returns. Says on `sock` why it could not."""
     try:
-        pid, inside = cgroups.fork_into(group)
-        if pid == 0:
-            become([exact(path) for path in paths], argv, env, (out, err), limits, None if inside else group, told)
-    except BaseException:
-        os.close(heard)
-        raise
+        os.closerange(3, sock.fileno())
+        os.closerange(sock.fileno() + 1, 2**30)
+        # Before ordinary processes for as long as somebody waits for the exec.
+        go_first()
+        if group is not None:
+            cgroups.join(group)
+        os.setsid()
+        with open(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), "rb") as null:
+            os.dup2(null.fileno(), 0)
+        for ignored in signal.valid_signals():
+            if signal.getsignal(ignored) is signal.SIG_IGN:
+                signal.signal(ignored, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        _, fds, _, _ = socket.recv_fds(sock, 1, 3)
+        if fds:
+            for place, fd in enumerate(fds[:2], start=1):
+                os.dup2(fd, place)
+            note = execute(decode(os.pread(fds[2], os.fstat(fds[2]).st_size, 0)), sock, fds)
+            sock.send(note.encode()[:NOTE_MAX_BYTES])
+    except OSError as error:
+        sock.send(f"cannot prepare a process: {error.strerror}".encode())
     finally:
-        os.close(told)
-    # The pipe ends with the exec, or with the child; what it holds is the number of the error.
-    with os.fdopen(heard, "rb") as file:
-        number = int(file.read() or b"0")
-    if number:
-        os.waitpid(pid, 0)
-        raise OSError(number, os.strerror(number))
-    return pid
+        os._exit(FAILED)
+
+
+def execute(spec: Word, sock: socket.socket, fds: list[int]) -> str:
+    """Execute the command of `spec`; returns only if that cannot be done, with the reason.
+
+    It has a session of its own, nothing on its input, no descriptor but the three, no signal blocked or ignored, and
+    the limits of `spec`.
+    """
+    what = f"cannot enter the directory {spec['cwd']!r}"
+    try:
+        os.chdir(spec["cwd"])
+        what = f"cannot execute {spec['argv'][0]!r}"
+        argv = [exact(word) for word in spec["argv"]]
+        env = {exact(name): exact(value) for name, value in spec["env"].items()}
+        paths = [exact(path) for path in candidates(spec["argv"][0], spec["env"].get("PATH", os.defpath))]
+        for fd in (sock.fileno(), *fds):
+            os.set_inheritable(fd, False)
+        go_with_the_others()
+        for name, value in spec.get("limits", {}).items():
+            # For good, and never more than we may have ourselves.
+            most = resource.getrlimit(LIMITS[name])[1]
+            least = value if most == resource.RLIM_INFINITY else min(value, most)
+            resource.setrlimit(LIMITS[name], (least, least))
+        number = execute_first(paths, argv, env)
+    except OSError as error:
+        number = error.errno or errno.EPERM
+    except ValueError as error:
+        # Such as a NUL byte in an argument: the words are the caller's and so is the mistake.
+        return f"{what}: {error}"
+    return f"{what}: {os.strerror(number)}"
 
 
 def exact(text: str) -> bytes:
@@ -243,41 +316,7 @@ def exact(text: str) -> bytes:
     return word
 
 
-def become(
-    paths: list[bytes],
-    argv: list[bytes],
-    env: dict[bytes, bytes],
-    streams: tuple[int, int],
-    limits: list[tuple[int, int]],
-    group: str | None,
-    told: int,
-) -> None:
-    """In the forked child: execute the first of `paths` that can be; never returns. Says on `told` why not."""
-    number = errno.ENOMEM
-    try:
-        if group is not None:
-            cgroups.join(group)
-        os.setsid()
-        for place, fd in enumerate((os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), *streams)):
-            os.dup2(fd, place)
-        for ignored in signal.valid_signals():
-            if signal.getsignal(ignored) is signal.SIG_IGN:
-                signal.signal(ignored, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        for limit, value in limits:
-            # For good, and never more than we may have ourselves.
-            most = resource.getrlimit(limit)[1]
-            least = value if most == resource.RLIM_INFINITY else min(value, most)
-            resource.setrlimit(limit, (least, least))
-        number = execute(paths, argv, env)
-    except OSError as error:
-        number = error.errno or errno.EPERM
-    finally:
-        os.write(told, b"%d" % number)
-        os._exit(FAILED)
-
-
-def execute(paths: list[bytes], argv: list[bytes], env: dict[bytes, bytes]) -> int:
+def execute_first(paths: list[bytes], argv: list[bytes], env: dict[bytes, bytes]) -> int:
     """Try each path. As a shell does it: what is there and cannot be run is a better reason than what is not there."""
     number = errno.ENOENT
     for path in paths:
@@ -353,28 +392,42 @@ def foreign_groups(pids: list[int]) -> set[int]:
     return {found.pgid for found in seen if found is not None and found.sid != session}
 
 
+class Ready:
+    """What a warden can make ready before it has a tree: its session, its group, its wake-up pipe, its seed."""
+
+    def __init__(self, layers: frozenset[str], base: str | None) -> None:
+        os.setsid()
+        go_first()
+        self.layers = layers
+        self.wake = wake_on_child()
+        self.group = cgroups.create_tree(base) if base is not None else None
+        self.seed: Seed | None = None
+        # The request that comes tries again, and says why.
+        with suppress(OSError):
+            self.seed = Seed(self.group)
+
+    def dismiss(self) -> None:
+        """No tree came."""
+        if self.seed is not None:
+            self.seed.dismiss()
+        if self.group is not None:
+            cgroups.remove(self.group)
+
+
 class Warden:
     """One process tree, from the lock of its ledger to its last word. Runs in a process of its own."""
 
     def __init__(
-        self,
-        sock: socket.socket,
-        daemon_pidfd: int,
-        wake: int,
-        out: int,
-        err: int,
-        spec: Word,
-        ledger: Ledger,
-        layers: frozenset[str],
-        base: str | None,
+        self, sock: socket.socket, daemon_pidfd: int, out: int, err: int, spec_fd: int, ledger: Ledger, ready: Ready
     ) -> None:
         self._sock = sock
-        self._wake = wake
         self._daemon = daemon_pidfd
         self._out = out
         self._err = err
-        self._spec = spec
+        self._spec_fd = spec_fd
         self._ledger = ledger
+        self._wake = ready.wake
+        self._ready = ready
         self._pid = os.getpid()
         self._leader: int | None = None
         self._leader_began = 0.0
@@ -391,12 +444,11 @@ class Warden:
         self._signals: list[Word] = []
         self._note = ""
         self._started_at: float | None = None
-        self._base = base
-        self._group: str | None = None
+        self._group = ready.group
         self._group_removed = False
         self._group_killed_at: float | None = None
         self._pauses = 0
-        self._subreaper = "subreaper" in layers
+        self._subreaper = "subreaper" in ready.layers
         self._empty_at: float | None = None
         self._remote: dict[str, Word] = {}
 
@@ -408,6 +460,7 @@ class Warden:
         refusal = self._refusal()
         if refusal:
             self._note = refusal
+            self._ready.dismiss()
         else:
             self._spawn()
             if self._leader is not None:
@@ -428,45 +481,47 @@ class Warden:
         return ""
 
     def _spawn(self) -> None:
-        program = self._spec["argv"][0]
-        self._group = cgroups.create_tree(self._base) if self._base is not None else None
         self._ledger.write({"word": "spawning", "at": time.time(), "cgroup": self._group})
         self._started_at, self._leader_began = time.time(), time.monotonic()
-        what = f"cannot enter the directory {self._spec['cwd']!r}"
         try:
-            os.chdir(self._spec["cwd"])
-            what = f"cannot execute {program!r}"
-            self._leader = spawn(self._spec, self._out, self._err, self._group)
+            pid, note = self._become([self._out, self._err, self._spec_fd])
         except OSError as error:
-            self._fail(f"{what}: {error.strerror}")
-        except ValueError as error:
-            # Such as a NUL byte in an argument: the words are the caller's and so is the mistake.
-            self._fail(f"{what}: {error}")
-        finally:
-            os.close(self._out)
-            os.close(self._err)
-            os.chdir("/")
-        if self._leader is None:
+            pid, note = 0, f"cannot start a process: {error.strerror}"
+        os.close(self._out)
+        os.close(self._err)
+        if note:
+            self._note = note
+            self._started_at = None
+            self._ledger.write({"word": "failed", "note": note, "at": time.time()})
             if self._group is not None:
                 cgroups.end(self._group, GROUP_MAX_S)
             return
-        self._see(self._leader, program)
-        began = procfs.stat(self._leader)
+        self._leader = pid
+        argv = decode(os.pread(self._spec_fd, os.fstat(self._spec_fd).st_size, 0))["argv"]
+        os.close(self._spec_fd)
+        self._see(pid, argv[0])
+        began = procfs.stat(pid)
         self._say(
             {
                 "word": "started",
-                "pid": self._leader,
+                "pid": pid,
                 "start_ticks": began.start_ticks if began is not None else None,
                 "at": self._started_at,
-                "name": program[:200],
+                "name": argv[0][:200],
             }
         )
-        self._name_far_sides(self._spec["argv"])
+        self._name_far_sides(argv)
 
-    def _fail(self, note: str) -> None:
-        self._note = note
-        self._started_at = None
-        self._ledger.write({"word": "failed", "note": note, "at": time.time()})
+    def _become(self, fds: list[int]) -> tuple[int, str]:
+        """Let the seed become the command; returns its pid, and why it could not. Raises OSError."""
+        seed = self._ready.seed if self._ready.seed is not None else Seed(self._group)
+        try:
+            return seed.pid, seed.become(fds)
+        except BrokenPipeError:
+            # It was killed while it waited.
+            os.waitpid(seed.pid, 0)
+            seed = Seed(self._group)
+            return seed.pid, seed.become(fds)
 
     # ── Serving ───────────────────────────────────────────────────────────────────────────────────
 
@@ -812,26 +867,21 @@ def main(
     err: int,
     spec_fd: int,
     ledger_path: str,
-    layers: frozenset[str] = LAYERS,
-    base: str | None = None,
+    ready: Ready | None = None,
 ) -> int:
     """Be a warden: the body of the child that the zygote has forked. Returns the exit status.
 
-    `layers`: those of LAYERS that hold; `base`: the cgroup below which the tree gets its own, if there is one.
+    `ready`: what was made ready for it; None: with all layers but a cgroup.
     All descriptors are this process's own copies. Raises nothing that the zygote would survive to see: the
     caller turns every exception into an exit.
     """
-    os.setsid()
-    go_first()
-    wake = wake_on_child()
+    ready = ready or Ready(LAYERS, None)
     try:
         ledger = Ledger.lock(ledger_path, wait=True)
     except OSError:
         # Forgotten before it began: nobody waits for a word of it.
+        ready.dismiss()
         return LAST_WORD
     assert ledger is not None
-    with os.fdopen(spec_fd, "rb") as file:
-        file.seek(0)
-        spec = decode(file.read())
-    Warden(sock, daemon_pidfd, wake, out, err, spec, ledger, layers, base).run()
+    Warden(sock, daemon_pidfd, out, err, spec_fd, ledger, ready).run()
     return LAST_WORD

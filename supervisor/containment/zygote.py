@@ -64,6 +64,8 @@ if TYPE_CHECKING:
     Word: TypeAlias = dict[str, Any]
 
 LIBC = ctypes.CDLL(None, use_errno=True)
+SPARE = "cm-spare"
+"""The name of a warden that waits for a tree, and of the process that it has ready for the command."""
 PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
 REQUEST_MAX_BYTES = 8192
@@ -256,8 +258,7 @@ class Zygote:
             keep = sorted((sock.fileno(), self._pidfd))
             for low, high in zip([2, *keep], [*keep, 2**30], strict=True):
                 os.closerange(low + 1, high)
-            prctl(PR_SET_NAME, b"cm-spare")
-            warden.go_first()
+            prctl(PR_SET_NAME, SPARE.encode())
             if "subreaper" in self._layers:
                 prctl(PR_SET_CHILD_SUBREAPER, 1)
             status = self._await_tree(sock)
@@ -266,18 +267,20 @@ class Zygote:
             os._exit(status)
 
     def _await_tree(self, sock: socket.socket) -> int:
+        ready = warden.Ready(self._layers, self._base)
         try:
             data, fds = receive(sock)
         except OSError:
             data, fds = b"", []
         if not data:
             # The zygote is gone, or goes.
+            ready.dismiss()
             return warden.LAST_WORD
         sock.close()
         prctl(PR_SET_NAME, b"cm-warden")
         theirs = socket.socket(fileno=fds[0])
         ledger_path = decode(data)["ledger"]
-        return warden.main(theirs, self._pidfd, fds[1], fds[2], fds[3], ledger_path, self._layers, self._base)
+        return warden.main(theirs, self._pidfd, fds[1], fds[2], fds[3], ledger_path, ready)
 
     def _end_warden(self, process_id: str) -> None:
         """Kill a warden that gives no sign of life (somebody stopped it): its tree then falls to us."""
@@ -306,9 +309,11 @@ class Zygote:
                     self._lose(process_id, ledger_path)
             elif pid in self._spares:
                 self._spares.discard(pid)
+                if self._base is not None and seen is not None:
+                    cgroups.end(cgroups.group_of(self._base, seen), GROUP_MAX_S)
                 if self._spare is not None and pid == self._spare[0]:
                     self._dismiss_spare()
-            elif seen is not None and len(self._orphans) < ORPHAN_ROWS_MAX:
+            elif seen is not None and seen.name != SPARE and len(self._orphans) < ORPHAN_ROWS_MAX:
                 self._orphans.append(
                     {
                         "name": seen.name,
