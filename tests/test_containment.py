@@ -761,12 +761,9 @@ from tests.process_kit import bench, until
 from supervisor.config import LAYERS, LIMITS
 walker, crowd, hider, bomb = sys.argv[2:]
 with bench(Path(sys.argv[1]), limits={"nproc": 60}) as b:
-    b.run((sys.executable, "-S", "-c", walker), "walker")
-    b.run((sys.executable, "-S", "-c", crowd), "crowd")
-    b.run((sys.executable, "-S", "-c", hider), "hider")
-    b.owner.wait_text("walking", "walker")
-    b.owner.wait_text("warden", "crowd")
-    b.owner.wait_text("daemon", "hider")
+    for name, script, word in (("hider", hider, "daemon"), ("walker", walker, "walking"), ("crowd", crowd, "warden")):
+        b.run((sys.executable, "-S", "-c", script), name)
+        b.owner.wait_text(word, name)
     for name in ("walker", "crowd", "hider"):
         print((b.group(name) is not None), end=" ")
         b.trees.kill(name, 0.0)

@@ -46,7 +46,7 @@ import time
 from contextlib import suppress
 
 from supervisor.containment import cgroups, procfs
-from supervisor.containment.ledger import ROWS_MAX, SIGNALS_MAX, Ledger, decode, encode, how_of, said
+from supervisor.containment.ledger import ROWS_MAX, SIGNALS_MAX, Ledger, decode, encode, how_of, read, said
 from supervisor.containment.remote import far_sides
 
 TYPE_CHECKING = False
@@ -123,10 +123,10 @@ def go_first() -> None:
         os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
 
 
-def go_with_the_others() -> None:
-    """Take back what `go_first` did."""
+def go_with_the_others(pid: int) -> None:
+    """Take back what `go_first` gave to an unreaped child."""
     with suppress(OSError):
-        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+        os.sched_setscheduler(pid, os.SCHED_OTHER, os.sched_param(0))
 
 
 def drain(fd: int) -> None:
@@ -239,6 +239,7 @@ class Seed:
             socket.send_fds(self._sock, [b"x"], fds)
             # Its end of the socket closes with the exec.
             note = self._sock.recv(NOTE_MAX_BYTES).decode()
+        go_with_the_others(self.pid)
         if note:
             os.waitpid(self.pid, 0)
         return note
@@ -255,7 +256,7 @@ def grow(sock: socket.socket, group: str | None) -> None:
     try:
         os.closerange(3, sock.fileno())
         os.closerange(sock.fileno() + 1, 2**30)
-        # Before ordinary processes for as long as somebody waits for the exec.
+        # Before ordinary processes up to the exec, which somebody waits for; the warden takes it back at that moment.
         go_first()
         if group is not None:
             cgroups.join(group)
@@ -266,6 +267,7 @@ def grow(sock: socket.socket, group: str | None) -> None:
             if signal.getsignal(ignored) is signal.SIG_IGN:
                 signal.signal(ignored, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        rehearse()
         _, fds, _, _ = socket.recv_fds(sock, 1, 3)
         if fds:
             for place, fd in enumerate(fds[:2], start=1):
@@ -293,7 +295,6 @@ def execute(spec: Word, sock: socket.socket, fds: list[int]) -> str:
         paths = [exact(path) for path in candidates(spec["argv"][0], spec["env"].get("PATH", os.defpath))]
         for fd in (sock.fileno(), *fds):
             os.set_inheritable(fd, False)
-        go_with_the_others()
         for name, value in spec.get("limits", {}).items():
             # For good, and never more than we may have ourselves.
             most = resource.getrlimit(LIMITS[name])[1]
@@ -392,6 +393,32 @@ def foreign_groups(pids: list[int]) -> set[int]:
     return {found.pgid for found in seen if found is not None and found.sid != session}
 
 
+def rehearse() -> None:
+    """Go once through what a spawn does, on a file in memory.
+
+    A fork shares its memory with its parent until either writes to it, so the first time costs a page fault for each
+    page; those are had before somebody waits.
+    """
+    fd = os.memfd_create("rehearsal", os.MFD_CLOEXEC)
+    try:
+        with suppress(OSError, ValueError):
+            ledger = Ledger(fd)
+            ledger.write({"word": "spawning", "at": time.time(), "env": {"PATH": os.defpath}, "argv": ["true"]})
+            word = decode(os.pread(fd, os.fstat(fd).st_size, 0))
+            said(read(fd), "void")
+            {exact(name): exact(value) for name, value in word["env"].items()}
+            candidates("true", os.defpath)
+            procfs.stat(os.getpid())
+            procfs.command_line(os.getpid())
+            readable(fd)
+            far_sides(["true"])
+            resource.getrlimit(resource.RLIMIT_CORE)
+            execute_first([b"/no/such/program"], [b"true"], {})
+            time.monotonic()
+    finally:
+        os.close(fd)
+
+
 class Ready:
     """What a warden can make ready before it has a tree: its session, its group, its wake-up pipe, its seed."""
 
@@ -405,6 +432,7 @@ class Ready:
         # The request that comes tries again, and says why.
         with suppress(OSError):
             self.seed = Seed(self.group)
+        rehearse()
 
     def dismiss(self) -> None:
         """No tree came."""
