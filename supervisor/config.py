@@ -152,7 +152,11 @@ def _is_limits(value: object) -> bool:
 
 
 def _is_layers(value: object) -> bool:
-    return isinstance(value, Collection) and not isinstance(value, str | bytes) and all(one in LAYERS for one in value)
+    return (
+        isinstance(value, Collection)
+        and not isinstance(value, str | bytes)
+        and all(isinstance(one, str) and one in LAYERS for one in value)
+    )
 
 
 def _invalid(key: str, expected: str, got: object) -> Invalid:

@@ -6,6 +6,9 @@ follows the proof: a non-empty tree has at least one child of the warden (go up 
 link below the warden is one), so when wait says ECHILD, the tree is gone. A new member can only be forked
 by a member.
 
+Spawning. While it has no tree it makes ready what a spawn needs (`Ready`): its session, the tree's cgroup, and a
+*seed*, a child in that cgroup that waits to become the command. A spawn is then an exec.
+
 It talks with the daemon over a SEQPACKET socket of its own. Requests: ``kill`` with a grace. Words:
 ``started`` or ``failed``, ``exited`` (the command itself), ``remaining`` (some cannot be killed), ``empty``
 (the proof, and what was seen). The same words go into its ledger, which it locks before it spawns.
@@ -14,7 +17,8 @@ Ending. With a grace: SIGTERM, then SIGCONT, once to each process of the tree, a
 is left or the deadline passes; what a SIGTERM handler forks to clean up is not disturbed. At the deadline,
 in rounds: SIGKILL to all own children and their groups, reap, again. Each round makes orphans of the next
 level its children. A tree that still has new members after ROUNDS_MAX rounds is stopped, all of it, until a
-pass over it finds nobody new, and then killed. A second ``kill`` can only bring the deadline nearer. Who
+pass over it finds nobody new, and then killed. Where the tree has a cgroup, that is killed and removed first, which takes
+everybody at once, also whom we may not signal; the rounds are then for who went into another one. A second ``kill`` can only bring the deadline nearer. Who
 cannot be killed (another user's, or in an uninterruptible wait) is named, and waited for without an end.
 
 Races, and why each is closed:
@@ -28,6 +32,8 @@ Races, and why each is closed:
 * *The command exits before `started` is sent*: one thread sends both, in order, and nothing is reaped in
   between.
 * *A SIGCHLD between the reaping and the poll*: it has written to the wake-up pipe, which ends the poll.
+* *The seed is killed while it waits*: its socket says so, and another takes its place.
+* *Without layer 2* (it can be switched off) ECHILD proves nothing; the removed cgroup does, else nothing is claimed.
 * *The warden itself is killed*: the zygote is a subreaper too, gets the orphans, and does the same
   (zygote.py).
 
