@@ -167,18 +167,37 @@ def test_l3_the_daemon_dies_with_the_request_in_the_socket_and_nothing_is_ever_s
 
 
 def test_adopting_waits_for_a_warden_that_is_still_ending_its_tree(b: Bench) -> None:
+    left = leave(b, "x", sent(procfs.boot_id()), SPAWNING, STARTED)
+    held = ledger.Ledger.lock(left, wait=False)
+    assert held is not None
+    try:
+        b.trees.adopt("x", b.owner)  # type: ignore[arg-type]
+        b.sh("true", "later")
+        b.owner.ended("later")
+        assert b.owner.kinds("x") == []
+        held.write({**ledger.fold(held.words), "word": "empty", "how": "sigkill", "status": -9, "at": 3.0})
+    finally:
+        held.close()
+    ended = b.owner.ended("x")
+    assert (ended.how, ended.proven) == (How.SIGKILL, True)
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_l3_a_warden_that_somebody_stopped_does_not_outlive_its_daemon(b: Bench, both: bool) -> None:
     with daemon(b) as victim:
-        victim.spawn("echo up; exec sleep 1000")
+        victim.spawn("trap '' TERM; echo up; while :; do sleep 0.05; done")
         pid = int(victim.line().split()[1])
         victim.line()
-        with b.stopped(b.warden_of(pid)):
-            victim.kill()
+        zygote, warden_pid = victim.zygote(), b.warden_of(pid)
+        for one in (warden_pid, zygote) if both else (warden_pid,):
+            os.kill(one, signal.SIGSTOP)
+        victim.kill()
+        if both:
+            # The next daemon continues them.
             b.trees.adopt("p", b.owner)  # type: ignore[arg-type]
-            b.sh("true", "later")
-            b.owner.ended("later")
-            assert b.owner.kinds() == []
-        ended = b.owner.ended()
-        assert (ended.how, ended.proven) == (How.SIGKILL, True)
+            assert b.owner.ended().proven
+        until(lambda: procfs.stat(zygote) is None and procfs.stat(warden_pid) is None, "warden and zygote have gone")
+        b.assert_nobody_left()
 
 
 def test_l3_a_warden_killed_after_its_daemon_leaves_its_tree_to_the_zygote_which_finishes_the_ledger(

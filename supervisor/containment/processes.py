@@ -33,6 +33,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import socket
 import threading
 from collections.abc import Callable, Collection, Mapping
@@ -70,6 +71,8 @@ LOCK_POLL_S = 0.02
 LOCK_SLACK_S = 5.0
 ZYGOTE_END_S = 2.0
 SWEEP_S = 2.0
+STOPPED_MAX_S = 3.0
+"""After so long a warden of an earlier daemon, and its zygote, are continued: somebody may have stopped them."""
 BEHIND = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS})
 
 ENVIRONMENT_KEPT = frozenset({"PATH", "HOME", "LANG", "TERM", "TZ", "USER", "LOGNAME", "SHELL", "TMPDIR"})
@@ -137,6 +140,7 @@ class Adoption:
         self.since = since
         self.alarm: Alarm | None = None
         self.leftover: Leftover | None = None
+        self.woken = False
 
 
 class ProcessTrees:
@@ -756,6 +760,9 @@ class ProcessTrees:
             word["note"] = f"its ledger cannot be read: {error.strerror}"
             return self._ended(process_id, word, proven=False)
         if held is None:
+            if now - adoption.since >= STOPPED_MAX_S and not adoption.woken:
+                adoption.woken = True
+                _wake_up(ledger.read_path(adoption.path))
             if now - adoption.since < self._give_up_s + LOCK_SLACK_S:
                 return None
             word = ledger.fold(ledger.read_path(adoption.path))
@@ -900,6 +907,26 @@ class ProcessTrees:
             signals=tuple(_signalled(signal) for signal in word["signals"]),
             note=word["note"],
         )
+
+
+def _wake_up(words: list[Word]) -> None:
+    """Continue the warden of a ledger, and its zygote, where they still are who they were."""
+    warden = ledger.said(words, "warden")
+    for one in (warden, warden["zygote"]) if warden is not None else ():
+        if one is None or one.get("start_ticks") is None:
+            continue
+        try:
+            fd = os.pidfd_open(one["pid"])
+        except OSError:
+            continue
+        seen = procfs.stat(one["pid"])
+        try:
+            if seen is not None and seen.start_ticks == one["start_ticks"]:
+                signal.pidfd_send_signal(fd, signal.SIGCONT)
+        except OSError as error:
+            logger.warning("a stopped {} cannot be continued: {}", seen.name if seen else "process", error)
+        finally:
+            os.close(fd)
 
 
 def _zygote_lives(words: list[Word]) -> bool:

@@ -17,8 +17,9 @@ Ending. With a grace: SIGTERM, then SIGCONT, once to each process of the tree, a
 is left or the deadline passes; what a SIGTERM handler forks to clean up is not disturbed. At the deadline,
 in rounds: SIGKILL to all own children and their groups, reap, again. Each round makes orphans of the next
 level its children. A tree that still has new members after ROUNDS_MAX rounds is stopped, all of it, until a
-pass over it finds nobody new, and then killed. Where the tree has a cgroup, that is killed and removed first, which takes
-everybody at once, also whom we may not signal; the rounds are then for who went into another one. A second ``kill`` can only bring the deadline nearer. Who
+pass over it finds nobody new, and then killed. Where the tree has a cgroup, that is killed and removed first,
+which takes everybody at once, also whom we may not signal; the rounds are then for who went into another
+one. A second ``kill`` can only bring the deadline nearer. Who
 cannot be killed (another user's, or in an uninterruptible wait) is named, and waited for without an end.
 
 Races, and why each is closed:
@@ -490,7 +491,10 @@ class Warden:
         """Spawn, serve and end; returns when the tree is proven empty and the last word is written."""
         heir = procfs.stat(os.getppid())
         zygote = {"pid": heir.pid, "start_ticks": heir.start_ticks} if heir is not None else None
-        self._ledger.write({"word": "warden", "pid": self._pid, "zygote": zygote, "at": time.time()})
+        me = procfs.stat(self._pid)
+        ticks = me.start_ticks if me is not None else None
+        word = {"word": "warden", "pid": self._pid, "start_ticks": ticks, "zygote": zygote, "at": time.time()}
+        self._ledger.write(word)
         refusal = self._refusal()
         if refusal:
             self._note = refusal

@@ -21,7 +21,8 @@ when the wardens died, and says ``gone``. Trees whose wardens died together cann
 proven together; then no process is put down to one of them. A dead warden's cgroup is killed and removed as well.
 
 When the daemon is gone (its pidfd, or the end of the socket) nothing more is forked, requests that wait are
-dropped, and the zygote stays until its wardens have ended their trees: they see the same end by themselves.
+dropped, and the zygote stays until its wardens have ended their trees: they see the same end by themselves. One that
+somebody has stopped does not, and is killed.
 """
 
 from __future__ import annotations
@@ -76,6 +77,8 @@ REFILL_S = 0.01
 """A spare warden is forked after so much silence, not beside a spawn that somebody waits for."""
 GROUP_MAX_S = 2.0
 ORPHAN_ROWS_MAX = 100
+STOPPED_LOOK_MS = 500
+STOPPED_MAX_S = 1.0
 
 
 def prctl(option: int, value: int | bytes) -> None:
@@ -105,11 +108,11 @@ class Lost:
 
     __slots__ = ("_since", "group", "ledger", "ledger_path", "process_id")
 
-    def __init__(self, process_id: str, ledger_path: str) -> None:
+    def __init__(self, process_id: str, ledger_path: str, group: str | None) -> None:
         self.process_id = process_id
         self.ledger_path = ledger_path
         self.ledger: Ledger | None = None
-        self.group: str | None = None
+        self.group = group
         self._since = time.monotonic()
         self.take_over()
 
@@ -120,8 +123,6 @@ class Lost:
                 self.ledger = Ledger.lock(self.ledger_path, wait=False)
             except OSError:
                 return True
-            spawning = said(self.ledger.words, "spawning") if self.ledger is not None else None
-            self.group = spawning.get("cgroup") if spawning is not None else None
         return self.ledger is not None
 
     def end_group(self) -> bool:
@@ -145,6 +146,7 @@ class Zygote:
         self._base = base
         self._spare: tuple[int, socket.socket] | None = None
         self._spares: set[int] = set()
+        self._stopped: dict[int, float] = {}
         self._wardens: dict[int, tuple[str, str]] = {}
         self._lost: list[Lost] = []
         self._orphans: list[Word] = []
@@ -173,6 +175,9 @@ class Zygote:
                 poll.unregister(self._pidfd)
             reaped = self._reap()
             wait_ms = self._end_orphans()
+            if not self._serving:
+                self._end_stopped()
+                wait_ms = STOPPED_LOOK_MS if wait_ms is None else wait_ms
             if reaped == warden.REAPED_A_TURN:
                 wait_ms = 0
             if reaped is None and not self._serving and not self._lost:
@@ -282,6 +287,15 @@ class Zygote:
         ledger_path = decode(data)["ledger"]
         return warden.main(theirs, self._pidfd, fds[1], fds[2], fds[3], ledger_path, ready)
 
+    def _end_stopped(self) -> None:
+        """Without the daemon nobody else misses a warden that somebody has stopped: its tree then falls to us."""
+        now = time.monotonic()
+        stopped = [pid for pid in self._wardens if (seen := procfs.stat(pid)) is not None and seen.state in "Tt"]
+        self._stopped = {pid: self._stopped.get(pid, now) for pid in stopped}
+        for pid, since in self._stopped.items():
+            if now - since >= STOPPED_MAX_S:
+                os.kill(pid, signal.SIGKILL)
+
     def _end_warden(self, process_id: str) -> None:
         """Kill a warden that gives no sign of life (somebody stopped it): its tree then falls to us."""
         for pid, (known, _) in self._wardens.items():
@@ -303,14 +317,15 @@ class Zygote:
             seen = procfs.stat(pid)
             status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
             self._killing.reaped(pid)
+            group = cgroups.group_of(self._base, seen) if self._base is not None and seen is not None else None
             if pid in self._wardens:
                 process_id, ledger_path = self._wardens.pop(pid)
                 if status != warden.LAST_WORD:
-                    self._lose(process_id, ledger_path)
+                    self._lose(process_id, ledger_path, group)
             elif pid in self._spares:
                 self._spares.discard(pid)
-                if self._base is not None and seen is not None:
-                    cgroups.end(cgroups.group_of(self._base, seen), GROUP_MAX_S)
+                if group is not None:
+                    cgroups.end(group, GROUP_MAX_S)
                 if self._spare is not None and pid == self._spare[0]:
                     self._dismiss_spare()
             elif seen is not None and seen.name != SPARE and len(self._orphans) < ORPHAN_ROWS_MAX:
@@ -327,9 +342,9 @@ class Zygote:
                 )
         return warden.REAPED_A_TURN
 
-    def _lose(self, process_id: str, ledger_path: str) -> None:
+    def _lose(self, process_id: str, ledger_path: str, group: str | None) -> None:
         if "zygote" in self._layers:
-            self._lost.append(Lost(process_id, ledger_path))
+            self._lost.append(Lost(process_id, ledger_path, group))
         self._say({"word": "lost", "process_id": process_id})
 
     def _end_orphans(self) -> int | None:
