@@ -191,23 +191,44 @@ def test_l3_with_warden_and_zygote_both_killed_the_cgroup_is_the_proof(b: Bench)
     b.assert_nobody_left()
 
 
-def test_l3_a_killed_spare_warden_costs_nothing(b: Bench) -> None:
-    zygote = b.zygote_pid()
+def spare_of(zygote: int) -> int:
+    """The pid of the spare warden of a zygote, once it waits."""
+    found: list[int] = []
 
-    def spares() -> list[int]:
+    def waits() -> bool:
         children = [procfs.stat(pid) for pid in procfs.children(zygote)]
-        return [seen.pid for seen in children if seen is not None and seen.name == "cm-spare" and seen.state == "S"]
+        found[:] = [seen.pid for seen in children if seen is not None and seen.name == "cm-spare" and seen.state == "S"]
+        return bool(found)
 
-    until(spares, "a spare warden")
-    (first,) = spares()
+    until(waits, "a spare warden")
+    return found[0]
+
+
+def test_l3_a_spare_warden_that_is_found_dead_costs_nothing(b: Bench) -> None:
+    zygote = b.zygote_pid()
+    first = spare_of(zygote)
     with b.stopped(zygote):
         os.kill(first, signal.SIGKILL)
+        until(lambda: (seen := procfs.stat(first)) is not None and seen.state == "Z", "it is dead, and not reaped")
         b.sh("echo here")
         b.settle()
     assert b.owner.ended().status == 0
     assert b.owner.text() == "here\n"
-    until(lambda: spares() and spares() != [first], "another spare one is ready")
-    assert b.zygote_pid() == zygote
+    assert spare_of(zygote) != first
+    assert '"warden"' in b.ledger_text()
+    assert b.ledger_text().count('"spawning"') == 1
+
+
+def test_l3_a_spare_warden_that_dies_with_the_request_in_its_socket_costs_nothing(b: Bench) -> None:
+    first = spare_of(b.zygote_pid())
+    with b.stopped(first):
+        b.sh("echo here")
+        b.settle()
+        until(lambda: spare_of(b.zygote_pid()) != first, "the request was handed on, and another one is ready")
+        os.kill(first, signal.SIGKILL)
+    assert b.owner.ended().status == 0
+    assert b.owner.text() == "here\n"
+    assert b.ledger_text().count('"spawning"') == 1
 
 
 def test_a_request_that_was_in_the_socket_of_a_killed_zygote_is_sent_to_another(b: Bench) -> None:
