@@ -5,9 +5,16 @@ zygote_handle.py  the daemon's end of a zygote
 reactor.py        the one thread that all of the daemon's side runs on
 output.py         what a tree has written: decoded, capped, its tail kept
 ledger.py         the file of a tree, by which the next daemon knows what became of it
+leftovers.py      what nobody inherited: found by marker and pid, identified, killed, counted
 zygote.py         a small interpreter that forks wardens and inherits what a killed one leaves
 warden.py         one per tree: spawns, reaps, ends, proves
+cgroups.py        a group per tree, where cgroup v2 can be written: born inside, killed as one, removed as the proof
+remote.py         commands whose work is done elsewhere, out of reach
 procfs.py         what /proc says: children, identity, ancestry
 
-The last four also run in the zygote, where there is nothing but the standard library.
+The layers, from the inside out, each of which holds without the others or says what it cannot promise: the group of
+the tree; the warden, a subreaper; the zygote, which inherits from a killed warden; the marker in the environment, for
+when both were killed.
+
+The last five and ledger.py also run in the zygote, where there is nothing but the standard library.
 """

@@ -15,8 +15,10 @@ Races, and why each is closed:
 * *The zygote dies with a request in its socket.* The kernel then closes the warden's socket end that was on
   its way, so we read its end; the ledger has no ``spawning`` word, and as no copy of that socket is left
   nobody can write it any more: the tree is sent to another zygote, at most ATTEMPTS_MAX times.
+* *A warden dies with a request in its socket*, or before it spawns: its ledger has no ``spawning`` word either.
 * *The zygote dies later.* Wardens hold their own sockets and go on. Only a warden that dies after it leaves
-  a tree that nobody inherits; that one is reported as not proven.
+  a tree that nobody inherits; what that one left is looked for, on a thread aside, and its cgroup, if it had one,
+  is emptied. Only the latter is a proof: see `leftovers`.
 * *The daemon dies at any moment.* See `ledger`: the file is created before the request is sent.
 * *A kill before the start.* Not sent yet: it never is. Sent: the kill waits in the socket and the warden
   reads it before it spawns.
@@ -31,21 +33,24 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from loguru import logger
 from pykka import ActorDeadError
 
 from actors.messages import ProcessEnded, ProcessExited, ProcessNews, ProcessOutput, ProcessStarted
 from actors.model import How, Row, Signalled
-from supervisor.containment import ledger, procfs
+from supervisor.config import LAYERS
+from supervisor.containment import cgroups, ledger, leftovers, procfs
 from supervisor.containment.ledger import Ledger
+from supervisor.containment.leftovers import Leftover
 from supervisor.containment.output import STREAMS, Output
 from supervisor.containment.reactor import Alarm, Reactor
 from supervisor.containment.zygote_handle import ZygoteHandle
@@ -65,6 +70,9 @@ WORDS_A_TURN = 16
 LOCK_POLL_S = 0.02
 LOCK_SLACK_S = 5.0
 ZYGOTE_END_S = 2.0
+SWEEP_S = 2.0
+STOPPED_MAX_S = 3.0
+"""After so long a warden of an earlier daemon, and its zygote, are continued: somebody may have stopped them."""
 BEHIND = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS})
 
 ENVIRONMENT_KEPT = frozenset({"PATH", "HOME", "LANG", "TERM", "TZ", "USER", "LOGNAME", "SHELL", "TMPDIR"})
@@ -96,6 +104,8 @@ class Tree:
     def __init__(self, process_id: str, spec: SpawnSpec, owner: ActorRef[Any], path: Path, output: Output) -> None:
         self.process_id = process_id
         self.spec = spec
+        # Not to be guessed, so that nobody has it who did not inherit it.
+        self.marker = f"{process_id}:{os.urandom(8).hex()}"
         self.owner = owner
         self.path = path
         self.output = output
@@ -117,17 +127,20 @@ class Tree:
         self.exit_report: ProcessExited | None = None
         self.end_report: ProcessEnded | None = None
         self.forgotten = False
+        self.searched = False
 
 
 class Adoption:
     """A tree of an earlier daemon whose ledger is waited for. Reactor thread only."""
 
-    def __init__(self, process_id: str, owner: ActorRef[Any], path: Path, since: float) -> None:
+    def __init__(self, process_id: str, owner: ActorRef[Any] | None, path: Path, since: float) -> None:
         self.process_id = process_id
         self.owner = owner
         self.path = path
         self.since = since
         self.alarm: Alarm | None = None
+        self.leftover: Leftover | None = None
+        self.woken = False
 
 
 class ProcessTrees:
@@ -146,6 +159,8 @@ class ProcessTrees:
         tail_max_bytes: how much text ProcessExited carries.
         coalesce_s: output is reported at most this often per tree; the first piece at once.
         environment: what every command gets, below its own `env`; None: `clean_environment` of this process.
+        limits: of each process of a tree; see `supervisor.config.Config`.
+        layers: those that hold, of `supervisor.config.LAYERS`; see there.
     """
 
     def __init__(
@@ -160,6 +175,8 @@ class ProcessTrees:
         tail_max_bytes: int = 65_536,
         coalesce_s: float = 0.01,
         environment: Mapping[str, str] | None = None,
+        limits: Mapping[str, int] | None = None,
+        layers: Collection[str] = LAYERS,
     ) -> None:
         # The zygote works elsewhere, so the path must mean the same there.
         self._dir = Path(state_dir).absolute() / "wardens"
@@ -171,6 +188,11 @@ class ProcessTrees:
         self._tail_max = tail_max_bytes
         self._coalesce_s = coalesce_s
         self._environment = clean_environment(os.environ) if environment is None else dict(environment)
+        self._limits = dict(limits or {})
+        # A zygote that is no subreaper inherits nothing.
+        self._layers = frozenset(layers) - (frozenset() if "subreaper" in layers else {"zygote"})
+        self._base: str | None = None
+        self._aside: list[threading.Thread] = []
         self._boot = procfs.boot_id()
         self._restarted = False
         self._reactor = Reactor("countermand-processes", clock)
@@ -188,8 +210,10 @@ class ProcessTrees:
         """Make the directory, start the thread and the first zygote. Raises OSError if the directory cannot be made."""
         self._dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._restarted = self._note_boot()
+        before = self._note_cgroup() if "cgroup" in self._layers else None
         self._reactor.start()
         self._reactor.post(self._warm_up)
+        self._reactor.post(lambda: self._clean_up(before))
 
     def spawn(self, process_id: str, spec: SpawnSpec, owner: ActorRef[Any]) -> None:
         """See `actors.ports.Processes.spawn`. An id that is known already is adopted: it has one effect."""
@@ -221,7 +245,12 @@ class ProcessTrees:
         if not self._no_zygote.wait(ZYGOTE_END_S):
             self._reactor.post(self._kill_zygotes)
             self._no_zygote.wait(ZYGOTE_END_S)
-        return self._reactor.stop(ZYGOTE_END_S) and proven
+        stopped = self._reactor.stop(ZYGOTE_END_S)
+        for thread in self._aside:
+            thread.join(SWEEP_S)
+        if self._base is not None:
+            cgroups.leave(self._base)
+        return stopped and proven
 
     # ── Spawning ──────────────────────────────────────────────────────────────────────────────────
 
@@ -233,7 +262,10 @@ class ProcessTrees:
 
     def _living_zygote(self) -> ZygoteHandle:
         if self._zygote is None or self._zygote.dead:
-            self._zygote = ZygoteHandle(self._reactor, self._environment, self._on_zygote_word, self._on_zygote_dead)
+            settings: Word = {"word": "settings", "layers": sorted(self._layers), "cgroup": self._base}
+            self._zygote = ZygoteHandle(
+                self._reactor, self._environment, settings, self._on_zygote_word, self._on_zygote_dead
+            )
             self._zygotes.add(self._zygote)
         return self._zygote
 
@@ -251,7 +283,7 @@ class ProcessTrees:
             self._never(tree, "cannot execute a command without a word")
             return
         try:
-            ledger.create(path, process_id, self._clock.wall(), self._boot)
+            ledger.create(path, process_id, self._clock.wall(), self._boot, tree.marker)
         except OSError as error:
             self._never(tree, f"cannot create its ledger {path}: {error.strerror}")
             return
@@ -292,7 +324,8 @@ class ProcessTrees:
             "word": "command",
             "argv": list(spec.argv),
             "cwd": os.path.abspath(spec.cwd or "."),
-            "env": {**self._environment, **spec.env},
+            "env": {**self._environment, **spec.env, leftovers.MARKER: tree.marker},
+            "limits": self._limits,
         }
         ours, warden = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
@@ -356,6 +389,8 @@ class ProcessTrees:
                 self._on_exited(tree, word)
             case "remaining":
                 tree.remaining = word["note"]
+            case "empty" if not word.get("proven", True) and tree.phase is not Phase.ENDED:
+                self._search(tree, "the subreaper layer is off", word)
             case "empty":
                 self._on_empty(tree, word)
             case unknown:
@@ -385,12 +420,12 @@ class ProcessTrees:
             exited = {"status": word["status"], "at": word["at"], "duration_s": duration_s}
             self._on_exited(tree, {"word": "exited", **exited, "cpu_s": 0.0, "max_rss_kb": 0})
         if tree.phase is not Phase.ENDED and (tree.exited is None or tree.exit_report is not None):
-            self._end(tree, self._ended(tree.process_id, word, proven=True))
+            self._end(tree, self._ended(tree.process_id, word, proven=word.get("proven", True)))
 
     def _on_warden_gone(self, tree: Tree) -> None:
         """The end of a warden's socket. Without a last word it was killed: the ledger and the zygote know more."""
         self._close_socket(tree)
-        if tree.last is not None or tree.phase is Phase.ENDED:
+        if tree.last is not None or tree.searched or tree.phase is Phase.ENDED:
             return
         tree.phase = Phase.LOST
         if tree.zygote is None or tree.zygote.dead:
@@ -409,6 +444,11 @@ class ProcessTrees:
                 self._never(tree, word["note"])
             case "gone":
                 self._on_gone(tree)
+            case "unborn":
+                self._close_socket(tree)
+                self._judge(tree)
+            case "lost" if "zygote" not in self._layers:
+                self._judge(tree)
             case "forked" | "lost":
                 # The warden speaks for itself; and its loss shows at the end of its socket.
                 return
@@ -438,12 +478,12 @@ class ProcessTrees:
 
     def _judge(self, tree: Tree) -> None:
         """A tree without a warden and without a zygote: its ledger is all there is."""
-        if tree.last is not None:
+        if tree.last is not None or tree.searched:
             return
         words = ledger.read_path(tree.path)
         last = ledger.said(words, "empty")
         if last is not None:
-            self._on_empty(tree, last)
+            self._on_warden_word(tree, last)
         elif ledger.said(words, "spawning") is None:
             self._close_descriptors(tree)
             if tree.kill_at is not None:
@@ -453,7 +493,85 @@ class ProcessTrees:
             else:
                 self._never(tree, f"no warden came of {tree.attempts} attempts: each zygote was killed")
         else:
-            self._abandon(tree, "its warden and the zygote were both killed")
+            self._search(tree, "its warden and the zygote were both killed", ledger.fold(words))
+
+    # ── Leftovers ─────────────────────────────────────────────────────────────────────────────────
+
+    def _search(self, tree: Tree, why: str, word: Word) -> None:
+        """Look for what is left of a tree that nobody proved gone, and then end it with `word` and what was found."""
+        tree.searched = True
+        leftover = self._leftover(tree.process_id, why, ledger.read_path(tree.path))
+        self._beside(lambda: leftovers.end(leftover), lambda: self._found(tree, word, leftover))
+
+    def _found(self, tree: Tree, word: Word, leftover: Leftover) -> None:
+        if tree.phase is Phase.ENDED:
+            return
+        verdict = self._verdict(word, leftover)
+        if verdict["proven"]:
+            self._on_empty(tree, verdict)
+        else:
+            self._end_unproven(tree, verdict)
+
+    def _leftover(self, process_id: str, why: str, words: list[Word]) -> Leftover:
+        """How to know what the tree of a ledger has left, as far as the layers allow it."""
+        sent, started, spawning = (ledger.said(words, word) or {} for word in ("sent", "started", "spawning"))
+        by_marker = "marker" in self._layers and sent.get("boot") == self._boot
+        return Leftover(
+            process_id,
+            why,
+            marker=sent.get("marker", "") if by_marker else None,
+            pid=started.get("pid"),
+            start_ticks=started.get("start_ticks"),
+            cgroup=spawning.get("cgroup") if "cgroup" in self._layers else None,
+        )
+
+    def _verdict(self, word: Word, leftover: Leftover) -> Word:
+        """The last word on a tree that was searched for, from what its ledger says and what was found."""
+        seen_ending = "sigkill" if leftover.command_killed else "abandoned"
+        return {
+            **word,
+            "word": "swept",
+            "how": word["how"] or seen_ending,
+            "reaped": word["reaped"] + len(leftover.killed),
+            "note": leftover.note,
+            "proven": leftover.emptied,
+            "at": self._clock.wall(),
+        }
+
+    def _beside(self, work: Callable[[], None], then: Callable[[], None]) -> None:
+        """Do what may take a while on a thread aside, and then something here."""
+
+        def run() -> None:
+            try:
+                work()
+            except Exception:  # noqa: BLE001  # what was not found is not claimed
+                logger.exception("the search for what a tree left has failed")
+            self._reactor.post(then)
+
+        self._aside = [thread for thread in self._aside if thread.is_alive()]
+        thread = threading.Thread(target=run, name="countermand-leftovers", daemon=True)
+        self._aside.append(thread)
+        thread.start()
+
+    def _clean_up(self, before: str | None) -> None:
+        """At a start: end what a dead daemon's trees have left, whether or not somebody asks for them."""
+        bases = {base for base in (self._base, before) if base is not None}
+        if bases:
+            self._beside(lambda: _sweep(bases, self._base), lambda: None)
+        for path in self._dir.glob("*.ledger"):
+            process_id = unquote(path.stem)
+            if process_id not in self._trees:
+                self._adopt(process_id, None)
+
+    def _note_cgroup(self) -> str | None:
+        """Find a cgroup for our trees and write down which; returns the one of the last daemon of this boot, if any."""
+        self._base, why = cgroups.prepare(str(self._dir))
+        if self._base is None:
+            logger.debug("process trees have no cgroup: {}", why)
+        path = self._dir / "cgroup"
+        noted = path.read_text().split("\n") if path.exists() else []
+        path.write_text(f"{self._boot}\n{self._base or ''}")
+        return noted[1] if len(noted) == 2 and noted[0] == self._boot and noted[1] else None
 
     # ── Output ────────────────────────────────────────────────────────────────────────────────────
 
@@ -521,7 +639,7 @@ class ProcessTrees:
         )
         self._tell(tree.owner, tree.exit_report)
         if tree.last is not None:
-            self._end(tree, self._ended(tree.process_id, tree.last, proven=True))
+            self._end(tree, self._ended(tree.process_id, tree.last, proven=tree.last.get("proven", True)))
 
     # ── Ending ────────────────────────────────────────────────────────────────────────────────────
 
@@ -567,6 +685,9 @@ class ProcessTrees:
         note = why or tree.remaining or f"not proven gone {self._give_up_s:g} s after its deadline"
         word = ledger.fold(ledger.read_path(tree.path))
         word.update(how="abandoned", note=note, at=self._clock.wall())
+        self._end_unproven(tree, word)
+
+    def _end_unproven(self, tree: Tree, word: Word) -> None:
         if tree.exited is not None:
             self._tell_exited(tree)
         tree.output.close()
@@ -596,9 +717,11 @@ class ProcessTrees:
 
     # ── Adopting, forgetting ──────────────────────────────────────────────────────────────────────
 
-    def _adopt(self, process_id: str, owner: ActorRef[Any]) -> None:
+    def _adopt(self, process_id: str, owner: ActorRef[Any] | None) -> None:
+        """Tell `owner` of a tree; None: nobody asks, but what it left is to be ended."""
         tree = self._trees.get(process_id)
         if tree is not None:
+            assert owner is not None
             tree.owner = owner
             for report in (tree.exit_report, tree.end_report):
                 if report is not None:
@@ -637,6 +760,9 @@ class ProcessTrees:
             word["note"] = f"its ledger cannot be read: {error.strerror}"
             return self._ended(process_id, word, proven=False)
         if held is None:
+            if now - adoption.since >= STOPPED_MAX_S and not adoption.woken:
+                adoption.woken = True
+                _wake_up(ledger.read_path(adoption.path))
             if now - adoption.since < self._give_up_s + LOCK_SLACK_S:
                 return None
             word = ledger.fold(ledger.read_path(adoption.path))
@@ -649,9 +775,9 @@ class ProcessTrees:
 
     def _read_verdict(self, adoption: Adoption, held: Ledger, now: float) -> ProcessEnded | None:
         process_id, words = adoption.process_id, held.words
-        last = ledger.said(words, "empty")
+        last = ledger.said(words, "swept") or ledger.said(words, "empty")
         if last is not None:
-            return self._ended(process_id, last, proven=True)
+            return self._ended(process_id, last, proven=last.get("proven", True))
         if ledger.said(words, "spawning") is None:
             if ledger.said(words, "void") is None:
                 held.write({"word": "void", "at": self._clock.wall()})
@@ -666,8 +792,14 @@ class ProcessTrees:
         # it cannot have written between our reading and its death, for it writes only under the lock we hold.
         if _zygote_lives(words) and now - adoption.since < self._give_up_s + LOCK_SLACK_S:
             return None
-        word["note"] = "its warden left no last word"
-        return self._ended(process_id, word, proven=False)
+        if adoption.leftover is None:
+            adoption.leftover = leftover = self._leftover(process_id, "its warden left no last word", words)
+            self._beside(lambda: leftovers.end(leftover), lambda: setattr(leftover, "done", True))
+        if not adoption.leftover.done:
+            return None
+        verdict = self._verdict(ledger.fold(words), adoption.leftover)
+        held.write(verdict)
+        return self._ended(process_id, verdict, proven=verdict["proven"])
 
     def _forget(self, process_id: str) -> None:
         tree = self._trees.get(process_id)
@@ -744,8 +876,10 @@ class ProcessTrees:
         for stream in list(tree.pipes):
             self._close_pipe(tree, stream)
 
-    def _tell(self, owner: ActorRef[Any], report: ProcessNews) -> None:
+    def _tell(self, owner: ActorRef[Any] | None, report: ProcessNews) -> None:
         """Tell the owner. A dead one is no error: what it missed is kept for whoever adopts the tree."""
+        if owner is None:
+            return
         try:
             owner.tell(report)
         except ActorDeadError:
@@ -775,6 +909,26 @@ class ProcessTrees:
         )
 
 
+def _wake_up(words: list[Word]) -> None:
+    """Continue the warden of a ledger, and its zygote, where they still are who they were."""
+    warden = ledger.said(words, "warden")
+    for one in (warden, warden["zygote"]) if warden is not None else ():
+        if one is None or one.get("start_ticks") is None:
+            continue
+        try:
+            fd = os.pidfd_open(one["pid"])
+        except OSError:
+            continue
+        seen = procfs.stat(one["pid"])
+        try:
+            if seen is not None and seen.start_ticks == one["start_ticks"]:
+                signal.pidfd_send_signal(fd, signal.SIGCONT)
+        except OSError as error:
+            logger.warning("a stopped {} cannot be continued: {}", seen.name if seen else "process", error)
+        finally:
+            os.close(fd)
+
+
 def _zygote_lives(words: list[Word]) -> bool:
     """True if the zygote that the warden was forked by is the process that has its pid now."""
     warden = ledger.said(words, "warden")
@@ -784,9 +938,17 @@ def _zygote_lives(words: list[Word]) -> bool:
     return seen is not None and seen.state not in "ZX" and seen.start_ticks == warden["zygote"]["start_ticks"]
 
 
+def _sweep(bases: set[str], ours: str | None) -> None:
+    """End the cgroups of dead wardens below `bases`, and remove those that are not `ours`."""
+    for base in bases:
+        cgroups.sweep(base, SWEEP_S)
+        if base != ours:
+            cgroups.leave(base)
+
+
 def _row(word: Word) -> Row:
     return Row(
-        kind="process",
+        kind=word.get("kind", "process"),
         name=word["name"],
         started_at=word["started_at"],
         ended_at=word["ended_at"],

@@ -5,7 +5,7 @@
     scripts/bench --quick    fewer rounds; the figures are rougher
 
 Figures are of this machine at this moment: compare them within a run. The exit code is 1 if a figure is over its
-limit, of which there is one: how much later a Stop is answered behind a hundred thousand messages.
+limit: how much later a Stop is answered behind a hundred thousand messages, and what containment may cost.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ from actors.plugins import Plugins
 from actors.ports import Batch, Ports, SessionRow, Settings, SpawnSpec
 from supervisor import Config, SessionHandle, Supervisor
 from supervisor.clock import SystemClock
+from supervisor.config import LAYERS
+from supervisor.containment import cgroups, procfs
 from supervisor.containment.processes import ProcessTrees
 from supervisor.executor import ThreadExecutor
 from supervisor.ids import RandomIds
@@ -55,6 +57,25 @@ WAIT_S = 60.0
 GRACE_S = 0.3
 BACKLOG = 100_000
 BACKLOG_RATIO_MAX = 3.0
+TREE = 1000
+TREE_RATIO_MAX = 2.0
+TREE_RATIO_PLAIN_MAX = 4.0
+SPAWN_RATIO_MAX = 3.0
+POLITE_MAX_MS = 20.0
+DAEMON_THREADS = 200
+DAEMON_BYTES = 500_000_000
+ESCAPE = """
+import os, sys, time
+for _ in range(int(sys.argv[1]) - 1):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        time.sleep(1000)
+    os.wait()
+print("up", flush=True)
+time.sleep(1000)
+"""
 STUBBORN = 'sleep 100 & setsid sleep 100 & (trap "" TERM; sleep 100) & echo up; wait'
 POLITE = "echo up; exec sleep 100"
 
@@ -90,9 +111,11 @@ class Rounds(msgspec.Struct, frozen=True):
     actors: int = 20_000
     threads: int = 500
     starts: int = 10
+    trees: int = 7
+    leaks: int = 1000
 
 
-QUICK = Rounds(8, 3, 50, 10, 5, 300, 4_000, 0.5, 5_000, 100, 3)
+QUICK = Rounds(8, 3, 50, 10, 5, 300, 4_000, 0.5, 5_000, 100, 3, 3, 200)
 
 
 # ── Small things ──────────────────────────────────────────────────────────────────────────────────
@@ -204,6 +227,168 @@ def stop_latency(folder: Path, rounds: Rounds) -> Iterator[Figure]:
     yield Figure(
         "stop", "a polite child: ask to receipt, median", median_ms(polite), "ms", killed_ms(rounds), "SIGTERM, wait()"
     )
+
+
+@contextlib.contextmanager
+def process_trees(folder: Path, **options: Any) -> Iterator[ProcessTrees]:
+    """A ProcessTrees by itself."""
+    clock = SystemClock()
+    trees = ProcessTrees(folder, clock, **options)
+    trees.start()
+    try:
+        yield trees
+    finally:
+        trees.close()
+        clock.close()
+
+
+def big_trees(folder: Path, rounds: Rounds) -> Iterator[Figure]:
+    """(h) An immediate kill of a thousand processes in as many sessions, to its proof, and of a polite child."""
+    # By turns, so that all meet the same machine.
+    taken: dict[str, list[float]] = {"bare": [], "cgroup": [], "plain": []}
+    polite = []
+    base = cgroups.prepare(str(folder))[0]
+    with (
+        process_trees(folder / "cgroup") as with_group,
+        process_trees(folder / "plain", layers=LAYERS - {"cgroup"}) as without,
+    ):
+        for number in range(rounds.trees):
+            if base is not None:
+                taken["bare"].append(bare_group_kill(os.path.join(base, "bare")))
+                taken["cgroup"].append(tree_kill(with_group, f"p{number}"))
+            taken["plain"].append(tree_kill(without, f"p{number}"))
+        for number in range(rounds.polite):
+            inbox: Any = Inbox()
+            with_group.spawn(f"polite{number}", SpawnSpec(("bash", "-c", POLITE), "bench"), inbox)
+            inbox.wait(ProcessOutput)
+            started = time.perf_counter()
+            with_group.kill(f"polite{number}", 10.0)
+            polite.append(inbox.wait(ProcessEnded) - started)
+    bare = None
+    against = ""
+    if base is not None:
+        cgroups.leave(base)
+        bare, against = median_ms(taken["bare"]), "a bare cgroup.kill and rmdir"
+        kill = median_ms(taken["cgroup"])
+        yield Figure("trees", f"{TREE:,} that escaped, killed and proven", kill, "ms", bare, against)
+        yield Figure("trees", "ratio", kill / bare, "x", limit=TREE_RATIO_MAX)
+    plain = median_ms(taken["plain"])
+    yield Figure("trees", "the same without cgroups", plain, "ms", bare, against)
+    if bare is not None:
+        yield Figure("trees", "ratio without cgroups", plain / bare, "x", limit=TREE_RATIO_PLAIN_MAX)
+    yield Figure(
+        "trees",
+        "a polite child: kill to proof, median",
+        median_ms(polite),
+        "ms",
+        killed_ms(rounds),
+        "SIGTERM, wait()",
+        POLITE_MAX_MS,
+    )
+
+
+def tree_kill(trees: ProcessTrees, process_id: str) -> float:
+    """Seconds from an immediate kill of a big tree to its proof."""
+    inbox: Any = Inbox()
+    trees.spawn(process_id, SpawnSpec((sys.executable, "-S", "-c", ESCAPE, str(TREE)), "bench"), inbox)
+    inbox.wait(ProcessOutput)
+    started = time.perf_counter()
+    trees.kill(process_id, 0.0)
+    ended: float = inbox.wait(ProcessEnded)
+    return ended - started
+
+
+def bare_group_kill(group: str) -> float:
+    """Seconds that the kernel alone takes for the same tree: cgroup.kill and rmdir, until rmdir succeeds."""
+    os.mkdir(group)
+    join = f'echo 0 > {group}/cgroup.procs; exec "$0" "$@"'
+    argv = ["sh", "-c", join, sys.executable, "-S", "-c", ESCAPE, str(TREE)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        started = time.perf_counter()
+        while True:
+            cgroups.write(os.path.join(group, "cgroup.kill"), "1")
+            with contextlib.suppress(OSError):
+                os.rmdir(group)
+                return time.perf_counter() - started
+
+
+def spawn_from_a_big_daemon(folder: Path, rounds: Rounds) -> Iterator[Figure]:
+    """(i) Spawn to the first byte from a process with many threads and much memory, against a bare posix_spawn."""
+    memory = bytearray(DAEMON_BYTES)
+    memory[:: os.sysconf("SC_PAGE_SIZE")] = b"x" * len(range(0, DAEMON_BYTES, os.sysconf("SC_PAGE_SIZE")))
+    over = threading.Event()
+    threads = [threading.Thread(target=over.wait, daemon=True) for _ in range(DAEMON_THREADS)]
+    for thread in threads:
+        thread.start()
+    bare, contained = [], []
+    try:
+        with process_trees(folder / "big") as trees:
+            for number in range(rounds.spawns):
+                bare.append(posix_spawn_to_first_byte())
+                # A daemon spawns now and then; in between it has the time to make the next warden ready.
+                time.sleep(0.05)
+                inbox: Any = Inbox()
+                started = time.perf_counter()
+                trees.spawn(f"p{number}", SpawnSpec(("/bin/echo", "up"), "bench"), inbox)
+                contained.append(inbox.wait(ProcessOutput) - started)
+                inbox.wait(ProcessEnded)
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    ours, theirs = median_ms(contained), median_ms(bare)
+    against = "a bare posix_spawn"
+    yield Figure("spawn", "of a big daemon, to the first byte, median", ours, "ms", theirs, against)
+    yield Figure("spawn", "ratio", ours / theirs, "x", limit=SPAWN_RATIO_MAX)
+
+
+def posix_spawn_to_first_byte() -> float:
+    """Seconds from a posix_spawn to the first byte of the child's output."""
+    readable, writable = os.pipe()
+    started = time.perf_counter()
+    actions = [(os.POSIX_SPAWN_DUP2, writable, 1)]
+    pid = os.posix_spawn("/bin/echo", ["echo", "up"], dict(os.environ), file_actions=actions, setsid=True)
+    os.close(writable)
+    os.read(readable, 1)
+    seconds = time.perf_counter() - started
+    os.waitpid(pid, 0)
+    os.close(readable)
+    return seconds
+
+
+def after_many_spawns(folder: Path, rounds: Rounds) -> Iterator[Figure]:
+    """(j) What is left behind by many trees that were killed: of each kind there must be as much as before."""
+    with process_trees(folder / "many") as trees:
+
+        def kill_some(first: int, count: int) -> dict[str, float]:
+            for number in range(first, first + count):
+                inbox: Any = Inbox()
+                script = "setsid sleep 100 & sleep 100 & echo up; wait"
+                trees.spawn(f"p{number}", SpawnSpec(("sh", "-c", script), "bench"), inbox)
+                inbox.wait(ProcessOutput)
+                trees.kill(f"p{number}", 0.0)
+                inbox.wait(ProcessEnded)
+                trees.forget(f"p{number}")
+            time.sleep(0.5)
+            (zygote,) = procfs.children(os.getpid())
+            return {
+                "descriptors": len(os.listdir("/proc/self/fd")),
+                "threads": threading.active_count(),
+                "wardens": len(procfs.children(zygote)),
+                "ledgers": len(list((folder / "many" / "wardens").glob("*.ledger"))),
+                "zombies": sum(1 for pid in procfs.children(zygote) if (s := procfs.stat(pid)) and s.state == "Z"),
+                "MB": round(resident() / 1e6, 1),
+            }
+
+        before = kill_some(0, 50)
+        after = kill_some(50, rounds.leaks)
+    for kind, unit in (("descriptors", ""), ("threads", ""), ("wardens", ""), ("ledgers", ""), ("zombies", "")):
+        limit = before[kind] + 0.5
+        yield Figure("leaks", f"{kind} after {rounds.leaks:,} more", after[kind], unit, before[kind], "before", limit)
+    limit = before["MB"] + 8.0
+    yield Figure("leaks", f"memory after {rounds.leaks:,} more", after["MB"], "MB", before["MB"], "before", limit)
 
 
 def commit_floor(folder: Path, rounds: Rounds) -> list[float]:
@@ -494,6 +679,9 @@ MEASUREMENTS: tuple[Callable[[Path, Rounds], Iterator[Figure]], ...] = (
     throughput,
     group_commit,
     console_start,
+    big_trees,
+    spawn_from_a_big_daemon,
+    after_many_spawns,
 )
 
 
@@ -508,7 +696,7 @@ def as_line(figure: Figure) -> str:
     if figure.baseline is not None:
         line += f"{shown(figure.baseline):>9} {figure.unit:<6}{figure.against}"
     if figure.limit is not None:
-        line += f"{'OVER the' if figure.over else 'within the'} limit of {shown(figure.limit)}"
+        line += f"  {'OVER the' if figure.over else 'within the'} limit of {shown(figure.limit)}"
     return line
 
 
