@@ -11,7 +11,8 @@ It talks with the daemon over a SEQPACKET socket of its own. Requests: ``kill`` 
 (the proof, and what was seen). The same words go into its ledger, which it locks before it spawns.
 
 Ending. With a grace: SIGTERM, then SIGCONT, once to each process of the tree, and then nothing until nobody
-is left or the deadline passes; what a SIGTERM handler forks to clean up is not disturbed. At the deadline,
+is left or the deadline passes; what a SIGTERM handler forks to clean up is not disturbed. (On a terminal SIGHUP
+follows at half of the grace: an interactive shell does not heed a SIGTERM.) At the deadline,
 in rounds: SIGKILL to all own children and their groups, reap, again. Each round makes orphans of the next
 level its children. A tree that still has new members after ROUNDS_MAX rounds is stopped, all of it, until a
 pass over it finds nobody new, and then killed. A second ``kill`` can only bring the deadline nearer. Who
@@ -41,6 +42,7 @@ import os
 import select
 import signal
 import time
+from binascii import a2b_base64
 from contextlib import suppress
 
 from supervisor.containment import procfs
@@ -184,15 +186,24 @@ def signal_each(pids: list[int], number: int) -> None:
 def spawn(spec: Word, out: int, err: int) -> int:
     """Start the command of `spec`; returns its pid once it was executed. Raises OSError or ValueError.
 
-    Its own session, nothing on its input, no descriptor but the three (all of ours are close-on-exec), no signal
-    blocked or ignored. posix_spawn shares our memory until the exec, so unlike a fork it copies no page tables.
+    Its own session, nothing on its input unless asked, no descriptor but the three (all of ours are close-on-exec), no
+    signal blocked or ignored. posix_spawn shares our memory until the exec, so unlike a fork it copies no page tables.
     """
     argv, env = spec["argv"], spec["env"]
     actions = [
-        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        # The leader of a session that has no terminal gets the first that it opens as its own.
+        (os.POSIX_SPAWN_OPEN, 0, spec.get("pty", os.devnull), os.O_RDWR if "pty" in spec else os.O_RDONLY, 0),
         (os.POSIX_SPAWN_DUP2, out, 1),
         (os.POSIX_SPAWN_DUP2, err, 2),
     ]
+    if "stdin" in spec:
+        with os.fdopen(input_file(spec["stdin"])) as given:
+            return spawn_with(argv, env, [(os.POSIX_SPAWN_DUP2, given.fileno(), 0), *actions[1:]])
+    return spawn_with(argv, env, actions)
+
+
+def spawn_with(argv: list[str], env: dict[str, str], actions: list[tuple[Any, ...]]) -> int:
+    """Execute the first candidate that can be, with these descriptors."""
     ignored = [number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN]
     failure: OSError | None = None
     for path in candidates(argv[0], env.get("PATH", os.defpath)):
@@ -203,6 +214,15 @@ def spawn(spec: Word, out: int, err: int) -> int:
             if failure is None or failure.errno == errno.ENOENT:
                 failure = error
     raise failure or OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+
+def input_file(data: str) -> int:
+    """Open a file in memory with what a command is to read, given as base64; it can be read and nothing else."""
+    written = os.memfd_create("countermand-input", os.MFD_CLOEXEC)
+    with os.fdopen(written, "wb") as file:
+        file.write(a2b_base64(data))
+        file.flush()
+        return os.open(f"/proc/self/fd/{written}", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def candidates(program: str, path: str) -> list[str]:
@@ -284,6 +304,7 @@ class Warden:
         self._status: int | None = None
         self._deadline: float | None = None
         self._asked = False
+        self._hang_up_at: float | None = None
         self._killing = Killing()
         self._kill_at: float | None = None
         self._told_remaining = False
@@ -462,8 +483,12 @@ class Warden:
         if now < self._deadline:
             if not self._asked:
                 self._asked = True
+                self._hang_up_at = now + (self._deadline - now) / 2 if "pty" in self._spec else None
                 self._ask()
-            return self._deadline - now
+            if self._hang_up_at is not None and now >= self._hang_up_at:
+                self._hang_up_at = None
+                self._ask(signal.SIGHUP)
+            return min(self._deadline, self._hang_up_at or self._deadline) - now
         if self._kill_at is None:
             self._kill_at = now
         # Where they are now: those in a group that is killed get the signal with it.
@@ -486,8 +511,8 @@ class Warden:
             self._say({"word": "remaining", "note": self._note, "at": time.time()})
         return REMAINING_RETRY_S if self._told_remaining else RETRY_S
 
-    def _ask(self) -> None:
-        """SIGTERM and SIGCONT, once to each process of the tree.
+    def _ask(self, politely: int = signal.SIGTERM) -> None:
+        """SIGTERM (or what is given) and SIGCONT, once to each process of the tree.
 
         Groups with a child of ours in them are signalled as groups, so a fork in that moment is not missed;
         each process outside of them by itself. Who would refuse a signal in a group is found by asking with 0.
@@ -502,7 +527,7 @@ class Warden:
             if seen is not None:
                 in_group[pid] = seen.pgid
         groups = {in_group[pid] for pid in own if pid in in_group and in_group[pid] != ours}
-        for number in (signal.SIGTERM, signal.SIGCONT):
+        for number in (politely, signal.SIGCONT):
             for group in groups:
                 try:
                     os.killpg(group, number)
