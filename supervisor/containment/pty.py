@@ -1,8 +1,9 @@
 """A terminal for a command that needs one, as the daemon opens it.
 
 `warden.spawn` makes it the command's, which reads and writes the slave side as its controlling terminal. We read the
-master: its end (EIO) comes when nobody has the slave open any more, or when the command, which leads the terminal's
-session, has exited: then the kernel hangs the terminal up for all who are left on it. Nothing is typed.
+master: its end (EIO) comes when nobody has the slave open any more. When the command exits, which leads the terminal's
+session, the kernel hangs the terminal up: who is left on it gets a SIGHUP, and can write to it no more. Nothing is
+typed.
 """
 
 from __future__ import annotations
