@@ -113,7 +113,7 @@ class Tree:
         self.output = output
         self.spool = spool
         self.paused = False
-        self.drained = False
+        self.drained_bytes: int | None = None
         self.held = False
         self.phase = Phase.WAITING
         self.attempts = 0
@@ -552,13 +552,13 @@ class ProcessTrees:
 
     def _on_drained(self, tree: Tree) -> None:
         """The output is at its end, or the time to drain it is over: report the exit once the disk has it too."""
-        if tree.drained or tree.phase is Phase.ENDED:
+        if tree.drained_bytes is not None or tree.phase is Phase.ENDED:
             return
-        tree.drained = True
         if tree.drain_alarm is not None:
             tree.drain_alarm.cancel()
         self._drain(tree)
         tree.held = bool(tree.pipes)
+        tree.drained_bytes = tree.output.total_bytes
         tree.output.close()
         self._report_output(tree)
         if tree.held or tree.output.lossy:
@@ -576,6 +576,7 @@ class ProcessTrees:
         if tree.exit_report is not None or tree.phase is Phase.ENDED:
             return
         assert tree.exited is not None
+        assert tree.drained_bytes is not None
         if tree.drain_alarm is not None:
             tree.drain_alarm.cancel()
         kept = tree.spool.kept
@@ -586,7 +587,7 @@ class ProcessTrees:
             at=word["at"],
             duration_s=word["duration_s"],
             tail=tree.output.tail,
-            total_bytes=tree.output.total_bytes,
+            total_bytes=tree.drained_bytes,
             lossy=tree.output.lossy,
             held=tree.held,
             cpu_s=word["cpu_s"],
@@ -611,7 +612,7 @@ class ProcessTrees:
         if tree.kill_at is not None and tree.kill_at <= kill_at:
             return
         tree.kill_at = kill_at
-        if tree.drained:
+        if tree.drained_bytes is not None:
             self._tell_exited(tree)
         if tree.last is not None or tree.phase is Phase.LOST:
             return
@@ -659,7 +660,7 @@ class ProcessTrees:
         self._end(tree, self._not_started(tree.process_id, note))
 
     def _end(self, tree: Tree, report: ProcessEnded) -> None:
-        if tree.phase is Phase.RUNNING:
+        if tree.started is not None:
             # What somebody in the background has written last is for the spool alone.
             self._drain(tree)
         tree.phase = Phase.ENDED
