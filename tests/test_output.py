@@ -126,6 +126,24 @@ def test_past_the_limit_both_streams_are_in_the_tail_in_their_order() -> None:
     assert output.tail == ((out + err) * 50).encode()[-100:].decode()
 
 
+def test_past_the_limit_halves_of_characters_with_a_gap_between_them_make_none() -> None:
+    output = Output(0, 10)
+    output.feed("stderr", b"\xff")
+    output.feed("stdout", b"\xff\xe2\x82")
+    output.feed("stdout", b"x" * 30)
+    for _ in range(2):
+        output.feed("stderr", b"y" * 30)
+    output.feed("stdout", b"\xac")
+    assert output.tail == "yyyyyyy\ufffd"
+
+
+def test_past_the_limit_what_is_no_text_is_still_found() -> None:
+    output = Output(0, 10)
+    for data in (b"x" * 100, b"\xff", *[b"x" * 100] * 10):
+        output.feed("stdout", data)
+    assert output.lossy
+
+
 def test_l14_past_the_limit_a_flood_of_what_is_no_text_costs_bounded_memory() -> None:
     output = Output(1000, 1000)
     for data in (b"\xff" * 65536, b"\xff"):

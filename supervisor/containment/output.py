@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 STREAMS = ("stdout", "stderr")
 SKIMMED_MAX = 64
 CUT_MAX_BYTES = 16
-"""More than what is cut off at both ends of both streams: halves of characters."""
-CONTINUATION = bytes(range(0x80, 0xC0))
+"""More than the halves of characters at the ends of both streams."""
 
 
 class Piece(NamedTuple):
@@ -70,7 +69,6 @@ class Output:
         self._tail = bytearray()
         self._skimmed: deque[tuple[str, bytes]] = deque()
         self._skimmed_bytes = 0
-        self._cut: set[str] = set()
         self._closed = False
 
     @property
@@ -135,10 +133,8 @@ class Output:
         while self._skimmed_bytes - len(self._skimmed[0][1]) >= self._tail_max + CUT_MAX_BYTES:
             dropped, gone = self._skimmed.popleft()
             self._skimmed_bytes -= len(gone)
-            self._tail.clear()
             # A half of a character before it waits for what was passed over.
             self._decoders[dropped].reset()
-            self._cut.add(dropped)
         if len(self._skimmed) > SKIMMED_MAX:
             self._decode_skimmed()
 
@@ -147,10 +143,7 @@ class Output:
         self._skimmed.clear()
         self._skimmed_bytes = 0
         for stream, data in skimmed:
-            # What comes first after a gap may be the rest of a character.
-            whole = data[:3].lstrip(CONTINUATION) + data[3:] if stream in self._cut else data
-            self._cut.discard(stream)
-            self._add(stream, self._decoders[stream].decode(whole))
+            self._add(stream, self._decoders[stream].decode(data))
 
     def _add(self, stream: str, text: str) -> None:
         if not text:
