@@ -265,3 +265,16 @@ def test_what_is_written_in_the_background_after_the_exit_is_in_the_file_to_the_
     until(lambda: path.read_text().count("last") == 1, "its last word too")
     assert path.read_text().startswith(("first", "more"))
     assert "last" not in b.owner.text()
+
+
+def test_the_exit_counts_what_was_logged_and_not_what_comes_while_the_disk_is_waited_for(
+    tmp_path: Path,
+    disk: Disk,  # noqa: F811
+) -> None:
+    with bench(tmp_path) as b:
+        disk.goes.clear()
+        b.sh("(while :; do echo more; sleep 0.01; done) & echo first; exit 0")
+        exited = b.owner.exited()
+        disk.goes.set()
+        assert exited.held
+        assert exited.total_bytes == len(b.owner.text().encode())
