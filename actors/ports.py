@@ -76,12 +76,19 @@ class Executor(Protocol):
 
 
 class SpawnSpec(Struct, frozen=True):
-    """A command to spawn: `argv` as exec takes it, `env` added to the clean environment, `name` for people."""
+    """A command to spawn: `argv` as exec takes it, `env` added to the clean environment, `name` for people.
+
+    `stdin` is all that it can read from its input. With `pty` it gets a terminal of `pty_size` (columns, rows), on
+    which nothing is typed, and all it writes is stream ``stdout``.
+    """
 
     argv: tuple[str, ...]
     name: str
     cwd: str | None = None
     env: dict[str, str] = field(default_factory=dict)
+    pty: bool = False
+    pty_size: tuple[int, int] = (80, 24)
+    stdin: bytes | None = None
 
 
 class Processes(Protocol):

@@ -36,6 +36,7 @@ from actors.ports import CallRow, ProcessRow
 
 AGENT = "agent"
 OUTPUT_KEPT_CHARS = 4096
+OUTPUT_LOGGED_MAX_BYTES = 1_048_576
 PARTS_KEPT_MAX = 1000
 HANDED_OVER_NOTE = "it belongs to the session: Stop(scope='session') ends it"
 
@@ -106,13 +107,18 @@ class Part:
 
 @dataclass(slots=True)
 class CallRecord:
-    """One call: its row, its cell once it is granted, and the tail of its output for the model."""
+    """One call: its row, its cell once it is granted, and the tail of its output for the model.
+
+    `logged_bytes` of its output are in the log; `muted`: and a marker, after which comes no more.
+    """
 
     row: CallRow
     problem: str | None = None
     cell: Cell[ToolResult] | None = None
     token: CancelToken | None = None
     output: str = ""
+    logged_bytes: int = 0
+    muted: bool = False
 
     @property
     def open(self) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+import msgspec
 from loguru import logger
 from pykka import ActorDeadError, ActorRef
 from pykka._envelope import Envelope
@@ -200,7 +201,7 @@ class ToolActor(Actor):
         """Ask for a process; called on the tool's thread."""
         process_id = process._id = self._ports.ids.new("proc")
         env = {**spec.env, "COUNTERMAND_FENCE": self._address.fence}
-        spec = SpawnSpec(spec.argv, spec.name, spec.cwd, env)
+        spec = msgspec.structs.replace(spec, env=env)
         try:
             self.actor_ref.tell(SpawnRequested(self._address, process_id, spec, process, owner))
         except ActorDeadError:
@@ -354,6 +355,8 @@ def _as_exit(news: ProcessExited) -> Exit:
         held=news.held,
         cpu_s=news.cpu_s,
         max_rss_kb=news.max_rss_kb,
+        spool=news.spool,
+        spooled_bytes=news.spooled_bytes,
     )
 
 

@@ -47,6 +47,10 @@ class Config:
         call_deadline_s: after which a call is closed; None: never.
         queue_max: messages that may wait in a session.
         message_max_bytes: the size of a message, in UTF-8.
+        spool_max_bytes: how much of a process's output is kept in a file, where a result has no room for all of it or
+            it is not text. 0: no files.
+        spool_total_bytes: how large these files may be together; the oldest go first.
+        spool_keep_s: how long after its last byte such a file is kept.
         barrier: what permits do when something of an earlier run could not be ended: ``forced`` lets them go on,
             with an event; ``strict`` refuses them.
         limits: for each process that a run starts, both the soft and the hard one: ``nofile`` (descriptors), ``nproc``
@@ -69,6 +73,9 @@ class Config:
     call_deadline_s: float | None = None
     queue_max: int = 1000
     message_max_bytes: int = 1_048_576
+    spool_max_bytes: int = 67_108_864
+    spool_total_bytes: int = 1_073_741_824
+    spool_keep_s: float = 604_800.0
     barrier: Literal["forced", "strict"] = "forced"
     limits: Mapping[str, int] = field(default_factory=dict)
     layers: Collection[str] = LAYERS
@@ -100,16 +107,17 @@ class Config:
             if not fits(getattr(self, key)):
                 raise _invalid(key, expected, getattr(self, key))
         object.__setattr__(self, "agent", storable(self.agent))
-        for key in ("grace_s", "kill_s", "drain_s", "run_deadline_s", "call_deadline_s"):
+        for key in ("grace_s", "kill_s", "drain_s", "run_deadline_s", "call_deadline_s", "spool_keep_s"):
             least = 0.001 if key.endswith("_deadline_s") else 0.0
             value = getattr(self, key)
             if value is not None or least == 0.0:
                 seconds = duration(f"the configuration key {key!r}", value, least=least)
                 object.__setattr__(self, key, seconds)
-        for key in ("queue_max", "message_max_bytes"):
+        for key in ("queue_max", "message_max_bytes", "spool_max_bytes", "spool_total_bytes"):
             value = getattr(self, key)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise _invalid(key, "a whole number, at least 1", value)
+            smallest = 0 if key.startswith("spool_") else 1
+            if isinstance(value, bool) or not isinstance(value, int) or value < smallest:
+                raise _invalid(key, f"a whole number, at least {smallest}", value)
         if self.barrier not in ("forced", "strict"):
             raise _invalid("barrier", "'forced' or 'strict'", self.barrier)
 

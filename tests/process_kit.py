@@ -129,14 +129,14 @@ class Bench:
         trees.start()
         return trees
 
-    def sh(self, script: str, process_id: str = "p", cwd: str | None = None) -> None:
+    def sh(self, script: str, process_id: str = "p", cwd: str | None = None, **options: Any) -> None:
         """Spawn a shell script."""
-        self.run(("/bin/sh", "-c", script), process_id, cwd)
+        self.run(("/bin/sh", "-c", script), process_id, cwd, **options)
 
-    def run(self, argv: tuple[str, ...], process_id: str = "p", cwd: str | None = None) -> None:
+    def run(self, argv: tuple[str, ...], process_id: str = "p", cwd: str | None = None, **options: Any) -> None:
         """Spawn a command."""
         name, value = self.mark.split("=")
-        spec = SpawnSpec(argv, "test", cwd=cwd, env={name: value})
+        spec = SpawnSpec(argv, "test", cwd=cwd, env={name: value}, **options)
         self.trees.spawn(process_id, spec, self.owner)  # type: ignore[arg-type]
 
     def parent_named_in_output(self) -> int:

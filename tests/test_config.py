@@ -58,6 +58,11 @@ def test_a_key_that_is_not_known_is_refused_with_the_one_that_is_near() -> None:
         ("run_deadline_s", 1e10),
         ("call_deadline_s", 10**400),
         ("call_deadline_s", True),
+        ("spool_max_bytes", -1),
+        ("spool_max_bytes", 1.5),
+        ("spool_total_bytes", True),
+        ("spool_keep_s", None),
+        ("spool_keep_s", -1),
     ],
 )
 def test_a_value_that_cannot_be_right_is_refused_and_its_key_named(tmp_path: Path, key: str, value: Any) -> None:

@@ -3,7 +3,10 @@
 processes.py      ProcessTrees, the port: spawn, kill, adopt, forget; what the daemon knows of each tree
 zygote_handle.py  the daemon's end of a zygote
 reactor.py        the one thread that all of the daemon's side runs on
-output.py         what a tree has written: decoded, capped, its tail kept
+readers.py        which pipe is read when, so that no flood and no crowd takes that thread
+output.py         what a tree has written, as text: decoded, capped, its tail kept
+spool.py          its exact bytes, in a capped file, where a report has no room for them
+pty.py            a terminal for a command that needs one
 ledger.py         the file of a tree, by which the next daemon knows what became of it
 leftovers.py      what nobody inherited: found by marker and pid, identified, killed, counted
 zygote.py         a small interpreter that forks wardens and inherits what a killed one leaves

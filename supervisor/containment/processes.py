@@ -36,8 +36,10 @@ import os
 import signal
 import socket
 import threading
+from base64 import b64encode
 from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
@@ -52,7 +54,10 @@ from supervisor.containment import cgroups, ledger, leftovers, procfs
 from supervisor.containment.ledger import Ledger
 from supervisor.containment.leftovers import Leftover
 from supervisor.containment.output import STREAMS, Output
+from supervisor.containment.pty import open_pty
 from supervisor.containment.reactor import Alarm, Reactor
+from supervisor.containment.readers import MUCH_BYTES
+from supervisor.containment.spool import Spool, Spools
 from supervisor.containment.zygote_handle import ZygoteHandle
 
 if TYPE_CHECKING:
@@ -65,6 +70,9 @@ ATTEMPTS_MAX = 3
 SEND_RETRY_S = 0.005
 SEND_MAX_S = 10.0
 READ_MAX_BYTES = 65536
+DRAIN_READS = 32
+SETTLE_S = 1.0
+SETTLE_KILLED_S = 0.01
 WORD_MAX_BYTES = 262_144
 WORDS_A_TURN = 16
 LOCK_POLL_S = 0.02
@@ -75,6 +83,8 @@ STOPPED_MAX_S = 3.0
 """After so long a warden of an earlier daemon, and its zygote, are continued: somebody may have stopped them."""
 BEHIND = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS})
 
+TERMINAL = {"TERM": "xterm-256color"}
+"""What a command on a terminal is told of it, where our own environment does not say better."""
 ENVIRONMENT_KEPT = frozenset({"PATH", "HOME", "LANG", "TERM", "TZ", "USER", "LOGNAME", "SHELL", "TMPDIR"})
 ENVIRONMENT_KEPT_PREFIX = "LC_"
 
@@ -101,7 +111,9 @@ class Phase(StrEnum):
 class Tree:
     """One process tree as the daemon knows it. Reactor thread only."""
 
-    def __init__(self, process_id: str, spec: SpawnSpec, owner: ActorRef[Any], path: Path, output: Output) -> None:
+    def __init__(
+        self, process_id: str, spec: SpawnSpec, owner: ActorRef[Any], path: Path, output: Output, spool: Spool
+    ) -> None:
         self.process_id = process_id
         self.spec = spec
         # Not to be guessed, so that nobody has it who did not inherit it.
@@ -109,6 +121,10 @@ class Tree:
         self.owner = owner
         self.path = path
         self.output = output
+        self.spool = spool
+        self.paused = False
+        self.drained_bytes: int | None = None
+        self.held = False
         self.phase = Phase.WAITING
         self.attempts = 0
         self.waiting_since: float | None = None
@@ -120,8 +136,6 @@ class Tree:
         self.last: Word | None = None
         self.remaining = ""
         self.kill_at: float | None = None
-        self.flushed_at = float("-inf")
-        self.flush_alarm: Alarm | None = None
         self.drain_alarm: Alarm | None = None
         self.kill_alarms: list[Alarm] = []
         self.exit_report: ProcessExited | None = None
@@ -157,7 +171,11 @@ class ProcessTrees:
             where it is None. A later proof is not reported, so it is worth more time than anybody waits.
         log_max_bytes: how much text a tree may report as ProcessOutput, before one marker.
         tail_max_bytes: how much text ProcessExited carries.
-        coalesce_s: output is reported at most this often per tree; the first piece at once.
+        coalesce_s: output is reported at most this often per stream; the first piece at once.
+        spool_max_bytes: how much of what a tree writes is kept in a file; one is made where a report has no room for
+            all of it, or cannot show it. See `spool`.
+        spool_total_bytes: how large these files may be together.
+        spool_keep_s: how long after its last byte such a file is kept.
         environment: what every command gets, below its own `env`; None: `clean_environment` of this process.
         limits: of each process of a tree; see `supervisor.config.Config`.
         layers: those that hold, of `supervisor.config.LAYERS`; see there.
@@ -174,6 +192,9 @@ class ProcessTrees:
         log_max_bytes: int = 1_048_576,
         tail_max_bytes: int = 65_536,
         coalesce_s: float = 0.01,
+        spool_max_bytes: int = 67_108_864,
+        spool_total_bytes: int = 1_073_741_824,
+        spool_keep_s: float = 604_800.0,
         environment: Mapping[str, str] | None = None,
         limits: Mapping[str, int] | None = None,
         layers: Collection[str] = LAYERS,
@@ -186,7 +207,6 @@ class ProcessTrees:
         self._give_up_s = kill_s if give_up_s is None else give_up_s
         self._log_max = log_max_bytes
         self._tail_max = tail_max_bytes
-        self._coalesce_s = coalesce_s
         self._environment = clean_environment(os.environ) if environment is None else dict(environment)
         self._limits = dict(limits or {})
         # A zygote that is no subreaper inherits nothing.
@@ -195,7 +215,14 @@ class ProcessTrees:
         self._aside: list[threading.Thread] = []
         self._boot = procfs.boot_id()
         self._restarted = False
-        self._reactor = Reactor("countermand-processes", clock)
+        self._reactor = Reactor("countermand-processes", clock, coalesce_s)
+        self._spools = Spools(
+            Path(state_dir).absolute() / "spool",
+            clock,
+            file_max_bytes=spool_max_bytes,
+            total_max_bytes=spool_total_bytes,
+            keep_s=spool_keep_s,
+        )
         self._trees: dict[str, Tree] = {}
         self._adoptions: dict[str, Adoption] = {}
         self._zygote: ZygoteHandle | None = None
@@ -207,10 +234,11 @@ class ProcessTrees:
     # ── The port ──────────────────────────────────────────────────────────────────────────────────
 
     def start(self) -> None:
-        """Make the directory, start the thread and the first zygote. Raises OSError if the directory cannot be made."""
+        """Make the directories, start the threads and the first zygote. Raises OSError if one cannot be made."""
         self._dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._restarted = self._note_boot()
         before = self._note_cgroup() if "cgroup" in self._layers else None
+        self._spools.start()
         self._reactor.start()
         self._reactor.post(self._warm_up)
         self._reactor.post(lambda: self._clean_up(before))
@@ -250,7 +278,7 @@ class ProcessTrees:
             thread.join(SWEEP_S)
         if self._base is not None:
             cgroups.leave(self._base)
-        return stopped and proven
+        return self._spools.close(SETTLE_S) and stopped and proven
 
     # ── Spawning ──────────────────────────────────────────────────────────────────────────────────
 
@@ -274,7 +302,10 @@ class ProcessTrees:
             self._adopt(process_id, owner)
             return
         path = self._path(process_id)
-        tree = Tree(process_id, spec, owner, path, Output(self._log_max, self._tail_max))
+        spool = Spool(self._spools, process_id, self._reactor, self._tail_max, lambda: self._resume(tree))
+        elsewhere = f", and its beginning is in {spool.path}" if self._spools.file_max_bytes else ""
+        output = Output(self._log_max, self._tail_max, elsewhere)
+        tree = Tree(process_id, spec, owner, path, output, spool)
         self._trees[process_id] = tree
         if self._closing:
             self._never(tree, "the supervisor is shutting down")
@@ -315,16 +346,16 @@ class ProcessTrees:
         tree.zygote = zygote
         tree.phase = Phase.SENT
         assert tree.sock is not None
-        self._reactor.watch(tree.sock.fileno(), lambda: self._on_warden(tree), urgent=True)
+        self._reactor.watch(tree.sock.fileno(), lambda: self._on_warden(tree))
 
     def _open_descriptors(self, tree: Tree) -> list[int]:
         """Open what daemon and warden share; ours go into the tree, theirs are returned, in the zygote's order."""
         spec = tree.spec
-        command = {
+        command: Word = {
             "word": "command",
             "argv": list(spec.argv),
             "cwd": os.path.abspath(spec.cwd or "."),
-            "env": {**self._environment, **spec.env, leftovers.MARKER: tree.marker},
+            "env": {**(TERMINAL if spec.pty else {}), **self._environment, **spec.env, leftovers.MARKER: tree.marker},
             "limits": self._limits,
         }
         ours, warden = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -332,11 +363,20 @@ class ProcessTrees:
         tree.sock = ours
         theirs = [warden.detach()]
         try:
-            for stream in STREAMS:
-                readable, writable = os.pipe()
-                tree.pipes[stream] = readable
-                theirs.append(writable)
-                os.set_blocking(readable, False)
+            if spec.stdin is not None:
+                command["stdin"] = b64encode(spec.stdin).decode("ascii")
+            if spec.pty:
+                master, slave, command["pty"] = open_pty(*spec.pty_size)
+                tree.pipes[STREAMS[0]] = master
+                theirs.append(slave)
+                theirs.append(os.dup(slave))
+            else:
+                for stream in STREAMS:
+                    readable, writable = os.pipe()
+                    tree.pipes[stream] = readable
+                    theirs.append(writable)
+            for fd in tree.pipes.values():
+                os.set_blocking(fd, False)
             # A command may be larger than a message; in memory, not on disk, because its environment may be secret.
             spec_fd = os.memfd_create("countermand-command", os.MFD_CLOEXEC)
             theirs.append(spec_fd)
@@ -400,15 +440,15 @@ class ProcessTrees:
         tree.phase = Phase.RUNNING
         tree.started = word
         self._tell(tree.owner, ProcessStarted(tree.process_id, word["pid"], word["at"]))
-        for stream, fd in tree.pipes.items():
-            self._watch_pipe(tree, stream, fd)
+        self._read_pipes(tree)
 
     def _on_exited(self, tree: Tree, word: Word) -> None:
         tree.exited = word
+        self._drain(tree)
         if tree.pipes:
-            tree.drain_alarm = self._reactor.later(self._drain_s, lambda: self._tell_exited(tree))
+            tree.drain_alarm = self._reactor.later(self._drain_s, lambda: self._on_drained(tree))
         else:
-            self._tell_exited(tree)
+            self._on_drained(tree)
 
     def _on_empty(self, tree: Tree, word: Word) -> None:
         """The proof. The exit is told first, if there was a command and its output is still being drained."""
@@ -575,55 +615,88 @@ class ProcessTrees:
 
     # ── Output ────────────────────────────────────────────────────────────────────────────────────
 
-    def _watch_pipe(self, tree: Tree, stream: str, fd: int) -> None:
-        self._reactor.watch(fd, lambda: self._on_pipe(tree, stream, fd))
+    def _read_pipes(self, tree: Tree) -> None:
+        for stream, fd in tree.pipes.items():
+            self._reactor.read(fd, partial(self._on_pipe, tree, stream, fd))
 
-    def _on_pipe(self, tree: Tree, stream: str, fd: int) -> None:
-        """Read a bounded amount; more is there in the next turn, after the others had theirs."""
+    def _on_pipe(self, tree: Tree, stream: str, fd: int) -> bool:
+        """Read a bounded amount; True if it was much."""
+        taken = self._read(tree, stream, fd)
+        if not tree.pipes and tree.exited is not None:
+            self._on_drained(tree)
+        elif tree.spool.full and not tree.paused:
+            # The command waits until the disk has what it has written so far.
+            tree.paused = True
+            for paused in tree.pipes.values():
+                self._reactor.unread(paused)
+        return taken >= MUCH_BYTES
+
+    def _read(self, tree: Tree, stream: str, fd: int) -> int:
+        """Read once; returns the number of bytes, 0 where there is none or no more will come."""
         try:
             data = os.read(fd, READ_MAX_BYTES)
         except BlockingIOError:
-            return
+            return 0
+        except OSError as error:
+            # So a terminal says that nobody has it open any more.
+            if error.errno != errno.EIO:
+                raise
+            data = b""
         if data:
             tree.output.feed(stream, data)
-            self._coalesce(tree)
-            return
-        self._close_pipe(tree, stream)
-        tree.output.end(stream)
-        self._coalesce(tree)
-        if not tree.pipes and tree.exited is not None:
-            self._tell_exited(tree)
-
-    def _coalesce(self, tree: Tree) -> None:
-        """Report at once what comes after a silence, and the rest in pieces of `coalesce_s`."""
-        if not tree.output.waiting or tree.flush_alarm is not None:
-            return
-        wait_s = tree.flushed_at + self._coalesce_s - self._clock.monotonic()
-        if wait_s <= 0:
-            self._flush(tree)
+            tree.spool.feed(data)
         else:
-            tree.flush_alarm = self._reactor.later(wait_s, lambda: self._flush(tree))
+            self._close_pipe(tree, stream)
+            tree.output.end(stream)
+        self._report_output(tree)
+        return len(data)
 
-    def _flush(self, tree: Tree) -> None:
-        if tree.flush_alarm is not None:
-            tree.flush_alarm.cancel()
-            tree.flush_alarm = None
-        pieces = tree.output.take()
-        if pieces:
-            tree.flushed_at = self._clock.monotonic()
-        for piece in pieces:
+    def _resume(self, tree: Tree) -> None:
+        if tree.paused:
+            tree.paused = False
+            self._read_pipes(tree)
+
+    def _drain(self, tree: Tree) -> None:
+        """After the exit: read what the command has left in its pipes, in one go, also if its disk is behind."""
+        for stream, fd in list(tree.pipes.items()):
+            for _ in range(DRAIN_READS):
+                if not self._read(tree, stream, fd):
+                    break
+
+    def _report_output(self, tree: Tree) -> None:
+        for piece in tree.output.take():
             self._tell(tree.owner, ProcessOutput(tree.process_id, piece.stream, piece.text, piece.marker))
 
+    def _on_drained(self, tree: Tree) -> None:
+        """The output is at its end, or the time to drain it is over: report the exit once the disk has it too."""
+        if tree.drained_bytes is not None or tree.phase is Phase.ENDED:
+            return
+        if tree.drain_alarm is not None:
+            tree.drain_alarm.cancel()
+        self._drain(tree)
+        tree.held = bool(tree.pipes)
+        tree.drained_bytes = tree.output.total_bytes
+        tree.output.close()
+        self._report_output(tree)
+        if tree.held or tree.output.lossy:
+            tree.spool.need()
+        if tree.spool.begun:
+            # A stop waits for no slow disk.
+            wait_s = SETTLE_S if tree.kill_at is None else SETTLE_KILLED_S
+            tree.drain_alarm = self._reactor.later(wait_s, lambda: self._tell_exited(tree))
+            tree.spool.settle(lambda: self._tell_exited(tree))
+        else:
+            self._tell_exited(tree)
+
     def _tell_exited(self, tree: Tree) -> None:
-        """Report the exit, once: the output is at its end, or the time to drain it is over."""
+        """Report the exit, once."""
         if tree.exit_report is not None or tree.phase is Phase.ENDED:
             return
         assert tree.exited is not None
+        assert tree.drained_bytes is not None
         if tree.drain_alarm is not None:
             tree.drain_alarm.cancel()
-        held = bool(tree.pipes)
-        tree.output.close()
-        self._flush(tree)
+        kept = tree.spool.kept
         word = tree.exited
         tree.exit_report = ProcessExited(
             tree.process_id,
@@ -631,11 +704,13 @@ class ProcessTrees:
             at=word["at"],
             duration_s=word["duration_s"],
             tail=tree.output.tail,
-            total_bytes=tree.output.total_bytes,
+            total_bytes=tree.drained_bytes,
             lossy=tree.output.lossy,
-            held=held,
+            held=tree.held,
             cpu_s=word["cpu_s"],
             max_rss_kb=word["max_rss_kb"],
+            spool=None if kept is None else kept.path,
+            spooled_bytes=0 if kept is None else kept.size,
         )
         self._tell(tree.owner, tree.exit_report)
         if tree.last is not None:
@@ -654,6 +729,8 @@ class ProcessTrees:
         if tree.kill_at is not None and tree.kill_at <= kill_at:
             return
         tree.kill_at = kill_at
+        if tree.drained_bytes is not None:
+            self._tell_exited(tree)
         if tree.last is not None or tree.phase is Phase.LOST:
             return
         self._disarm_kill(tree)
@@ -688,21 +765,29 @@ class ProcessTrees:
         self._end_unproven(tree, word)
 
     def _end_unproven(self, tree: Tree, word: Word) -> None:
+        self._tell_exit_at_last(tree)
+        self._end(tree, self._ended(tree.process_id, word, proven=False))
+
+    def _tell_exit_at_last(self, tree: Tree) -> None:
+        """Wait no longer for its output."""
         if tree.exited is not None:
+            self._on_drained(tree)
             self._tell_exited(tree)
         tree.output.close()
-        self._flush(tree)
-        self._end(tree, self._ended(tree.process_id, word, proven=False))
+        self._report_output(tree)
 
     def _never(self, tree: Tree, note: str) -> None:
         self._end(tree, self._not_started(tree.process_id, note))
 
     def _end(self, tree: Tree, report: ProcessEnded) -> None:
+        if tree.started is not None:
+            # What somebody in the background has written last is for the spool alone.
+            self._drain(tree)
         tree.phase = Phase.ENDED
+        tree.spool.close()
         self._disarm_kill(tree)
-        for alarm in (tree.flush_alarm, tree.drain_alarm):
-            if alarm is not None:
-                alarm.cancel()
+        if tree.drain_alarm is not None:
+            tree.drain_alarm.cancel()
         self._close_descriptors(tree)
         tree.end_report = report
         self._tell(tree.owner, report)
@@ -832,7 +917,7 @@ class ProcessTrees:
         for tree in list(self._trees.values()):
             self._abandon(tree, "not proven gone when the supervisor shut down")
             if tree.phase is not Phase.ENDED and tree.last is not None:
-                self._tell_exited(tree)
+                self._tell_exit_at_last(tree)
         for zygote in list(self._zygotes):
             zygote.close()
         if not self._zygotes:
@@ -868,7 +953,7 @@ class ProcessTrees:
 
     def _close_pipe(self, tree: Tree, stream: str) -> None:
         fd = tree.pipes.pop(stream)
-        self._reactor.unwatch(fd)
+        self._reactor.unread(fd)
         os.close(fd)
 
     def _close_descriptors(self, tree: Tree) -> None:

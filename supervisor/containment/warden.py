@@ -14,7 +14,8 @@ It talks with the daemon over a SEQPACKET socket of its own. Requests: ``kill`` 
 (the proof, and what was seen). The same words go into its ledger, which it locks before it spawns.
 
 Ending. With a grace: SIGTERM, then SIGCONT, once to each process of the tree, and then nothing until nobody
-is left or the deadline passes; what a SIGTERM handler forks to clean up is not disturbed. At the deadline,
+is left or the deadline passes; what a SIGTERM handler forks to clean up is not disturbed. (On a terminal SIGHUP
+follows at half of the grace: an interactive shell does not heed a SIGTERM.) At the deadline,
 in rounds: SIGKILL to all own children and their groups, reap, again. Each round makes orphans of the next
 level its children. A tree that still has new members after ROUNDS_MAX rounds is stopped, all of it, until a
 pass over it finds nobody new, and then killed. Where the tree has a cgroup, that is killed and removed first,
@@ -50,6 +51,7 @@ import select
 import signal
 import socket
 import time
+from binascii import a2b_base64
 from contextlib import suppress
 
 from supervisor.containment import cgroups, procfs
@@ -290,11 +292,17 @@ def grow(sock: socket.socket, group: str | None) -> None:
 def execute(spec: Word, sock: socket.socket, fds: list[int]) -> str:
     """Execute the command of `spec`; returns only if that cannot be done, with the reason.
 
-    It has a session of its own, nothing on its input, no descriptor but the three, no signal blocked or ignored, and
-    the limits of `spec`.
+    It has a session of its own, nothing on its input unless asked, no descriptor but the three, no signal blocked or
+    ignored, and the limits of `spec`.
     """
-    what = f"cannot enter the directory {spec['cwd']!r}"
+    what = "cannot prepare its input"
     try:
+        if "pty" in spec:
+            # The leader of a session that has no terminal gets the first that it opens as its own.
+            take_input(os.open(spec["pty"], os.O_RDWR | os.O_CLOEXEC))
+        elif "stdin" in spec:
+            take_input(input_file(spec["stdin"]))
+        what = f"cannot enter the directory {spec['cwd']!r}"
         os.chdir(spec["cwd"])
         what = f"cannot execute {spec['argv'][0]!r}"
         argv = [exact(word) for word in spec["argv"]]
@@ -314,6 +322,21 @@ def execute(spec: Word, sock: socket.socket, fds: list[int]) -> str:
         # Such as a NUL byte in an argument: the words are the caller's and so is the mistake.
         return f"{what}: {error}"
     return f"{what}: {os.strerror(number)}"
+
+
+def take_input(fd: int) -> None:
+    """Make `fd` what this process reads from; it is closed."""
+    os.dup2(fd, 0)
+    os.close(fd)
+
+
+def input_file(data: str) -> int:
+    """Open a file in memory with what a command is to read, given as base64; it can be read and nothing else."""
+    written = os.memfd_create("countermand-input", os.MFD_CLOEXEC)
+    with os.fdopen(written, "wb") as file:
+        file.write(a2b_base64(data))
+        file.flush()
+        return os.open(f"/proc/self/fd/{written}", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def exact(text: str) -> bytes:
@@ -469,6 +492,8 @@ class Warden:
         self._status: int | None = None
         self._deadline: float | None = None
         self._asked = False
+        self._on_terminal = False
+        self._hang_up_at: float | None = None
         self._killing = Killing()
         self._kill_at: float | None = None
         self._told_remaining = False
@@ -535,8 +560,10 @@ class Warden:
                 cgroups.end(self._group, GROUP_MAX_S)
             return
         self._leader = pid
-        argv = decode(os.pread(self._spec_fd, os.fstat(self._spec_fd).st_size, 0))["argv"]
+        spec = decode(os.pread(self._spec_fd, os.fstat(self._spec_fd).st_size, 0))
         os.close(self._spec_fd)
+        argv = spec["argv"]
+        self._on_terminal = "pty" in spec
         self._see(pid, argv[0])
         began = procfs.stat(pid)
         self._say(
@@ -689,8 +716,12 @@ class Warden:
         if now < self._deadline:
             if not self._asked:
                 self._asked = True
+                self._hang_up_at = now + (self._deadline - now) / 2 if self._on_terminal else None
                 self._ask()
-            return self._deadline - now
+            if self._hang_up_at is not None and now >= self._hang_up_at:
+                self._hang_up_at = None
+                self._ask(signal.SIGHUP)
+            return min(self._deadline, self._hang_up_at or self._deadline) - now
         if self._kill_at is None:
             self._kill_at = now
         if self._group is not None and not self._kill_group(self._group) and now - self._kill_at < GROUP_ALONE_S:
@@ -783,8 +814,8 @@ class Warden:
         self._note = "its cgroup could not be removed: a process that is not of this tree is in it"
         return True
 
-    def _ask(self) -> None:
-        """SIGTERM and SIGCONT, once to each process of the tree.
+    def _ask(self, politely: int = signal.SIGTERM) -> None:
+        """SIGTERM (or what is given) and SIGCONT, once to each process of the tree.
 
         Groups with a child of ours in them are signalled as groups, so a fork in that moment is not missed;
         each process outside of them by itself. Who would refuse a signal in a group is found by asking with 0.
@@ -799,7 +830,7 @@ class Warden:
             if seen is not None:
                 in_group[pid] = seen.pgid
         groups = {in_group[pid] for pid in own if pid in in_group and in_group[pid] != ours}
-        for number in (signal.SIGTERM, signal.SIGCONT):
+        for number in (politely, signal.SIGCONT):
             for group in groups:
                 try:
                     os.killpg(group, number)

@@ -58,8 +58,8 @@ class ZygoteHandle:
         ours.setblocking(False)
         self._sock = ours
         self._pidfd = os.pidfd_open(self._process.pid)
-        reactor.watch(self._sock.fileno(), self._hear, urgent=True)
-        reactor.watch(self._pidfd, self._died, urgent=True)
+        reactor.watch(self._sock.fileno(), self._hear)
+        reactor.watch(self._pidfd, self._died)
 
     @staticmethod
     def _start(sock_fd: int, pidfd: int, environment: Mapping[str, str], settings: Word) -> subprocess.Popen[bytes]:

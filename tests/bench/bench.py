@@ -5,7 +5,8 @@
     scripts/bench --quick    fewer rounds; the figures are rougher
 
 Figures are of this machine at this moment: compare them within a run. The exit code is 1 if a figure is over its
-limit: how much later a Stop is answered behind a hundred thousand messages, and what containment may cost.
+limit: how much later a Stop is answered behind a hundred thousand messages, what containment may cost, and what it
+costs to read two hundred chatty children.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from actors.base import Actor
 from actors.dead_letters import DeadLetters
 from actors.dispatcher import PooledDispatcher
 from actors.mailbox import Mailbox
-from actors.messages import Committed, ProcessEnded, ProcessOutput, Said
+from actors.messages import Committed, ProcessEnded, ProcessExited, ProcessOutput, Said
 from actors.model import Address, Event, Mode, Policy
 from actors.plugins import Plugins
 from actors.ports import Batch, Ports, SessionRow, Settings, SpawnSpec
@@ -78,6 +79,16 @@ time.sleep(1000)
 """
 STUBBORN = 'sleep 100 & setsid sleep 100 & (trap "" TERM; sleep 100) & echo up; wait'
 POLITE = "echo up; exec sleep 100"
+CHATTY_RATIO_MAX = 0.5
+CHATTY = """
+import os, sys, time
+print("up", flush=True)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.05)
+for number in range(int(sys.argv[2])):
+    print("a line of output, number", number, flush=True)
+    time.sleep(0.02)
+"""
 
 
 class Figure(msgspec.Struct, frozen=True):
@@ -113,9 +124,12 @@ class Rounds(msgspec.Struct, frozen=True):
     starts: int = 10
     trees: int = 7
     leaks: int = 1000
+    children: int = 200
+    lines: int = 150
+    flood_mb: int = 2000
 
 
-QUICK = Rounds(8, 3, 50, 10, 5, 300, 4_000, 0.5, 5_000, 100, 3, 3, 200)
+QUICK = Rounds(8, 3, 50, 10, 5, 300, 4_000, 0.5, 5_000, 100, 3, 3, 200, 200, 50, 300)
 
 
 # ── Small things ──────────────────────────────────────────────────────────────────────────────────
@@ -539,6 +553,152 @@ def answer_latency(folder: Path, rounds: Rounds) -> Iterator[Figure]:
     yield Figure("spawn", "message to the first byte's event, median", median_ms(whole), "ms", median_ms(bare), popen)
 
 
+class Lines:
+    """Whoever hears the output of many children: counts them, and what they say."""
+
+    def __init__(self) -> None:
+        self.up = threading.Semaphore(0)
+        self.over = threading.Semaphore(0)
+        self.chars = 0
+
+    def hear(self, text: str) -> None:
+        """Take some text. Called on the thread that reads, or on one of those."""
+        self.chars += len(text)
+        if text == "up\n":
+            self.up.release()
+
+    def tell(self, message: Any) -> None:
+        """Take a report of a port."""
+        if isinstance(message, ProcessOutput):
+            self.hear(message.text)
+        elif isinstance(message, ProcessExited):
+            self.over.release()
+
+    def cpu_s(self, go: Path, children: int) -> float:
+        """Seconds of this process's CPU from the moment that all may speak until all have ended."""
+        for _ in range(children):
+            assert self.up.acquire(timeout=WAIT_S)
+        time.sleep(0.5)
+        started = time.process_time()
+        go.touch()
+        for _ in range(children):
+            assert self.over.acquire(timeout=WAIT_S)
+        return time.process_time() - started
+
+
+def chatty(go: Path, rounds: Rounds) -> list[str]:
+    """A child that says ``up``, waits for a file, and then says line after line."""
+    return [sys.executable, "-I", "-S", "-c", CHATTY, str(go), str(rounds.lines)]
+
+
+def chatty_by_threads(go: Path, rounds: Rounds) -> float:
+    """Seconds of CPU to read them with two threads a child, as `subprocess` has it done."""
+    lines = Lines()
+    threads: list[threading.Thread] = []
+    with contextlib.ExitStack() as stack:
+        for _ in range(rounds.children):
+            process = stack.enter_context(
+                subprocess.Popen(chatty(go, rounds), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            )
+
+            def read(pipe: Any, process: subprocess.Popen[bytes], whole: bool) -> None:
+                for line in pipe:
+                    lines.hear(line.decode("utf-8", "replace"))
+                if whole:
+                    process.wait()
+                    lines.over.release()
+
+            for pipe, whole in ((process.stdout, True), (process.stderr, False)):
+                threads.append(threading.Thread(target=read, args=(pipe, process, whole)))
+                threads[-1].start()
+        cpu_s = lines.cpu_s(go, rounds.children)
+        for thread in threads:
+            thread.join()
+    return cpu_s
+
+
+@contextlib.contextmanager
+def trees_in(folder: Path) -> Iterator[ProcessTrees]:
+    """Containment by itself."""
+    clock = SystemClock()
+    trees = ProcessTrees(folder, clock)
+    trees.start()
+    try:
+        yield trees
+    finally:
+        trees.close()
+        clock.close()
+
+
+def chatty_children(folder: Path, rounds: Rounds) -> Iterator[Figure]:
+    """(h) The CPU that it takes to read many children that each say a line every 20 ms."""
+    baseline = chatty_by_threads(folder / "go threads", rounds)
+    lines: Any = Lines()
+    go = folder / "go trees"
+    with trees_in(folder / "trees") as trees:
+        for number in range(rounds.children):
+            trees.spawn(f"p{number}", SpawnSpec(tuple(chatty(go, rounds)), "bench"), lines)
+        cpu_s = lines.cpu_s(go, rounds.children)
+    name = f"CPU to read {rounds.children} chatty children"
+    limit = CHATTY_RATIO_MAX * baseline * 1000
+    yield Figure("output", name, cpu_s * 1000, "ms", baseline * 1000, "two threads a child", limit)
+
+
+def flood(folder: Path, rounds: Rounds) -> Iterator[Figure]:
+    """(i) How fast a flood is read, and what it does to a Stop: of its own session, and of another one."""
+    command = ["sh", "-c", f"head -c {rounds.flood_mb * 1_000_000} /dev/zero | tr '\\0' x"]
+
+    def bare() -> None:
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            while os.read(process.stdout.fileno(), 65536):
+                pass
+
+    inbox: Any = Inbox()
+    seconds = timed(bare)
+    before = resident()
+    with trees_in(folder / "trees") as trees:
+
+        def contained() -> None:
+            trees.spawn("flood", SpawnSpec(tuple(command), "bench"), inbox)
+            inbox.wait(ProcessExited)
+
+        rate = rounds.flood_mb / timed(contained)
+    yield Figure("output", "a flood is read", rate, "MB/s", rounds.flood_mb / seconds, "os.read, and dropped")
+    yield Figure("output", "memory that it takes", max(0, resident() - before) / 1e6, "MB", rounds.flood_mb, "printed")
+    with running(folder, "shell") as supervisor:
+        alone = stops_dead(supervisor, "alone", POLITE, rounds)
+        of_flood = stops_dead(supervisor, "of the flood", "yes", rounds)
+        other = supervisor.session("flood")
+        run_id = run_until_up(other, "yes")
+        beside = stops_dead(supervisor, "beside", POLITE, rounds)
+        other.ask(Stop(source="user.bench", reason="measured"), timeout=WAIT_S)
+        other.receipt(run_id, timeout=WAIT_S)
+    without = "without a flood"
+    yield Figure(
+        "output", "Stop to the receipt beside a flood, median", median_ms(beside), "ms", median_ms(alone), without
+    )
+    yield Figure("output", "Stop to the receipt beside a flood, p95", p95_ms(beside), "ms", p95_ms(alone), without)
+    yield Figure(
+        "output", "Stop of a flood to its receipt, median", median_ms(of_flood), "ms", median_ms(alone), without
+    )
+    yield Figure("output", "Stop of a flood to its receipt, p95", p95_ms(of_flood), "ms", p95_ms(alone), without)
+
+
+def stops_dead(supervisor: Supervisor, name: str, script: str, rounds: Rounds) -> list[float]:
+    """Seconds from a Stop to the receipt that proves the end, for each round of a script in a session of its own."""
+    session = supervisor.session(name)
+    taken = []
+    for _ in range(rounds.polite):
+        run_id = run_until_up(session, script)
+        time.sleep(0.2)
+        started = time.perf_counter()
+        session.ask(Stop(source="user.bench", reason="measured"), timeout=WAIT_S)
+        session.receipt(run_id, timeout=WAIT_S)
+        taken.append(time.perf_counter() - started)
+    return taken
+
+
 def throughput(folder: Path, rounds: Rounds) -> Iterator[Figure]:
     """(d) Messages through one session, each a run of its own; texts of one run to a subscriber."""
     with running(folder, "idle") as supervisor:
@@ -682,6 +842,8 @@ MEASUREMENTS: tuple[Callable[[Path, Rounds], Iterator[Figure]], ...] = (
     big_trees,
     spawn_from_a_big_daemon,
     after_many_spawns,
+    chatty_children,
+    flood,
 )
 
 
