@@ -693,7 +693,19 @@ class ProcessEnded(Report, frozen=True):
     note: str = ""
 
 
-ProcessNews: TypeAlias = ProcessStarted | ProcessOutput | ProcessExited | ProcessEnded
+class ProcessRemaining(Report, frozen=True):
+    """Some of a killed tree could not be killed so far; `rows` and `note` say who and why.
+
+    News of the moment `at`, and no end: they are waited for, and ProcessEnded follows. Told again when they are others.
+    """
+
+    process_id: str
+    at: float
+    rows: tuple[Row, ...]
+    note: str
+
+
+ProcessNews: TypeAlias = ProcessStarted | ProcessOutput | ProcessExited | ProcessRemaining | ProcessEnded
 
 
 class Committed(Struct, frozen=True):

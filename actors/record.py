@@ -16,7 +16,7 @@ import msgspec
 
 from actors.cancel import CancelToken, Cell
 from actors.credit import Credit
-from actors.messages import ProcessEnded, ToolResult
+from actors.messages import ProcessEnded, ProcessRemaining, ToolResult
 from actors.model import (
     TERMINAL,
     Address,
@@ -43,7 +43,10 @@ HANDED_OVER_NOTE = "it belongs to the session: Stop(scope='session') ends it"
 
 @dataclass(slots=True)
 class Part:
-    """Something of a run that may still be running. `holds`: the barrier waits for its end."""
+    """Something of a run that may still be running.
+
+    `holds`: the barrier waits for its end. `remaining`: what of it could not be killed so far.
+    """
 
     id: str
     kind: str
@@ -60,6 +63,7 @@ class Part:
     rows: tuple[Row, ...] = ()
     note: str = ""
     lost: bool = False
+    remaining: ProcessRemaining | None = None
 
     @property
     def ended(self) -> bool:
@@ -68,6 +72,7 @@ class Part:
 
     def end(self, how: How, at: float, note: str = "") -> None:
         """Note its end."""
+        self.remaining = None
         self.how, self.ended_at = how, at
         self.note = note or self.note
 
@@ -99,9 +104,9 @@ class Part:
             status=self.status,
             signals=self.signals,
             pid=self.pid,
-            note=self.note,
+            note=self.note or (self.remaining.note if self.remaining is not None else ""),
             reaped=self.reaped,
-            rows=self.rows + below,
+            rows=self.rows + (self.remaining.rows if self.remaining is not None else ()) + below,
         )
 
 

@@ -36,6 +36,7 @@ from actors.messages import (
     ProcessExited,
     ProcessNews,
     ProcessOutput,
+    ProcessRemaining,
     ProcessReport,
     ProcessStarted,
     RecancelExecution,
@@ -134,7 +135,7 @@ class ToolActor(Actor):
                 self._tree_taken(message)
             case ProcessReport():
                 self._process_news(message)
-            case ProcessStarted() | ProcessOutput() | ProcessExited() | ProcessEnded():
+            case ProcessStarted() | ProcessOutput() | ProcessExited() | ProcessRemaining() | ProcessEnded():
                 # From the port itself: a tree that was taken over from a process actor that failed.
                 self._process_news(ProcessReport(self._address, message.process_id, message))
             case Halt():
@@ -337,7 +338,7 @@ def _tell_handle(process: Process, news: ProcessNews) -> None:
             settle(process._exited, _as_exit(news))
         case ProcessEnded():
             process._fail(OSError(news.note or "the process tree was lost"))
-        case ProcessOutput():
+        case ProcessOutput() | ProcessRemaining():
             pass
 
 

@@ -26,6 +26,7 @@ WAIT_S = 20.0
 OWN_GROUP = cgroups.own_group()
 HAS_CGROUPS = OWN_GROUP is not None and os.access(os.path.join(OWN_GROUP, "cgroup.procs"), os.W_OK)
 needs_cgroups = pytest.mark.skipif(not HAS_CGROUPS, reason="no cgroup v2 that this user may write")
+FREEZER = Path("/sys/fs/cgroup/freezer")
 NO_CGROUP = LAYERS - {"cgroup"}
 
 
@@ -112,6 +113,22 @@ def fd_count() -> int:
 def our_children() -> list[int]:
     """All children of this process, of any thread, zombies included."""
     return procfs.children(os.getpid())
+
+
+@contextmanager
+def frozen(pid: int) -> Iterator[None]:
+    """Keep a process in state D, so that it does not die before this is left; only where FREEZER can be used."""
+    icebox = FREEZER / f"countermand-test-{uuid.uuid4().hex}"
+    icebox.mkdir()
+    try:
+        (icebox / "tasks").write_text(str(pid))
+        (icebox / "freezer.state").write_text("FROZEN")
+        until(lambda: (icebox / "freezer.state").read_text() == "FROZEN\n", "frozen")
+        yield
+    finally:
+        (icebox / "freezer.state").write_text("THAWED")
+        until(lambda: not (icebox / "tasks").read_text(), "nobody is in the freezer")
+        icebox.rmdir()
 
 
 class Bench:

@@ -10,17 +10,29 @@ import subprocess
 import sys
 import tempfile
 import threading
-import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from actors.messages import ProcessEnded, ProcessOutput
+from actors.messages import ProcessEnded, ProcessOutput, ProcessRemaining
 from actors.model import How
 from supervisor.config import LAYERS, LIMITS
 from supervisor.containment import cgroups, procfs, warden
-from tests.process_kit import NO_CGROUP, OWN_GROUP, Bench, Recorder, bench, fd_count, needs_cgroups, our_children, until
+from tests.process_kit import (
+    FREEZER,
+    NO_CGROUP,
+    OWN_GROUP,
+    Bench,
+    Recorder,
+    bench,
+    fd_count,
+    frozen,
+    needs_cgroups,
+    our_children,
+    until,
+)
 
 PYTHON = sys.executable
 ROOT = Path(__file__).parent.parent
@@ -666,7 +678,11 @@ def test_rq_1193_hermes_81292_killed_trees_leave_no_zombie_descriptor_thread_or_
     b.assert_nobody_left()
 
 
-FREEZER = Path("/sys/fs/cgroup/freezer")
+def assert_frozen(news: ProcessRemaining, pid: int) -> None:
+    """It names one process, which got the signal and is in state D."""
+    (row,) = news.rows
+    assert (row.pid, row.how, row.ended_at) == (pid, How.ABANDONED, None)
+    assert row.note == "got SIGKILL, and is in an uninterruptible wait (state D)"
 
 
 @pytest.mark.skipif(not os.access(FREEZER / "tasks", os.W_OK), reason="no freezer to put a process into state D with")
@@ -675,24 +691,22 @@ def test_circus_1023_a_process_that_cannot_be_killed_is_named_and_not_said_to_be
     b.owner.wait_text("up")
     (sleeper,) = procfs.children(b.owner.started().pid)
     until(lambda: (seen := procfs.stat(sleeper)) is not None and seen.name == "sleep", "it is executed")
-    icebox = FREEZER / f"countermand-test-{uuid.uuid4().hex}"
-    icebox.mkdir()
-    try:
-        (icebox / "tasks").write_text(str(sleeper))
-        (icebox / "freezer.state").write_text("FROZEN")
-        until(lambda: (icebox / "freezer.state").read_text() == "FROZEN\n", "frozen")
+    with frozen(sleeper):
         b.trees.kill("p", 0.0)
-        until(lambda: '"remaining"' in b.ledger_text(), "its warden names it")
+        later, other = Recorder(), Recorder()
+        assert_frozen(b.owner.wait(ProcessRemaining), sleeper)
+        b.trees.adopt("p", later)  # type: ignore[arg-type]
+        assert_frozen(later.wait(ProcessRemaining), sleeper)
+        b.trees.adopt("p", b.owner)  # type: ignore[arg-type]
+        with closing(b.new_trees()) as next_daemon:
+            next_daemon.adopt("p", other)  # type: ignore[arg-type]
+            assert_frozen(other.wait(ProcessRemaining), sleeper)
         assert "ProcessEnded" not in b.owner.kinds()
-        (icebox / "freezer.state").write_text("THAWED")
-        ended = b.owner.ended()
-        assert ended.proven
-        assert ended.note == f"could not be killed: sleep (pid {sleeper}, state D)"
-        b.assert_nobody_left()
-    finally:
-        (icebox / "freezer.state").write_text("THAWED")
-        until(lambda: not (icebox / "tasks").read_text(), "nobody is in the freezer")
-        icebox.rmdir()
+    ended = b.owner.ended()
+    assert ended.proven
+    assert ended.note == f"could not be killed: sleep (pid {sleeper}, state D)"
+    assert all(row.ended_at is not None for row in ended.rows), "who remained is gone too"
+    b.assert_nobody_left()
 
 
 def test_inspect_ai_1357_the_far_side_of_a_command_is_named_as_out_of_reach(b: Bench, tmp_path: Path) -> None:

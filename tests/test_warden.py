@@ -398,7 +398,7 @@ def test_l14_a_ledger_that_stays_locked_is_reported_in_bounded_time(tmp_path: Pa
 # ── A signal that is refused ──────────────────────────────────────────────────────────────────────
 
 
-STRANGER = """
+STRANGER = '''
 import ctypes, os, sys
 CAP_KILL, PR_CAPBSET_DROP = 5, 24
 if sys.argv[1] == "drop":
@@ -407,10 +407,21 @@ if sys.argv[1] == "drop":
     # The exec takes from root what it may not have any more.
     os.execv(sys.executable, [sys.executable, "-c", sys.argv[3], "run", *sys.argv[2:]])
 from pathlib import Path
+from actors.messages import ProcessRemaining
 from actors.ports import SpawnSpec
 from supervisor.containment.processes import ProcessTrees
 from tests.process_kit import RealClock, Recorder
-inner = "import os, time; os.setresuid(65534, 65534, 65534); print('up', flush=True); time.sleep(1000)"
+# It has a child in a session of its own, which could be killed, and which it shields for as long as it lives.
+inner = """
+import os, signal, time
+if os.fork() == 0:
+    os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print("up", flush=True)
+    time.sleep(1000)
+os.setresuid(65534, 65534, 65534)
+time.sleep(1000)
+"""
 owner = Recorder()
 layers = os.environ["LAYERS"].split(",")
 trees = ProcessTrees(Path(sys.argv[2]), RealClock(), kill_s=1.5, layers=layers)
@@ -423,10 +434,13 @@ ended = owner.ended()
 trees.close(1.0)
 print(ended.how.value, ended.proven, ended.reaped, ended.note)
 print([(signal.signal, signal.error) for signal in ended.signals])
-"""
+for report in owner.reports:
+    if isinstance(report, ProcessRemaining):
+        print([(row.name[:6], row.how.value, row.note) for row in report.rows])
+'''
 
 
-def kill_a_stranger(b: Bench, layers: Collection[str]) -> tuple[str, str]:
+def kill_a_stranger(b: Bench, layers: Collection[str]) -> tuple[str, list[str]]:
     """What comes of a tree with a process of another user that its warden may not signal, as with `sudo`."""
     done = subprocess.run(
         [sys.executable, "-c", STRANGER, "drop", str(b.state_dir), STRANGER],
@@ -439,16 +453,18 @@ def kill_a_stranger(b: Bench, layers: Collection[str]) -> tuple[str, str]:
     if done.returncode == 77:
         pytest.skip("capabilities cannot be dropped here")
     assert done.returncode == 0, done.stderr
-    verdict, signals = done.stdout.splitlines()
+    verdict, signals, *remaining = done.stdout.splitlines()
     assert "('SIGTERM', 'Operation not permitted')" in signals
-    return verdict, signals
+    assert "('SIGKILL', 'Operation not permitted')" in signals or layers is LAYERS
+    return verdict, remaining
 
 
 @needs_root
-def test_l3_a_refused_signal_is_recorded_and_the_ladder_goes_on(b: Bench) -> None:
-    verdict, signals = kill_a_stranger(b, NO_CGROUP)
+def test_l3_who_refuses_a_signal_is_named_and_the_ladder_goes_on(b: Bench) -> None:
+    verdict, (remaining,) = kill_a_stranger(b, NO_CGROUP)
     assert verdict.startswith("abandoned False 2 could not be killed: python")
-    assert "('SIGKILL', 'Operation not permitted')" in signals
+    note = "SIGKILL was refused: Operation not permitted; it is of user 65534"
+    assert remaining == str([("python", "out_of_reach", note)])
     (stranger,) = b.alive()
     os.kill(stranger, signal.SIGKILL)
     until(lambda: '"empty"' in b.ledger_text(), "its warden has waited for it")
@@ -458,7 +474,7 @@ def test_l3_a_refused_signal_is_recorded_and_the_ladder_goes_on(b: Bench) -> Non
 @needs_cgroups
 def test_l3_whom_the_warden_may_not_signal_dies_with_the_cgroup(b: Bench) -> None:
     verdict, _ = kill_a_stranger(b, LAYERS)
-    assert verdict == "sigterm True 3 "
+    assert verdict == "sigterm True 4 "
     assert b.alive() == []
 
 

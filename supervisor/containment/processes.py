@@ -47,7 +47,14 @@ from urllib.parse import quote, unquote
 from loguru import logger
 from pykka import ActorDeadError
 
-from actors.messages import ProcessEnded, ProcessExited, ProcessNews, ProcessOutput, ProcessStarted
+from actors.messages import (
+    ProcessEnded,
+    ProcessExited,
+    ProcessNews,
+    ProcessOutput,
+    ProcessRemaining,
+    ProcessStarted,
+)
 from actors.model import How, Row, Signalled
 from supervisor.config import LAYERS
 from supervisor.containment import cgroups, ledger, leftovers, procfs
@@ -134,7 +141,7 @@ class Tree:
         self.started: Word | None = None
         self.exited: Word | None = None
         self.last: Word | None = None
-        self.remaining = ""
+        self.remaining: ProcessRemaining | None = None
         self.kill_at: float | None = None
         self.drain_alarm: Alarm | None = None
         self.kill_alarms: list[Alarm] = []
@@ -155,6 +162,7 @@ class Adoption:
         self.alarm: Alarm | None = None
         self.leftover: Leftover | None = None
         self.woken = False
+        self.size = -1
 
 
 class ProcessTrees:
@@ -428,7 +436,7 @@ class ProcessTrees:
             case "exited":
                 self._on_exited(tree, word)
             case "remaining":
-                tree.remaining = word["note"]
+                self._on_remaining(tree, word)
             case "empty" if not word.get("proven", True) and tree.phase is not Phase.ENDED:
                 self._search(tree, "the subreaper layer is off", word)
             case "empty":
@@ -449,6 +457,12 @@ class ProcessTrees:
             tree.drain_alarm = self._reactor.later(self._drain_s, lambda: self._on_drained(tree))
         else:
             self._on_drained(tree)
+
+    def _on_remaining(self, tree: Tree, word: Word) -> None:
+        """Some of it cannot be killed: whoever files a receipt before the proof can name them."""
+        if tree.last is None and tree.phase is not Phase.ENDED:
+            tree.remaining = _remaining(tree.process_id, word)
+            self._tell(tree.owner, tree.remaining)
 
     def _on_empty(self, tree: Tree, word: Word) -> None:
         """The proof. The exit is told first, if there was a command and its output is still being drained."""
@@ -759,7 +773,8 @@ class ProcessTrees:
         """Say that the tree is not proven gone. Its warden, if there is one, goes on ending it."""
         if tree.phase is Phase.ENDED or tree.last is not None:
             return
-        note = why or tree.remaining or f"not proven gone {self._give_up_s:g} s after its deadline"
+        remains = tree.remaining.note if tree.remaining is not None else ""
+        note = why or remains or f"not proven gone {self._give_up_s:g} s after its deadline"
         word = ledger.fold(ledger.read_path(tree.path))
         word.update(how="abandoned", note=note, at=self._clock.wall())
         self._end_unproven(tree, word)
@@ -808,13 +823,14 @@ class ProcessTrees:
         if tree is not None:
             assert owner is not None
             tree.owner = owner
-            for report in (tree.exit_report, tree.end_report):
+            for report in (tree.exit_report, None if tree.end_report else tree.remaining, tree.end_report):
                 if report is not None:
                     self._tell(owner, report)
             return
         adoption = self._adoptions.get(process_id)
         if adoption is not None:
             adoption.owner = owner
+            adoption.size = -1
             return
         adoption = Adoption(process_id, owner, self._path(process_id), self._clock.monotonic())
         self._adoptions[process_id] = adoption
@@ -824,10 +840,24 @@ class ProcessTrees:
         """Read the ledger of an earlier daemon's tree, if nobody holds it; else look again in a moment."""
         report = self._find_out(adoption)
         if report is None:
+            self._look_who_remains(adoption)
             adoption.alarm = self._reactor.later(LOCK_POLL_S, lambda: self._look(adoption))
             return
         del self._adoptions[adoption.process_id]
         self._tell(adoption.owner, report)
+
+    def _look_who_remains(self, adoption: Adoption) -> None:
+        """Tell whom the warden could not kill so far, if its ledger says so."""
+        try:
+            size = adoption.path.stat().st_size
+        except OSError:
+            return
+        if size == adoption.size:
+            return
+        adoption.size = size
+        word = ledger.said(ledger.read_path(adoption.path), "remaining")
+        if word is not None:
+            self._tell(adoption.owner, _remaining(adoption.process_id, word))
 
     def _find_out(self, adoption: Adoption) -> ProcessEnded | None:
         """What became of it; None: not known yet. The cases are those of `ledger`'s theory of operation."""
@@ -1029,6 +1059,10 @@ def _sweep(bases: set[str], ours: str | None) -> None:
         cgroups.sweep(base, SWEEP_S)
         if base != ours:
             cgroups.leave(base)
+
+
+def _remaining(process_id: str, word: Word) -> ProcessRemaining:
+    return ProcessRemaining(process_id, word["at"], tuple(_row(row) for row in word["rows"]), word["note"])
 
 
 def _row(word: Word) -> Row:

@@ -56,6 +56,7 @@ from contextlib import suppress
 
 from supervisor.containment import cgroups, procfs
 from supervisor.containment.ledger import ROWS_MAX, SIGNALS_MAX, Ledger, decode, encode, how_of, read, said
+from supervisor.containment.remaining import Remaining
 from supervisor.containment.remote import far_sides
 
 TYPE_CHECKING = False
@@ -372,22 +373,25 @@ class Killing:
 
     def __init__(self) -> None:
         self._sent: set[int] = set()
-        self._refused: set[int] = set()
+        self.refused: dict[int, str] = {}
         self._rounds = 0
         self.groups: set[int] = set()
 
     def round(self, spare: frozenset[int] | set[int] = frozenset()) -> tuple[list[int], dict[int, str]]:
         """Signal those not signalled yet. Returns their pids, and of those who refused, why."""
-        for pid in self._refused:
+        for pid in list(self.refused):
             # It may have become somebody whom we may signal, as `sudo` does when it executes what it was asked to.
-            kill_quietly(pid, signal.SIGKILL)
+            if kill_quietly(pid, signal.SIGKILL) is None:
+                del self.refused[pid]
+        if self.refused:
+            # While it lives, who is below it does not become our child.
+            signal_each([pid for pid in procfs.descendants(spare) if pid not in self._sent], signal.SIGKILL)
         fresh = self.fresh(spare)
         refused: dict[int, str] = {}
         for pid in fresh:
             error = kill_quietly(pid, signal.SIGKILL)
             if error is not None:
-                refused[pid] = error
-                self._refused.add(pid)
+                refused[pid] = self.refused[pid] = error
         self._sent.update(fresh)
         self.groups = foreign_groups(fresh)
         for group in self.groups:
@@ -409,7 +413,7 @@ class Killing:
     def reaped(self, pid: int) -> None:
         """The pid is free again and may come back as somebody new."""
         self._sent.discard(pid)
-        self._refused.discard(pid)
+        self.refused.pop(pid, None)
 
     def over(self) -> None:
         """Nobody is left: what comes later is counted from the beginning."""
@@ -496,7 +500,7 @@ class Warden:
         self._hang_up_at: float | None = None
         self._killing = Killing()
         self._kill_at: float | None = None
-        self._told_remaining = False
+        self._remaining = Remaining()
         self._orphaned = False
         self._reaped = 0
         self._rows: dict[int, Word] = {}
@@ -744,13 +748,17 @@ class Warden:
             return 0.0
         if now - self._kill_at < GROUP_ALONE_S:
             return self._pause(ROUND_PAUSE_MAX_S)
-        if now - self._kill_at >= REMAINING_AFTER_S and not self._told_remaining:
-            self._told_remaining = True
-            left = [seen for seen in map(procfs.stat, self._members()[:10]) if seen is not None]
-            names = ", ".join(f"{seen.name} (pid {seen.pid}, state {seen.state})" for seen in left)
-            self._note = f"could not be killed: {names}"
-            self._say({"word": "remaining", "note": self._note, "at": time.time()})
-        return REMAINING_RETRY_S if self._told_remaining else RETRY_S
+        if now - self._kill_at >= REMAINING_AFTER_S:
+            self._say_remaining()
+        return REMAINING_RETRY_S if self._remaining.times else RETRY_S
+
+    def _say_remaining(self) -> None:
+        """Name who is left, for the receipt that does not wait for them for ever."""
+        left = dict.fromkeys([*self._members(), *procfs.descendants()])
+        word = self._remaining.word(left, self._killing.refused, time.time())
+        if word is not None:
+            self._note = word["note"]
+            self._say(word)
 
     def _pause(self, most_s: float) -> float:
         """Sleep a little, more each time: to be woken by each of a thousand deaths would slow them down."""

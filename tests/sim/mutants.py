@@ -19,7 +19,7 @@ from actors.cancel import Cell
 from actors.lifecycle import RunLifecycle
 from actors.messages import Down
 from actors.protocol import Protocol
-from actors.record import RunRecord
+from actors.record import Part
 from actors.reports import RunReports
 from actors.requests import RequestBook
 from actors.run import RunActor
@@ -205,7 +205,7 @@ MUTANTS: Final = (
         '    record.parts[AGENT].end(report.how, report.at, report.error or "")\n',
         "    for part in record.open_parts():\n        part.end(report.how, report.at)\n",
     ),
-    _mutant("an unproven end taken as proof", "L3", RunRecord, "end_process", "if news.proven:", "if True:"),
+    _mutant("an unproven end taken as proof", "L3", Part, "end_process", "if news.proven:", "if True:"),
     _mutant(
         "halt does not reach the trees",
         "L3",
@@ -344,17 +344,16 @@ MUTANTS: Final = (
         "L7",
         SessionActor,
         "on_receive",
-        "if message.incarnation == self._incarnation:",
-        "if message:",
+        "case KillDeadline():\n            if message.incarnation == self._incarnation:",
+        "case KillDeadline():\n            if message:",
     ),
     _mutant(
         "a proof that comes late amends nothing",
         "L7",
         RunLifecycle,
-        "_after_part",
-        "        receipt = record.file_receipt(at, record.info.later)\n"
-        "        self.step.receipts[receipt.receipt_id] = receipt\n",
-        "        receipt = record.file_receipt(at, record.info.later)\n",
+        "_amend",
+        "    receipt = record.file_receipt(at, record.info.later)\n    self.step.receipts[receipt.receipt_id] = receipt\n",
+        "    receipt = record.file_receipt(at, record.info.later)\n",
     ),
     # ── the token ──
     _mutant(
