@@ -25,6 +25,7 @@ from actors.messages import (
     ProcessExited,
     ProcessNews,
     ProcessOutput,
+    ProcessRemaining,
     ProcessReport,
     ProcessStarted,
     Release,
@@ -89,7 +90,7 @@ class ProcessActor(Actor):
     def on_receive(self, message: Any) -> None:
         """Handle one message."""
         match message:
-            case ProcessStarted() | ProcessOutput() | ProcessExited():
+            case ProcessStarted() | ProcessOutput() | ProcessExited() | ProcessRemaining():
                 self._report(message)
             case ProcessEnded():
                 self._running = False
@@ -118,7 +119,7 @@ class ProcessActor(Actor):
         """As `on_stop`; the parent takes the tree over when it hears Down."""
         self.on_stop()
 
-    def _report(self, news: ProcessStarted | ProcessOutput | ProcessExited | ProcessEnded) -> None:
+    def _report(self, news: ProcessNews) -> None:
         if self._listener is not None:
             self._listener(news)
         self.tell_parent(ProcessReport(self._address, self._process_id, news))

@@ -36,6 +36,7 @@ from actors.messages import (
     ProcessEnded,
     ProcessExited,
     ProcessOutput,
+    ProcessRemaining,
     ProcessReport,
     ProcessStarted,
     RecancelExecution,
@@ -158,7 +159,7 @@ class RunActor(Actor):
                 self._tree_taken(message)
             case ProcessReport():
                 self._process_report(message)
-            case ProcessStarted() | ProcessOutput() | ProcessExited() | ProcessEnded():
+            case ProcessStarted() | ProcessOutput() | ProcessExited() | ProcessRemaining() | ProcessEnded():
                 # From the port itself: a tree that was taken over.
                 call = self._processes.get(message.process_id)
                 address = self._address.of_call(call) if call else self._address

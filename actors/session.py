@@ -57,6 +57,7 @@ from actors.messages import (
     ProcessExited,
     ProcessNews,
     ProcessOutput,
+    ProcessRemaining,
     ProcessReport,
     ProcessStarted,
     Quiet,
@@ -292,7 +293,7 @@ class SessionActor(Actor):
                 protocol.hand_over_requested(message)
             case ProcessReport():
                 self._process_report(message)
-            case ProcessStarted() | ProcessOutput() | ProcessExited() | ProcessEnded():
+            case ProcessStarted() | ProcessOutput() | ProcessExited() | ProcessRemaining() | ProcessEnded():
                 # From the port itself: a tree that was taken over from a process actor that failed.
                 self._tree_news(message)
             case SteeringRequested():

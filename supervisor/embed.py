@@ -172,7 +172,15 @@ class Supervisor:
         self._executor = ThreadExecutor(self._clock)
         self._undo.append(lambda: self._executor.close(CLOSE_STEP_S))
         self._processes = ProcessTrees(
-            state_dir, self._clock, kill_s=config.kill_s, give_up_s=max(GIVE_UP_S, config.kill_s)
+            state_dir,
+            self._clock,
+            kill_s=config.kill_s,
+            give_up_s=max(GIVE_UP_S, config.kill_s),
+            limits=config.limits,
+            layers=config.layers,
+            spool_max_bytes=config.spool_max_bytes,
+            spool_total_bytes=config.spool_total_bytes,
+            spool_keep_s=config.spool_keep_s,
         )
         self._undo.append(lambda: self._processes.close(CLOSE_STEP_S))
         self._processes.start()

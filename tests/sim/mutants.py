@@ -363,10 +363,9 @@ MUTANTS: Final = (
         "a proof that comes late amends nothing",
         "L7",
         RunLifecycle,
-        "_after_part",
-        "        receipt = record.file_receipt(at, record.info.later)\n"
-        "        self.step.receipts[receipt.receipt_id] = receipt\n",
-        "        receipt = record.file_receipt(at, record.info.later)\n",
+        "_amend",
+        "    receipt = record.file_receipt(at, record.info.later)\n    self.step.receipts[receipt.receipt_id] = receipt\n",
+        "    receipt = record.file_receipt(at, record.info.later)\n",
     ),
     # ── the token ──
     _mutant(
