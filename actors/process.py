@@ -6,6 +6,7 @@ under its address, and passes Halt down as the kill ladder. It ends when the war
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
@@ -47,6 +48,10 @@ class ProcessActor(Actor):
         self._spec = spec
         self._cell = cell
         self._running = False
+
+    def log_context(self) -> Mapping[str, object]:
+        """Its address."""
+        return self._address.log_context
 
     def on_start(self) -> None:
         """Spawn, if no fence was first: the compare-and-set is the gate, and nothing stands between."""

@@ -7,6 +7,7 @@ are there, for the execution and for every process tree.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from loguru import logger
@@ -80,6 +81,10 @@ class ToolActor(Actor):
         self._specs: dict[str, SpawnSpec] = {}
         self._open: set[str] = set()
         self._timer: Timer | None = None
+
+    def log_context(self) -> Mapping[str, object]:
+        """Its address."""
+        return self._address.log_context
 
     def on_start(self) -> None:
         """Begin the execution; its first line passes the cell, or does not."""

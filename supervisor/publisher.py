@@ -32,9 +32,11 @@ import threading
 import time
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, Protocol, TypeVar
+
+from loguru import logger
 
 from actors.errors import Invalid, StoreUnavailable
 from actors.model import Event
@@ -52,6 +54,7 @@ PAGE: Final = 256
 SEQ_MAX: Final = 2**63 - 1
 
 T = TypeVar("T")
+Tap = Callable[[str, Sequence[Event]], object]
 
 
 class EventSource(Protocol):
@@ -109,14 +112,17 @@ class EventHub:
     Args:
         store: where events are read that are not recent.
         rings_max: sessions without subscribers whose recent events are kept.
+        taps: called with the session and the events of each `publish`, on its thread: they must be quick. An event
+            may come twice, with the same `seq`. What they raise is logged.
     """
 
-    def __init__(self, store: EventSource, *, rings_max: int = RINGS_MAX) -> None:
+    def __init__(self, store: EventSource, *, rings_max: int = RINGS_MAX, taps: Iterable[Tap] = ()) -> None:
         self._store = store
         self._rings_max = rings_max
         self._lock = threading.Lock()
         self._channels: OrderedDict[str, _Channel] = OrderedDict()
         self._closed = False
+        self._taps = tuple(taps)
 
     def publish(self, session: str, events: Sequence[Event]) -> None:
         """Make committed events of a session known, in the order of their `seq`."""
@@ -130,6 +136,11 @@ class EventHub:
                 channel.add(event)
             self._notify(channel)
             self._drop_old_rings()
+        for tap in self._taps:
+            try:
+                tap(session, events)
+            except Exception:  # noqa: BLE001  # a listener's failure is its own
+                logger.opt(exception=True).error("{} failed on an event", tap)
 
     def ephemeral(self, event: Event) -> None:
         """Show an event that is not stored to those subscribers of its session who asked for such."""
