@@ -127,7 +127,7 @@ class Daemon:
                 sockets.close()
             supervisor.close(0.0)
             raise
-        place = f"on {sockets}" if server is not None else "without an API"
+        place = f"on {sockets}" if server is not None else f"nobody on {sockets}"
         watchdog = Watchdog(supervisor, self._notifier, lambda pong: self._notifier.status(_serving(place, pong)))
         self._notifier.ready(f"serving {place}")
         logger.info("ready: serving {}, process {}, state in {}", place, os.getpid(), settings.state_dir)
@@ -197,6 +197,7 @@ class _Shutdown:
         started = time.monotonic()
         limit = started + self._drain_s + config.grace_s + config.kill_s + CLOSING_STEPS * CLOSE_STEP_S
         self._notifier.stopping("refusing new messages")
+        self._enter("draining", f"for at most {self._drain_s:g} s")
         self._notifier.extend(PATIENCE_S)
         threading.Thread(target=self._steps, name="countermand-shutdown", daemon=True).start()
         hurries = 0
@@ -210,7 +211,8 @@ class _Shutdown:
                 self._notifier.extend(PATIENCE_S)
                 self._notifier.feed()
         if not self._quiet:
-            logger.error("the shutdown left something that is not proven to have ended; the next start takes it up")
+            busy = ", ".join(self._supervisor.busy_threads())
+            logger.error("not everything is proven to have ended; the next start takes it up; busy: {}", busy or "-")
             return Exit.FAILED
         logger.info("ended, after {:.1f} s: every session at rest, every process gone", time.monotonic() - started)
         self._notifier.status("ended")
