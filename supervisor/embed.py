@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, cast
 
@@ -21,7 +21,7 @@ from actors.dead_letters import DeadLetter, DeadLetters
 from actors.dispatcher import PooledDispatcher
 from actors.errors import Invalid
 from actors.messages import Activate, DrainOver, Ping, Pong, Shutdown
-from actors.model import Policy
+from actors.model import Event, Policy
 from actors.plugins import Plugins, Tool, duration
 from actors.ports import Ports
 from supervisor.agents.shell import shell as shell_agent
@@ -32,7 +32,7 @@ from supervisor.executor import ThreadExecutor
 from supervisor.handle import SessionHandle
 from supervisor.ids import RandomIds
 from supervisor.lock import InstanceLock
-from supervisor.publisher import EventHub, Tap
+from supervisor.publisher import EventHub
 from supervisor.store.sqlite import SqliteStore
 from supervisor.supervisor import SupervisorActor
 from supervisor.tools.shell import shell as shell_tool
@@ -42,6 +42,9 @@ DISPATCHER_THREADS: Final = 4
 CLOSE_STEP_S: Final = 10.0
 # Its run names a tree abandoned long before; a proof that comes until then amends the receipt.
 GIVE_UP_S: Final = 600.0
+
+
+Tap = Callable[[str, Sequence[Event]], object]
 
 
 class Supervisor:
@@ -189,7 +192,9 @@ class Supervisor:
             lend=lambda: self._dispatcher.lend(),  # noqa: PLW0108  # there is no dispatcher yet
         )
         self._undo.append(lambda: self._store.close(CLOSE_STEP_S))
-        self._hub = EventHub(self._store.reader, taps=self._taps)
+        self._hub = EventHub(self._store.reader)
+        for callback in self._taps:
+            self._hub.tap(callback)
         self._undo.append(self._hub.close)
         self._executor = ThreadExecutor(self._clock)
         self._undo.append(lambda: self._executor.close(CLOSE_STEP_S))

@@ -32,7 +32,7 @@ import threading
 import time
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, Protocol, TypeVar
 
@@ -54,7 +54,6 @@ PAGE: Final = 256
 SEQ_MAX: Final = 2**63 - 1
 
 T = TypeVar("T")
-Tap = Callable[[str, Sequence[Event]], object]
 
 
 class EventSource(Protocol):
@@ -112,17 +111,22 @@ class EventHub:
     Args:
         store: where events are read that are not recent.
         rings_max: sessions without subscribers whose recent events are kept.
-        taps: called with the session and the events of each `publish`, on its thread: they must be quick. An event
-            may come twice, with the same `seq`. What they raise is logged.
     """
 
-    def __init__(self, store: EventSource, *, rings_max: int = RINGS_MAX, taps: Iterable[Tap] = ()) -> None:
+    def __init__(self, store: EventSource, *, rings_max: int = RINGS_MAX) -> None:
         self._store = store
         self._rings_max = rings_max
         self._lock = threading.Lock()
         self._channels: OrderedDict[str, _Channel] = OrderedDict()
         self._closed = False
-        self._taps = tuple(taps)
+        self._taps: tuple[Callable[[str, Sequence[Event]], object], ...] = ()
+
+    def tap(self, callback: Callable[[str, Sequence[Event]], object]) -> None:
+        """Call back with the session and the events of each `publish`, on its thread: it must be quick.
+
+        An event may be published twice, with the same `seq`. What the callback raises is logged.
+        """
+        self._taps = (*self._taps, callback)
 
     def publish(self, session: str, events: Sequence[Event]) -> None:
         """Make committed events of a session known, in the order of their `seq`."""
@@ -136,11 +140,11 @@ class EventHub:
                 channel.add(event)
             self._notify(channel)
             self._drop_old_rings()
-        for tap in self._taps:
+        for callback in self._taps:
             try:
-                tap(session, events)
+                callback(session, events)
             except Exception:  # noqa: BLE001  # a listener's failure is its own
-                logger.opt(exception=True).error("{} failed on an event", tap)
+                logger.opt(exception=True).error("{} failed on an event", callback)
 
     def ephemeral(self, event: Event) -> None:
         """Show an event that is not stored to those subscribers of its session who asked for such."""

@@ -126,7 +126,8 @@ class Service:
 
     def runs(self, session: str) -> list[RunInfo]:
         """The runs of a session, the oldest first."""
-        return self._read(lambda reader: reader.runs(session))
+        runs: list[RunInfo] = self._read(lambda reader: reader.runs(session))
+        return runs
 
     def last_run(self, session: str) -> RunInfo:
         """The run of the message that `seed` has left waiting."""

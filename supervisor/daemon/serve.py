@@ -66,7 +66,7 @@ class ApiServer(Protocol):
     def start(self) -> None:
         """Begin to serve; returns when it does."""
 
-    def close(self) -> None:
+    def close(self) -> object:
         """End every connection, and return when that is done."""
 
 
@@ -266,13 +266,16 @@ class _Shutdown:
 def _api_server(supervisor: Supervisor, sockets: Sequence[socket.socket], token_file: Path) -> ApiServer | None:
     """The one place where the daemon meets the API. None where this installation has no API."""
     try:
-        module = importlib.import_module("supervisor.http.server")
+        http = importlib.import_module("supervisor.http.server")
     except ModuleNotFoundError as error:
         if error.name not in ("supervisor.http", "supervisor.http.server"):
             raise
         logger.warning("the API is not part of this installation")
         return None
-    return cast("ApiServer", module.HttpServer(supervisor, sockets, token_file=token_file))
+    tokens = None
+    if any(one.family != socket.AF_UNIX for one in sockets):
+        tokens = importlib.import_module("supervisor.http.access").read_tokens(token_file)
+    return cast("ApiServer", http.HttpServer(supervisor, sockets, tokens=tokens))
 
 
 def _serving(place: str, pong: Pong) -> str:
