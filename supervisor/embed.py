@@ -31,6 +31,7 @@ from supervisor.containment.processes import ProcessTrees
 from supervisor.executor import ThreadExecutor
 from supervisor.handle import SessionHandle
 from supervisor.ids import RandomIds
+from supervisor.listing import LiveProcess, live_processes
 from supervisor.lock import InstanceLock
 from supervisor.publisher import EventHub
 from supervisor.store.sqlite import SqliteStore
@@ -56,7 +57,8 @@ class Supervisor:
     def __init__(self, config: Config, taps: Iterable[Tap] = ()) -> None:
         self.config = config
         self._taps = tuple(taps)
-        state_dir = Path(config.state_dir).expanduser()
+        # Absolute, so that it names the same place wherever this process goes.
+        state_dir = self._state_dir = Path(config.state_dir).expanduser().absolute()
         plugins = plugins_of(config)
         self._pid = os.getpid()
         # Re-entrant: a signal handler may close what its thread is closing.
@@ -95,11 +97,21 @@ class Supervisor:
             policies: for messages that name no policy, by origin, such as ``{"user": "enqueue"}``.
         """
         check_session_name(name)
-        return SessionHandle(name, self._actor, self._store.reader, self._hub, policies)
+        return SessionHandle(name, self._actor, self._store.reader, self._hub, policies, self._state_dir)
 
     def sessions(self) -> list[str]:
         """The names of all sessions that the store holds."""
         return [row.session for row in self._store.reader.sessions()]
+
+    def processes(self) -> list[LiveProcess]:
+        """The processes that run now, of all sessions, with their trees and owners.
+
+        Reads the store and /proc: for a thread that may block.
+
+        Raises:
+            StoreUnavailable: the store cannot be read.
+        """
+        return live_processes(self._state_dir, self._store.reader)
 
     def dead_letters(self) -> list[DeadLetter]:
         """The last replies that came too late, the oldest first."""
