@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gc
+import logging
 import threading
 import time
 from typing import Any, TypeVar
 
 from loguru import logger
 
-from actors import Turn
+from actors import Turn, tool
 from supervisor.store.sqlite import SqliteStore
 from supervisor.supervisor import SupervisorActor
 
@@ -47,3 +48,23 @@ def deaf(turn: Turn) -> None:
 def _only(kind: type[T]) -> T:
     (found,) = (one for one in gc.get_objects() if isinstance(one, kind))
     return found
+
+
+def talks(turn: Turn) -> None:
+    """Log from a plain agent, and from a tool on the event loop."""
+    logger.info("the agent talks")
+    turn.call("talk")
+
+
+@tool(isolation="task")
+async def talk() -> str:
+    """Log from a tool."""
+    logger.bind(colour="red").info("the tool talks")
+    logging.getLogger("library").warning("the library talks")
+    return "talked"
+
+
+def chatters(turn: Turn) -> None:
+    """Log without a pause, until it is stopped."""
+    while not turn.cancel_token.cancelled:
+        logger.info("chatter")

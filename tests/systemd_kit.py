@@ -23,7 +23,6 @@ import pytest
 
 from tests.kit import until
 
-PROJECT: Final = Path(__file__).parent.parent
 SYSTEMD: Final = Path("/lib/systemd/systemd")
 BOOT_S: Final = 60.0
 COMMAND_S: Final = 120.0

@@ -12,22 +12,19 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from actors.model import RunInfo, RunStatus
-from supervisor import Supervisor
-from supervisor.config import Config
 from supervisor.lock import held
-from supervisor.store.reader import SqliteReader
-from tests.kit import alive, message, until
-from tests.systemd_kit import PROJECT, Manager, manager
+from tests.daemon_kit import PROJECT, WAIT_S, lines, output, runs, seed
+from tests.kit import alive, until
+from tests.systemd_kit import Manager, manager, need_systemd
 
 UNIT = "countermand.service"
-WAIT_S = 60.0
 UNITS = PROJECT / "scripts"
 SCRIPT_MARK = "countermand_systemd_test"
 
@@ -53,16 +50,8 @@ class Service:
         self.config.write_text("\n".join(lines))
 
     def seed(self, **scripts: str) -> None:
-        """Have a message wait in each session named, behind one whose run was ended by a shutdown."""
-        with Supervisor.start(Config(state_dir=self.state_dir, grace_s=0.2, kill_s=2.0, drain_s=0.0)) as supervisor:
-            for name, script in scripts.items():
-                session = supervisor.session(name)
-                session.ask(message("sleep 1000"))
-                session.ask(message(self.script(script), policy="enqueue"))
-
-    def script(self, text: str) -> str:
-        """A script whose processes carry the mark of the test; a single word is none."""
-        return f"export {self.mark}=1\n{text}" if " " in text else text
+        """Have a message wait in each session named; the start of the daemon runs it."""
+        seed(self.state_dir, self.mark, **scripts)
 
     def install(self, unit: str = "countermand-user.service", **service: str) -> None:
         """Put the units in place, as installed but for the paths."""
@@ -108,9 +97,8 @@ class Service:
         return self.systemd.show(UNIT, name)
 
     def log(self) -> list[dict[str, Any]]:
-        """Lines of the daemon's log that are JSON."""
-        text = self.log_file.read_text() if self.log_file.exists() else ""
-        return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+        """Lines of the daemon's log."""
+        return lines(self.log_file)
 
     def says(self, part: str, times: int = 1) -> bool:
         """True if the log has said something so often."""
@@ -124,30 +112,13 @@ class Service:
         """The end of the log, for people."""
         return self.log_file.read_text()[-4000:] if self.log_file.exists() else ""
 
-    def runs(self, session: str) -> list[RunInfo]:
-        """The runs of a session, the oldest first."""
-        runs: list[RunInfo] = self._read(lambda reader: reader.runs(session))
-        return runs
-
     def last_run(self, session: str) -> RunInfo:
         """The run of the message that `seed` has left waiting."""
-        return self.runs(session)[-1]
-
-    def output(self, session: str) -> str:
-        """All output of the calls of a session."""
-        events = self._read(lambda reader: reader.events(session))
-        return "".join(event.data.get("text", "") for event in events if event.kind == "tool.output")
+        return runs(self.state_dir, session)[-1]
 
     def wait_output(self, session: str, part: str) -> None:
         """Until the tools of a session have written something."""
-        until(lambda: part in self.output(session), f"{part!r}: {self.tail()}", WAIT_S)
-
-    def _read(self, query: Callable[[SqliteReader], Any]) -> Any:
-        reader = SqliteReader(self.state_dir / "store.sqlite3")
-        try:
-            return query(reader)
-        finally:
-            reader.close()
+        until(lambda: part in output(self.state_dir, session), f"{part!r}: {self.tail()}", WAIT_S)
 
     def left(self) -> str:
         """What was in the cgroup when the daemon had ended, and before systemd killed anything."""
@@ -309,7 +280,7 @@ def test_a_stop_lets_a_run_end_by_itself_and_says_so(service: Service) -> None:
     until(lambda: service.show("ActiveState") == "inactive", f"the end: {service.tail()}", WAIT_S)
     assert service.show("Result") == "success"
     assert service.last_run("s1").status is RunStatus.COMPLETED
-    assert "ended" in service.output("s1")
+    assert "ended" in output(service.state_dir, "s1")
     phases = [line["message"] for line in service.log() if line["message"].startswith("shutting down")]
     assert [re.split("[:,]", phase)[1].strip() for phase in phases] == [
         "draining",
@@ -383,8 +354,6 @@ def test_the_first_connection_starts_it_and_the_socket_outlives_it(service: Serv
 
 
 def analyze(*words: str) -> subprocess.CompletedProcess[str]:
-    from tests.systemd_kit import need_systemd
-
     need_systemd()
     environment = {**os.environ, "XDG_RUNTIME_DIR": "/run"}
     return subprocess.run(["systemd-analyze", *words], capture_output=True, text=True, check=False, env=environment)

@@ -119,7 +119,7 @@ class Logs:
         self._sink: int | None = None
         logger.remove()
         logger.configure(patcher=add_context)
-        logging.basicConfig(handlers=[_ToLoguru()], level=logging.INFO, force=True)
+        logging.basicConfig(handlers=[_ToLoguru()], level=logging.WARNING, force=True)
         logging.captureWarnings(capture=True)
         sys.excepthook = _uncaught
         threading.excepthook = _uncaught_in_thread
@@ -142,6 +142,9 @@ class Logs:
         """Write what waits, FLUSH_S seconds at most. What is said later goes nowhere."""
         logger.remove()
         self._sink = None
+        sys.excepthook, threading.excepthook = sys.__excepthook__, threading.__excepthook__
+        logging.captureWarnings(capture=False)
+        logging.basicConfig(force=True)
         self._writer.close(FLUSH_S)
 
     def _put(self, message: Message) -> None:
@@ -232,7 +235,12 @@ class _ToLoguru(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         level = record.levelname if record.levelname in PRIORITIES else "INFO"
-        logger.opt(exception=record.exc_info).bind(library=record.name).log(level, "{}", record.getMessage())
+
+        def name(ours: Record) -> None:
+            ours["name"], ours["line"] = record.name, record.lineno
+
+        said = logger.patch(name)
+        said.opt(exception=record.exc_info).log(level, "{}", record.getMessage())
 
 
 def _uncaught(kind: type[BaseException], error: BaseException, trace: Any) -> None:

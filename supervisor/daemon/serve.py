@@ -28,6 +28,7 @@ import time
 from collections.abc import Sequence
 from enum import IntEnum
 from pathlib import Path
+from types import ModuleType
 from typing import Final, Protocol, cast
 
 from loguru import logger
@@ -74,6 +75,8 @@ def serve(source: Source) -> int:
     """Run the daemon in the foreground until a signal ends it; returns the exit code. Main thread only."""
     # For SIGABRT, which the watchdog sends: written by C code, without a lock.
     faulthandler.enable()
+    # A third of the time to be ready goes into reading the API's code, which can go on while the store is opened.
+    threading.Thread(target=_load_api, name="countermand-loading", daemon=True).start()
     notifier = Notifier.from_environment(os.environ)
     logs = Logs()
     logs.apply(LogSettings())
@@ -84,6 +87,9 @@ def serve(source: Source) -> int:
         logger.error("{}", error)
         notifier.status(error.message)
         return Exit.FAILED if isinstance(error, StoreUnavailable) else Exit.REFUSED
+    except Exception:  # noqa: BLE001  # the log is about to close, and has to hold it
+        logger.opt(exception=True).critical("the daemon failed")
+        return Exit.FAILED
     finally:
         logs.close()
         notifier.close()
@@ -265,17 +271,23 @@ class _Shutdown:
 
 def _api_server(supervisor: Supervisor, sockets: Sequence[socket.socket], token_file: Path) -> ApiServer | None:
     """The one place where the daemon meets the API. None where this installation has no API."""
-    try:
-        http = importlib.import_module("supervisor.http.server")
-    except ModuleNotFoundError as error:
-        if error.name not in ("supervisor.http", "supervisor.http.server"):
-            raise
+    http = _load_api()
+    if http is None:
         logger.warning("the API is not part of this installation")
         return None
     tokens = None
     if any(one.family != socket.AF_UNIX for one in sockets):
         tokens = importlib.import_module("supervisor.http.access").read_tokens(token_file)
     return cast("ApiServer", http.HttpServer(supervisor, sockets, tokens=tokens))
+
+
+def _load_api() -> ModuleType | None:
+    try:
+        return importlib.import_module("supervisor.http.server")
+    except ModuleNotFoundError as error:
+        if error.name not in ("supervisor.http", "supervisor.http.server"):
+            raise
+        return None
 
 
 def _serving(place: str, pong: Pong) -> str:
