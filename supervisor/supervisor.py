@@ -21,7 +21,7 @@ from actors.base import Actor, tell
 from actors.errors import QueueFull, ShuttingDown
 from actors.future import ReplyFuture
 from actors.mailbox import Mailbox
-from actors.messages import Activate, Down, Drain, DrainOver, Interrupt, Quiet, Route, Shutdown, Stop
+from actors.messages import Activate, Down, Drain, DrainOver, Interrupt, Ping, Pong, Quiet, Route, Shutdown, Stop
 from actors.model import Provenance
 from actors.plugins import Plugins
 from actors.ports import Ports
@@ -68,7 +68,7 @@ class SupervisorActor(Actor):
         self._noisy: set[str] = set()
         self._held: dict[str, Held] = {}
 
-    def on_receive(self, message: Any) -> None:
+    def on_receive(self, message: Any) -> Pong | None:
         """Handle one message."""
         match message:
             case Route():
@@ -84,8 +84,16 @@ class SupervisorActor(Actor):
                 self._answer_if_quiet()
             case DrainOver():
                 self._drain_over(final=message.final)
+            case Ping():
+                return self._pong()
             case _:
                 logger.warning("{} does not know {!r:.200}", self, message)
+        return None
+
+    def _pong(self) -> Pong:
+        if not self._shutting_down:
+            return Pong(len(self.children), "serving", 0)
+        return Pong(len(self.children), "interrupting" if self._interrupted else "draining", len(self._noisy))
 
     def _route(self, route: Route) -> None:
         """Hand a message on, with its asker: the session answers.
@@ -153,8 +161,9 @@ class SupervisorActor(Actor):
         clock = self._ports.clock
         reason = f"the session's actor is gone: {down.failure or 'it was stopped'}"
         cause = Provenance(source="actor.failure", reason=reason, initiated_at=clock.wall())
+        bound = logger.bind(session=session)
         if session in self._quarantined:
-            logger.error("session {} failed in quarantine: {}", session, reason)
+            bound.error("session {} failed in quarantine: {}", session, reason)
             self._answer_if_quiet()
             return
         if down.failure is not None:
@@ -163,10 +172,10 @@ class SupervisorActor(Actor):
             while failures[0] < clock.monotonic() - self._policy.window_s:
                 failures.popleft()
             if len(failures) > self._policy.failures_max:
-                logger.error("session {} failed {} times: it is quarantined", session, len(failures))
+                bound.error("session {} failed {} times: it is quarantined", session, len(failures))
                 self._quarantined.add(session)
                 del self._failures[session]
-        logger.warning("session {} is restarted: {}", session, reason)
+        bound.warning("session {} is restarted: {}", session, reason)
         self._session(session, cause)
         self._answer_if_quiet()
 
