@@ -352,7 +352,8 @@ MUTANTS: Final = (
         "L7",
         RunLifecycle,
         "_amend",
-        "    receipt = record.file_receipt(at, record.info.later)\n    self.step.receipts[receipt.receipt_id] = receipt\n",
+        "    receipt = record.file_receipt(at, record.info.later)\n"
+        "    self.step.receipts[receipt.receipt_id] = receipt\n",
         "    receipt = record.file_receipt(at, record.info.later)\n",
     ),
     # ── the token ──
