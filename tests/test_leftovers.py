@@ -12,7 +12,8 @@ import pytest
 
 from actors.model import How
 from supervisor.containment import leftovers, procfs
-from supervisor.containment.leftovers import MARKER, Leftover
+from supervisor.containment.ledger import MARKER
+from supervisor.containment.leftovers import Leftover
 from tests.process_kit import NO_CGROUP, Bench, bench, until
 from tests.test_warden import SPAWNING, Daemon, daemon, leave, sent
 
@@ -90,7 +91,7 @@ def test_l3_without_the_layer_nobody_is_looked_for(sleeper: subprocess.Popen[byt
 def test_l3_the_marker_is_matched_whole() -> None:
     process = subprocess.Popen(["sleep", "1000"], env={MARKER: "p:1234"})
     try:
-        until(lambda: f"{MARKER}=p:1234" in leftovers.environment(process.pid), "it is executed")
+        until(lambda: f"{MARKER}=p:1234" in procfs.environment(process.pid), "it is executed")
         for marker in ("p:123", "", "p:12345"):
             leftovers.end(leftover(marker))
             assert lives(process)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from actors.messages import ProcessRemaining
 from actors.model import How
+from supervisor.config import LAYERS
 from supervisor.containment import procfs, zygote_handle
-from tests.process_kit import NO_CGROUP, Bench, bench, needs_cgroups, our_children, until
+from tests.process_kit import FREEZER, HAS_CGROUPS, NO_CGROUP, Bench, bench, frozen, needs_cgroups, our_children, until
 
 FAMILY = """
 import os, time
@@ -73,7 +76,7 @@ def test_l3_a_fork_walker_whose_warden_was_killed_is_caught_by_the_zygote(b: Ben
     assert procfs.stat(other) is not None
 
 
-def test_l3_wardens_that_are_killed_together_are_proven_together(b: Bench) -> None:
+def test_l3_the_trees_of_wardens_that_are_killed_together_are_each_proven_gone(b: Bench) -> None:
     names = [f"p{number}" for number in range(4)]
     for name in names:
         b.sh("trap '' TERM; sleep 1000 & echo ready; wait", name)
@@ -87,6 +90,139 @@ def test_l3_wardens_that_are_killed_together_are_proven_together(b: Bench) -> No
         ended = b.owner.ended(name)
         assert (ended.how, ended.status, ended.proven) == (How.SIGKILL, -9, True)
     b.assert_nobody_left()
+
+
+def kept_alive(b: Bench, command: str) -> int:
+    """Start the tree `stuck` with a `sleep 1000` to be frozen, and the tree `free`; returns the pid of the first."""
+    b.sh(f"trap '' TERM; {command} echo ready; sleep 1001; :", "stuck")
+    b.sh("trap '' TERM; sleep 1001 & echo ready; wait", "free")
+    for name in ("stuck", "free"):
+        b.owner.wait_text("ready", name)
+    leader = b.owner.started("stuck").pid
+    parents = (leader, b.warden_of(leader))
+    found: list[int] = []
+
+    def executed() -> bool:
+        found[:] = [
+            one for pid in parents for one in procfs.children(pid) if procfs.command_line(one) == ["sleep", "1000"]
+        ]
+        return bool(found)
+
+    until(executed, "the orphan is executed")
+    return found[0]
+
+
+def kill_wardens(b: Bench, *names: str) -> None:
+    """Kill the wardens of some trees in one moment, as the zygote sees it."""
+    wardens = [b.warden_of(b.owner.started(name).pid) for name in names]
+    with b.stopped(b.zygote_pid()):
+        for warden in wardens:
+            os.kill(warden, signal.SIGKILL)
+        for warden in wardens:
+            until(lambda pid=warden: (seen := procfs.stat(pid)) is not None and seen.state == "Z", "dead")  # type: ignore[misc]
+
+
+needs_freezer = pytest.mark.skipif(
+    not os.access(FREEZER / "tasks", os.W_OK), reason="no freezer to put a process into state D with"
+)
+
+
+@needs_freezer
+def test_l13_of_trees_lost_one_after_the_other_one_that_cannot_be_killed_holds_up_no_other(tmp_path: Path) -> None:
+    with bench(tmp_path, layers=NO_CGROUP, give_up_s=60.0) as b:
+        # Nothing shows whose it is, but that it was there first.
+        pid = kept_alive(b, "(setsid env -i sleep 1000 &);")
+        with frozen(pid):
+            kill_wardens(b, "stuck")
+            (row,) = b.owner.wait(ProcessRemaining, "stuck").rows
+            assert (row.pid, row.note) == (pid, "got SIGKILL, and is in an uninterruptible wait (state D)")
+            kill_wardens(b, "free")
+            ended = b.owner.ended("free")
+            assert (ended.how, ended.proven) == (How.SIGKILL, True)
+            assert pid not in [one.pid for one in ended.rows]
+            assert "ProcessEnded" not in b.owner.kinds("stuck")
+        ended = b.owner.ended("stuck")
+        assert (ended.how, ended.proven) == (How.SIGKILL, True)
+        assert pid in [one.pid for one in ended.rows]
+        b.assert_nobody_left()
+
+
+SHOWS = {
+    "cgroup": ("(setsid env -i sleep 1000 &);", LAYERS),
+    "marker": ("(setsid sleep 1000 &);", NO_CGROUP),
+    "session": ("env -i sleep 1000 &", NO_CGROUP),
+}
+
+
+@needs_freezer
+@pytest.mark.parametrize("shows", SHOWS)
+def test_l13_of_trees_lost_together_one_that_cannot_be_killed_holds_up_no_other(tmp_path: Path, shows: str) -> None:
+    command, layers = SHOWS[shows]
+    if shows == "cgroup" and not HAS_CGROUPS:
+        pytest.skip("no cgroup v2 that this user may write")
+    with bench(tmp_path, layers=layers, give_up_s=60.0) as b:
+        pid = kept_alive(b, command)
+        with frozen(pid):
+            kill_wardens(b, "stuck", "free")
+            ended = b.owner.ended("free")
+            assert (ended.how, ended.proven) == (How.SIGKILL, True)
+            assert pid not in [one.pid for one in ended.rows]
+            assert [row.pid for row in b.owner.wait(ProcessRemaining, "stuck").rows] == [pid]
+            assert "ProcessRemaining" not in b.owner.kinds("free")
+            assert "ProcessEnded" not in b.owner.kinds("stuck")
+        ended = b.owner.ended("stuck")
+        assert (ended.how, ended.proven) == (How.SIGKILL, True)
+        assert pid in [one.pid for one in ended.rows]
+        b.assert_nobody_left()
+
+
+@needs_freezer
+def test_l3_of_trees_lost_together_none_is_called_gone_while_somebody_may_be_of_any(tmp_path: Path) -> None:
+    with bench(tmp_path, layers=NO_CGROUP, give_up_s=60.0) as b:
+        pid = kept_alive(b, "(setsid env -i sleep 1000 &);")
+        with frozen(pid):
+            kill_wardens(b, "stuck", "free")
+            for name in ("stuck", "free"):
+                (row,) = b.owner.wait(ProcessRemaining, name).rows
+                assert row.pid == pid
+                assert row.note.endswith("; it may be of another tree whose warden was killed too")
+                assert "ProcessEnded" not in b.owner.kinds(name)
+        for name in ("stuck", "free"):
+            assert b.owner.ended(name).proven
+            assert pid not in [one.pid for one in b.owner.ended(name).rows]
+        b.assert_nobody_left()
+
+
+OWNERS = """
+import ctypes, os, socket, sys, time
+from supervisor.containment import procfs, zygote
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+ours, theirs = socket.socketpair()
+one = zygote.Zygote(ours, os.pidfd_open(os.getpid()), frozenset({"zygote"}), None)
+lost = zygote.Lost("x", sys.argv[1], None)
+one._lost.append(lost)
+stranger = os.fork() or time.sleep(1000)
+warden = os.fork() or time.sleep(1000)
+one._wardens[warden] = ("y", sys.argv[1])
+os.kill(warden, 9)
+while procfs.stat(warden).state != "Z":
+    time.sleep(0.005)
+print(one._find_owners([stranger]) == [None])
+one._wardens.clear()
+print(one._find_owners([stranger]) == [lost])
+lost.leader = stranger
+os.kill(stranger, 9)
+while one._reap() is not None:
+    time.sleep(0.005)
+print(lost.leader, [row["pid"] == stranger for row in lost.rows if row["pid"] == stranger])
+"""
+
+
+def test_l3_what_a_warden_that_is_dead_and_not_reaped_may_have_left_is_put_down_to_no_other(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", OWNERS, str(tmp_path / "none")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    # A number that was reaped may be given to anybody, so nothing is known by it any more.
+    assert done.stdout == "True\nTrue\nNone [True]\n", done.stderr
 
 
 def test_l13_a_killed_warden_costs_its_own_tree_only(b: Bench) -> None:

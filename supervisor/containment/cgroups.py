@@ -74,18 +74,21 @@ def path_of(cgroup: str) -> str | None:
 
 def own_group() -> str | None:
     """The directory of this process's group; None where there is no cgroup v2 or our group is outside its mount."""
+    return group_with("self")
+
+
+def group_with(pid: int | str) -> str | None:
+    """The directory of the group that a process is in; None where there is no cgroup v2 or it cannot be read."""
     try:
         mount = mount_of(procfs.read_text("/proc/self/mountinfo"))
-        path = path_of(procfs.read_text("/proc/self/cgroup"))
+        path = path_of(procfs.read_text(f"/proc/{pid}/cgroup"))
     except OSError:
         return None
     if mount is None or path is None:
         return None
     point, root = mount
     below = os.path.relpath(path, root)
-    if below.startswith(".."):
-        return None
-    return os.path.normpath(os.path.join(point, below))
+    return None if below.startswith("..") else os.path.normpath(os.path.join(point, below))
 
 
 def delegated(group: str) -> bool:

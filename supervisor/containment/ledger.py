@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
     Word: TypeAlias = dict[str, Any]
 
+MARKER = "COUNTERMAND_TREE"
+"""What a command has in its environment, with the value that its ledger's first word names."""
 DETAIL_MAX = 200
 ROWS_MAX = 100
 SIGNALS_MAX = 50

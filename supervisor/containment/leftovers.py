@@ -24,8 +24,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from supervisor.containment import cgroups, procfs
+from supervisor.containment.ledger import MARKER
 
-MARKER = "COUNTERMAND_TREE"
 WITHIN_S = 2.0
 PAUSE_S = 0.01
 REFUSED_MAX = 10
@@ -116,15 +116,7 @@ def known(leftover: Leftover, seen: procfs.Stat) -> bool:
     """True if a process shows by itself that it is of the tree."""
     if (seen.pid, seen.start_ticks) == (leftover.pid, leftover.start_ticks):
         return True
-    return bool(leftover.marker) and f"{MARKER}={leftover.marker}" in environment(seen.pid)
-
-
-def environment(pid: int) -> list[str]:
-    """The environment that a process was executed with; empty if we may not read it."""
-    try:
-        return procfs.read_text(f"/proc/{pid}/environ").split("\0")
-    except OSError:
-        return []
+    return bool(leftover.marker) and f"{MARKER}={leftover.marker}" in procfs.environment(seen.pid)
 
 
 def stop_and_kill(leftover: Leftover, found: dict[tuple[int, int], int | None], deadline: float) -> None:

@@ -363,7 +363,7 @@ class ProcessTrees:
             "word": "command",
             "argv": list(spec.argv),
             "cwd": os.path.abspath(spec.cwd or "."),
-            "env": {**(TERMINAL if spec.pty else {}), **self._environment, **spec.env, leftovers.MARKER: tree.marker},
+            "env": {**(TERMINAL if spec.pty else {}), **self._environment, **spec.env, ledger.MARKER: tree.marker},
             "limits": self._limits,
         }
         ours, warden = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -498,6 +498,8 @@ class ProcessTrees:
                 self._never(tree, word["note"])
             case "gone":
                 self._on_gone(tree)
+            case "remaining":
+                self._on_remaining(tree, word)
             case "unborn":
                 self._close_socket(tree)
                 self._judge(tree)

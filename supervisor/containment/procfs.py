@@ -81,6 +81,14 @@ def command_line(pid: int) -> list[str]:
     return words.split("\0") if words else []
 
 
+def environment(pid: int) -> list[str]:
+    """The environment that a process was executed with; empty of a zombie, or if we may not read it."""
+    try:
+        return read_text(f"/proc/{pid}/environ").split("\0")
+    except OSError:
+        return []
+
+
 def own_children() -> list[int]:
     """Our own children, zombies included. Only for a process with one thread. Raises OSError without /proc."""
     me = os.getpid()

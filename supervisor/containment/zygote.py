@@ -17,8 +17,14 @@ wardens. *The proof*: what a dead warden left is non-empty only if some member o
 zygote (go up from any member; the last link is one). Our list of children only grows while we, the only
 thread, do not reap; so one whole read of it that finds living wardens only says that at its end no dead
 warden's tree had a member. Then the zygote writes ``empty`` into their ledgers, whose locks it took over
-when the wardens died, and says ``gone``. Trees whose wardens died together cannot be told apart and are
-proven together; then no process is put down to one of them. A dead warden's cgroup is killed and removed as well.
+when the wardens died, and says ``gone``. A dead warden's cgroup is killed and removed as well.
+
+*Several lost trees* are proven apart, so that one that cannot be killed holds up its own tree only: a tree is gone as
+well if everybody else in the list is known to be of other lost trees (`Lost.knows`): by its cgroup, its marker, its
+session, or because it was there already when only one tree was lost and no warden had just died. Whoever is known by
+none of these may be of any, and all wait for it. Nobody changes its cgroup *and* takes another tree's marker by chance;
+one that does both on purpose is in no tree's proof but the one it pretends to be of. A process is put down to a tree it
+is known to be of, or to the only lost one. Who is left REMAINING_AFTER_S after the loss is named (``remaining``).
 
 When the daemon is gone (its pidfd, or the end of the socket) nothing more is forked, requests that wait are
 dropped, and the zygote stays until its wardens have ended their trees: they see the same end by themselves. One that
@@ -56,7 +62,18 @@ if __name__ == "__main__":
 
 # Below the line that makes them importable.
 from supervisor.containment import cgroups, procfs, warden  # noqa: E402
-from supervisor.containment.ledger import ROWS_MAX, Ledger, decode, encode, fold, how_of, said  # noqa: E402
+from supervisor.containment.ledger import (  # noqa: E402
+    MARKER,
+    ROWS_MAX,
+    Ledger,
+    decode,
+    encode,
+    fold,
+    how_of,
+    read_path,
+    said,
+)
+from supervisor.containment.remaining import Remaining  # noqa: E402
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,6 +94,7 @@ REFILL_S = 0.01
 """A spare warden is forked after so much silence, not beside a spawn that somebody waits for."""
 GROUP_MAX_S = 2.0
 ORPHAN_ROWS_MAX = 100
+OWNERS_SOUGHT_MAX = 64
 STOPPED_LOOK_MS = 500
 STOPPED_MAX_S = 1.0
 
@@ -104,16 +122,21 @@ def receive(sock: socket.socket) -> tuple[bytes, list[int]]:
 
 
 class Lost:
-    """A warden that was killed, and the ledger whose lock was taken over from it."""
-
-    __slots__ = ("_since", "group", "ledger", "ledger_path", "process_id")
+    """A warden that was killed, the ledger whose lock was taken over from it, and how to know who was of its tree."""
 
     def __init__(self, process_id: str, ledger_path: str, group: str | None) -> None:
         self.process_id = process_id
         self.ledger_path = ledger_path
         self.ledger: Ledger | None = None
         self.group = group
-        self._since = time.monotonic()
+        self.rows: list[Word] = []
+        self.remaining = Remaining()
+        self.since = time.monotonic()
+        words = read_path(ledger_path)
+        marker, started = (said(words, "sent") or {}).get("marker"), said(words, "started") or {}
+        self._marker = f"{MARKER}={marker}" if marker else ""
+        # One that its warden has reaped has a number that may be somebody else's by now.
+        self.leader: int | None = None if said(words, "exited") else started.get("pid")
         self.take_over()
 
     def take_over(self) -> bool:
@@ -130,7 +153,12 @@ class Lost:
         if self.group is None:
             return True
         cgroups.kill(self.group)
-        return cgroups.remove(self.group) or time.monotonic() - self._since > GROUP_MAX_S or self._absent()
+        return cgroups.remove(self.group) or time.monotonic() - self.since > GROUP_MAX_S or self._absent()
+
+    def knows(self, seen: procfs.Stat, group: str | None, environment: list[str]) -> bool:
+        """True if a process shows that it is of this tree: by its cgroup, its marker, or the command's session."""
+        inside = self.group is not None and group is not None and f"{group}/".startswith(f"{self.group}/")
+        return inside or (self._marker != "" and self._marker in environment) or self.leader in (seen.sid, seen.pid)
 
     def _absent(self) -> bool:
         return self.group is not None and not os.path.isdir(self.group)
@@ -150,6 +178,8 @@ class Zygote:
         self._wardens: dict[int, tuple[str, str]] = {}
         self._lost: list[Lost] = []
         self._orphans: list[Word] = []
+        self._whose: dict[int, Lost] = {}
+        self._several = False
         self._killing = warden.Killing()
         self._wake = warden.wake_on_child()
         self._serving = True
@@ -315,8 +345,14 @@ class Zygote:
                 return count
             pid = waiting.si_pid
             seen = procfs.stat(pid)
+            whose = self._find_owner(pid) if self._lost and pid not in self._all_wardens() else None
+            if whose is not None and whose.leader == pid:
+                # Its session is known by its number for as long as that cannot be given away: those in it are ours now.
+                self._find_owners([child for child in procfs.own_children() if child not in self._all_wardens()])
+                whose.leader = None
             status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
             self._killing.reaped(pid)
+            self._whose.pop(pid, None)
             group = cgroups.group_of(self._base, seen) if self._base is not None and seen is not None else None
             if pid in self._wardens:
                 process_id, ledger_path = self._wardens.pop(pid)
@@ -328,8 +364,11 @@ class Zygote:
                     cgroups.end(group, GROUP_MAX_S)
                 if self._spare is not None and pid == self._spare[0]:
                     self._dismiss_spare()
-            elif seen is not None and seen.name != SPARE and len(self._orphans) < ORPHAN_ROWS_MAX:
-                self._orphans.append(
+            elif seen is not None and seen.name != SPARE:
+                rows = self._orphans if whose is None else whose.rows
+                if len(rows) >= ORPHAN_ROWS_MAX:
+                    continue
+                rows.append(
                     {
                         "name": seen.name,
                         "pid": pid,
@@ -352,18 +391,76 @@ class Zygote:
         if not self._lost:
             # Without a dead warden nothing can have fallen to us.
             return None
-        wardens = {*self._wardens, *self._spares}
-        unlocked = [lost for lost in self._lost if not lost.take_over()]
-        groups = [lost for lost in self._lost if not lost.end_group()]
-        if not unlocked and not groups and all(pid in wardens for pid in procfs.own_children()):
-            for lost in self._lost:
-                self._prove(lost, alone=len(self._lost) == 1)
-            self._lost.clear()
+        self._several = self._several or len(self._lost) > 1
+        wardens = self._all_wardens()
+        done = [lost for lost in self._lost if lost.take_over() and lost.end_group()]
+        # The whole list comes first, and then what is known of each in it: the proof is of this moment.
+        strangers = [pid for pid in procfs.own_children() if pid not in wardens]
+        whose = self._find_owners(strangers)
+        for lost in done:
+            if all(owner not in (None, lost) for owner in whose):
+                self._prove(lost, alone=not self._several)
+                self._lost.remove(lost)
+        if not self._lost:
             self._orphans.clear()
+            self._whose.clear()
+            self._several = False
             self._killing.over()
             return None
         fresh, _ = self._killing.round(wardens)
-        return 0 if fresh else int(RETRY_S * 1000)
+        if fresh:
+            return 0
+        self._say_who_remains(strangers)
+        return int(RETRY_S * 1000)
+
+    # ── Whose an orphan is ────────────────────────────────────────────────────────────────────────
+
+    def _find_owners(self, strangers: list[int]) -> list[Lost | None]:
+        """The lost tree of each of our children that is no warden; None where it is not known."""
+        if len(self._lost) == 1 and not self._warden_is_dead():
+            # What fell to us so far is of this tree, whatever it does from now on, and whoever is lost later. A warden
+            # that is dead and not reaped has left its own to us already, so the wardens are looked at after the list.
+            self._whose.update(dict.fromkeys(strangers, self._lost[0]))
+        if len(strangers) > OWNERS_SOUGHT_MAX:
+            # They are being killed. Who is of which tree is looked for when few are left.
+            return [self._whose.get(pid) for pid in strangers]
+        return [self._find_owner(pid) for pid in strangers]
+
+    def _warden_is_dead(self) -> bool:
+        return any((seen := procfs.stat(pid)) is None or seen.state in "ZX" for pid in self._all_wardens())
+
+    def _all_wardens(self) -> set[int]:
+        return {*self._wardens, *self._spares}
+
+    def _find_owner(self, pid: int) -> Lost | None:
+        """The lost tree that one of our children is of, if exactly one knows it."""
+        if pid in self._whose:
+            return self._whose[pid]
+        seen = procfs.stat(pid)
+        if seen is None:
+            return None
+        group, environment = cgroups.group_with(pid), procfs.environment(pid)
+        knowing = [lost for lost in self._lost if lost.knows(seen, group, environment)]
+        if len(knowing) == 1:
+            self._whose[pid] = knowing[0]
+            return knowing[0]
+        return None
+
+    def _say_who_remains(self, strangers: list[int]) -> None:
+        """Name who cannot be killed: each to its tree, and one that may be of any to all of them."""
+        now = time.monotonic()
+        for lost in self._lost:
+            if now - lost.since < warden.REMAINING_AFTER_S:
+                continue
+            pids = [pid for pid in strangers if self._whose.get(pid, lost) is lost]
+            word = lost.remaining.word(pids, self._killing.refused, time.time())
+            if word is not None:
+                for row in word["rows"]:
+                    if row["pid"] not in self._whose:
+                        row["note"] += "; it may be of another tree whose warden was killed too"
+                if lost.ledger is not None:
+                    lost.ledger.write(word)
+                self._say({**word, "process_id": lost.process_id})
 
     def _prove(self, lost: Lost, *, alone: bool) -> None:
         """Write the last word that the killed warden could not, and tell the daemon."""
@@ -374,12 +471,14 @@ class Zygote:
             return
         if lost.ledger is not None and said(lost.ledger.words, "empty") is None:
             word = fold(lost.ledger.words)
-            leaders = [row for row in self._orphans if row["pid"] == word["pid"]]
+            # One that was reaped before its warden was is known by its number, which was still the command's.
+            strays = [row for row in self._orphans if alone or row["pid"] == word["pid"]]
+            rows = lost.rows + strays
+            leaders = [row for row in rows if row["pid"] == word["pid"]]
             if leaders and word["how"] is None:
                 # The pid was unreaped when its warden died, so it was still the command's.
                 word["status"] = leaders[0]["status"]
                 word["how"] = how_of(word["status"])
-            rows = self._orphans if alone else leaders
             word["rows"] = (word["rows"] + rows)[:ROWS_MAX]
             word["reaped"] += len(rows)
             if word["how"] != "not_started":
