@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 
 from hypothesis import settings
 
 from tests.kit import kit as kit  # noqa: PLC0414  # the fixture, for every test below
+
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    # As under nohup, and inherited by every daemon that a test starts.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 settings.register_profile("local", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)

@@ -161,6 +161,7 @@ def test_a_mutant_is_caught(name: str) -> None:
     assert mutant.hunt(1000) is not None
 
 
+@pytest.mark.timeout(600)
 def test_a_failure_is_shrunk_and_has_a_timeline() -> None:
     mutant = next(one for one in MUTANTS if one.name == "no barrier")
     found = mutant.hunt(1000)

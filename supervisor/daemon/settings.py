@@ -128,7 +128,12 @@ class Settings(Struct, frozen=True):
 
     def changes(self, other: Settings) -> list[str]:
         """The keys in which another one differs."""
-        return [key for key in self.found if self.found[key].value != other.found[key].value]
+        return [key for key in self.found if _plain(self.found[key].value) != _plain(other.found[key].value)]
+
+
+def _plain(value: object) -> object:
+    """A set as the sorted list that a file holds."""
+    return sorted(value) if isinstance(value, frozenset | set) else value
 
 
 class WrongSettings(Invalid):

@@ -355,7 +355,7 @@ class Watch:
         for row in batch.processes:
             known = self._disk.process(row.process_id)
             new = row.owner is Owner.SESSION and known is not None and known.owner is not Owner.SESSION
-            if new and row.process_id in self.halted:
+            if new and row.process_id in self.halted and not self.faults:
                 self.break_(f"{row.process_id} is handed over, and had been told to end (L3)")
         stops = [self.requests.get(told.request_id) for told in batch.requests]
         if not any(isinstance(stop, Stop) and stop.scope is Scope.SESSION and stop.run_id is None for stop in stops):
