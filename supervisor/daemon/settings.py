@@ -128,12 +128,14 @@ class Settings(Struct, frozen=True):
 
     def changes(self, other: Settings) -> list[str]:
         """The keys in which another one differs."""
-        return [key for key in self.found if _plain(self.found[key].value) != _plain(other.found[key].value)]
+        return [key for key in self.found if not _same(self.found[key].value, other.found[key].value)]
 
 
-def _plain(value: object) -> object:
-    """A set as the sorted list that a file holds."""
-    return sorted(value) if isinstance(value, frozenset | set) else value
+def _same(ours: Any, theirs: Any) -> bool:
+    """True if two values mean the same: a file has a list where the default is a set."""
+    if isinstance(ours, frozenset) or isinstance(theirs, frozenset):
+        return set(ours) == set(theirs)
+    return bool(ours == theirs)
 
 
 class WrongSettings(Invalid):
