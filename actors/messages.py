@@ -33,7 +33,7 @@ from actors.model import (
     Signalled,
     Waiting,
 )
-from actors.text import shown, storable
+from actors.text import not_utf8, shown, storable
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -162,8 +162,25 @@ class Request(Struct, frozen=True, kw_only=True, tag=True):
         _check_id(self)
 
 
+class Attachment(Struct, frozen=True):
+    """Bytes that are kept beside a message. The name is a digest of them."""
+
+    name: str
+    data: bytes
+
+
+def _attached(text: object) -> tuple[Attachment, ...]:
+    """Return what has to be attached to a message so that nothing of its text is lost."""
+    import hashlib
+
+    data = not_utf8(text) if isinstance(text, str) else None
+    return () if data is None else (Attachment(f"att_{hashlib.blake2b(data, digest_size=16).hexdigest()}", data),)
+
+
 class NewMessage(Request, frozen=True, kw_only=True, tag=True):
     """A message for the session's agent.
+
+    Content that has no UTF-8 form is shown with U+FFFD in the place of what cannot be, and its bytes are the attachment.
 
     `policy` says what happens to an active run; None is the default of the origin: a person (``user``)
     interrupts, all others enqueue. `merge=False` gives a waiting message a turn of its own. `sent_at`
@@ -175,6 +192,7 @@ class NewMessage(Request, frozen=True, kw_only=True, tag=True):
     origin: str = "user"
     merge: bool = True
     sent_at: float | None = None
+    attachments: tuple[Attachment, ...] = ()
 
     if TYPE_CHECKING:
         # The words of an enum are accepted too: `__post_init__` makes them members.
@@ -191,6 +209,8 @@ class NewMessage(Request, frozen=True, kw_only=True, tag=True):
 
     def __post_init__(self) -> None:
         _check_id(self)
+        if attached := _attached(self.content):
+            force_setattr(self, "attachments", attached)
         _text(self, "content", empty=True)
         _text(self, "origin")
         _check_seconds(self, "sent_at")
@@ -673,11 +693,15 @@ class Committed(Struct, frozen=True):
 
 
 class CommitFailed(Struct, frozen=True):
-    """Batch `number` of a session, and with it every later one, could not be written."""
+    """Batch `number` of a session, and with it every later one, could not be written.
+
+    `unfit`: the store is well, and it was this batch that cannot be stored.
+    """
 
     urgent: ClassVar[bool] = True
     number: int
     error: str
+    unfit: bool = False
 
 
 class Loaded(Struct, frozen=True):
@@ -750,6 +774,12 @@ class GoOn(Timer, frozen=True):
     """The answer in batch `number` has had time to be taken: reports that waited for it go on."""
 
     number: int
+
+
+class StopOverdue(Timer, frozen=True):
+    """A Stop is not durable yet, and has waited as long as a Stop may: it is answered now."""
+
+    request_id: str
 
 
 class TryStore(Timer, frozen=True):

@@ -180,8 +180,8 @@ class Supervisor:
         )
         self._actor = SupervisorActor.start(ports, plugins)
         self._undo.append(self._stop_actor)
-        # Sessions with a half-run, or with messages that no stop parked, go on by themselves.
-        for session in self._store.reader.unfinished():
+        # Those with a half-run, with messages that no stop parked, or with a Stop in the journal go on by themselves.
+        for session in self._store.unfinished():
             self._actor.tell(Activate(session))
 
     def _end_all(self) -> None:

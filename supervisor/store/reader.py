@@ -21,6 +21,7 @@ from actors.ports import SessionRow, WaitingRow
 from actors.text import shown
 from supervisor.store import tables
 from supervisor.store.schema import open_reader
+from supervisor.store.tables import UnfitBatch
 
 IDLE_MAX: Final = 4
 EVENTS_MAX: Final = 1_000
@@ -98,6 +99,14 @@ class SqliteReader:
     def unfinished(self) -> list[str]:
         """Return the sessions with a run that is not settled, or with messages that wait unparked."""
         return self._read(tables.unfinished)
+
+    def attachment(self, session: str, name: str) -> bytes | None:
+        """Return the bytes of an attachment of a session."""
+        return self._read(tables.attachment, session, name)
+
+    def unfit(self, limit: int = ROWS_MAX) -> list[UnfitBatch]:
+        """Return the newest `limit` batches that could not be stored, the oldest first."""
+        return self._read(tables.unfit, limit)
 
     def close(self) -> None:
         """Close what is idle; reads under way end first and close their own. May be called twice."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pykka import ActorDeadError
 
 from actors.messages import CommitFailed, Committed, Loaded, LoadFailed
-from actors.ports import Batch
+from actors.ports import Batch, KeptStop
 from tests.sim.disk import Disk
 from tests.sim.watch import Watch
 
@@ -39,6 +39,7 @@ class SimStore:
         self._queue: deque[tuple[Batch | str, ActorRef[Any]]] = deque()
         self._down = False
         self._held = False
+        self._journal: deque[KeptStop | tuple[str, str]] = deque()
         self._fail_next = 0
         self._lose_next = 0
         self.failures = 0
@@ -50,6 +51,16 @@ class SimStore:
     def load(self, session: str, owner: ActorRef[Any]) -> None:
         """Read a session at a later step, after all that was handed in before."""
         self._queue.append((session, owner))
+
+    def keep_stop(self, kept: KeptStop) -> None:
+        """Take a Stop in; it is in the journal at a later step, whatever holds the store up."""
+        self._watch.keeps(kept)
+        self._journal.append(kept)
+
+    def forget_stop(self, session: str, request_id: str) -> None:
+        """Let a Stop go at a later step."""
+        self._watch.forgets(session, request_id)
+        self._journal.append((session, request_id))
 
     def fail_next(self, groups: int = 1) -> None:
         """Let the next groups fail."""
@@ -72,6 +83,20 @@ class SimStore:
         """True if there is something to do."""
         return bool(self._queue) and not self._held
 
+    @property
+    def journal_ready(self) -> bool:
+        """True if there is something to write to the journal."""
+        return bool(self._journal)
+
+    def journal_step(self) -> None:
+        """Write one record of the journal, or let one go."""
+        work = self._journal.popleft()
+        if isinstance(work, KeptStop):
+            self._disk.journal.setdefault((work.session, work.stop.id), work)
+            self._watch.journalled(work)
+        else:
+            self._disk.journal.pop(work, None)
+
     def step(self) -> None:
         """Write one group, or read one session."""
         first, owner = self._queue.popleft()
@@ -89,6 +114,7 @@ class SimStore:
     def drop(self) -> None:
         """A crash: what was handed in and not written is gone."""
         self._queue.clear()
+        self._journal.clear()
 
     def _load(self, session: str, owner: ActorRef[Any]) -> None:
         if self._down:
