@@ -169,18 +169,35 @@ class Attachment(Struct, frozen=True):
     data: bytes
 
 
-def _attached(text: object) -> tuple[Attachment, ...]:
-    """Return what has to be attached to a message so that nothing of its text is lost."""
+def _attachment_name(data: bytes) -> str:
     import hashlib
 
-    data = not_utf8(text) if isinstance(text, str) else None
-    return () if data is None else (Attachment(f"att_{hashlib.blake2b(data, digest_size=16).hexdigest()}", data),)
+    return f"att_{hashlib.blake2b(data, digest_size=16).hexdigest()}"
+
+
+def _check_attachments(message: NewMessage) -> None:
+    """Attach the content's bytes where its text does not keep them; nothing else is attached."""
+    content: object = message.content
+    data = not_utf8(content) if isinstance(content, str) else None
+    if data is not None:
+        force_setattr(message, "attachments", (Attachment(_attachment_name(data), data),))
+    attachments: object = message.attachments
+    if not isinstance(attachments, tuple) or not all(
+        isinstance(one, Attachment) and type(one.data) is bytes and one.name == _attachment_name(one.data)
+        for one in attachments
+    ):
+        raise Invalid(
+            "NewMessage.attachments is made by the message itself",
+            expected="a content whose bytes are not UTF-8, and nothing here",
+            got=shown(attachments),
+            remedy="leave the attachments out",
+        )
 
 
 class NewMessage(Request, frozen=True, kw_only=True, tag=True):
     """A message for the session's agent.
 
-    Content that has no UTF-8 form is shown with U+FFFD in the place of what cannot be, and its bytes are the attachment.
+    Content that has no UTF-8 form is shown with U+FFFD where it cannot be, and its bytes are kept as the attachment.
 
     `policy` says what happens to an active run; None is the default of the origin: a person (``user``)
     interrupts, all others enqueue. `merge=False` gives a waiting message a turn of its own. `sent_at`
@@ -209,8 +226,7 @@ class NewMessage(Request, frozen=True, kw_only=True, tag=True):
 
     def __post_init__(self) -> None:
         _check_id(self)
-        if attached := _attached(self.content):
-            force_setattr(self, "attachments", attached)
+        _check_attachments(self)
         _text(self, "content", empty=True)
         _text(self, "origin")
         _check_seconds(self, "sent_at")

@@ -130,6 +130,7 @@ class Sent:
     number: int
     events: tuple[Event, ...]
     later: list[Later]
+    requests: frozenset[str] = frozenset()
 
 
 class SessionActor(Actor):
@@ -310,7 +311,8 @@ class SessionActor(Actor):
             # Handed in first: the store can write while the halts are told.
             self._number += 1
             events = tuple(step.events)
-            self._sent.append(Sent(self._number, events, step.later))
+            requests = frozenset(row.request_id for row in step.requests)
+            self._sent.append(Sent(self._number, events, step.later, requests))
             batch = Batch(
                 session=self._session,
                 incarnation=self._incarnation,
@@ -636,12 +638,10 @@ class SessionActor(Actor):
         self._sent.append(Sent(self._number + 1, (), self._protocol.take_step().later))
         sent_before, self._sent = self._sent, deque()
         for sent in sent_before:
-            why = None
-            if failed.unfit and sent.number == failed.number:
-                why = failed.error
+            unfit = sent.requests if failed.unfit and sent.number == failed.number else frozenset()
             for effect in sent.later:
                 if isinstance(effect, AnswerRequest):
-                    self._answer_unstored(effect, why)
+                    self._answer_unstored(effect, failed.error if effect.request.id in unfit else None)
         if failed.unfit:
             self._count_unfit()
         self._try_later()

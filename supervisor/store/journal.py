@@ -188,12 +188,8 @@ class StopJournal:
         return None
 
     def _take(self, record: _Record) -> None:
-        slots = range(record.first, record.first + record.count)
         self._live[record.kept.session, record.kept.stop.id] = record
-        self._taken.update(slots)
-        for slot in slots:
-            # What was to be written there is overwritten by this one.
-            self._dirty.pop(slot, None)
+        self._taken.update(range(record.first, record.first + record.count))
         self._next = (record.first + record.count) % self._slots
 
     def _scan(self, data: bytes) -> None:
@@ -268,7 +264,8 @@ class StopJournal:
         if self._fd is None:
             self._fd = self._open()
         try:
-            for slot, frame in writes.items():
+            # What was let go first: its header may be where the middle of a new record is.
+            for slot, frame in sorted(writes.items(), key=lambda write: write[1] is not _NOTHING):
                 _write_all(self._fd, frame, slot * SLOT_BYTES)
             os.fdatasync(self._fd)
         except BaseException:

@@ -138,6 +138,8 @@ class Client:
                 world.store.fail_next(groups)
             case ("lose", int(groups)):
                 world.store.lose_next(groups)
+            case ("unfit", int(groups)):
+                world.store.unfit_next(groups)
             case ("hold", bool(is_held)):
                 world.store.hold(is_held)
             case ("down", bool(is_down)):

@@ -29,7 +29,7 @@ class SimStore:
 
     Faults, each for a whole group, as of a disk: `fail_next` groups fail and nothing of them is written;
     `lose_next` groups are written and reported as failed, as when a COMMIT has an outcome that nobody knows; while
-    it is `down` all fails, loads too.
+    it is `down` all fails, loads too. And one of a batch: of `unfit_next` groups the first cannot be stored.
     """
 
     def __init__(self, disk: Disk, random: Random, watch: Watch) -> None:
@@ -42,6 +42,7 @@ class SimStore:
         self._journal: deque[KeptStop | tuple[str, str]] = deque()
         self._fail_next = 0
         self._lose_next = 0
+        self._unfit_next = 0
         self.failures = 0
 
     def commit(self, batch: Batch, owner: ActorRef[Any]) -> None:
@@ -69,6 +70,10 @@ class SimStore:
     def lose_next(self, groups: int = 1) -> None:
         """Write the next groups, and say that they failed."""
         self._lose_next += groups
+
+    def unfit_next(self, groups: int = 1) -> None:
+        """Let the first batch of the next groups be one that cannot be stored."""
+        self._unfit_next += groups
 
     def down(self, is_down: bool) -> None:
         """Let everything fail, or no more."""
@@ -129,8 +134,10 @@ class SimStore:
             self._fail_next = max(0, self._fail_next - 1)
             self._fail(group, "the simulated disk failed")
             return
+        unfit = [batch for batch, _ in group[:1]] if self._unfit_next else []
+        self._unfit_next = max(0, self._unfit_next - 1)
         # A batch that does not follow on what is written is refused, as the store's writer does.
-        refused = [batch for batch, _ in group if not self._disk.write(batch)]
+        refused = [batch for batch, _ in group if batch in unfit or not self._disk.write(batch)]
         if self._lose_next:
             self._lose_next -= 1
             self._fail(group, "the outcome of the simulated commit is not known")
@@ -141,15 +148,17 @@ class SimStore:
                 durable[id(owner)] = (batch.number, owner)
         for number, owner in durable.values():
             _tell(owner, Committed(number))
-        self._fail([(batch, owner) for batch, owner in group if batch in refused], "it does not follow")
+        self._fail([(batch, owner) for batch, owner in group if batch in unfit], "it cannot be stored", unfit=True)
+        behind = [(batch, owner) for batch, owner in group if batch in refused and batch not in unfit]
+        self._fail(behind, "it does not follow")
 
-    def _fail(self, group: list[tuple[Batch, ActorRef[Any]]], why: str) -> None:
+    def _fail(self, group: list[tuple[Batch, ActorRef[Any]]], why: str, *, unfit: bool = False) -> None:
         if not group:
             return
         self._watch.faults = True
         self.failures += len(group)
         for batch, owner in group:
-            _tell(owner, CommitFailed(batch.number, why))
+            _tell(owner, CommitFailed(batch.number, why, unfit=unfit))
 
 
 def _tell(owner: ActorRef[Any], message: object) -> None:
