@@ -33,6 +33,7 @@ from supervisor.handle import SessionHandle
 from supervisor.ids import RandomIds
 from supervisor.lock import InstanceLock
 from supervisor.publisher import EventHub
+from supervisor.store.health import StoreHealth
 from supervisor.store.sqlite import SqliteStore
 from supervisor.supervisor import SupervisorActor
 from supervisor.tools.shell import shell as shell_tool
@@ -92,6 +93,10 @@ class Supervisor:
     def sessions(self) -> list[str]:
         """The names of all sessions that the store holds."""
         return [row.session for row in self._store.reader.sessions()]
+
+    def store_health(self) -> StoreHealth:
+        """How the store and its stop journal are, at this moment. Waits for nothing."""
+        return self._store.health()
 
     def dead_letters(self) -> list[DeadLetter]:
         """The last replies that came too late, the oldest first."""

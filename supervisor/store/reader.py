@@ -20,7 +20,7 @@ from actors.model import Event, Message, Receipt, RunInfo
 from actors.ports import SessionRow, WaitingRow
 from actors.text import shown
 from supervisor.store import tables
-from supervisor.store.schema import open_reader
+from supervisor.store.schema import open_reader, schema_version
 from supervisor.store.tables import UnfitBatch
 
 IDLE_MAX: Final = 4
@@ -50,7 +50,8 @@ class SqliteReader:
         self._lock = threading.Lock()
         self._idle: list[sqlite3.Connection] = []
         self._closed = False
-        self._read(tables.last_seq, "")
+        # Opens it, and looks at no page that holds a row: one that is damaged is no reason not to read the others.
+        self._read(schema_version)
 
     def events(self, session: str, after_seq: int = 0, limit: int = EVENTS_MAX) -> list[Event]:
         """Return at most `limit` events whose `seq` is above `after_seq`, in order."""
