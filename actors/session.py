@@ -239,18 +239,19 @@ class SessionActor(Actor):
         if self._phase is Phase.LOADING:
             # A Stop is never refused.
             if len(self._stash) < STASH_MAX or isinstance(request, Stop):
-                self._expect_durable(request)
+                self._expect_durable(request, self._ports.clock.wall())
                 self._stash.append((request, reply))
                 return
             raise _unavailable("the session is still being read", request)
         if self._phase is Phase.FAILED:
             self._request_while_failed(request, reply)
             return
-        self._expect_durable(request)
-        answered = self._stops.get(request.id)
+        at = self._ports.clock.wall()
+        answered, refused = self._stops.get(request.id), False
         try:
             self._protocol.request(request, reply, answered.at if answered is not None else None)
         except CountermandError as error:
+            refused = True
             self._expect_no_more(request)
             if answered is not None and answered.stop == request:
                 # Aimed at a run that is not there: nothing to decide, and nothing to keep.
@@ -266,6 +267,8 @@ class SessionActor(Actor):
         # backlog of reports: they go on when it is given.
         self._flush()
         if self._sent:
+            if not refused:
+                self._expect_durable(request, at)
             self._answering = self._number
             self._mailbox.hold()
 
@@ -364,10 +367,10 @@ class SessionActor(Actor):
 
     # ── Stops that the store does not have yet ────────────────────────────────────────────────────
 
-    def _expect_durable(self, request: OutsideRequest) -> None:
+    def _expect_durable(self, request: OutsideRequest, at: float) -> None:
         """From here on a Stop waits for the store, with a bound."""
-        if isinstance(request, Stop) and request.id not in self._overdue and request.id not in self._stops:
-            kept = KeptStop(self._session, request, self._ports.clock.wall())
+        if isinstance(request, Stop) and request.id not in self._overdue:
+            kept = KeptStop(self._session, request, at)
             timer = self._ports.clock.call_later(STOP_OVERDUE_S, self.actor_ref, StopOverdue(request.id))
             self._overdue[request.id] = kept, timer
 
@@ -680,7 +683,7 @@ class SessionActor(Actor):
         if unfit is None:
             reply.try_set_exception(_unavailable("the store does not take writes", request, superseded))
         else:
-            reply.try_set_exception(_cannot_be_stored(request, unfit))
+            reply.try_set_exception(_cannot_be_stored(request, unfit, superseded))
 
     def _request_while_failed(self, request: OutsideRequest, reply: ReplyFuture[Any] | None) -> None:
         if not isinstance(request, Stop):
@@ -770,9 +773,10 @@ class SessionActor(Actor):
         self._protocol.abandon(Provenance(source="actor.failure", reason=reason, initiated_at=at))
 
 
-def _cannot_be_stored(request: OutsideRequest, why: str) -> Invalid:
+def _cannot_be_stored(request: OutsideRequest, why: str, superseded: str | None) -> Invalid:
+    but = f"; run {superseded} was stopped all the same" if superseded else ""
     return Invalid(
-        "what the request brought about cannot be stored",
+        f"what the request brought about cannot be stored{but}",
         expected="text and numbers that the store can hold",
         got=f"{type(request).__name__} {request.id}: {why}",
         remedy="do not send it again as it is; the log of the supervisor names what was left out",

@@ -20,6 +20,7 @@ from actors.messages import Accepted, NewMessage, OutsideRequest, Reply, Resumed
 from actors.model import Event, How, Mode, Outcome, Receipt, Row, RunStatus, Waiting
 from actors.ports import Batch, KeptStop, Settings
 from actors.record import CallRecord, RunRecord
+from actors.session import STOPS_KEPT_MAX
 from tests.sim.laws import LogLaws
 
 if TYPE_CHECKING:
@@ -433,7 +434,8 @@ class Watch:
             if known is not None and type(outcome).__name__ in ("Invalid", "RequestReused", "RunActive"):
                 self.break_(f"{request.id} was answered by {known}, and is refused now: {outcome} (L10)")
             return
-        if isinstance(outcome, Stopped) and not outcome.durable and request.id not in self.kept:
+        mine = sum(1 for kept in self.kept.values() if kept.session == session)
+        if isinstance(outcome, Stopped) and not (outcome.durable or request.id in self.kept or mine >= STOPS_KEPT_MAX):
             self.break_(f"{request.id} is answered before it is durable, and the journal was not told (L12)")
         if not isinstance(outcome, msgspec.Struct) or not getattr(outcome, "durable", True):
             return
