@@ -152,6 +152,9 @@ QUICK = (
     "request id not stored with its effect",
     "answer before commit",
     "a half-run is left as it was",
+    "the journal is not read at a restart",
+    "the journal lets a Stop go before it is on record",
+    "a Stop that is overdue is not kept in the journal",
 )
 
 

@@ -119,7 +119,7 @@ _BUMP_AFTER_HALT: Final = """
         return
     self._told = False
     try:
-        self._protocol.request(request, reply)
+        self._protocol.request(request, reply, answered.at if answered is not None else None)
 """
 
 MUTANTS: Final = (
@@ -129,7 +129,7 @@ MUTANTS: Final = (
         "L1",
         SessionActor,
         "_request",
-        "    try:\n        self._protocol.request(request, reply)\n",
+        "    try:\n        self._protocol.request(request, reply, answered.at if answered is not None else None)\n",
         _BUMP_AFTER_HALT.lstrip("\n"),
     ),
     _mutant("the fence does not count", "L1", RunLifecycle, "_fence", "self.generation += 1", "pass"),
