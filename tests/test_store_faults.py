@@ -253,6 +253,24 @@ def test_l12_a_stop_that_only_the_journal_has_is_not_undone_by_kill_9(tmp_path: 
         assert left.close(PATIENCE_S)
 
 
+def test_l12_a_stop_of_the_journal_is_decided_by_the_next_start_though_nothing_else_is_left(tmp_path: Path) -> None:
+    with child(tmp_path) as daemon:
+        run = daemon.ask("NewMessage", content="say")
+        reader = sqlite3.connect(tmp_path / STORE)
+        settled = "SELECT settled FROM runs WHERE run_id = ?"
+        until(lambda: reader.execute(settled, (run["run_id"],)).fetchone() == (1,))
+        reader.close()
+        with locked_by_another(tmp_path / STORE, 2 * PATIENCE_S):
+            answer = daemon.stop(id="the-stop")
+            assert (answer["outcome"], answer["durable"]) == ("nothing_running", False)
+            until(daemon.journalled, "it is in the journal")
+            daemon.kill()
+    with Supervisor.start(config(tmp_path)) as supervisor:
+        # Nobody asks the session for anything.
+        until(lambda: not supervisor.store_health().journal.kept, "the journal lets it go")
+        assert told_durable(supervisor.session("s")) == ["the-stop"]
+
+
 def test_l12_without_the_stop_the_same_run_is_tried_again(tmp_path: Path) -> None:
     with child(tmp_path) as daemon:
         run = daemon.ask("NewMessage", content="hold")
