@@ -133,7 +133,7 @@ class Child:
 
     def journalled(self) -> bool:
         health = self.ask("health")["journal"]
-        return bool(health["kept"]) and health["error"] is None
+        return bool(health["kept"]) and not health["unwritten"]
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
@@ -291,6 +291,7 @@ def test_a_full_disk_refuses_messages_takes_stops_and_heals_when_there_is_room(t
         session.receipt(accepted[-1].run_id, timeout=WAIT_S)
         disk.fill()
         sent, refused, kept = ["say 0", "say 1", "say 2"], [], None
+        health = supervisor.store_health()
         for number in range(3, 2_000):
             content = f"say {number} " + "x" * 20_000
             message = NewMessage(content=content, policy="enqueue")
@@ -300,12 +301,14 @@ def test_a_full_disk_refuses_messages_takes_stops_and_heals_when_there_is_room(t
             except StoreUnavailable:
                 refused.append(message)
                 asked = stop(waiting="keep")
-                if not session.ask(asked, timeout=WAIT_S).durable:
+                durable = session.ask(asked, timeout=WAIT_S).durable
+                health = supervisor.store_health()
+                # Not for the slowness of a machine: the disk takes nothing more.
+                if not durable and health.state == "failing":
                     kept = asked
                     break
         assert kept is not None, "the disk was full, and nothing was refused"
-        health = supervisor.store_health()
-        assert (health.state, health.writable) == ("failing", False)
+        assert not health.writable
         assert "full" in (health.error or "")
         assert supervisor._store.journal.synced(WAIT_S), "the journal has its place"
         assert supervisor.store_health().journal.error is None
@@ -328,17 +331,17 @@ def test_a_full_disk_refuses_messages_takes_stops_and_heals_when_there_is_room(t
 @pytest.mark.parametrize("ending", ["heals", "killed"])
 def test_a_disk_whose_writes_fail_hides_no_stop(tmp_path: Path, ending: str) -> None:
     with child(tmp_path) as daemon:
-        # The end of the log is far beyond the limit that comes, and the first slots of the journal below it.
         for number in range(4):
-            assert "run_id" in daemon.ask("NewMessage", content=f"say {number} " + "x" * 100_000, policy="enqueue")
+            assert "run_id" in daemon.ask("NewMessage", content=f"say {number}", policy="enqueue")
         run = daemon.ask("NewMessage", content="hold")
         limit = resource.prlimit(daemon.process.pid, resource.RLIMIT_FSIZE)
-        resource.prlimit(daemon.process.pid, resource.RLIMIT_FSIZE, (200_000, limit[1]))
+        # Less than a page of the store can be written, wherever its log begins; one record of the journal can.
+        resource.prlimit(daemon.process.pid, resource.RLIMIT_FSIZE, (1_024, limit[1]))
         answer = daemon.stop(id="the-stop")
         assert (answer["run_id"], answer["durable"]) == (run["run_id"], False)
         assert daemon.ask("NewMessage", content="say no") == {"refused": "store_unavailable"}
         health = daemon.ask("health")
-        assert health["state"] == "failing"
+        assert health["state"] == "failing", health
         assert health["error"]
         until(daemon.journalled, "it is in the journal")
         if ending == "heals":

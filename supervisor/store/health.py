@@ -6,9 +6,14 @@ from msgspec import Struct
 
 
 class JournalHealth(Struct, frozen=True):
-    """The stop journal. `kept`: Stops in it; `refused`: those that found no room; `error`: why it cannot write now."""
+    """The stop journal.
+
+    `kept`: Stops in it; `unwritten`: slots that are still to be written; `torn`: records of which the start found a
+    part; `refused`: Stops that found no room; `error`: why it cannot write now.
+    """
 
     kept: int
+    unwritten: int
     slots: int
     slots_free: int
     torn: int

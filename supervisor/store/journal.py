@@ -153,7 +153,9 @@ class StopJournal:
         """How it is now."""
         with self._changed:
             free = self._slots - len(self._taken)
-            return JournalHealth(len(self._live), self._slots, free, self._torn, self._refused, self._error)
+            return JournalHealth(
+                len(self._live), len(self._dirty), self._slots, free, self._torn, self._refused, self._error
+            )
 
     def close(self, timeout: float | None = None) -> bool:
         """Write what was handed in, if the disk takes it, and close the file. May be called again.
