@@ -34,7 +34,7 @@ from actors.model import (
     Signalled,
     Waiting,
 )
-from actors.text import shown, storable
+from actors.text import not_utf8, shown, storable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -164,8 +164,42 @@ class Request(Struct, frozen=True, kw_only=True, tag=True):
         _check_id(self)
 
 
+class Attachment(Struct, frozen=True):
+    """Bytes that are kept beside a message. The name is a digest of them."""
+
+    name: str
+    data: bytes
+
+
+def _attachment_name(data: bytes) -> str:
+    import hashlib
+
+    return f"att_{hashlib.blake2b(data, digest_size=16).hexdigest()}"
+
+
+def _check_attachments(message: NewMessage) -> None:
+    """Attach the content's bytes where its text does not keep them; nothing else is attached."""
+    content: object = message.content
+    data = not_utf8(content) if isinstance(content, str) else None
+    if data is not None:
+        force_setattr(message, "attachments", (Attachment(_attachment_name(data), data),))
+    attachments: object = message.attachments
+    if not isinstance(attachments, tuple) or not all(
+        isinstance(one, Attachment) and type(one.data) is bytes and one.name == _attachment_name(one.data)
+        for one in attachments
+    ):
+        raise Invalid(
+            "NewMessage.attachments is made by the message itself",
+            expected="a content whose bytes are not UTF-8, and nothing here",
+            got=shown(attachments),
+            remedy="leave the attachments out",
+        )
+
+
 class NewMessage(Request, frozen=True, kw_only=True, tag=True):
     """A message for the session's agent.
+
+    Content that has no UTF-8 form is shown with U+FFFD where it cannot be, and its bytes are kept as the attachment.
 
     `policy` says what happens to an active run; None is the default of the origin: a person (``user``)
     interrupts, all others enqueue. `merge=False` gives a waiting message a turn of its own. `sent_at`
@@ -177,6 +211,7 @@ class NewMessage(Request, frozen=True, kw_only=True, tag=True):
     origin: str = "user"
     merge: bool = True
     sent_at: float | None = None
+    attachments: tuple[Attachment, ...] = ()
 
     if TYPE_CHECKING:
         # The words of an enum are accepted too: `__post_init__` makes them members.
@@ -193,6 +228,7 @@ class NewMessage(Request, frozen=True, kw_only=True, tag=True):
 
     def __post_init__(self) -> None:
         _check_id(self)
+        _check_attachments(self)
         _text(self, "content", empty=True)
         _text(self, "origin")
         _check_seconds(self, "sent_at")
@@ -728,11 +764,15 @@ class Committed(Struct, frozen=True):
 
 
 class CommitFailed(Struct, frozen=True):
-    """Batch `number` of a session, and with it every later one, could not be written."""
+    """Batch `number` of a session, and with it every later one, could not be written.
+
+    `unfit`: the store is well, and it was this batch that cannot be stored.
+    """
 
     urgent: ClassVar[bool] = True
     number: int
     error: str
+    unfit: bool = False
 
 
 class Loaded(Struct, frozen=True):
@@ -815,6 +855,12 @@ class GoOn(Timer, frozen=True):
     """The answer in batch `number` has had time to be taken: reports that waited for it go on."""
 
     number: int
+
+
+class StopOverdue(Timer, frozen=True):
+    """A Stop is not durable yet, and has waited as long as a Stop may: it is answered now."""
+
+    request_id: str
 
 
 class TryStore(Timer, frozen=True):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from msgspec import Struct, field
 
-from actors.messages import NewMessage
+from actors.messages import NewMessage, Stop
 from actors.model import Event, How, Json, JsonObject, Owner, Provenance, Receipt, Row, RunInfo
 
 if TYPE_CHECKING:
@@ -202,6 +202,23 @@ class RequestRow(Struct, frozen=True):
     at: float
 
 
+class KeptStop(Struct, frozen=True):
+    """A Stop that was answered before the store had it; `at` is when it was handled (seconds, epoch, UTC)."""
+
+    session: str
+    stop: Stop
+    at: float
+
+
+class AttachmentRow(Struct, frozen=True):
+    """Bytes that came where text was expected; `at` is epoch seconds, UTC."""
+
+    session: str
+    name: str
+    data: bytes
+    at: float
+
+
 class Batch(Struct, frozen=True):
     """What one step of a session decided, written in one transaction.
 
@@ -224,6 +241,7 @@ class Batch(Struct, frozen=True):
     unwaiting: tuple[str, ...] = ()
     requests: tuple[RequestRow, ...] = ()
     pending: tuple[Receipt, ...] = ()
+    attachments: tuple[AttachmentRow, ...] = ()
 
 
 class Snapshot(Struct, frozen=True):
@@ -233,7 +251,9 @@ class Snapshot(Struct, frozen=True):
     the late ones their `receipts`; `said` are ids of runs among them that have text or a call on record. `fates` says
     what became of each message that does not wait: ``input | returned``. `requests` in order of age, oldest first.
     `over`: the receipt id of every other run. `processes` are also those of the session itself that have not ended, and
-    `pending` the receipts that wait for them.
+    `pending` the receipts that wait for them. `kept` are Stops from the stop journal, the oldest first;
+    `told_durable` are ids of Stops whose `session.stop_durable` is in the log. `left_out` names rows that cannot be
+    read.
     """
 
     session: str
@@ -249,10 +269,16 @@ class Snapshot(Struct, frozen=True):
     fates: dict[str, str] = field(default_factory=dict)
     over: dict[str, str] = field(default_factory=dict)
     pending: tuple[Receipt, ...] = ()
+    kept: tuple[KeptStop, ...] = ()
+    told_durable: frozenset[str] = frozenset()
+    left_out: tuple[str, ...] = ()
 
 
 class Store(Protocol):
-    """The log and the rows. Both calls return at once; what comes of them is told to `owner`."""
+    """The log and the rows, and beside them the stop journal.
+
+    All calls return at once; what comes of `commit` and `load` is told to `owner`.
+    """
 
     def commit(self, batch: Batch, owner: ActorRef[Any]) -> None:
         """Write a batch; tell Committed when it is durable, or CommitFailed.
@@ -263,6 +289,15 @@ class Store(Protocol):
 
     def load(self, session: str, owner: ActorRef[Any]) -> None:
         """Read a session after all that was committed before; tell Loaded or LoadFailed."""
+
+    def keep_stop(self, kept: KeptStop) -> None:
+        """Write a Stop to the stop journal, which does not wait for the store; again is harmless.
+
+        Once it is there it survives a crash: whoever loads the session gets it, until it is forgotten.
+        """
+
+    def forget_stop(self, session: str, request_id: str) -> None:
+        """The Stop, and the event that says so, are durable in the store: the journal may let it go."""
 
 
 class Publisher(Protocol):
@@ -319,6 +354,7 @@ __all__ = [
     "Ids",
     "Isolation",
     "Json",
+    "KeptStop",
     "Ports",
     "ProcessRow",
     "Processes",

@@ -34,6 +34,7 @@ from actors.messages import (
 )
 from actors.model import (
     SUPERSEDING,
+    JsonObject,
     Mode,
     Policy,
     Provenance,
@@ -43,11 +44,12 @@ from actors.model import (
     Scope,
 )
 from actors.owned import OwnedTrees
-from actors.ports import Snapshot
+from actors.ports import AttachmentRow, KeptStop, Snapshot
 from actors.record import RunRecord, restored
 from actors.step import (
     AdoptRun,
     AnswerRequest,
+    ForgetStop,
     HaltRun,
 )
 from actors.waiting import PendingTurn, as_message
@@ -59,8 +61,16 @@ CUTOFFS_MAX: Final = 256
 class Protocol(OwnedTrees):
     """One session's decisions on requests from outside. Not thread-safe: it lives in its session's mailbox."""
 
-    def request(self, request: OutsideRequest, reply: ReplyFuture[Any] | None) -> None:
+    def request(
+        self, request: OutsideRequest, reply: ReplyFuture[Any] | None, handled_at: float | None = None
+    ) -> Reply:
         """Decide a request from outside; its answer is given when the step's batch is committed.
+
+        Args:
+            request: what is asked.
+            reply: where the answer goes.
+            handled_at: when a Stop was handled first, where that was before a failure of the store (seconds, epoch,
+                UTC): what was sent since then did not come before it.
 
         Raises:
             CountermandError: it is refused; nothing was changed.
@@ -68,19 +78,20 @@ class Protocol(OwnedTrees):
         at = self._clock.wall()
         known = self.requests.known(request, at)
         if known is None:
-            known = self._decide(request, at)
+            known = self._decide(request, at, at if handled_at is None else min(at, handled_at))
             forgotten_to = self.requests.forgotten_to
             self.step.requests.append(self.requests.answered(request, known, at))
             if self.requests.forgotten_to != forgotten_to:
                 self.step.row_changed = True
         self.step.later.append(AnswerRequest(request, reply, known))
+        return known
 
-    def _decide(self, request: OutsideRequest, at: float) -> Reply:
+    def _decide(self, request: OutsideRequest, at: float, handled_at: float) -> Reply:
         match request:
             case NewMessage():
                 return self._new_message(request, at)
             case Stop():
-                return self._stop(request, at)
+                return self._stop(request, at, handled_at)
             case Resume():
                 return self._resume(request, at)
             case Withdraw():
@@ -98,7 +109,7 @@ class Protocol(OwnedTrees):
 
     def _new_message(self, message: NewMessage, at: float) -> Accepted:
         self._refuse_unless_serving("a new message")
-        size = len(message.content.encode())
+        size = len(message.content.encode()) + sum(len(attachment.data) for attachment in message.attachments)
         if size > self._settings.message_max_bytes:
             raise Invalid(
                 "the message is too large",
@@ -118,6 +129,13 @@ class Protocol(OwnedTrees):
         if message.sent_at is not None and cutoff is not None and message.sent_at < cutoff:
             self._returned(message, None, "stopped_before_arrival")
             return Accepted(message.id, None, None, policy, returned="stopped_before_arrival")
+        accepted = self._take(message, policy, at)
+        self.step.attachments += [
+            AttachmentRow(self.session, attachment.name, attachment.data, at) for attachment in message.attachments
+        ]
+        return accepted
+
+    def _take(self, message: NewMessage, policy: Policy, at: float) -> Accepted:
         active = self.active
         if active is None:
             if self.room.parked and message.origin != "user":
@@ -207,8 +225,8 @@ class Protocol(OwnedTrees):
 
     # ── Stop ─────────────────────────────────────────────────────────────────────────────────────────
 
-    def _stop(self, stop: Stop, at: float) -> Stopped:
-        provenance = self._provenance_of(stop, at)
+    def _stop(self, stop: Stop, at: float, handled_at: float) -> Stopped:
+        provenance = self._provenance_of(stop, handled_at)
         if stop.run_id is not None:
             stopped = self._stop_aimed(stop, stop.run_id, provenance, at)
         else:
@@ -216,8 +234,14 @@ class Protocol(OwnedTrees):
         if stopped.outcome != "already_over":
             # A Stop that came too late for its run does nothing, to messages that are under way neither (law L9).
             # And a clock that is ahead does not cut off what is sent from now on.
-            self._cut_off(stop.origin, min(provenance.initiated_at, at))
+            self._cut_off(stop.origin, min(provenance.initiated_at, handled_at))
         return stopped
+
+    def stop_durable(self, stop: Stop, answer: Stopped) -> None:
+        """A Stop that was answered before the store had it is on record now: say so, and let the journal forget it."""
+        data: JsonObject = {"request_id": stop.id, "outcome": answer.outcome, "receipt_id": answer.receipt_id}
+        self._event("session.stop_durable", data, None, run_id=answer.run_id)
+        self.step.later.append(ForgetStop(stop.id))
 
     def _cut_off(self, origin: str, sent_at: float) -> None:
         """Messages of `origin` that were sent before `sent_at` come too late from now on."""
@@ -400,7 +424,7 @@ class Protocol(OwnedTrees):
         *,
         quarantined: bool = False,
         stopped: Mapping[str, tuple[str, Provenance]] | None = None,
-        stops: Iterable[Stop] = (),
+        stops: Iterable[KeptStop] = (),
         trees: Mapping[str, Provenance] | None = None,
         crashed: bool = False,
     ) -> None:
@@ -412,8 +436,8 @@ class Protocol(OwnedTrees):
             quarantined: take Stop and nothing else from now on.
             stopped: runs that somebody had stopped, when the store did not take the record of it: by which request, and
                 its provenance.
-            stops: the Stops that the store did not take: they are decided before anything starts, so that what
-                they withdrew or stopped does not run.
+            stops: the Stops that were answered before the store had them: they are decided before anything starts, so
+                that what they withdrew or stopped does not run.
             trees: why those of the session's trees are being ended whose record says nothing of it.
             crashed: the supervisor was restarted, so that the wardens are ending all of them.
         """
@@ -421,9 +445,16 @@ class Protocol(OwnedTrees):
         self._taking_up = True
         # One that is on record was written after all, with its effect: what has come behind it is not its to stop.
         on_record = {told.request_id for told in snapshot.requests}
-        stops = tuple(stop for stop in stops if stop.id not in on_record)
+        stops = tuple(stops)
+        new_stops = [kept for kept in stops if kept.stop.id not in on_record]
         stopped_by = {run_id: by for run_id, (told, by) in (stopped or {}).items() if told not in on_record}
-        unaimed = next((self._provenance_of(stop, at) for stop in stops if stop.run_id is None), None)
+        unaimed: Provenance | None = None
+        for kept in new_stops:
+            provenance = self._provenance_of(kept.stop, kept.at)
+            if kept.stop.run_id is not None:
+                stopped_by.setdefault(kept.stop.run_id, provenance)
+            elif unaimed is None:
+                unaimed = provenance
         row = snapshot.row
         if row is not None:
             self.generation, self.seq = row.generation, row.seq
@@ -454,12 +485,8 @@ class Protocol(OwnedTrees):
         waiting_for = {turn.run_id for turn in self.room.turns}
         for run_id in [run_id for run_id in self._queued if run_id not in waiting_for]:
             self._end_queued(PendingTurn(run_id, merge=False), cause, at, withdrawn=())
-        for stop in stops:
-            try:
-                self.request(stop, None)
-            except CountermandError as error:
-                # Aimed at a run that the store never heard of: it is over, and nothing of it is left to stop.
-                self._dead("stop", str(error), None, stop.id)
+        for kept in stops:
+            self._take_up_stop(kept, told=kept.stop.id in snapshot.told_durable)
         self._taking_up = False
         self._file_restored(at)
         self._end_when_drained(at)
@@ -468,6 +495,21 @@ class Protocol(OwnedTrees):
         if retry is not None:
             self._start_run(self._ids.new("run"), (), at, retry=retry)
         self._start_next(at)
+
+    def _take_up_stop(self, kept: KeptStop, *, told: bool) -> None:
+        """Decide a Stop that was answered before the store had it; one that is on record has its answer already."""
+        stop = kept.stop
+        try:
+            answer = self.request(stop, None, kept.at)
+        except CountermandError as error:
+            # Aimed at a run that the store never heard of: it is over, and nothing of it is left to stop.
+            self._dead("stop", str(error), None, stop.id)
+            self.step.later.append(ForgetStop(stop.id))
+            return
+        if told or not isinstance(answer, Stopped):
+            self.step.later.append(ForgetStop(stop.id))
+        else:
+            self.stop_durable(stop, answer)
 
     def _take_up(
         self, snapshot: Snapshot, info: RunInfo, cause: Provenance, stopped: Provenance | None, at: float

@@ -195,6 +195,8 @@ class SessionState:
         }
         if message.sent_at is not None:
             data["sent_at"] = message.sent_at
+        if message.attachments:
+            data["attachments"] = [attachment.name for attachment in message.attachments]
         self._event("message", data, record)
 
     def _waits(self, row: WaitingRow) -> None:

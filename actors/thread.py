@@ -234,6 +234,7 @@ class Thread:
                 origin=data.get("origin"),
                 sent_at=data.get("sent_at"),
                 at=event.at,
+                attachments=tuple(data.get("attachments", ())),
             )
         )
         # A message that steers the run stands between what was said before it and what is said after it.

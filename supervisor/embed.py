@@ -34,6 +34,7 @@ from supervisor.ids import RandomIds
 from supervisor.listing import LiveProcess, live_processes
 from supervisor.lock import InstanceLock
 from supervisor.publisher import EventHub
+from supervisor.store.health import StoreHealth
 from supervisor.store.sqlite import SqliteStore
 from supervisor.supervisor import SupervisorActor
 from supervisor.tools.shell import shell as shell_tool
@@ -112,6 +113,10 @@ class Supervisor:
             StoreUnavailable: the store cannot be read.
         """
         return live_processes(self._state_dir, self._store.reader)
+
+    def store_health(self) -> StoreHealth:
+        """How the store and its stop journal are, at this moment. Waits for nothing."""
+        return self._store.health()
 
     def dead_letters(self) -> list[DeadLetter]:
         """The last replies that came too late, the oldest first."""
@@ -239,8 +244,8 @@ class Supervisor:
         )
         self._actor = SupervisorActor.start(ports, plugins)
         self._undo.append(self._stop_actor)
-        # Sessions with a half-run, or with messages that no stop parked, go on by themselves.
-        for session in self._store.reader.unfinished():
+        # Those with a half-run, with messages that no stop parked, or with a Stop in the journal go on by themselves.
+        for session in self._store.unfinished():
             self._actor.tell(Activate(session))
 
     def _end_all(self) -> None:

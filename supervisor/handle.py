@@ -161,6 +161,18 @@ class SessionHandle:
         """The messages of the session, as the next model call would see them, and those retracted."""
         return self._store.thread(self.session)
 
+    def attachment(self, name: str) -> bytes:
+        """Return the bytes of an attachment, whose name a message in the thread has. Raises NotFound."""
+        data = self._store.attachment(self.session, name)
+        if data is None:
+            raise NotFound(
+                "there is no such attachment in this session",
+                expected="a name from the `attachments` of a message",
+                got=shown(name),
+                remedy="see the thread of the session",
+            )
+        return data
+
     def runs(self) -> list[RunInfo]:
         """The runs of the session, the oldest first."""
         return self._store.runs(self.session)

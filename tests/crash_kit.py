@@ -198,6 +198,10 @@ class Told:
                 self.sent.setdefault(request.id, Sent(line["session"], request))
             case "answer":
                 sent = self.sent[line["id"]]
+                answer = unpack_answer(line["answer"])
+                if isinstance(answer, Stopped) and not answer.durable:
+                    # On a slow disk: a client that wants to know sends it again.
+                    return
                 if sent.answer is None:
                     self.answered.append(line["id"])
                     sent.answer = line["answer"]
@@ -371,7 +375,10 @@ def settle(supervisor: Supervisor) -> None:
     while True:
         now = [supervisor.session(name).status() for name in names]
         if all(status.state == "idle" and (status.parked or not status.waiting) for status in now):
-            return
+            # A session says what it has decided: twice, so that what it decided last was handed in, and is written.
+            assert supervisor._store.answers(STANDSTILL_S)
+            if now == seen:
+                return
         if now != seen:
             seen, deadline = now, time.monotonic() + STANDSTILL_S
         assert time.monotonic() < deadline, f"at a standstill: {now}"

@@ -20,7 +20,8 @@ from actors.model import Event, Message, Receipt, RunInfo
 from actors.ports import ProcessRow, SessionRow, WaitingRow
 from actors.text import shown
 from supervisor.store import tables
-from supervisor.store.schema import open_reader
+from supervisor.store.schema import open_reader, schema_version
+from supervisor.store.tables import UnfitBatch
 
 IDLE_MAX: Final = 4
 EVENTS_MAX: Final = 1_000
@@ -49,7 +50,8 @@ class SqliteReader:
         self._lock = threading.Lock()
         self._idle: list[sqlite3.Connection] = []
         self._closed = False
-        self._read(tables.last_seq, "")
+        # Opens it, and looks at no page that holds a row: one that is damaged is no reason not to read the others.
+        self._read(schema_version)
 
     def events(self, session: str, after_seq: int = 0, limit: int = EVENTS_MAX) -> list[Event]:
         """Return at most `limit` events whose `seq` is above `after_seq`, in order."""
@@ -106,6 +108,14 @@ class SqliteReader:
     def unfinished(self) -> list[str]:
         """Return the sessions that have something to finish: a run, messages that wait unparked, a tree, a receipt."""
         return self._read(tables.unfinished)
+
+    def attachment(self, session: str, name: str) -> bytes | None:
+        """Return the bytes of an attachment of a session."""
+        return self._read(tables.attachment, session, name)
+
+    def unfit(self, limit: int = ROWS_MAX) -> list[UnfitBatch]:
+        """Return the newest `limit` batches that could not be stored, the oldest first."""
+        return self._read(tables.unfit, limit)
 
     def close(self) -> None:
         """Close what is idle; reads under way end first and close their own. May be called twice."""

@@ -139,6 +139,8 @@ class Client:
                 world.store.fail_next(groups)
             case ("lose", int(groups)):
                 world.store.lose_next(groups)
+            case ("unfit", int(groups)):
+                world.store.unfit_next(groups)
             case ("hold", bool(is_held)):
                 world.store.hold(is_held)
             case ("down", bool(is_down)):
@@ -299,6 +301,10 @@ class Client:
             self._check_answers(session, laws)
             assert not laws.waiting, f"still waiting: {laws.waiting} (L4)"
         self._check_rest()
+        assert not self.world.disk.journal, f"left in the journal: {list(self.world.disk.journal)} (L12)"
+        for request_id, (kept, _) in self.watch.owed.items():
+            known = kept.stop.run_id is None or self.world.disk.run(kept.stop.run_id) is not None
+            assert not known, f"{request_id} was in the journal, and was never decided (L12)"
 
     def _check_stream(self, session: str, stream: Stream) -> None:
         stream.read()

@@ -121,7 +121,7 @@ _BUMP_AFTER_HALT: Final = """
         return
     self._told = False
     try:
-        self._protocol.request(request, reply)
+        self._protocol.request(request, reply, answered.at if answered is not None else None)
 """
 
 MUTANTS: Final = (
@@ -131,7 +131,7 @@ MUTANTS: Final = (
         "L1",
         SessionActor,
         "_request",
-        "    try:\n        self._protocol.request(request, reply)\n",
+        "    try:\n        self._protocol.request(request, reply, answered.at if answered is not None else None)\n",
         _BUMP_AFTER_HALT.lstrip("\n"),
     ),
     _mutant("the fence does not count", "L1", RunLifecycle, "_fence", "self.generation += 1", "pass"),
@@ -364,7 +364,8 @@ MUTANTS: Final = (
         "L7",
         RunLifecycle,
         "_amend",
-        "    receipt = record.file_receipt(at, record.info.later)\n    self.step.receipts[receipt.receipt_id] = receipt\n",
+        "    receipt = record.file_receipt(at, record.info.later)\n"
+        "    self.step.receipts[receipt.receipt_id] = receipt\n",
         "    receipt = record.file_receipt(at, record.info.later)\n",
     ),
     # ── the token ──
@@ -476,7 +477,51 @@ MUTANTS: Final = (
         "L12",
         Protocol,
         "restore",
-        "    stops = tuple(stop for stop in stops if stop.id not in on_record)\n",
-        "",
+        "[kept for kept in stops if kept.stop.id not in on_record]",
+        "list(stops)",
+    ),
+    # ── the stop journal ──
+    _mutant(
+        "the journal is not read at a restart",
+        "L12",
+        SessionActor,
+        "_loaded",
+        "(*self._stops.values(), *loaded.snapshot.kept)",
+        "self._stops.values()",
+    ),
+    _mutant(
+        "the journal lets a Stop go before it is on record", "L12", SessionActor, "_flush", *_at_once("ForgetStop")
+    ),
+    _mutant(
+        "a Stop that is overdue is not kept in the journal",
+        "L12",
+        SessionActor,
+        "_keep",
+        "self._ports.store.keep_stop(self._stops.setdefault(kept.stop.id, kept))",
+        "self._stops.setdefault(kept.stop.id, kept)",
+    ),
+    _mutant(
+        "nobody is told that a Stop is durable at last",
+        "L12",
+        SessionActor,
+        "_stops_are_durable",
+        "        self._protocol.stop_durable(kept.stop, effect.answer)\n",
+        "        pass\n",
+    ),
+    _mutant(
+        "a Stop is told to be durable again after a restart",
+        "L12",
+        Protocol,
+        "restore",
+        "told=kept.stop.id in snapshot.told_durable",
+        "told=False",
+    ),
+    _mutant(
+        "what a Stop of the journal was aimed at is not looked up",
+        "L12",
+        Protocol,
+        "restore",
+        "            stopped_by.setdefault(kept.stop.run_id, provenance)\n",
+        "            pass\n",
     ),
 )

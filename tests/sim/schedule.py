@@ -155,7 +155,7 @@ def _pause(random: Random) -> Op:
 
 
 def _fault(random: Random) -> Op:
-    kind = random.choice(("fail", "lose", "down"))
+    kind = random.choice(("fail", "lose", "down", "unfit"))
     return ("down", random.random() < 0.4) if kind == "down" else (kind, random.randint(1, 2))
 
 

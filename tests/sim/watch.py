@@ -18,8 +18,9 @@ from actors.cancel import CellState
 from actors.errors import CountermandError
 from actors.messages import Accepted, NewMessage, OutsideRequest, Reply, Resumed, Stop, Stopped
 from actors.model import Event, How, Mode, Outcome, Owner, Receipt, Row, RunStatus, Scope, Waiting
-from actors.ports import Batch, ProcessRow, Settings
+from actors.ports import Batch, KeptStop, ProcessRow, Settings
 from actors.record import CallRecord, RunRecord
+from actors.session import STOPS_KEPT_MAX
 from tests.sim.laws import LogLaws
 
 if TYPE_CHECKING:
@@ -57,6 +58,9 @@ class Watch:
         self.ran: set[str] = set()
         self.left: set[str] = set()
         self.told_at: dict[str, float] = {}
+        self.kept: dict[str, KeptStop] = {}
+        self.owed: dict[str, tuple[KeptStop, int]] = {}
+        self.stops_told: set[str] = set()
         self._disk = disk
         self._fold = fold
         self._world: World | None = None
@@ -208,6 +212,54 @@ class Watch:
         run = self._disk.run(run_id)
         return run.session if run else None
 
+    # ── Doors: Stops that the store does not have yet ─────────────────────────────────────────────
+
+    def keeps(self, kept: KeptStop) -> None:
+        """A Stop is handed to the journal."""
+        self.kept.setdefault(kept.stop.id, kept)
+
+    def journalled(self, kept: KeptStop) -> None:
+        """A Stop is in the journal: from here on no crash may lose it (law L12)."""
+        if kept.stop.id not in self._disk.requests(kept.session):
+            self.owed[kept.stop.id] = kept, self.crashes
+
+    def forgets(self, session: str, request_id: str) -> None:
+        """The journal is told to let a Stop go: it is on record, with the event that says so (law L12)."""
+        kept = self.kept.get(request_id)
+        if kept is None or not self._has_its_run(kept):
+            return
+        if request_id not in self._disk.requests(session):
+            self.break_(f"the journal lets {request_id} go before it is on record (L12)")
+        elif request_id not in self.stops_told:
+            self.break_(f"the journal lets {request_id} go before anybody was told that it is durable (L12)")
+
+    def _has_its_run(self, kept: KeptStop) -> bool:
+        """False: it was aimed at a run that never came to be, and is nothing to decide."""
+        return kept.stop.run_id is None or kept.stop.run_id in self._disk.of(kept.session).runs
+
+    def _owed(self, batch: Batch, told: set[str]) -> None:
+        """After a crash a Stop of the journal is decided before anything starts, and ends what it stopped (law L12)."""
+        for request_id, (kept, crashes) in list(self.owed.items()):
+            if kept.session != batch.session or not self._has_its_run(kept):
+                continue
+            for event in batch.events if self.crashes > crashes else ():
+                source = (event.data.get("provenance") or {}).get("source")
+                mine = kept.stop.run_id in (None, event.run_id) and event.run_id in self._disk.of(batch.session).runs
+                if event.kind == "run.status" and source in FROM_FAULTS and mine:
+                    self.break_(f"{event.run_id} ends by {source}, and {request_id} had stopped it (L12)")
+                if event.kind == "run.started" and request_id not in told:
+                    self.break_(f"{event.run_id} starts, and {request_id} is not decided, which was answered (L12)")
+            if request_id in told:
+                del self.owed[request_id]
+
+    def _stop_durable(self, event: Event, told: set[str]) -> None:
+        request_id = event.data["request_id"]
+        if request_id in self.stops_told:
+            self.break_(f"{request_id} is told to be durable twice (L12)")
+        self.stops_told.add(request_id)
+        if request_id not in told and request_id not in self._disk.requests(event.session):
+            self.break_(f"{request_id} is told to be durable, and is not on record (L12)")
+
     # ── What becomes durable ──────────────────────────────────────────────────────────────────────
 
     def _batch(self, batch: Batch) -> None:
@@ -223,6 +275,7 @@ class Watch:
             self.break_(f"{batch.session}: {error}")
             return
         moved = {event.run_id for event in batch.events if event.kind == "run.status"}
+        self._owed(batch, told)
         for event in batch.events:
             match event.kind:
                 case "session.fenced":
@@ -237,6 +290,8 @@ class Watch:
                     self._tool_ended(event)
                 case "process.ended":
                     self._process_ended(event)
+                case "session.stop_durable":
+                    self._stop_durable(event, told)
                 case _:
                     pass
         self.told_at.update((row.request_id, row.at) for row in batch.requests if row.request_id not in self.told_at)
@@ -370,7 +425,9 @@ class Watch:
         for told in batch.requests:
             request, answer = self.requests.get(told.request_id), _decode(told.answer)
             if isinstance(request, Stop) and isinstance(answer, Stopped) and answer.outcome != "already_over":
-                sent_at = told.at if request.sent_at is None else min(request.sent_at, told.at)
+                kept = self.kept.get(request.id)
+                handled_at = told.at if kept is None else min(told.at, kept.at)
+                sent_at = handled_at if request.sent_at is None else min(request.sent_at, handled_at)
                 key = (batch.session, request.origin)
                 self._cutoffs[key] = max(sent_at, self._cutoffs.get(key, sent_at))
             elif isinstance(request, NewMessage) and isinstance(answer, Accepted) and request.sent_at is not None:
@@ -411,6 +468,9 @@ class Watch:
             if known is not None and type(outcome).__name__ in ("Invalid", "RequestReused", "RunActive"):
                 self.break_(f"{request.id} was answered by {known}, and is refused now: {outcome} (L10)")
             return
+        mine = sum(1 for kept in self.kept.values() if kept.session == session)
+        if isinstance(outcome, Stopped) and not (outcome.durable or request.id in self.kept or mine >= STOPS_KEPT_MAX):
+            self.break_(f"{request.id} is answered before it is durable, and the journal was not told (L12)")
         if not isinstance(outcome, msgspec.Struct) or not getattr(outcome, "durable", True):
             return
         row = self._disk.requests(session).get(request.id)

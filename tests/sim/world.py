@@ -141,7 +141,7 @@ class World:
         plugins = SimPlugins(self._agents, [*tools(self.effects), *self._more_tools])
         self.supervisor: ActorRef[SupervisorActor] = SupervisorActor.start(ports, plugins, policy)
         self.watch.enter(self)
-        for session in self.disk.unfinished():
+        for session in sorted({*self.disk.unfinished(), *(session for session, _ in self.disk.journal)}):
             self.supervisor.tell(Activate(session))
 
     # ── Requests ──────────────────────────────────────────────────────────────────────────────────
@@ -214,6 +214,8 @@ class World:
                 ready.append(self.dispatcher.step)
             if self.store.ready:
                 ready.append(self.store.step)
+            if self.store.journal_ready:
+                ready.append(self.store.journal_step)
             if self.processes.ready:
                 ready.append(self.processes.step)
             if self.executor.loop_ready:
