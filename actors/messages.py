@@ -438,7 +438,12 @@ class Steered(Command, frozen=True):
 
 
 class Drain(Command, frozen=True):
-    """Refuse new work; let runs end by themselves; say Quiet when nothing runs and all is written."""
+    """Refuse new work; let runs end by themselves; say Quiet, with this number, when nothing runs and all is written.
+
+    It comes again, with the next number, behind each Stop that is brought to the session meanwhile.
+    """
+
+    number: int = 0
 
 
 class Interrupt(Command, frozen=True):
@@ -462,6 +467,13 @@ class Activate(Command, frozen=True):
     """Start a session that has something to finish."""
 
     session: str
+
+
+class Passivate(Command, frozen=True):
+    """Leave memory, if there is nothing under way that is not in the store; the session answers `Rested`.
+
+    It comes behind all that was routed to the session before, and nothing is routed to it until it has answered.
+    """
 
 
 class Shutdown(Command, frozen=True):
@@ -599,9 +611,23 @@ class RunExpired(Report, frozen=True):
 
 
 class Quiet(Report, frozen=True):
-    """A draining session has nothing running, and all of it is written."""
+    """A draining session has nothing running, and all of it is written; `number` is that of the last Drain it heard."""
 
     session: str
+    number: int
+
+
+class Idle(Report, frozen=True):
+    """A session has had nothing to do for its time, and may be passivated."""
+
+    session: str
+
+
+class Rested(Report, frozen=True):
+    """The answer to `Passivate`: the session `leaves`, and its Down follows; or it stays, since it is in use."""
+
+    session: str
+    leaves: bool
 
 
 class Down(Report, frozen=True):
@@ -787,6 +813,10 @@ class GoOn(Timer, frozen=True):
     """The answer in batch `number` has had time to be taken: reports that waited for it go on."""
 
     number: int
+
+
+class IdleOver(Timer, frozen=True):
+    """The session has been idle for its time, if it was not used meanwhile."""
 
 
 class TryStore(Timer, frozen=True):

@@ -490,6 +490,22 @@ class OwnedTrees(RunLifecycle):
         """True when no run is active, none is ending, and no tree of the session is left to be ended."""
         return super().quiet and all(owned.given_up for owned in self.owned.values())
 
+    @property
+    def at_rest(self) -> bool:
+        """True when the store holds all that the session is: it may leave memory, and be taken up again later.
+
+        No run is active or ending, none left anything behind that may still be heard of, no tree is the session's, no
+        receipt waits for one, so no barrier is open; and no message waits but those that a stop has parked.
+        """
+        return (
+            self.quiet
+            and not self.late
+            and not self.owned
+            and not self._stop_receipts
+            and not (self.draining or self.quarantined)
+            and (self.room.parked or not len(self.room))
+        )
+
     def _go_on(self, at: float) -> None:
         super()._go_on(at)
         self._end_when_drained(at)

@@ -268,7 +268,10 @@ class Publisher(Protocol):
 
 
 class Settings(Struct, frozen=True):
-    """Policy as data: graces and deadlines in seconds, limits in items or bytes."""
+    """Policy as data: graces and deadlines in seconds, limits in items or bytes.
+
+    `passivate_s`: a session that was not used for so long, twice that at most, leaves memory; None: never.
+    """
 
     agent: str = "shell"
     grace_s: float = 2.0
@@ -286,6 +289,7 @@ class Settings(Struct, frozen=True):
     requests_kept: int = 10_000
     requests_kept_s: float = 7 * 86_400.0
     attempts_max: int = 3
+    passivate_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,11 @@ Phases. *Loading*: the session reads itself from the store; requests wait. *Serv
 take writes. The fence is shut in memory and children are halted; a Stop is answered (`durable=False`) and kept,
 anything else is refused. When the store can be read again the session takes itself up as after a restart, with
 `store.failure` as the cause, and handles the kept Stops again, under their own ids.
+
+Passivation. A session that is at rest, and was not used for `passivate_s` seconds, tells its supervisor so. That routes
+nothing to it any more and sends `Passivate`, which comes behind all that it had routed. Then the session ends, unless
+it is in use again. What came for it meanwhile, and what was left in its mailbox, waits in the supervisor and goes to
+the next incarnation, in order; so nobody can tell.
 """
 
 from __future__ import annotations
@@ -43,6 +48,8 @@ from actors.messages import (
     GoOn,
     Halt,
     HandOverRequested,
+    Idle,
+    IdleOver,
     Inspect,
     Interrupt,
     KillDeadline,
@@ -50,6 +57,7 @@ from actors.messages import (
     LoadFailed,
     NewMessage,
     OutsideRequest,
+    Passivate,
     Permit,
     PermitRefused,
     PermitWaiting,
@@ -61,6 +69,7 @@ from actors.messages import (
     ProcessStarted,
     Quiet,
     Request,
+    Rested,
     Resume,
     Route,
     RunExpired,
@@ -193,7 +202,11 @@ class SessionActor(Actor):
         self._answering = 0
         self._taken_up = 0
         self._draining = False
+        self._drain_number = 0
         self._said_quiet = False
+        # Whether a timer, or the supervisor, is to say when the session has been idle for its time.
+        self._idle_watched = False
+        self._used = False
 
     def on_start(self) -> None:
         """Read the session from the store; requests wait until it is there."""
@@ -218,8 +231,14 @@ class SessionActor(Actor):
                 self._load_failed(message.error)
             case TryStore():
                 self._ports.store.load(self._session, self.actor_ref)
+            case IdleOver():
+                self._idle_over()
+            case Passivate():
+                self._passivate()
             case Drain():
                 self._draining = True
+                self._drain_number = message.number
+                self._said_quiet = False
                 self._protocol.drain()
             case Interrupt():
                 self._protocol.interrupt(message.provenance)
@@ -244,10 +263,12 @@ class SessionActor(Actor):
     def on_turn_end(self) -> None:
         """Send what this turn decided as one batch."""
         self._flush()
+        self._watch_idle()
 
     # ── Requests and reports ──────────────────────────────────────────────────────────────────────
 
     def _request(self, request: OutsideRequest, reply: ReplyFuture[Any] | None) -> None:
+        self._used = True
         if self._phase is Phase.LOADING:
             # A Stop is never refused.
             if len(self._stash) < STASH_MAX or isinstance(request, Stop):
@@ -274,6 +295,7 @@ class SessionActor(Actor):
             self._mailbox.hold()
 
     def _report(self, message: Any) -> None:
+        self._used = True
         protocol = self._protocol
         match message:
             case Said():
@@ -384,10 +406,10 @@ class SessionActor(Actor):
 
     def _say_quiet(self) -> None:
         # What this turn has decided and not sent yet is not written either.
-        written = not self._sent and not self._protocol.step.has_records
+        written = not self._sent and not self._protocol.step.has_records and not self._stash
         if self._draining and not self._said_quiet and self._protocol.quiet and written and self.parent:
             self._said_quiet = True
-            tell(self.parent, Quiet(self._session))
+            tell(self.parent, Quiet(self._session, self._drain_number))
 
     # ── Effects ───────────────────────────────────────────────────────────────────────────────────
 
@@ -637,9 +659,8 @@ class SessionActor(Actor):
         self._flush()
         # Until what was just decided is durable, a further failure has to know who had stopped these runs.
         self._taken_up = self._number
-        stash, self._stash = self._stash, deque()
-        for request, reply in stash:
-            self._unstash(request, reply)
+        while self._stash:
+            self._unstash(*self._stash.popleft())
 
     def _unstash(self, request: OutsideRequest | Inspect, reply: ReplyFuture[Any] | None) -> None:
         if not isinstance(request, Inspect):
@@ -752,6 +773,44 @@ class SessionActor(Actor):
     def _try_later(self) -> None:
         self._ports.clock.call_later(self._retry_s, self.actor_ref, TryStore())
         self._retry_s = min(self._retry_s * 2, RETRY_MAX_S)
+
+    # ── Passivation ───────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def _at_rest(self) -> bool:
+        """True when nothing is lost if this actor ends: all that it knows is written, and nobody answers to it."""
+        return (
+            self._phase is Phase.SERVING
+            and self._protocol.at_rest
+            and not self._sent
+            and not self._protocol.step.has_records
+            and not self.children
+        )
+
+    def _watch_idle(self) -> None:
+        idle_s = self._ports.settings.passivate_s
+        if idle_s is None or self._idle_watched or self.parent is None or not self._at_rest:
+            return
+        # One timer at a time, and none is moved: a session in use only notes that it was used.
+        self._idle_watched = True
+        self._used = False
+        self._ports.clock.call_later(idle_s, self.actor_ref, IdleOver())
+
+    def _idle_over(self) -> None:
+        if self._used or not self._at_rest:
+            self._idle_watched = False
+        elif self.parent is not None:
+            tell(self.parent, Idle(self._session))
+
+    def _passivate(self) -> None:
+        assert self.parent is not None, "only a supervisor passivates"
+        # What others than the supervisor have sent is taken first.
+        leaves = self._at_rest and not len(self._mailbox)
+        tell(self.parent, Rested(self._session, leaves))
+        if leaves:
+            self._stop()
+        else:
+            self._idle_watched = False
 
     # ── Ends ──────────────────────────────────────────────────────────────────────────────────────
 

@@ -38,6 +38,8 @@ class Config:
         grace_s: between asking a process to end and killing it.
         kill_s: after the grace, until what is left is named abandoned.
         drain_s: how long the supervisor lets runs end by themselves when it is closed.
+        passivate_s: a session that was not used for so long, twice that at most, leaves memory until it is used
+            again, which nobody can tell; None: never.
         run_deadline_s: after which a run expires; None: never.
         call_deadline_s: after which a call is closed; None: never.
         queue_max: messages that may wait in a session.
@@ -56,6 +58,7 @@ class Config:
     grace_s: float = 2.0
     kill_s: float = 5.0
     drain_s: float = 10.0
+    passivate_s: float | None = 600.0
     run_deadline_s: float | None = None
     call_deadline_s: float | None = None
     queue_max: int = 1000
@@ -87,8 +90,8 @@ class Config:
             if not fits(getattr(self, key)):
                 raise _invalid(key, expected, getattr(self, key))
         object.__setattr__(self, "agent", storable(self.agent))
-        for key in ("grace_s", "kill_s", "drain_s", "run_deadline_s", "call_deadline_s"):
-            least = 0.001 if key.endswith("_deadline_s") else 0.0
+        for key in ("grace_s", "kill_s", "drain_s", "passivate_s", "run_deadline_s", "call_deadline_s"):
+            least = 0.001 if key in ("passivate_s", "run_deadline_s", "call_deadline_s") else 0.0
             value = getattr(self, key)
             if value is not None or least == 0.0:
                 seconds = duration(f"the configuration key {key!r}", value, least=least)
@@ -107,6 +110,7 @@ class Config:
             agent=self.agent,
             grace_s=self.grace_s,
             kill_s=self.kill_s,
+            passivate_s=self.passivate_s,
             run_deadline_s=self.run_deadline_s,
             call_deadline_s=self.call_deadline_s,
             queue_max=self.queue_max,

@@ -15,7 +15,7 @@ import msgspec
 from pykka import ActorDeadError
 
 from actors.base import Actor
-from actors.errors import CountermandError, RequestReused, StoreUnavailable
+from actors.errors import CountermandError, RequestReused, ShuttingDown, StoreUnavailable
 from actors.messages import Accepted, NewMessage, OutsideRequest, Resume, Stop, Stopped, Withdraw
 from actors.model import Event, RunStatus
 from actors.ports import Settings
@@ -140,7 +140,8 @@ class Client:
             case ("lose", int(groups)):
                 world.store.lose_next(groups)
             case ("hold", bool(is_held)):
-                world.store.hold(is_held)
+                # While it shuts down the disk answers: how long it may take is said in seconds there.
+                world.store.hold(is_held and world.interrupts_at is None)
             case ("down", bool(is_down)):
                 world.store.down(is_down)
             case ("poison", int(kind), int(which), bool(before)):
@@ -150,6 +151,9 @@ class Client:
                     stream.disconnect()
             case ("come",):
                 self._reconnect()
+            case ("shutdown", drain_s):
+                world.store.hold(False)
+                world.shutdown(drain_s)
             case ("crash",):
                 self._crash()
             case _:
@@ -229,15 +233,16 @@ class Client:
             self._send(request)
 
     def _restart_if_dead(self) -> None:
-        """A supervisor whose root has failed has ended all the others: its process is started anew."""
-        if not self.world.supervisor.is_alive():
+        """Start anew what was shut down, or what has ended with its root."""
+        if self.world.ended or not self.world.supervisor.is_alive():
             self._crash()
 
     def _crash(self) -> None:
         for stream in self.streams.values():
             stream.disconnect()
         open_ones = [asked.request for asked in self.history if not asked.done]
-        self.world = self.world.crash(self.random.randrange(1 << 30))
+        seed = self.random.randrange(1 << 30)
+        self.world = self.world.restart(seed) if self.world.ended else self.world.crash(seed)
         self.worlds.append(self.world)
         for session, stream in self.streams.items():
             stream.connect(self.world, session)
@@ -249,9 +254,12 @@ class Client:
         self.world.store.down(False)
         self.world.store.hold(False)
         self.world.wait(30.0)
+        if self.world.interrupts_at is not None and self.world.supervisor.is_alive():
+            assert self.world.run(lambda: self.world.ended), "a shutdown is never answered (L11)"
         self._restart_if_dead()
         sessions = list(self.streams)
         for _ in range(RESENT_MAX):
+            self._restart_if_dead()
             self._resend()
             stops = []
             for self._session in sessions:
@@ -267,12 +275,12 @@ class Client:
         raise AssertionError("the session does not come back")
 
     def _resend(self) -> bool:
-        """Send again what was refused because of the store, or died; True if there was any."""
+        """Send again what was refused because of the store or a shutdown, or died; True if there was any."""
         last = {asked.request.id: asked for asked in self.history}
         again = [
             asked.request
             for asked in last.values()
-            if asked.done and isinstance(asked.outcome(), StoreUnavailable | ActorDeadError)
+            if asked.done and isinstance(asked.outcome(), StoreUnavailable | ShuttingDown | ActorDeadError)
         ]
         for request in again:
             self._send(request)
@@ -313,9 +321,9 @@ class Client:
             assert isinstance(outcome, CountermandError | ActorDeadError | msgspec.Struct), repr(outcome)
             if asked.request is not self.requests[asked.request.id]:
                 first = isinstance(answers.get(asked.request.id), msgspec.Struct)
-                assert not first or isinstance(outcome, RequestReused | StoreUnavailable | ActorDeadError), (
-                    f"{asked.request} takes the id of another request, and is answered {outcome} (L10)"
-                )
+                assert not first or isinstance(
+                    outcome, RequestReused | StoreUnavailable | ShuttingDown | ActorDeadError
+                ), f"{asked.request} takes the id of another request, and is answered {outcome} (L10)"
             elif isinstance(outcome, msgspec.Struct) and getattr(outcome, "durable", True):
                 answers[asked.request.id] = outcome
         accepted = set()

@@ -18,6 +18,7 @@ from actors import mailbox
 from actors.cancel import Cell
 from actors.lifecycle import RunLifecycle
 from actors.messages import Down
+from actors.owned import OwnedTrees
 from actors.protocol import Protocol
 from actors.record import RunRecord
 from actors.reports import RunReports
@@ -26,6 +27,7 @@ from actors.run import RunActor
 from actors.session import SessionActor
 from actors.state import SessionState
 from actors.waiting import WaitingRoom
+from supervisor.supervisor import SupervisorActor
 from tests.sim.disk import Disk
 from tests.sim.schedule import broken, draw
 from tests.sim.store import SimStore
@@ -467,5 +469,112 @@ MUTANTS: Final = (
         "restore",
         "    stops = tuple(stop for stop in stops if stop.id not in on_record)\n",
         "",
+    ),
+    # ── idle ──
+    _mutant(
+        "passivates with a batch under way",
+        "L11",
+        SessionActor,
+        "_at_rest",
+        "        and not self._sent\n        and not self._protocol.step.has_records\n",
+        "",
+    ),
+    _mutant(
+        "passivates with a run under way",
+        "L11",
+        SessionState,
+        "quiet",
+        "self.active is None and not self.ending",
+        "not self.ending",
+    ),
+    _mutant("passivates over an open barrier", "L11", OwnedTrees, "at_rest", "and not self.late", "and True"),
+    _mutant("passivates with a tree of the session", "L11", OwnedTrees, "at_rest", "and not self.owned", "and True"),
+    _mutant(
+        "message at passivation dropped",
+        "L11",
+        SupervisorActor,
+        "_release",
+        "held.returned + held.later",
+        "held.returned",
+    ),
+    _mutant(
+        "message at passivation given to the one that leaves",
+        "L11",
+        SupervisorActor,
+        "_route",
+        "if not ends:",
+        "if not ends or not route.returned:",
+    ),
+    _mutant(
+        "message that finds the session in use is held for ever",
+        "L11",
+        SupervisorActor,
+        "_rested",
+        "    self._release(rested.session)\n",
+        "",
+    ),
+    _mutant(
+        "shutdown does not wait for proofs",
+        "L11",
+        SessionState,
+        "quiet",
+        "self.active is None and not self.ending",
+        "self.active is None",
+    ),
+    _mutant(
+        "shutdown does not wait for what it decided to be written",
+        "L11",
+        SessionActor,
+        "_say_quiet",
+        "not self._sent and not self._protocol.step.has_records and not self._stash",
+        "True",
+    ),
+    _mutant(
+        "what a session said before a Stop came counts",
+        "L11",
+        SupervisorActor,
+        "_quiet",
+        "if self._noisy.get(quiet.session) == quiet.number:",
+        "if quiet.session in self._noisy:",
+    ),
+    _mutant(
+        "drain starts the next turn",
+        "L11",
+        RunLifecycle,
+        "_start_next",
+        "self.active is not None or self.draining or self.quarantined",
+        "self.active is not None or self.quarantined",
+    ),
+    _mutant(
+        "waiting turns start as a draining session is taken up",
+        "L11",
+        Protocol,
+        "restore",
+        "    if self.draining or self.quarantined:\n        return\n",
+        "    self.draining, draining = False, self.draining\n    self._start_next(at)\n    self.draining = draining\n",
+    ),
+    _mutant(
+        "shutdown interrupts at once",
+        "L11",
+        SupervisorActor,
+        "_shutdown",
+        "call_later(shutdown.drain_s, ",
+        "call_later(0.0, ",
+    ),
+    _mutant(
+        "what is not at rest is not interrupted",
+        "L11",
+        Protocol,
+        "interrupt",
+        "    active = self.active\n    if active is None:\n",
+        "    active = self.active\n    if active:\n",
+    ),
+    _mutant(
+        "a session taken up in the shutdown is not drained",
+        "L11",
+        SupervisorActor,
+        "_session",
+        "if self._shutting_down:",
+        "if False:",
     ),
 )
