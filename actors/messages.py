@@ -138,6 +138,16 @@ def _check_seconds(message: Struct, name: str) -> None:
     force_setattr(message, name, seconds)
 
 
+def _check_outside(message: Struct, source: str) -> None:
+    if not source.startswith(OUTSIDE_SOURCES):
+        raise Invalid(
+            f"a {type(message).__name__} from outside cannot claim an inside source",
+            expected="'user.<door>' or 'client.<name>'",
+            got=repr(source),
+            remedy="name the door it came through, such as 'user.console'",
+        )
+
+
 def _check_bool(message: Struct, name: str) -> None:
     value = getattr(message, name)
     if not isinstance(value, bool):
@@ -257,13 +267,7 @@ class Stop(Request, frozen=True, kw_only=True, tag=True):
         _enum(self, "mode", Mode)
         if self.waiting is not None:
             _enum(self, "waiting", Waiting)
-        if not self.source.startswith(OUTSIDE_SOURCES):
-            raise Invalid(
-                "a Stop from outside cannot claim an inside source",
-                expected="'user.<door>' or 'client.<name>'",
-                got=repr(self.source),
-                remedy="name the door the stop came through, such as 'user.console'",
-            )
+        _check_outside(self, self.source)
         Provenance(source=self.source, reason=self.reason)
 
     @property
@@ -306,6 +310,27 @@ class Answer(Request, frozen=True, kw_only=True, tag=True):
         _text(self, "content", empty=True)
 
 
+class Delete(Request, frozen=True, kw_only=True, tag=True):
+    """Delete the session: end what runs, wait for the proofs, then remove all that is stored of it.
+
+    What is left is a tombstone, without content: the generation and the seq go on from it where the name is used again,
+    and requests from before are too old. The answer is given when the rows are gone.
+    """
+
+    source: str
+    reason: str
+    requested_by: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_id(self)
+        for name in ("source", "reason"):
+            _text(self, name)
+        if self.requested_by is not None:
+            _text(self, "requested_by")
+        _check_outside(self, self.source)
+        Provenance(source=self.source, reason=self.reason)
+
+
 class Inspect(Struct, frozen=True):
     """Ask a session for its `SessionStatus`; changes nothing."""
 
@@ -313,7 +338,10 @@ class Inspect(Struct, frozen=True):
     bounded: ClassVar[bool] = False
 
 
-OutsideRequest: TypeAlias = NewMessage | Stop | Resume | Withdraw | Answer
+Decided: TypeAlias = NewMessage | Stop | Resume | Withdraw | Answer
+"""Requests that are answered as soon as what was decided is durable."""
+
+OutsideRequest: TypeAlias = Decided | Delete
 
 
 # ── Answers (stored with the request's id, and given only after the commit) ───────────────────────
@@ -362,7 +390,14 @@ class Withdrawn(Struct, frozen=True, tag=True):
     outcome: str
 
 
-Reply: TypeAlias = Accepted | Stopped | Resumed | Withdrawn
+class Deleted(Struct, frozen=True, tag=True):
+    """The session was deleted; `seq` is that of the event which says so, the only one that is left."""
+
+    session: str
+    seq: int
+
+
+Reply: TypeAlias = Accepted | Stopped | Resumed | Withdrawn | Deleted
 
 
 # ── Commands, downward ────────────────────────────────────────────────────────────────────────────
@@ -437,6 +472,13 @@ class Steered(Command, frozen=True):
     messages: tuple[Message, ...]
 
 
+class Expire(Command, frozen=True):
+    """Delete yourself for `reason`, unless something has happened since `seq`, waits, or is under way."""
+
+    seq: int
+    reason: str
+
+
 class Drain(Command, frozen=True):
     """Refuse new work; let runs end by themselves; say Quiet, with this number, when nothing runs and all is written.
 
@@ -474,6 +516,12 @@ class Passivate(Command, frozen=True):
 
     It comes behind all that was routed to the session before, and nothing is routed to it until it has answered.
     """
+
+
+class Old(Command, frozen=True):
+    """Sessions to be deleted unless something has happened since: each with the seq of its last event."""
+
+    sessions: tuple[tuple[str, int], ...]
 
 
 class Shutdown(Command, frozen=True):
@@ -801,6 +849,10 @@ class RecancelExecution(Timer, frozen=True):
     def next_s(self) -> float:
         """Seconds until the one after this: 1, 2, 4, … 60."""
         return float(min(60, 2 ** min(self.attempt, 6)))
+
+
+class LookForOld(Timer, frozen=True):
+    """Time to look for sessions that are kept for longer than they have to be."""
 
 
 class DrainOver(Timer, frozen=True):

@@ -42,6 +42,11 @@ class RequestBook:
         for row in rows:
             self._rows[row.request_id] = row
 
+    def forget(self, at: float) -> None:
+        """Forget all answers: what was asked up to `at` (epoch seconds, UTC) is too old from now on."""
+        self._rows.clear()
+        self._forgotten_to = max(self._forgotten_to, at)
+
     def known(self, request: OutsideRequest, at: float) -> Reply | None:
         """Return the answer that `request` had, or None if it is new.
 

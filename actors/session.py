@@ -43,8 +43,10 @@ from actors.messages import (
     CallStarted,
     CommitFailed,
     Committed,
+    Delete,
     Down,
     Drain,
+    Expire,
     GoOn,
     Halt,
     HandOverRequested,
@@ -111,6 +113,7 @@ from actors.step import (
     Now,
     RefuseCall,
     RefuseHandOver,
+    RefuseRequest,
     RefuseSpawn,
     ReturnCredit,
     SayHandedOver,
@@ -215,7 +218,7 @@ class SessionActor(Actor):
     def on_receive(self, message: Any) -> Any:
         """Handle one message; see the head of this file for the phases."""
         match message:
-            case NewMessage() | Stop() | Resume() | Withdraw() | Answer():
+            case NewMessage() | Stop() | Resume() | Withdraw() | Answer() | Delete():
                 self._request(message, self.take_reply())
             case Inspect() if self._phase is Phase.LOADING and len(self._stash) < STASH_MAX:
                 self._stash.append((message, self.take_reply()))
@@ -235,6 +238,9 @@ class SessionActor(Actor):
                 self._idle_over()
             case Passivate():
                 self._passivate()
+            case Expire():
+                if self._phase is Phase.SERVING:
+                    self._protocol.expire(message.seq, message.reason)
             case Drain():
                 self._draining = True
                 self._drain_number = message.number
@@ -336,6 +342,13 @@ class SessionActor(Actor):
         """Do what the step takes away, send its records, and keep what it starts until they are durable."""
         if self._phase is not Phase.SERVING:
             return
+        self._send_step()
+        if self._protocol.erase_if_proven():
+            # In a batch of its own: what ended before it is published as it was written.
+            self._send_step()
+        self._say_quiet()
+
+    def _send_step(self) -> None:
         step = self._protocol.take_step()
         later = step.later
         if step.has_records:
@@ -357,6 +370,7 @@ class SessionActor(Actor):
                 waiting=tuple(step.waiting.values()),
                 unwaiting=tuple(step.unwaiting),
                 requests=tuple(step.requests),
+                erase=step.erase,
             )
             self._ports.store.commit(batch, self.actor_ref)
             later = []
@@ -367,7 +381,6 @@ class SessionActor(Actor):
             self._sent[-1].later.extend(later)
         else:
             self._carry_out_later(later)
-        self._say_quiet()
 
     def _committed(self, committed: Committed) -> None:
         if self._phase is not Phase.SERVING:
@@ -428,6 +441,9 @@ class SessionActor(Actor):
                 self._host_tree(effect.address, effect.process_id, None, None, effect.listener)
             case RefuseHandOver():
                 fail(effect.handed, effect.error)
+            case RefuseRequest():
+                if effect.reply is not None:
+                    effect.reply.try_set_exception(effect.error)
             case EndTrees():
                 self._end_trees(effect)
             case NothingToSteer():
@@ -711,6 +727,9 @@ class SessionActor(Actor):
         for effect in effects:
             if isinstance(effect, AnswerRequest):
                 self._answer_unstored(effect)
+        for request, reply in self._protocol.take_deletions():
+            if reply is not None:
+                reply.try_set_exception(_unavailable("the store does not take writes", request))
         self._try_later()
 
     def _answer_unstored(self, effect: AnswerRequest) -> None:

@@ -83,7 +83,8 @@ class _Channel:
     def add(self, event: Event) -> None:
         if event.seq <= self.last_seq:
             return
-        if event.seq != self.last_seq + 1:
+        if event.seq != self.last_seq + 1 or event.kind == "session.deleted":
+            # What is deleted is shown to nobody any more, from memory neither.
             self.ring.clear()
             self.weight = 0
         self.last_seq = event.seq

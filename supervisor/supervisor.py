@@ -12,6 +12,7 @@ not restarted until somebody asks for it.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -29,8 +30,11 @@ from actors.messages import (
     Down,
     Drain,
     DrainOver,
+    Expire,
     Idle,
     Interrupt,
+    LookForOld,
+    Old,
     Passivate,
     Quiet,
     Rested,
@@ -44,6 +48,8 @@ from actors.ports import Ports
 from actors.session import SessionActor
 
 INTERRUPT_SLACK_S = 2.0
+LOOK_FIRST_S = 5.0
+LOOK_EVERY_S = 600.0
 HELD_MAX = 10_000
 
 
@@ -69,13 +75,21 @@ class SupervisorActor(Actor):
         ports: what the actors need from outside.
         plugins: agents and tools.
         policy: how often a session may fail.
+        old: finds the sessions to be deleted; it may block, and is called off every mailbox. None: nothing is old.
     """
 
-    def __init__(self, ports: Ports, plugins: Plugins, policy: RestartPolicy | None = None) -> None:
+    def __init__(
+        self,
+        ports: Ports,
+        plugins: Plugins,
+        policy: RestartPolicy | None = None,
+        old: Callable[[], Old] | None = None,
+    ) -> None:
         super().__init__(dispatcher=ports.dispatcher, key="supervisor")
         self._ports = ports
         self._plugins = plugins
         self._policy = policy or RestartPolicy()
+        self._old = old
         self._failures: dict[str, deque[float]] = {}
         self._quarantined: set[str] = set()
         self._draining: ReplyFuture[Any] | None = None
@@ -88,6 +102,11 @@ class SupervisorActor(Actor):
         # Sessions that were sent Passivate and have not answered; and those that leave, until their Down.
         self._asked_to_leave: set[str] = set()
         self._leaving: set[str] = set()
+
+    def on_start(self) -> None:
+        """Begin to look for old sessions, if any can be."""
+        if self._old is not None:
+            self._ports.clock.call_later(LOOK_FIRST_S, self.actor_ref, LookForOld())
 
     def on_receive(self, message: Any) -> None:
         """Handle one message."""
@@ -102,6 +121,10 @@ class SupervisorActor(Actor):
                 self._idle(message)
             case Rested():
                 self._rested(message)
+            case LookForOld():
+                self._look_for_old()
+            case Old():
+                self._expire(message)
             case Shutdown():
                 self._shutdown(message)
             case Quiet():
@@ -221,6 +244,22 @@ class SupervisorActor(Actor):
                 del self._failures[session]
         logger.warning("session {} is restarted: {}", session, reason)
         self._session(session, cause)
+
+    # ── Retention ─────────────────────────────────────────────────────────────────────────────────
+
+    def _look_for_old(self) -> None:
+        old, me = self._old, self.actor_ref
+        if old is None or self._shutting_down:
+            return
+        self._ports.executor.call(lambda: tell(me, old()))
+        self._ports.clock.call_later(LOOK_EVERY_S, me, LookForOld())
+
+    def _expire(self, old: Old) -> None:
+        if self._shutting_down:
+            return
+        for session, seq in old.sessions:
+            if session not in self._asked_to_leave:
+                tell(self._session(session), Expire(seq, "it was kept for as long as sessions are kept"))
 
     # ── Shutting down ─────────────────────────────────────────────────────────────────────────────
 

@@ -101,7 +101,7 @@ def _mutant(name: str, law: str, owner: type, function: str, old: str, new: str)
 
 
 def _at_once(effect: str) -> tuple[str, str]:
-    """An edit of `_flush` that carries out one kind of effect when it is decided, not when it is durable."""
+    """An edit of `_send_step` that carries out one kind of effect when it is decided, not when it is durable."""
     old = "    later = step.later\n"
     new = (
         f"    self._carry_out_later([one for one in step.later if type(one).__name__ == {effect!r}])\n"
@@ -176,8 +176,8 @@ MUTANTS: Final = (
         "notes.closed_result(state, finished, cause, call.output)",
         "notes.closed_result(CellState.CLOSED if finished else state, None, cause, call.output)",
     ),
-    _mutant("permit before its commit", "L2", SessionActor, "_flush", *_at_once("GivePermit")),
-    _mutant("spawn permit before its commit", "L2", SessionActor, "_flush", *_at_once("GiveSpawn")),
+    _mutant("permit before its commit", "L2", SessionActor, "_send_step", *_at_once("GivePermit")),
+    _mutant("spawn permit before its commit", "L2", SessionActor, "_send_step", *_at_once("GiveSpawn")),
     _mutant(
         "a failing session leaves its gates open", "L2", SessionActor, "on_failure", "self._protocol.abandon(", "("
     ),
@@ -224,7 +224,7 @@ MUTANTS: Final = (
         "self.step.later.append(AdoptRun(record.id))",
         "pass",
     ),
-    _mutant("a part is forgotten before its commit", "L3", SessionActor, "_flush", *_at_once("ForgetPart")),
+    _mutant("a part is forgotten before its commit", "L3", SessionActor, "_send_step", *_at_once("ForgetPart")),
     # ── taking over, and what waits ──
     _mutant(
         "takeover in two steps",
@@ -398,13 +398,13 @@ MUTANTS: Final = (
         "the content of a repeat is not compared", "L10", RequestBook, "known", "row.digest != digest(request)", "False"
     ),
     # ── durable first ──
-    _mutant("answer before commit", "L12", SessionActor, "_flush", *_at_once("AnswerRequest")),
-    _mutant("the agent starts before its run is durable", "L12", SessionActor, "_flush", *_at_once("StartRun")),
+    _mutant("answer before commit", "L12", SessionActor, "_send_step", *_at_once("AnswerRequest")),
+    _mutant("the agent starts before its run is durable", "L12", SessionActor, "_send_step", *_at_once("StartRun")),
     _mutant(
         "publish before commit",
         "L12",
         SessionActor,
-        "_flush",
+        "_send_step",
         "        self._ports.store.commit(batch, self.actor_ref)\n",
         "        self._ports.publisher.publish(self._session, events)\n"
         "        self._ports.store.commit(batch, self.actor_ref)\n",
@@ -487,8 +487,15 @@ MUTANTS: Final = (
         "self.active is None and not self.ending",
         "not self.ending",
     ),
-    _mutant("passivates over an open barrier", "L11", OwnedTrees, "at_rest", "and not self.late", "and True"),
-    _mutant("passivates with a tree of the session", "L11", OwnedTrees, "at_rest", "and not self.owned", "and True"),
+    _mutant("passivates over an open barrier", "L11", OwnedTrees, "nothing_left", "and not self.late", "and True"),
+    _mutant(
+        "passivates with a tree of the session",
+        "L11",
+        OwnedTrees,
+        "nothing_left",
+        "self.quiet and not self.late and not self.owned",
+        "RunLifecycle.quiet.fget(self) and not self.late",
+    ),
     _mutant(
         "message at passivation dropped",
         "L11",
@@ -570,11 +577,11 @@ MUTANTS: Final = (
         "    active = self.active\n    if active:\n",
     ),
     _mutant(
-        "a session taken up in the shutdown is not drained",
+        "a session that takes a Stop in the shutdown need not come to rest",
         "L11",
         SupervisorActor,
-        "_session",
-        "if self._shutting_down:",
-        "if False:",
+        "_forward",
+        "    if self._shutting_down:\n",
+        "    if False:\n",
     ),
 )

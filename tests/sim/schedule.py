@@ -82,14 +82,15 @@ def draw(seed: int) -> Schedule:
     random = Random(seed)
     trouble = random.choice(TROUBLES)
     script = []
+    settings = _settings(random)
     for _ in range(random.randint(OPS_MIN, OPS_MAX)):
-        op = _op(random, trouble)
+        op = _op(random, trouble, settings)
         if random.random() < 0.1:
             op = ("at", "t", op) if _asks(op) else op
         if random.random() < 0.1:
             op = ("later", random.choice((0.0, 0.001, 0.5)), op) if _asks(op) else op
         script.append(op)
-    return Schedule(random.randrange(WORLDS), _settings(random), tuple(script))
+    return Schedule(random.randrange(WORLDS), settings, tuple(script))
 
 
 def _settings(random: Random) -> Settings:
@@ -112,8 +113,10 @@ def _changed(settings: Settings, **changes: object) -> Settings:
     return changed
 
 
-def _op(random: Random, trouble: str) -> Op:
+def _op(random: Random, trouble: str, settings: Settings) -> Op:
     draws: list[tuple[float, Callable[[Random], Op]]] = [(6, _news), (3.5, _stop), (2.5, _other), (9, _pause)]
+    if settings.passivate_s is not None:
+        draws.append((3, _idle))
     if trouble in ("store", "all"):
         draws.append((2, _fault))
     if trouble in ("failures", "all"):
@@ -155,6 +158,10 @@ def _pause(random: Random) -> Op:
     if kind == "wait":
         return ("wait", random.choice((0.05, 1.0, 3.0, 9.0)))
     return ("hold", random.random() < 0.4)
+
+
+def _idle(random: Random) -> Op:
+    return ("idle", random.randrange(8))
 
 
 def _fault(random: Random) -> Op:

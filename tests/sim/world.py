@@ -28,7 +28,8 @@ from actors.base import Actor
 from actors.dead_letters import DeadLetters
 from actors.dispatcher import StepDispatcher
 from actors.future import ReplyFuture
-from actors.messages import Activate, Inspect, OutsideRequest, Rested, Route, Shutdown
+from actors.mailbox import Mailbox
+from actors.messages import Activate, Idle, Inspect, OutsideRequest, Rested, Route, Shutdown
 from actors.model import Event, Message, RunStatus
 from actors.plugins import Tool
 from actors.ports import Ports, Settings
@@ -131,6 +132,8 @@ class World:
         self.interrupts_at: float | None = None
         self.ended = False
         self.came_to_rest = False
+        # The machine was so slow while it shut down that what there is time for need not have been done.
+        self.hesitated = False
         self._closed = False
         self.disk: Disk = before.disk if before else Disk()
         self.ids: SimIds = before.ids if before else SimIds()
@@ -229,6 +232,12 @@ class World:
             self.watch.answered(asked.session, asked.request, error)
             asked.future.try_set_exception(error)
 
+    def someone_is_idle(self) -> bool:
+        """True at the instant in which a session has said that it is idle, and the supervisor has not heard it."""
+        waits = self.supervisor.actor_inbox
+        assert isinstance(waits, Mailbox), "actors have no other"
+        return any(isinstance(envelope.message, Idle) for envelope in waits._ordinary or ())
+
     # ── Steps ─────────────────────────────────────────────────────────────────────────────────────
 
     def step(self) -> bool:
@@ -256,11 +265,14 @@ class World:
             if self.executor.callbacks_ready:
                 ready.append(self.executor.callback_step)
             due = clock.next_due()
-            if due is not None and (due <= clock.monotonic() or not ready or random() < EARLY_TIMER):
+            early = due is not None and due > clock.monotonic() and bool(ready)
+            if due is not None and (not early or random() < EARLY_TIMER):
                 ready.append(clock.fire)
             if not ready:
                 return False
-            if ready[int(random() * len(ready))]() is not False:
+            chosen = ready[int(random() * len(ready))]
+            self.hesitated = self.hesitated or (early and chosen == clock.fire and self.interrupts_at is not None)
+            if chosen() is not False:
                 break
             # Nobody was behind the entry of the dispatcher: somebody else has the step.
         clock.elapse(STEP_S)
