@@ -13,7 +13,7 @@ from loguru import logger
 from actors.errors import CountermandError, Invalid
 from actors.model import Event, Message, Receipt, RunInfo
 from actors.ports import Batch, CallRow, ProcessRow, RequestRow, SessionRow, Snapshot, WaitingRow
-from actors.thread import Thread
+from actors.thread import KINDS, Thread
 
 PAGE: Final = 500
 """Events read at a time when a whole log is gone through."""
@@ -22,6 +22,9 @@ EVENTS_A_STATEMENT: Final = 64
 
 INCARNATIONS_KEPT: Final = 8
 """Incarnations of a session whose last batch is remembered; older ones have nobody left to send one again."""
+
+_FATES: Final = frozenset({"session.message_returned", "process.ended", "run.ended"})
+"""What `snapshot` reads of a log besides the messages."""
 
 T = TypeVar("T")
 Statement = tuple[str, tuple[Any, ...]]
@@ -198,10 +201,16 @@ def events(connection: sqlite3.Connection, session: str, after_seq: int, limit: 
     ]
 
 
-def log(connection: sqlite3.Connection, session: str) -> Iterator[Event]:
-    """Go through the whole log of a session, a page at a time."""
+def _folded(connection: sqlite3.Connection, session: str, kinds: Iterable[str]) -> Iterator[Event]:
+    """Go through the events of some kinds, in order. Most of a log is output, which is not decoded for it."""
+    wanted = sorted(kinds)
+    marks = ", ".join("?" * len(wanted))
+    sql = f"{_event} WHERE session = ? AND seq > ? AND kind IN ({marks}) ORDER BY seq LIMIT ?"
     after = 0
-    while page := events(connection, session, after, PAGE):
+    while page := [
+        Event(seq, of, generation, run_id, kind, _data(data), at)
+        for seq, of, generation, run_id, kind, data, at in connection.execute(sql, (session, after, *wanted, PAGE))
+    ]:
         yield from page
         after = page[-1].seq
 
@@ -215,7 +224,7 @@ def last_seq(connection: sqlite3.Connection, session: str) -> int:
 def thread(connection: sqlite3.Connection, session: str) -> list[Message]:
     """Fold the log of a session into its messages."""
     fold = Thread()
-    for event in log(connection, session):
+    for event in _folded(connection, session, KINDS):
         fold.apply(event)
     return fold.messages()
 
@@ -354,7 +363,7 @@ def snapshot(connection: sqlite3.Connection, session: str, *, kept: int = 10_000
     said: set[str] = set()
     fates: dict[str, str] = {}
     ended: dict[str, str] = {}
-    for event in log(connection, session):
+    for event in _folded(connection, session, KINDS | _FATES):
         fold.apply(event)
         if event.kind in ("text", "tool.requested") and event.run_id is not None:
             said.add(event.run_id)
