@@ -69,7 +69,9 @@ _OF_A_SESSION: Final = (
 )
 """What is removed with a session. Its row stays, as a tombstone, and `batches`, so that no batch is written twice."""
 
-_LIVING: Final = "FROM sessions WHERE COALESCE(json_extract(CAST(doc AS TEXT), '$.deleted'), 0) = 0 "
+_LIVING: Final = """FROM sessions WHERE NOT COALESCE(
+    CASE WHEN json_valid(CAST(doc AS TEXT)) THEN json_extract(CAST(doc AS TEXT), '$.deleted') END, 0)"""
+"""Those that were not deleted; one whose row is damaged is there, and whoever decodes it says so."""
 
 
 def statements(batch: Batch) -> list[Statement]:

@@ -116,7 +116,7 @@ def _changed(settings: Settings, **changes: object) -> Settings:
 def _op(random: Random, trouble: str, settings: Settings) -> Op:
     draws: list[tuple[float, Callable[[Random], Op]]] = [(6, _news), (3.5, _stop), (2.5, _other), (9, _pause)]
     if settings.passivate_s is not None:
-        draws.append((3, _idle))
+        draws += [(3, _idle), (1, _tree)]
     if trouble in ("store", "all"):
         draws.append((2, _fault))
     if trouble in ("failures", "all"):
@@ -158,6 +158,11 @@ def _pause(random: Random) -> Op:
     if kind == "wait":
         return ("wait", random.choice((0.05, 1.0, 3.0, 9.0)))
     return ("hold", random.random() < 0.4)
+
+
+def _tree(random: Random) -> Op:
+    """A message whose process tree becomes the session's."""
+    return ("new", random.choice(CONTENTS[-4:]), None, "user", True, None)
 
 
 def _idle(random: Random) -> Op:
