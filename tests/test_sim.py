@@ -206,6 +206,8 @@ def test_an_edit_that_no_longer_fits_says_so() -> None:
     edit = replace(MUTANTS[1].edits[0], old="this is not in the source")
     with pytest.raises(ValueError, match="expected 'this is not in the source' once"):
         edit.made()
+    with pytest.raises(ValueError, match="no_such_function is not there"):
+        replace(edit, function="no_such_function").made()
 
 
 def test_what_breaks_a_predicate_ends_the_world() -> None:

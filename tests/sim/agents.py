@@ -12,7 +12,8 @@ A message is a list of words, done one after the other:
     run=5,exit=1   a tool that runs the process "sim runs=5 exit=1" and waits for it
     leave=60       a tool that starts the process "sim runs=60" and returns
     serve=60       a tool that starts it for the session, and returns
-    hand=60        a tool that starts it for the run, hands it over to the session, and returns
+    hand=60        a tool that starts it for the run, hands it over to the session, and returns; ``hand=60,after=1``
+                   hands it over a second later
     bad            a call of a tool that does not exist
     fail           a tool that raises
     steer          asks for messages that wait to steer, and says them
@@ -236,9 +237,13 @@ def _functions(effects: Effects | None) -> list[Callable[..., Any]]:
         """Start a process, and hand it over to the session."""
         with inside(fence):
             process = await spawn(argv)
+            for word in argv:
+                if word.startswith("after="):
+                    await asyncio.sleep(float(word.removeprefix("after=")))
             await process.hand_over()
             if effects is not None:
                 effects.handed.append(process.process_id)
+                effects.watch.handed_over(process.process_id)
         return f"handed over {process.process_id}"
 
     async def fail(fence: str) -> str:

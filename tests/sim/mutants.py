@@ -20,7 +20,7 @@ from actors.lifecycle import RunLifecycle
 from actors.messages import Down
 from actors.owned import OwnedTrees
 from actors.protocol import Protocol
-from actors.record import RunRecord
+from actors.record import Part
 from actors.reports import RunReports
 from actors.requests import RequestBook
 from actors.run import RunActor
@@ -48,6 +48,8 @@ class Edit:
         Raises:
             ValueError: the text is not in the source, or more than once.
         """
+        if inspect.getattr_static(self.owner, self.function, None) is None:
+            raise ValueError(f"{self.owner.__name__}.{self.function} is not there: the mutant has to follow the code")
         plain: Any = inspect.unwrap(getattr(_raw(self.owner, self.function), "fget", None) or _function(self))
         source = textwrap.dedent(inspect.getsource(plain))
         if source.count(self.old) != 1:
@@ -207,7 +209,7 @@ MUTANTS: Final = (
         '    record.parts[AGENT].end(report.how, report.at, report.error or "")\n',
         "    for part in record.open_parts():\n        part.end(report.how, report.at)\n",
     ),
-    _mutant("an unproven end taken as proof", "L3", RunRecord, "end_process", "if news.proven:", "if True:"),
+    _mutant("an unproven end taken as proof", "L3", Part, "end_process", "if news.proven:", "if True:"),
     _mutant(
         "halt does not reach the trees",
         "L3",
@@ -225,6 +227,16 @@ MUTANTS: Final = (
         "pass",
     ),
     _mutant("a part is forgotten before its commit", "L3", SessionActor, "_send_step", *_at_once("ForgetPart")),
+    _mutant(
+        "a Stop of the session leaves its trees",
+        "L3",
+        Protocol,
+        "_stop_current",
+        "        if stop.scope is Scope.SESSION:\n            self._end_owned(provenance, active)\n",
+        "",
+    ),
+    _mutant("said to be handed over before its commit", "L12", SessionActor, "_send_step", *_at_once("SayHandedOver")),
+    _mutant("spawned for the session before its commit", "L12", SessionActor, "_send_step", *_at_once("SpawnOwn")),
     # ── taking over, and what waits ──
     _mutant(
         "takeover in two steps",
@@ -346,8 +358,8 @@ MUTANTS: Final = (
         "L7",
         SessionActor,
         "on_receive",
-        "if message.incarnation == self._incarnation:",
-        "if message:",
+        "if message.incarnation == self._incarnation:\n                self._protocol.kill_deadline",
+        "if message:\n                self._protocol.kill_deadline",
     ),
     _mutant(
         "a proof that comes late amends nothing",

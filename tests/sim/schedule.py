@@ -48,6 +48,8 @@ CONTENTS: Final = (
     "serve=0,serves,ignores_term write=1",
     "hand=60,children=1 say=1",
     "hand=0,serves sleep=1 run=1",
+    "hand=60,after=0.4998 say=1",
+    "hand=60,after=1.9998",
     "serve=0.5 hand=0.5 leave=0.5 sleep=1",
 )
 POLICIES: Final = (None, "interrupt", "enqueue", "enqueue", "steer", "reject", "rollback")

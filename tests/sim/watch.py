@@ -17,7 +17,7 @@ import msgspec
 from actors.cancel import CellState
 from actors.errors import CountermandError, ShuttingDown
 from actors.messages import Accepted, NewMessage, OutsideRequest, Reply, Resumed, Stop, Stopped
-from actors.model import Event, How, Mode, Outcome, Owner, Receipt, Row, RunStatus, Waiting
+from actors.model import Event, How, Mode, Outcome, Owner, Receipt, Row, RunStatus, Scope, Waiting
 from actors.ports import Batch, ProcessRow, Settings
 from actors.record import CallRecord, RunRecord
 from tests.sim.laws import LogLaws
@@ -136,6 +136,12 @@ class Watch:
             if call.cell is not None and call.cell.state is CellState.STARTED:
                 self.in_time[call.row.call_id] = "finished" if returned else "raised"
 
+    def handed_over(self, process_id: str) -> None:
+        """A tool is told that a tree is the session's: it is on record (law L12)."""
+        row = self._disk.process(process_id)
+        if row is None or row.owner is not Owner.SESSION:
+            self.break_(f"{process_id} is said to be the session's before that is durable (L12)")
+
     def writes(self, fence: str) -> None:
         """A tool that looks at its token has an effect: its call is open at this moment (law L1)."""
         row = self._disk.call(fence.rpartition(":")[2])
@@ -175,7 +181,7 @@ class Watch:
             return
         process = self._disk.process(key)
         if process is not None and process.owner is Owner.SESSION:
-            # It is not ended by a fence, and has no gate to be shut.
+            self._ends_of_session(process)
             return
         call = self._disk.call(process.call_id if process else key)
         session = call.session if call else (self._session_of_run(key) or "")
@@ -188,6 +194,13 @@ class Watch:
         if call is not None and not self._gate_open(record, call.call_id):
             return
         self.break_(f"{key} is ended before its gate is shut (L1)")
+
+    def _ends_of_session(self, process: ProcessRow) -> None:
+        """A tree of the session is told to end: by the session, for a cause, and not by the end of its run (law L5)."""
+        actor = self._world.session_if_alive(process.session) if self._world is not None else None
+        owned = actor._protocol.owned.get(process.process_id) if actor is not None else None
+        if owned is not None and owned.row.ending is None:
+            self.break_(f"{process.process_id} is the session's, and is ended without a cause (L5)")
 
     @staticmethod
     def _gate_open(record: RunRecord, call_id: str) -> bool:
@@ -286,6 +299,7 @@ class Watch:
         for receipt in batch.receipts:
             self._receipt(batch.session, receipt)
         self._parked(batch, laws, inputs_before, waiting_before)
+        self._of_session(batch)
         self._cut_off(batch)
 
     def _fenced(self, event: Event, batch: Batch, told: set[str], moved: set[str | None]) -> None:
@@ -392,6 +406,21 @@ class Watch:
         parked = any(_parks(self.requests.get(told.request_id), _decode(told.answer)) for told in batch.requests)
         if parked and laws.waiting and not new_inputs and batch.row is not None and not batch.row.parked:
             self.break_(f"{laws.waiting} were parked, and that is not on record (L12)")
+
+    def _of_session(self, batch: Batch) -> None:
+        """A Stop of the whole session ends what is its own, in the same step; a tree is handed over or ended (L3)."""
+        for row in batch.processes:
+            known = self._disk.process(row.process_id)
+            new = row.owner is Owner.SESSION and known is not None and known.owner is not Owner.SESSION
+            if new and row.process_id in self.halted:
+                self.break_(f"{row.process_id} is handed over, and had been told to end (L3)")
+        stops = [self.requests.get(told.request_id) for told in batch.requests]
+        if not any(isinstance(stop, Stop) and stop.scope is Scope.SESSION and stop.run_id is None for stop in stops):
+            return
+        rows = self._disk.of(batch.session).processes | {row.process_id: row for row in batch.processes}
+        for row in rows.values():
+            if row.owner is Owner.SESSION and row.state != "ended" and row.ending is None:
+                self.break_(f"{row.process_id} is left by a Stop of its session (L3)")
 
     def _cut_off(self, batch: Batch) -> None:
         """A message that was sent before a Stop of its sender, and comes after it, is returned (law L4)."""
