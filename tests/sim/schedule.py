@@ -132,7 +132,7 @@ def _op(random: Random, trouble: str, settings: Settings) -> Op:
 
 
 def _asks(op: Op) -> bool:
-    return op[0] in ("new", "stop", "withdraw", "resume", "repeat", "reuse")
+    return op[0] in ("new", "stop", "withdraw", "resume", "delete", "repeat", "reuse")
 
 
 def _news(random: Random) -> Op:
@@ -149,8 +149,8 @@ def _stop(random: Random) -> Op:
 
 
 def _other(random: Random) -> Op:
-    kind = random.choice(("withdraw", "withdraw", "resume", "repeat", "repeat", "reuse", "leave", "come"))
-    return (kind,) if kind in ("resume", "leave", "come") else (kind, random.randrange(10))
+    kind = random.choice(("withdraw", "withdraw", "resume", "delete", "repeat", "repeat", "reuse", "leave", "come"))
+    return (kind,) if kind in ("resume", "delete", "leave", "come") else (kind, random.randrange(10))
 
 
 def _pause(random: Random) -> Op:

@@ -16,7 +16,7 @@ import msgspec
 
 from actors.cancel import CellState
 from actors.errors import CountermandError, ShuttingDown
-from actors.messages import Accepted, NewMessage, OutsideRequest, Reply, Resumed, Stop, Stopped
+from actors.messages import Accepted, Delete, NewMessage, OutsideRequest, Reply, Resumed, Stop, Stopped
 from actors.model import Event, How, Mode, Outcome, Owner, Receipt, Row, RunStatus, Scope, Waiting
 from actors.ports import Batch, ProcessRow, Settings
 from actors.record import CallRecord, RunRecord
@@ -47,7 +47,11 @@ class Watch:
         self.broken: list[str] = []
         self.faults = False
         self.crashes = 0
+        self.restarts = 0
         self.left_memory = 0
+        self.names: dict[str, str] = {}
+        self.deleted_receipts: set[str] = set()
+        self.deleted_requests: set[str] = set()
         self.requests: dict[str, OutsideRequest] = {}
         self.began: set[str] = set()
         self.inside: dict[str, str] = {}
@@ -234,6 +238,24 @@ class Watch:
             if of == session and not self.faults:
                 self.break_(f"{session} leaves while {fence} runs (L11)")
 
+    def _deletes(self, session: str) -> None:
+        """All that is stored of a session is removed: all that it started was proven to have ended (law L3)."""
+        tables, world = self._disk.of(session), self._world
+        assert world is not None, "a world was entered"
+        for run in tables.runs.values():
+            if not run.settled or run.late:
+                self.break_(f"{session} is deleted while {run.run_id} is {run.status} (L3)")
+        if tables.waiting:
+            self.break_(f"{session} is deleted while {list(tables.waiting)} wait (L4)")
+        for process in tables.processes.values():
+            if process.process_id in self.spawned and world.processes.lives(process.process_id):
+                self.break_(f"{session} is deleted while {process.process_id} lives (L3)")
+        for fence, of in self.inside.items():
+            if of == session:
+                self.break_(f"{session} is deleted while {fence} runs (L3)")
+        self.deleted_receipts.update(tables.receipts)
+        self.deleted_requests.update(tables.requests)
+
     def came_to_rest(self, world: World) -> None:
         """A shutdown says that all came to rest: nothing was left under way (law L11)."""
         if self.faults:
@@ -263,6 +285,8 @@ class Watch:
     def _batch(self, batch: Batch) -> None:
         """One step of a session is written: what belongs together is in it together (laws L4, L10)."""
         laws = self.laws(batch.session)
+        if batch.erase:
+            self._deletes(batch.session)
         told = {row.request_id for row in batch.requests}
         inputs_before = set(laws.inputs)
         waiting_before = list(laws.waiting)
@@ -294,7 +318,7 @@ class Watch:
                     pass
         self.told_at.update((row.request_id, row.at) for row in batch.requests if row.request_id not in self.told_at)
         for call in batch.calls:
-            if call.how is How.SIGKILL and call.call_id in self.left and not self.crashes:
+            if call.how is How.SIGKILL and call.call_id in self.left and not (self.crashes or self.restarts):
                 self.break_(f"{call.call_id} is on record as killed, and has returned (L6)")
         for receipt in batch.receipts:
             self._receipt(batch.session, receipt)
@@ -317,7 +341,7 @@ class Watch:
         if source == "session.new_message" and self.faults:
             # Its fence was shut in memory, and the store did not take it: it was refused, and says so.
             return
-        if request is not None and by not in told:
+        if request is not None and by not in told and not isinstance(request, Delete):
             self.break_(f"{by} has fenced {run}, and its id is not on record with that (L10)")
         if source == "session.new_message" and by is not None:
             touched = {e.data["id"] for e in batch.events if e.kind == "message"}
@@ -472,10 +496,11 @@ class Watch:
             return
         if not isinstance(outcome, msgspec.Struct) or not getattr(outcome, "durable", True):
             return
-        row = self._disk.requests(session).get(request.id)
-        if row is None:
+        if request.id not in self.told_at:
             self.break_(f"{request.id} is answered before its effect is durable (L12)")
-        if self._answers.setdefault(request.id, outcome) != outcome:
+        # A Stop is never too old: where it comes again behind a deletion it has its effect again.
+        again = request.id in self.deleted_requests and isinstance(request, Stop)
+        if self._answers.setdefault(request.id, outcome) != outcome and not again:
             self.break_(f"{request.id} has two answers: {self._answers[request.id]} and {outcome} (L10)")
         if isinstance(outcome, Stopped) and outcome.run_id is not None:
             known = self._receipts.setdefault(outcome.run_id, outcome.receipt_id)

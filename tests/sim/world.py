@@ -385,6 +385,7 @@ class World:
         """A start after a shutdown that was answered; where that could not bring all to rest, it is as a crash."""
         assert self.ended, "a shutdown was answered"
         if self.came_to_rest:
+            self.watch.restarts += 1
             return self._next(seed)
         return self.crash(seed)
 
