@@ -326,3 +326,6 @@ _HANDLERS: Final[dict[str, Callable[[Thread, Event], None]]] = {
     "run.status": Thread._run_status,
     "message.retracted": Thread._message_retracted,
 }
+
+KINDS: Final = frozenset(_HANDLERS)
+"""The kinds of events that say something about messages: who folds a log may leave the others out."""

@@ -8,7 +8,8 @@ The map, from the outside in:
     listing.py     what runs now, and whose it is
     handle.py      SessionHandle: the way into one session, blocking and awaitable
     config.py      Config: what a supervisor is started with
-    supervisor.py  SupervisorActor: routes, restarts, quarantines, drains
+    supervisor.py  SupervisorActor: routes, restarts, quarantines, passivates, drains
+    retention.py   which sessions are kept for too long
     agents/ tools/ what ships: the shell agent and the shell tool
     executor.py    where agents, tools and callbacks run
     containment/   process trees: zygote, wardens, output

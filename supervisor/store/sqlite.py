@@ -375,7 +375,7 @@ class SqliteStore:
             except Exception as error:  # noqa: BLE001 - a batch may hold anything; only it fails
                 commit.failed(error)
         try:
-            self._insist(lambda connection: self._write(connection, group))
+            written = self._insist(lambda connection: self._write(connection, group))
         except BaseException as error:  # noqa: BLE001 - whatever it was, the owners have to be told
             if _is_malformed(error):
                 self._note(error)
@@ -385,7 +385,9 @@ class SqliteStore:
                 logger.error("{} batches could not be written: {!r}", len(group), error)
                 _fail_all(group, error)
         else:
-            self._works()
+            # Where none of them was to be written, as behind one that failed, nothing is known of the disk.
+            if written:
+                self._works()
         self._put_aside([commit for commit in group if commit.unfit])
         self._tell_all(group)
 
@@ -396,12 +398,13 @@ class SqliteStore:
             sessions.setdefault(commit.batch.session, []).append(commit)
         for session, commits in sessions.items():
             try:
-                self._attempt(lambda connection, commits=commits: self._write(connection, commits))  # type: ignore[misc]
+                written = self._attempt(lambda connection, commits=commits: self._write(connection, commits))  # type: ignore[misc]
             except BaseException as error:  # noqa: BLE001 - as above
                 logger.error("{} batches of session {} could not be written: {!r}", len(commits), session, error)
                 _fail_all(commits, error)
             else:
-                self._works()
+                if written:
+                    self._works()
 
     def _put_aside(self, unfit: list[_Commit]) -> None:
         """Keep what could not be stored where a person can look at it, as far as it can be shown."""
@@ -413,8 +416,11 @@ class SqliteStore:
             except Exception as again:  # noqa: BLE001 - it is named in the log and in `health` all the same
                 logger.warning("an unfit batch could not be put aside: {!r}", again)
 
-    def _write(self, connection: sqlite3.Connection, group: list[_Commit]) -> None:
-        """Write a group in one transaction. What a batch did wrong is noted in it; the rest is raised."""
+    def _write(self, connection: sqlite3.Connection, group: list[_Commit]) -> bool:
+        """Write a group in one transaction. What a batch did wrong is noted in it; the rest is raised.
+
+        False: none of them was to be written.
+        """
         written: _Last = {}
         try:
             connection.execute("BEGIN IMMEDIATE")
@@ -429,6 +435,7 @@ class SqliteStore:
         self._last.update(written)
         while len(self._last) > LAST_KEPT_MAX:
             self._last.pop(next(iter(self._last)))
+        return bool(written)
 
     def _write_apart(self, connection: sqlite3.Connection, group: list[_Commit], written: _Last) -> None:
         """Write a group in which something cannot be stored: each batch by itself, so that only that one fails."""

@@ -17,7 +17,7 @@ from actors.errors import CountermandError, Invalid
 from actors.model import Event, Message, Receipt, RunInfo, RunStatus
 from actors.ports import Batch, CallRow, ProcessRow, RequestRow, SessionRow, Snapshot, WaitingRow
 from actors.text import cut, storable, storable_json
-from actors.thread import Thread
+from actors.thread import KINDS, Thread
 
 PAGE: Final = 500
 """Events read at a time when a whole log is gone through."""
@@ -33,6 +33,18 @@ UNREADABLE: Final = "unreadable"
 UNTRIED: Final = sys.maxsize
 UNFIT_KEPT: Final = 1_000
 UNFIT_MAX_BYTES: Final = 65_536
+
+_FATES: Final = frozenset(
+    {
+        "session.message_returned",
+        "session.stop_durable",
+        "process.ended",
+        "run.started",
+        "run.status",
+        "run.ended",
+    }
+)
+"""What `snapshot` reads of a log besides the messages."""
 
 T = TypeVar("T")
 Statement = tuple[str, tuple[Any, ...]]
@@ -77,6 +89,25 @@ _UPSERTS: Final = {
 }
 
 
+_OF_A_SESSION: Final = (
+    "events",
+    "runs",
+    "calls",
+    "processes",
+    "receipts",
+    "pending_receipts",
+    "waiting",
+    "requests",
+    "attachments",
+    "batches_unfit",
+)
+"""What is removed with a session. Its row stays, as a tombstone, and `batches`, so that no batch is written twice."""
+
+_LIVING: Final = """FROM sessions WHERE NOT COALESCE(
+    CASE WHEN json_valid(CAST(doc AS TEXT)) THEN json_extract(CAST(doc AS TEXT), '$.deleted') END, 0)"""
+"""Those that were not deleted; one whose row is damaged is there, and whoever decodes it says so."""
+
+
 def statements(batch: Batch) -> list[Statement]:
     """Encode a batch as statements with their rows.
 
@@ -87,6 +118,8 @@ def statements(batch: Batch) -> list[Statement]:
     if strangers:
         raise Invalid("a batch holds events of another session", expected=session, got=", ".join(sorted(strangers)))
     made: list[Statement] = []
+    if batch.erase:
+        made += [(f"DELETE FROM {table} WHERE session = ?", (session,)) for table in _OF_A_SESSION]  # noqa: S608  # names above
 
     def add(sql: str, rows: list[tuple[Any, ...]]) -> None:
         made.extend((sql, row) for row in rows)
@@ -250,10 +283,13 @@ def _read_event(
         return Event(seq, session, generation, run_id, UNREADABLE, {"kind": kind, "error": str(error)}, at)
 
 
-def log(connection: sqlite3.Connection, session: str) -> Iterator[Event]:
-    """Go through the whole log of a session, a page at a time."""
+def _folded(connection: sqlite3.Connection, session: str, kinds: Iterable[str]) -> Iterator[Event]:
+    """Go through the events of some kinds, in order. Most of a log is output, which is not decoded for it."""
+    wanted = sorted(kinds)
+    marks = ", ".join("?" * len(wanted))
+    sql = f"{_event} WHERE session = ? AND seq > ? AND kind IN ({marks}) ORDER BY seq LIMIT ?"
     after = 0
-    while page := events(connection, session, after, PAGE):
+    while page := [_read_event(*row) for row in connection.execute(sql, (session, after, *wanted, PAGE))]:
         yield from page
         after = page[-1].seq
 
@@ -267,7 +303,7 @@ def last_seq(connection: sqlite3.Connection, session: str) -> int:
 def thread(connection: sqlite3.Connection, session: str) -> list[Message]:
     """Fold the log of a session into its messages."""
     fold = Thread()
-    for event in log(connection, session):
+    for event in _folded(connection, session, KINDS):
         fold.apply(event)
     return fold.messages()
 
@@ -326,8 +362,8 @@ def session_row(connection: sqlite3.Connection, session: str) -> SessionRow | No
 
 
 def sessions(connection: sqlite3.Connection, after: str, limit: int) -> list[SessionRow]:
-    """Return at most `limit` sessions whose name is above `after`, by name."""
-    sql = "SELECT doc, session FROM sessions WHERE session > ? ORDER BY session LIMIT ?"
+    """Return at most `limit` sessions whose name is above `after`, by name; deleted ones are not among them."""
+    sql = f"SELECT doc, session {_LIVING} AND session > ? ORDER BY session LIMIT ?"
     return _readable(connection, SessionRow, sql, after, limit)
 
 
@@ -356,6 +392,28 @@ def unfinished(connection: sqlite3.Connection) -> list[str]:
     return [row[0] for row in rows]
 
 
+def count(connection: sqlite3.Connection) -> int:
+    """Return how many sessions there are; deleted ones do not count."""
+    (number,) = connection.execute(f"SELECT COUNT(*) {_LIVING}").fetchone()
+    return int(number)
+
+
+def settled(connection: sqlite3.Connection) -> list[tuple[str, int, float]]:
+    """Return the sessions with nothing to finish and nothing waiting, parked or not, the longest unused first.
+
+    Each with the seq and the time (epoch seconds, UTC) of its last event.
+    """
+    busy = set(unfinished(connection))
+    busy.update(row[0] for row in connection.execute("SELECT DISTINCT session FROM waiting"))
+    # The last event of each, by the primary key: one step down the tree for each session.
+    newest = "(SELECT MAX(seq) FROM events WHERE events.session = sessions.session)"
+    last = f"SELECT session AS name, {newest} AS last {_LIVING}"
+    rows = connection.execute(
+        f"SELECT session, seq, at FROM ({last}) JOIN events ON session = name AND seq = last ORDER BY at"  # noqa: S608  # constants
+    )
+    return [(session, seq, at) for session, seq, at in rows if session not in busy]
+
+
 @dataclass(slots=True)
 class _Log:
     """What the log of a session says, where its rows do not."""
@@ -367,13 +425,10 @@ class _Log:
     told_durable: set[str] = field(default_factory=set)
     statuses: dict[str, tuple[str, int, str]] = field(default_factory=dict)
     over: set[str] = field(default_factory=set)
-    generation: int = 0
-    seq: int = 0
 
     def take(self, event: Event) -> None:
         """Take in one event, in order."""
         self.thread.apply(event)
-        self.seq, self.generation = event.seq, max(self.generation, event.generation)
         run_id, data = event.run_id, event.data
         match event.kind:
             case "text" | "tool.requested" if run_id is not None:
@@ -415,14 +470,16 @@ def _unsettled(connection: sqlite3.Connection, session: str, log: _Log, left_out
             yield RunInfo(session, run_id, RunStatus(status), agent, generation, receipt_id, attempt=UNTRIED)
 
 
-def _own_row(connection: sqlite3.Connection, session: str, log: _Log, left_out: list[str]) -> SessionRow | None:
+def _own_row(connection: sqlite3.Connection, session: str, left_out: list[str]) -> SessionRow | None:
     """Return a session's own facts; where they cannot be read, what the log and the columns say of them."""
     try:
         return session_row(connection, session)
     except (msgspec.MsgspecError, CountermandError, UnicodeDecodeError) as error:
         _leave_out(f"SessionRow {session}", error, left_out)
         parked = connection.execute("SELECT parked FROM sessions WHERE session = ?", (session,)).fetchone()[0]
-        return SessionRow(session, log.generation, log.seq, parked=bool(parked))
+        sql = "SELECT MAX(generation), MAX(seq) FROM events WHERE session = ?"
+        generation, seq = connection.execute(sql, (session,)).fetchone()
+        return SessionRow(session, generation or 0, seq or 0, parked=bool(parked))
 
 
 def _processes(
@@ -451,7 +508,7 @@ def snapshot(connection: sqlite3.Connection, session: str, *, kept: int = 10_000
     named, and the session goes on without it.
     """
     told, left_out = _Log(), list[str]()
-    for event in log(connection, session):
+    for event in _folded(connection, session, KINDS | _FATES):
         try:
             told.take(event)
         except (LookupError, TypeError, ValueError) as error:
@@ -471,7 +528,7 @@ def snapshot(connection: sqlite3.Connection, session: str, *, kept: int = 10_000
 
     return Snapshot(
         session=session,
-        row=_own_row(connection, session, told, left_out),
+        row=_own_row(connection, session, left_out),
         thread=told.thread,
         runs=tuple(runs),
         calls=tuple(row for run in runs for row in rows(CallRow, calls_of, run.run_id)),

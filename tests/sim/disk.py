@@ -42,6 +42,8 @@ class Disk:
         self.tables: dict[str, Tables] = {}
         self.ledgers: dict[str, Ending] = {}
         self.journal: dict[tuple[str, str], KeptStop] = {}
+        # What was ever written, and is not there any more since its session was deleted: for those who watch.
+        self.deleted: dict[str, list[Event]] = {}
         self.on_batch: Callable[[Batch], None] | None = None
 
     def of(self, session: str) -> Tables:
@@ -61,6 +63,9 @@ class Disk:
             return False
         if self.on_batch is not None:
             self.on_batch(batch)
+        if batch.erase:
+            self.deleted.setdefault(batch.session, []).extend(tables.events)
+            self.tables[batch.session] = tables = Tables(batches=tables.batches)
         for event in batch.events:
             assert event.seq > (tables.events[-1].seq if tables.events else 0), f"the seq {event.seq} is taken"
             tables.events.append(event)
@@ -83,6 +88,10 @@ class Disk:
     def events(self, session: str) -> list[Event]:
         """The log of a session."""
         return self.of(session).events
+
+    def ever(self, session: str) -> list[Event]:
+        """All events that a session ever had, those too that were deleted with it."""
+        return self.deleted.get(session, []) + self.of(session).events
 
     def last_seq(self, session: str) -> int:
         """The last seq of a session; 0 if it has no events."""
