@@ -7,6 +7,7 @@ The map, from the outside in; imports point down only:
     tool.py        ToolActor: one call, its cell and its processes
     process.py     ProcessActor: one process tree
     protocol.py    the decisions of a session: requests from outside, and taking a session up again
+    owned.py       process trees that belong to the session
     lifecycle.py   how runs begin and end: fence, close, settle
     reports.py     what an open run says and asks: text, steering, calls, processes
     state.py       what all decisions rest on: the state, the log, acceptance, the barrier
@@ -67,6 +68,7 @@ from actors.model import (
     Message,
     Mode,
     Outcome,
+    Owner,
     Policy,
     Provenance,
     Receipt,
@@ -106,6 +108,7 @@ __all__ = [
     "NewMessage",
     "NotFound",
     "Outcome",
+    "Owner",
     "Policy",
     "Process",
     "ProcessActor",

@@ -344,7 +344,7 @@ class RunLifecycle(RunReports):
             provenance = self._inside("actor.failure", reason, at, None)
             self._end_run(record, RunStatus.FAILED, provenance, at, error=reason)
         # A tree that its warden lost brings no more news, whoever asks.
-        if any(not part.lost for part in record.open_parts()) and record.adoptions < ADOPTIONS_MAX:
+        if any(not part.lost for part in record.runner_parts()) and record.adoptions < ADOPTIONS_MAX:
             record.adoptions += 1
             self.step.later.append(AdoptRun(run_id))
 
@@ -415,7 +415,7 @@ class RunLifecycle(RunReports):
             if news.proven:
                 self.step.later.append(ForgetPart("process", report.process_id))
             return
-        record.end_process(news)
+        part.end_process(news)
         at = self._clock.wall()
         data: JsonObject = {
             "call_id": report.address.call,

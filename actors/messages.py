@@ -26,6 +26,7 @@ from actors.model import (
     Message,
     Mode,
     Outcome,
+    Owner,
     Policy,
     Provenance,
     Row,
@@ -36,6 +37,7 @@ from actors.model import (
 from actors.text import shown, storable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from concurrent.futures import Future
     from enum import StrEnum
 
@@ -417,6 +419,17 @@ class SpawnRefused(Command, frozen=True):
     limit: int | None = None
 
 
+class TreeTaken(Command, frozen=True):
+    """A process tree is the session's: what asked for it or had it lets go of it, and does not end it."""
+
+    call_id: str
+    process_id: str
+
+
+class Release(Command, frozen=True):
+    """Let go of the tree: another actor has it from here on."""
+
+
 class Steered(Command, frozen=True):
     """What steering brought: messages that are in the thread now, as inputs of this run. May be empty."""
 
@@ -539,12 +552,26 @@ class CallExpired(Report, frozen=True):
 
 
 class SpawnRequested(Report, frozen=True):
-    """A tool asks for a process; `process` is the handle that waits in the tool."""
+    """A tool asks for a process; `process` is the handle that waits in the tool.
+
+    Of one that is to be the session's, `listener` brings its news to that handle; it blocks nobody.
+    """
 
     address: Address
     process_id: str
     spec: SpawnSpec
     process: Process | None = None
+    owner: Owner = Owner.RUN
+    listener: Callable[[ProcessNews], None] | None = None
+
+
+class HandOverRequested(Report, frozen=True):
+    """A tool hands a process tree over to the session; `handed` is what it waits on, `listener` as of a spawn."""
+
+    address: Address
+    process_id: str
+    handed: Future[None]
+    listener: Callable[[ProcessNews], None] | None = None
 
 
 class ProcessReport(Report, frozen=True):
@@ -722,6 +749,16 @@ class KillDeadline(Timer, frozen=True):
     """
 
     run_id: str
+    stage: int
+    incarnation: str
+
+
+class TreesDeadline(Timer, frozen=True):
+    """Trees of the session that it began to end at `stage`, and that have not ended, are named `abandoned` now.
+
+    `incarnation` as of a `KillDeadline`.
+    """
+
     stage: int
     incarnation: str
 

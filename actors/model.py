@@ -37,6 +37,13 @@ class Scope(StrEnum):
     SESSION = "session"
 
 
+class Owner(StrEnum):
+    """Whose a process tree is: it dies with its run, or it lives on until its session ends it."""
+
+    RUN = "run"
+    SESSION = "session"
+
+
 class Mode(StrEnum):
     """How a Stop ends processes: asked first, with a grace; or killed at once."""
 
@@ -183,6 +190,7 @@ class How(StrEnum):
     ABANDONED = "abandoned"
     OUT_OF_REACH = "out_of_reach"
     NOT_STARTED = "not_started"
+    HANDED_OVER = "handed_over"
 
 
 class Signalled(Struct, frozen=True):
@@ -198,7 +206,8 @@ class Row(Struct, frozen=True):
 
     `status` is an exit status (negative: the signal) for a process and None elsewhere. `how` is None
     while the part is still running, in a receipt that is not complete, and for a process that is proven gone and
-    whose own parent read its status: how it ended was not seen. Times: seconds, epoch, UTC.
+    whose own parent read its status: how it ended was not seen. ``handed_over``: it is the session's since
+    `ended_at`, and is no part of this run any more. Times: seconds, epoch, UTC.
     """
 
     kind: str
@@ -316,7 +325,8 @@ class SessionStatus(Struct, frozen=True):
     """What a session is doing now.
 
     `state` is ``idle | running | cancelling | store_failed | quarantined``; `waiting` counts messages
-    that wait; `barrier` names what permits wait for; `refused` counts dead letters by kind.
+    that wait; `barrier` names what permits wait for; `refused` counts dead letters by kind; `owned` are the ids of
+    the process trees that belong to the session.
     """
 
     session: str
@@ -329,3 +339,4 @@ class SessionStatus(Struct, frozen=True):
     parked: bool
     barrier: tuple[str, ...]
     refused: dict[str, int]
+    owned: tuple[str, ...] = ()

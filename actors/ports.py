@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from msgspec import Struct, field
 
 from actors.messages import NewMessage
-from actors.model import Event, How, Json, JsonObject, Provenance, Receipt, Row, RunInfo
+from actors.model import Event, How, Json, JsonObject, Owner, Provenance, Receipt, Row, RunInfo
 
 if TYPE_CHECKING:
     from pykka import ActorRef
@@ -152,7 +152,9 @@ class CallRow(Struct, frozen=True):
 class ProcessRow(Struct, frozen=True):
     """A process tree. state: ``granted | ended``: granted is on record before it is spawned.
 
-    `end` is what the receipt says of one that has ended.
+    `end` is what the receipt says of one that has ended. Of a tree that belongs to its session: `generation` is that
+    of the run that started it, `owned_at` when it became the session's, `ending` why the session ends it (None while
+    it does not), and `receipts` the runs and the receipts of Stops that wait for its end. Times: seconds, epoch, UTC.
     """
 
     session: str
@@ -162,6 +164,13 @@ class ProcessRow(Struct, frozen=True):
     name: str
     state: str
     end: Row | None = None
+    owner: Owner = Owner.RUN
+    generation: int = 0
+    owned_at: float | None = None
+    pid: int | None = None
+    started_at: float | None = None
+    ending: Provenance | None = None
+    receipts: tuple[str, ...] = ()
 
 
 class WaitingRow(Struct, frozen=True):
@@ -190,7 +199,8 @@ class Batch(Struct, frozen=True):
 
     `number` counts a session's batches from 1 within one incarnation; `incarnation` tells incarnations
     apart, so that a retry of the same batch is known. Rows are upserts by their id; `unwaiting` are ids
-    of messages that wait no longer.
+    of messages that wait no longer. `pending` are receipts that wait for process trees of the session; filed, they
+    are among `receipts`.
     """
 
     session: str
@@ -205,6 +215,7 @@ class Batch(Struct, frozen=True):
     waiting: tuple[WaitingRow, ...] = ()
     unwaiting: tuple[str, ...] = ()
     requests: tuple[RequestRow, ...] = ()
+    pending: tuple[Receipt, ...] = ()
 
 
 class Snapshot(Struct, frozen=True):
@@ -213,7 +224,8 @@ class Snapshot(Struct, frozen=True):
     `runs` are those that are not settled (queued ones too) or are `late`, with their `calls` and `processes`, and for
     the late ones their `receipts`; `said` are ids of runs among them that have text or a call on record. `fates` says
     what became of each message that does not wait: ``input | returned``. `requests` in order of age, oldest first.
-    `over`: the receipt id of every other run.
+    `over`: the receipt id of every other run. `processes` are also those of the session itself that have not ended, and
+    `pending` the receipts that wait for them.
     """
 
     session: str
@@ -228,6 +240,7 @@ class Snapshot(Struct, frozen=True):
     said: frozenset[str] = frozenset()
     fates: dict[str, str] = field(default_factory=dict)
     over: dict[str, str] = field(default_factory=dict)
+    pending: tuple[Receipt, ...] = ()
 
 
 class Store(Protocol):

@@ -2,10 +2,15 @@
 
 The port does the work. This actor decides, by the cell, whether the spawn takes place at all, passes news up
 under its address, and passes Halt down as the kill ladder. It ends when the warden has said its last word.
+
+A tree of the run is ended with its actor, whatever ended that. A tree of the session is not: its session takes it over.
+Whether a tree that is being handed over is still the run's is said by the cell of its spawn, as of a call: the session
+finishes it, whoever ends the tree for the run closes it, and only the first of the two has an effect.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -13,9 +18,18 @@ from loguru import logger
 from pykka import ActorRef
 
 from actors.base import Actor
-from actors.cancel import Cell
-from actors.messages import Halt, ProcessEnded, ProcessExited, ProcessOutput, ProcessReport, ProcessStarted
-from actors.model import Address, How
+from actors.cancel import Cell, CellState
+from actors.messages import (
+    Halt,
+    ProcessEnded,
+    ProcessExited,
+    ProcessNews,
+    ProcessOutput,
+    ProcessReport,
+    ProcessStarted,
+    Release,
+)
+from actors.model import Address, How, Owner
 from actors.ports import Ports, SpawnSpec
 
 
@@ -24,19 +38,25 @@ class ProcessActor(Actor):
 
     Args:
         ports: what it needs from outside.
-        address: of the call that owns the tree.
-        spec: the command.
+        address: of the call that asked for the tree.
+        process_id: of the tree.
+        spec: the command; None for a tree that runs, which is taken over.
         cell: of the spawn; shut means that nothing is spawned.
-        key: the process id.
+        owner: whose the tree is.
+        listener: told the news first, for the handle that waits in the tool; it must not block.
+        key: what its parent calls it.
     """
 
     def __init__(
         self,
         ports: Ports,
         address: Address,
-        spec: SpawnSpec,
-        cell: Cell[None],
+        process_id: str,
+        spec: SpawnSpec | None,
+        cell: Cell[None] | None,
         *,
+        owner: Owner = Owner.RUN,
+        listener: Callable[[ProcessNews], None] | None = None,
         key: str,
         parent: ActorRef[Any],
         dispatcher: Any,
@@ -44,19 +64,27 @@ class ProcessActor(Actor):
         super().__init__(dispatcher=dispatcher, parent=parent, key=key)
         self._ports = ports
         self._address = address
+        self._process_id = process_id
         self._spec = spec
         self._cell = cell
+        self._owner = owner
+        self._listener = listener
         self._running = False
 
     def on_start(self) -> None:
         """Spawn, if no fence was first: the compare-and-set is the gate, and nothing stands between."""
-        if not self._cell.start():
+        if self._spec is None:
+            self._running = True
+            self._ports.processes.adopt(self._process_id, self.actor_ref)
+            return
+        if self._cell is None or not self._cell.start():
             at = self._ports.clock.wall()
-            self._report(ProcessEnded(self.key, How.NOT_STARTED, proven=True, at=at, note="stopped before the spawn"))
+            note = "stopped before the spawn"
+            self._report(ProcessEnded(self._process_id, How.NOT_STARTED, proven=True, at=at, note=note))
             self.stop()
             return
         self._running = True
-        self._ports.processes.spawn(self.key, self._spec, self.actor_ref)
+        self._ports.processes.spawn(self._process_id, self._spec, self.actor_ref)
 
     def on_receive(self, message: Any) -> None:
         """Handle one message."""
@@ -68,14 +96,18 @@ class ProcessActor(Actor):
                 self._report(message)
                 self.stop()
             case Halt():
-                self._ports.processes.kill(self.key, message.grace_s)
+                if self._owner is Owner.SESSION or of_run(self._cell):
+                    self._ports.processes.kill(self._process_id, message.grace_s)
+            case Release():
+                self._running = False
+                self.stop()
             case _:
                 logger.warning("{} does not know {!r:.200}", self, message)
 
     def on_stop(self) -> None:
-        """Leave no tree without an owner: whoever takes it over finds it ending."""
-        if self._running:
-            self._ports.processes.kill(self.key, self._ports.settings.grace_s)
+        """Leave no tree without an owner: whoever takes over one of the run's finds it ending."""
+        if self._running and self._owner is Owner.RUN and of_run(self._cell):
+            self._ports.processes.kill(self._process_id, self._ports.settings.grace_s)
 
     def on_failure(
         self,
@@ -87,4 +119,11 @@ class ProcessActor(Actor):
         self.on_stop()
 
     def _report(self, news: ProcessStarted | ProcessOutput | ProcessExited | ProcessEnded) -> None:
-        self.tell_parent(ProcessReport(self._address, self.key, news))
+        if self._listener is not None:
+            self._listener(news)
+        self.tell_parent(ProcessReport(self._address, self._process_id, news))
+
+
+def of_run(cell: Cell[None] | None) -> bool:
+    """Shut the cell of a spawn in order to end its tree; False: it was handed over first, and is the session's."""
+    return cell is None or cell.close()[0] is not CellState.FINISHED

@@ -1,9 +1,10 @@
 """The protocol of a session: state and message in, records and effects out.
 
-Theory of operation. Everything that a session decides is decided here and in the three classes below it, one message
+Theory of operation. Everything that a session decides is decided here and in the four classes below it, one message
 at a time, without a thread, a clock or a file: so it can be read, tested and simulated as it is. `SessionActor` carries
 the steps out. `SessionState` holds the state and the log, `RunReports` decides what an open run may do, `RunLifecycle`
-how runs begin and end; this class decides what is asked from outside, and how a session is taken up again.
+how runs begin and end, `OwnedTrees` what becomes of process trees that belong to the session; this class decides what
+is asked from outside, and how a session is taken up again.
 
 A superseding message is one step: the fence, the close of the old run, and the start of the next, in one batch, whose
 answer is given when it is durable.
@@ -18,7 +19,6 @@ from actors.cancel import CancelToken
 from actors.credit import Credit
 from actors.errors import CountermandError, Invalid, NotFound, Quarantined, RunActive, ShuttingDown
 from actors.future import ReplyFuture
-from actors.lifecycle import RunLifecycle
 from actors.messages import (
     Accepted,
     Answer,
@@ -40,7 +40,9 @@ from actors.model import (
     Receipt,
     RunInfo,
     RunStatus,
+    Scope,
 )
+from actors.owned import OwnedTrees
 from actors.ports import Snapshot
 from actors.record import RunRecord, restored
 from actors.step import (
@@ -54,7 +56,7 @@ CUTOFFS_MAX: Final = 256
 """Origins whose last Stop is remembered, of a session."""
 
 
-class Protocol(RunLifecycle):
+class Protocol(OwnedTrees):
     """One session's decisions on requests from outside. Not thread-safe: it lives in its session's mailbox."""
 
     def request(self, request: OutsideRequest, reply: ReplyFuture[Any] | None) -> None:
@@ -244,6 +246,8 @@ class Protocol(RunLifecycle):
         if active is not None:
             fence_seq = self._fence(provenance, active, at)
             self._close(active, RunStatus.CANCELLING, provenance, at)
+            if stop.scope is Scope.SESSION:
+                self._end_owned(provenance, active)
             self._halt(active, provenance, stop.mode)
             withdrawn = self._treat_waiting(stop.resolved_waiting, provenance, at, active)
             answer = Stopped(
@@ -259,6 +263,7 @@ class Protocol(RunLifecycle):
         if joined:
             newest = joined[0]
             fence_seq = self._fence(provenance, None, at)
+            self._widen(stop, newest, provenance)
             withdrawn = self._treat_waiting(stop.resolved_waiting, provenance, at, newest)
             return Stopped(
                 "stopping",
@@ -280,15 +285,26 @@ class Protocol(RunLifecycle):
             complete=True,
             withdrawn=tuple(message.id for message in withdrawn),
         )
-        self.step.receipts[receipt.receipt_id] = receipt
+        if stop.scope is Scope.SESSION:
+            self._stop_receipt(receipt, provenance, at)
+        else:
+            self.step.receipts[receipt.receipt_id] = receipt
         return Stopped("nothing_running", None, receipt.receipt_id, fence_seq, withdrawn=withdrawn)
 
+    def _widen(self, stop: Stop, record: RunRecord, provenance: Provenance) -> None:
+        """A Stop of the whole session joins a run that is ending: its receipt waits for the session's trees too."""
+        if stop.scope is Scope.SESSION and self._end_owned(provenance, record):
+            # They have a grace of their own, so the receipt waits as long from here.
+            self._halt(record, provenance, record.mode)
+
     def _stop_aimed(self, stop: Stop, run_id: str, provenance: Provenance, at: float) -> Stopped:
-        """A Stop aimed at a run touches only that run (law L9)."""
+        """A Stop aimed at a run touches only that run (law L9); with scope ``session`` the session's trees too."""
         active = self.active
         if active is not None and active.id == run_id:
             fence_seq = self._fence(provenance, active, at)
             self._close(active, RunStatus.CANCELLING, provenance, at)
+            if stop.scope is Scope.SESSION:
+                self._end_owned(provenance, active)
             self._halt(active, provenance, stop.mode)
             withdrawn = self._treat_waiting(stop.resolved_waiting, provenance, at, active)
             answer = Stopped("stopped", run_id, active.info.receipt_id, fence_seq, withdrawn=withdrawn)
@@ -297,6 +313,7 @@ class Protocol(RunLifecycle):
         record = self.ending.get(run_id)
         if record is not None and record.status is RunStatus.CANCELLING:
             self._join(record, provenance)
+            self._widen(stop, record, provenance)
             withdrawn = ()
             if stop.waiting is not None and self.active is None:
                 # What waits, waits for this run to end; were another one active, it would be that one's to say.
@@ -384,6 +401,8 @@ class Protocol(RunLifecycle):
         quarantined: bool = False,
         stopped: Mapping[str, tuple[str, Provenance]] | None = None,
         stops: Iterable[Stop] = (),
+        trees: Mapping[str, Provenance] | None = None,
+        crashed: bool = False,
     ) -> None:
         """Take up a session from the store: close every half-run, adopt what may still run, go on.
 
@@ -395,6 +414,8 @@ class Protocol(RunLifecycle):
                 its provenance.
             stops: the Stops that the store did not take: they are decided before anything starts, so that what
                 they withdrew or stopped does not run.
+            trees: why those of the session's trees are being ended whose record says nothing of it.
+            crashed: the supervisor was restarted, so that the wardens are ending all of them.
         """
         at = self._clock.wall()
         self._taking_up = True
@@ -418,6 +439,8 @@ class Protocol(RunLifecycle):
             self.quarantined = True
             self._event("session.quarantined", {}, None)
         halves = [info for info in snapshot.runs if info.status is not RunStatus.QUEUED and not info.settled]
+        gone = self._inside("supervisor.recovery", "the supervisor ended, and its process trees with it", at, None)
+        self._restore_owned(snapshot, lambda tree: gone if crashed else (trees or {}).get(tree))
         for info in snapshot.runs:
             if info.settled:
                 self._take_up_late(snapshot, info, at)
@@ -438,6 +461,8 @@ class Protocol(RunLifecycle):
                 # Aimed at a run that the store never heard of: it is over, and nothing of it is left to stop.
                 self._dead("stop", str(error), None, stop.id)
         self._taking_up = False
+        self._file_restored(at)
+        self._end_when_drained(at)
         if self.draining or self.quarantined:
             return
         if retry is not None:
@@ -466,7 +491,8 @@ class Protocol(RunLifecycle):
         record.fenced_at = record.fenced_at or at
         record.stage += 1
         if record.open_parts():
-            self.step.later.append(AdoptRun(record.id))
+            if record.runner_parts():
+                self.step.later.append(AdoptRun(record.id))
             self.step.now.append(HaltRun(record.id, record.info.provenance or cause, Mode.GRACEFUL, record.stage))
         self._settle_if_done(record, at)
         return again
@@ -482,26 +508,30 @@ class Protocol(RunLifecycle):
         record.token.cancel(info.provenance or self._inside("run.ended", reason, at, None))
         self.over[record.id] = info.receipt_id
         self._keep_late(record)
-        if record.open_parts():
+        if record.runner_parts():
             self.step.later.append(AdoptRun(record.id))
-        else:
+        if not record.open_parts():
             self._no_longer_late(record)
 
     def _restored(self, snapshot: Snapshot, info: RunInfo) -> RunRecord:
-        return restored(
+        record = restored(
             info,
             CancelToken(self._notify),
             Credit(self._settings.credit_events, self._settings.credit_bytes),
             [row for row in snapshot.calls if row.run_id == info.run_id],
             [row for row in snapshot.processes if row.run_id == info.run_id],
         )
+        self._attach_restored(record)
+        return record
 
     def drain(self) -> None:
         """Refuse new work from now on; what runs may end by itself, what waits stays for the next start."""
         self.draining = True
+        self._end_when_drained(self._clock.wall())
 
     def interrupt(self, provenance: Provenance) -> None:
         """End the active run from inside, as a shutdown does; what waits stays for the next start."""
+        self._end_owned(provenance, None)
         active = self.active
         if active is None:
             return

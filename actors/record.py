@@ -23,6 +23,7 @@ from actors.model import (
     How,
     Mode,
     Outcome,
+    Owner,
     Provenance,
     Receipt,
     Row,
@@ -36,6 +37,7 @@ from actors.ports import CallRow, ProcessRow
 AGENT = "agent"
 OUTPUT_KEPT_CHARS = 4096
 PARTS_KEPT_MAX = 1000
+HANDED_OVER_NOTE = "it belongs to the session: Stop(scope='session') ends it"
 
 
 @dataclass(slots=True)
@@ -67,6 +69,18 @@ class Part:
         """Note its end."""
         self.how, self.ended_at = how, at
         self.note = note or self.note
+
+    def end_process(self, news: ProcessEnded) -> None:
+        """Take the warden's word on a tree; an unproven one leaves the part open, as lost."""
+        self.pid = self.pid if news.pid is None else news.pid
+        self.started_at = self.started_at if news.started_at is None else news.started_at
+        self.status = self.status if news.status is None else news.status
+        self.reaped, self.signals, self.rows = news.reaped, news.signals, news.rows
+        self.note = news.note or self.note
+        if news.proven:
+            self.end(news.how, news.at)
+        else:
+            self.lost = True
 
     def restore(self, row: Row) -> None:
         """Take up what a row of its own says of it."""
@@ -182,24 +196,15 @@ class RunRecord:
         """What may still be running."""
         return [part for part in self.parts.values() if not part.ended]
 
+    def runner_parts(self) -> list[Part]:
+        """What of `open_parts` the run's own actor has: not the trees of the session that end with it."""
+        return [part for part in self.open_parts() if part.kind != "process" or part.id in self.processes]
+
     def barrier(self) -> list[Part]:
         """What of this run the permits of a later one wait for."""
         if self.forced:
             return []
         return [part for part in self.parts.values() if part.holds and not part.ended]
-
-    def end_process(self, news: ProcessEnded) -> None:
-        """Take the warden's word on a tree; an unproven one leaves the part open, as lost."""
-        part = self.parts[news.process_id]
-        part.pid = part.pid if news.pid is None else news.pid
-        part.started_at = part.started_at if news.started_at is None else news.started_at
-        part.status = part.status if news.status is None else news.status
-        part.reaped, part.signals, part.rows = news.reaped, news.signals, news.rows
-        part.note = news.note or part.note
-        if news.proven:
-            part.end(news.how, news.at)
-        else:
-            part.lost = True
 
     def trim(self) -> None:
         """Forget the oldest parts that ended, beyond a bound: a run may make calls without end (law L14)."""
@@ -300,11 +305,15 @@ def restored(
             part.end(row.how, row.ended_at)
         record.parts[row.call_id] = part
     for process in processes:
-        record.processes[process.process_id] = ProcessRecord(process, None)
         parent = process.call_id if process.call_id in record.parts else None
-        part = Part(process.process_id, "process", process.name, parent, holds=True)
-        if process.end is not None:
+        part = Part(process.process_id, "process", process.name, parent, holds=process.owner is Owner.RUN)
+        if process.owner is Owner.RUN:
+            record.processes[process.process_id] = ProcessRecord(process, None)
+        if process.end is not None and (process.owner is Owner.RUN or process.end.how is How.NOT_STARTED):
             part.restore(process.end)
+        elif process.owner is Owner.SESSION:
+            part.pid, part.started_at = process.pid, process.started_at
+            part.end(How.HANDED_OVER, process.owned_at or info.created_at, HANDED_OVER_NOTE)
         record.parts[process.process_id] = part
     record.trim()
     return record

@@ -19,7 +19,7 @@ from pykka import ActorRef
 from actors import execution, notes
 from actors.agent import AsyncTurn, Turn, TurnCore
 from actors.base import Actor, tell
-from actors.cancel import CancelToken, CellState
+from actors.cancel import CancelToken, Cell, CellState
 from actors.credit import Credit
 from actors.messages import (
     CallEnded,
@@ -29,6 +29,7 @@ from actors.messages import (
     Down,
     ExecutionEnded,
     Halt,
+    HandOverRequested,
     Permit,
     PermitRefused,
     PermitWaiting,
@@ -48,12 +49,14 @@ from actors.messages import (
     Steered,
     SteeringRequested,
     ToolResult,
+    TreeTaken,
 )
-from actors.model import Address, How, Message, Provenance
+from actors.model import Address, How, Message, Owner, Provenance
 from actors.pending import settle
 from actors.plugins import Plugins, is_async
 from actors.ports import Ports
 from actors.ports import Timer as PortTimer
+from actors.process import of_run
 from actors.thread import Thread
 from actors.tool import ToolActor
 
@@ -121,6 +124,7 @@ class RunActor(Actor):
         self._steering: dict[int, Future[tuple[Message, ...]]] = {}
         self._executions: set[str] = set()
         self._processes: dict[str, str] = {}
+        self._cells: dict[str, Cell[None]] = {}
         self._waiting: set[str] = set()
         self._halted: Halt | None = None
         self._deadline_left_s: float | None = None
@@ -138,19 +142,20 @@ class RunActor(Actor):
     def on_receive(self, message: Any) -> None:
         """Handle one message."""
         match message:
-            case Said():
+            case Said() | CallStarted() | HandOverRequested():
                 self.tell_parent(message)
             case CallRequested():
                 self._call_requested(message)
-            case CallStarted():
-                self.tell_parent(message)
             case CallEnded():
                 self._call_ended(message)
             case CallExpired():
                 self._call_expired(message)
             case SpawnRequested():
-                self._processes[message.process_id] = message.address.call or ""
+                if message.owner is Owner.RUN:
+                    self._processes[message.process_id] = message.address.call or ""
                 self.tell_parent(message)
+            case TreeTaken():
+                self._tree_taken(message)
             case ProcessReport():
                 self._process_report(message)
             case ProcessStarted() | ProcessOutput() | ProcessExited() | ProcessEnded():
@@ -325,7 +330,9 @@ class RunActor(Actor):
 
     def _spawn_decided(self, decided: SpawnPermit | SpawnRefused) -> None:
         if isinstance(decided, SpawnRefused):
-            self._processes.pop(decided.process_id, None)
+            self._forget_tree(decided.process_id)
+        else:
+            self._cells[decided.process_id] = decided.cell
         child = self.children.get(decided.call_id)
         if child is not None:
             tell(child, decided)
@@ -336,9 +343,17 @@ class RunActor(Actor):
             address = self._address.of_call(decided.call_id)
             self._process_report(ProcessReport(address, decided.process_id, news))
 
+    def _tree_taken(self, taken: TreeTaken) -> None:
+        """A tree is the session's: it is not this run's to end."""
+        self._forget_tree(taken.process_id)
+        child = self.children.get(taken.call_id)
+        if child is not None:
+            tell(child, taken)
+        self._stop_if_done()
+
     def _process_report(self, report: ProcessReport) -> None:
         if isinstance(report.news, ProcessEnded):
-            self._processes.pop(report.process_id, None)
+            self._forget_tree(report.process_id)
         self.tell_parent(report)
         self._stop_if_done()
 
@@ -352,7 +367,7 @@ class RunActor(Actor):
         for child in self.children.values():
             tell(child, halt)
         for process_id, call in self._processes.items():
-            if call not in self.children:
+            if call not in self.children and of_run(self._cells.get(process_id)):
                 self._ports.processes.kill(process_id, halt.grace_s)
         self._cancel_executions()
         self._ports.clock.call_later(halt.grace_s, self.actor_ref, RecancelExecution())
@@ -394,7 +409,14 @@ class RunActor(Actor):
                 self._take_tree(process_id, self._ports.settings.grace_s)
         self._stop_if_done()
 
+    def _forget_tree(self, process_id: str) -> None:
+        self._processes.pop(process_id, None)
+        self._cells.pop(process_id, None)
+
     def _take_tree(self, process_id: str, grace_s: float) -> None:
+        if not of_run(self._cells.get(process_id)):
+            # Handed over: the session has it.
+            return
         self._ports.processes.adopt(process_id, self.actor_ref)
         self._ports.processes.kill(process_id, grace_s)
 
@@ -428,5 +450,5 @@ class RunActor(Actor):
     def on_stop(self) -> None:
         """Stopped by a hand that is not its session's: end what it took over itself; its calls end theirs."""
         for process_id, call in self._processes.items():
-            if call not in self.children:
+            if call not in self.children and of_run(self._cells.get(process_id)):
                 self._ports.processes.kill(process_id, self._ports.settings.grace_s)

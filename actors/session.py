@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final
@@ -26,6 +26,7 @@ from pykka import ActorRef
 from pykka._envelope import Envelope
 
 from actors.base import Actor, tell
+from actors.cancel import Cell
 from actors.errors import CountermandError, StoreUnavailable
 from actors.future import ReplyFuture
 from actors.messages import (
@@ -41,6 +42,7 @@ from actors.messages import (
     Drain,
     GoOn,
     Halt,
+    HandOverRequested,
     Inspect,
     Interrupt,
     KillDeadline,
@@ -51,7 +53,12 @@ from actors.messages import (
     Permit,
     PermitRefused,
     PermitWaiting,
+    ProcessEnded,
+    ProcessExited,
+    ProcessNews,
+    ProcessOutput,
     ProcessReport,
+    ProcessStarted,
     Quiet,
     Request,
     Resume,
@@ -65,19 +72,25 @@ from actors.messages import (
     SteeringRequested,
     Stop,
     Stopped,
+    TreesDeadline,
+    TreeTaken,
     TryStore,
     Withdraw,
 )
-from actors.model import Event, Mode, Provenance, SessionStatus
+from actors.model import Address, Event, Mode, Owner, Provenance, Scope, SessionStatus
+from actors.pending import fail, settle
 from actors.plugins import Plugins
-from actors.ports import Batch, Ports
+from actors.ports import Batch, Ports, SpawnSpec
+from actors.process import ProcessActor
 from actors.protocol import Protocol
 from actors.record import AGENT, RunRecord
 from actors.run import Adopting, RunActor, RunStart
 from actors.step import (
     AdoptRun,
+    AdoptTree,
     AnswerRequest,
     DeadLetter,
+    EndTrees,
     ForgetPart,
     GivePermit,
     GiveSpawn,
@@ -88,10 +101,14 @@ from actors.step import (
     NothingToSteer,
     Now,
     RefuseCall,
+    RefuseHandOver,
     RefuseSpawn,
     ReturnCredit,
+    SayHandedOver,
     ShowEphemeral,
+    SpawnOwn,
     StartRun,
+    TakeTree,
 )
 
 STASH_MAX: Final = 10_000
@@ -117,6 +134,14 @@ class Sent:
     number: int
     events: tuple[Event, ...]
     later: list[Later]
+
+
+@dataclass(slots=True)
+class TreeHost:
+    """Who hears of a process tree of the session: a child by `key`, or this actor where that failed; and its tool."""
+
+    key: str
+    listener: Callable[[ProcessNews], None] | None
 
 
 class SessionActor(Actor):
@@ -155,7 +180,11 @@ class SessionActor(Actor):
         self._sent: deque[Sent] = deque()
         self._stash: deque[tuple[Any, ReplyFuture[Any] | None]] = deque()
         self._runners: dict[str, str] = {}
-        self._runner_number = 0
+        self._child_number = 0
+        self._trees: dict[str, TreeHost] = {}
+        self._trees_ended: dict[str, Provenance] = {}
+        # Until that is on record: what the session owned before the supervisor was started is being ended.
+        self._after_crash = cause is None
         self._stops: dict[str, Stop] = {}
         # By run: who stopped it, and by which request, while the record of it may not be stored.
         self._stopped: dict[str, tuple[str, Provenance]] = {}
@@ -200,6 +229,9 @@ class SessionActor(Actor):
             case KillDeadline():
                 if message.incarnation == self._incarnation:
                     self._protocol.kill_deadline(message.run_id, message.stage)
+            case TreesDeadline():
+                if message.incarnation == self._incarnation:
+                    self._protocol.trees_deadline(message.stage)
             case Down():
                 self._child_down(message)
             case _ if self._phase is Phase.SERVING:
@@ -256,8 +288,13 @@ class SessionActor(Actor):
                 protocol.call_expired(message)
             case SpawnRequested():
                 protocol.spawn_requested(message)
+            case HandOverRequested():
+                protocol.hand_over_requested(message)
             case ProcessReport():
-                protocol.process_report(message)
+                self._process_report(message)
+            case ProcessStarted() | ProcessOutput() | ProcessExited() | ProcessEnded():
+                # From the port itself: a tree that was taken over from a process actor that failed.
+                self._tree_news(message)
             case SteeringRequested():
                 protocol.steering_requested(message)
             case RunFinished():
@@ -294,6 +331,7 @@ class SessionActor(Actor):
                 calls=tuple(step.calls.values()),
                 processes=tuple(step.processes.values()),
                 receipts=tuple(step.receipts.values()),
+                pending=tuple(step.pending.values()),
                 waiting=tuple(step.waiting.values()),
                 unwaiting=tuple(step.unwaiting),
                 requests=tuple(step.requests),
@@ -318,6 +356,8 @@ class SessionActor(Actor):
             self._carry_out_later(effect for effect in sent.later if not isinstance(effect, ShowEphemeral))
         if committed.number >= self._taken_up:
             self._stopped = {}
+            self._trees_ended = {}
+            self._after_crash = False
         if committed.number >= self._answering:
             self._let_reports_go_on()
         self._say_quiet()
@@ -361,6 +401,13 @@ class SessionActor(Actor):
                 self._tell_runner(effect.run_id, PermitWaiting(effect.call_id))
             case RefuseSpawn():
                 self._tell_runner(effect.run_id, SpawnRefused(effect.call_id, effect.process_id, effect.limit))
+            case TakeTree():
+                self._tell_runner(effect.address.run, TreeTaken(effect.address.call or "", effect.process_id))
+                self._host_tree(effect.address, effect.process_id, None, None, effect.listener)
+            case RefuseHandOver():
+                fail(effect.handed, effect.error)
+            case EndTrees():
+                self._end_trees(effect)
             case NothingToSteer():
                 self._tell_runner(effect.run_id, Steered(effect.request_id, ()))
             case DeadLetter():
@@ -393,6 +440,15 @@ class SessionActor(Actor):
                     port.forget(effect.key)
                 case AdoptRun():
                     self._adopt_run(effect.run_id)
+                case SpawnOwn():
+                    self._spawn_own(effect)
+                case SayHandedOver():
+                    self._protocol.handed_over(effect.process_id)
+                    settle(effect.handed, None)
+                case AdoptTree():
+                    owned = self._protocol.owned.get(effect.process_id)
+                    if owned is not None:
+                        self._host_tree(owned.address, owned.id, None, None, None)
 
     def _start_run(self, run_id: str) -> None:
         record = self._protocol.may_start(run_id)
@@ -412,11 +468,11 @@ class SessionActor(Actor):
 
     def _adopt_run(self, run_id: str) -> None:
         record = self._protocol.record(run_id)
-        if record is None or not record.open_parts():
+        if record is None or not record.runner_parts():
             return
         provenance = record.info.provenance or record.token.provenance
         assert provenance is not None, "only what is closed is taken over"
-        open_parts = record.open_parts()
+        open_parts = record.runner_parts()
         adopting = Adopting(
             agent=any(part.kind == AGENT for part in open_parts),
             calls=tuple(part.id for part in open_parts if part.kind == "call"),
@@ -428,8 +484,8 @@ class SessionActor(Actor):
         self._start_runner(record, None, adopting)
 
     def _start_runner(self, record: RunRecord, start: RunStart | None, adopting: Adopting | None) -> None:
-        self._runner_number += 1
-        key = f"{record.id}#{self._runner_number}"
+        self._child_number += 1
+        key = f"{record.id}#{self._child_number}"
         self._runners[record.id] = key
         self.start_child(RunActor, self._ports, self._plugins, record.address, start, adopting, key=key)
 
@@ -447,8 +503,88 @@ class SessionActor(Actor):
         if child is not None:
             tell(child, message)
 
+    # ── Process trees of the session ──────────────────────────────────────────────────────────────
+
+    def _spawn_own(self, spawn: SpawnOwn) -> None:
+        address, process_id = spawn.address, spawn.process_id
+        self._tell_runner(address.run, TreeTaken(address.call or "", process_id))
+        owned = self._protocol.may_spawn(process_id)
+        if owned is not None:
+            self._host_tree(address, process_id, spawn.spec, owned.cell, spawn.listener)
+
+    def _host_tree(
+        self,
+        address: Address,
+        process_id: str,
+        spec: SpawnSpec | None,
+        cell: Cell[None] | None,
+        listener: Callable[[ProcessNews], None] | None,
+    ) -> None:
+        """Start the actor of a tree of the session: it spawns `spec`, or takes the tree over."""
+        self._child_number += 1
+        key = f"{process_id}#{self._child_number}"
+        self._trees[process_id] = TreeHost(key, listener)
+        self.start_child(
+            ProcessActor,
+            self._ports,
+            address,
+            process_id,
+            spec,
+            cell,
+            owner=Owner.SESSION,
+            listener=listener,
+            key=key,
+        )
+
+    def _process_report(self, report: ProcessReport) -> None:
+        self._protocol.process_report(report)
+        if isinstance(report.news, ProcessEnded) and report.process_id not in self._protocol.owned:
+            self._trees.pop(report.process_id, None)
+
+    def _tree_news(self, news: ProcessNews) -> None:
+        owned, host = self._protocol.owned.get(news.process_id), self._trees.get(news.process_id)
+        if host is not None and host.listener is not None:
+            host.listener(news)
+        if owned is not None:
+            self._process_report(ProcessReport(owned.address, owned.id, news))
+
+    def _end_trees(self, end: EndTrees) -> None:
+        grace_s = self._grace_s(end.mode)
+        for process_id in end.process_ids:
+            self._end_tree(process_id, Halt(end.provenance, grace_s))
+        deadline = TreesDeadline(end.stage, self._incarnation)
+        self._ports.clock.call_later(grace_s + self._ports.settings.kill_s, self.actor_ref, deadline)
+
+    def _end_tree(self, process_id: str, halt: Halt) -> None:
+        """By way of its actor, behind whose spawn the kill comes; where there is none, it was spawned long ago."""
+        host = self._trees.get(process_id)
+        child = self.children.get(host.key) if host is not None else None
+        if child is not None:
+            tell(child, halt)
+        else:
+            self._ports.processes.kill(process_id, halt.grace_s)
+
+    def _tree_down(self, process_id: str, host: TreeHost) -> None:
+        """The actor of a tree is gone. The tree is not ended for that: this actor takes it over."""
+        owned = self._protocol.owned.get(process_id)
+        if owned is None:
+            del self._trees[process_id]
+            return
+        host.key = ""
+        if owned.cell is not None:
+            # If it has not passed the cell by now, nobody will spawn it, and the port says so.
+            owned.cell.close()
+        self._ports.processes.adopt(process_id, self.actor_ref)
+        if owned.row.ending is not None:
+            self._ports.processes.kill(process_id, self._grace_s(owned.mode))
+
     def _child_down(self, down: Down) -> None:
         run_id = down.key.partition("#")[0]
+        host = self._trees.get(run_id)
+        if host is not None and host.key == down.key:
+            if self._phase is Phase.SERVING:
+                self._tree_down(run_id, host)
+            return
         if self._runners.get(run_id) != down.key:
             return
         del self._runners[run_id]
@@ -475,6 +611,11 @@ class SessionActor(Actor):
             if child is not None:
                 child.stop(block=False)
         self._runners.clear()
+        for host in self._trees.values():
+            child = self.children.get(host.key)
+            if child is not None:
+                child.stop(block=False)
+        self._trees.clear()
         self._protocol = self._fresh_protocol()
         self._incarnation = self._ports.ids.new("inc")
         self._number = self._answering = 0
@@ -488,6 +629,8 @@ class SessionActor(Actor):
             quarantined=self._quarantined,
             stopped=self._stopped,
             stops=self._stops.values(),
+            trees=self._trees_ended,
+            crashed=self._after_crash,
         )
         self._stops = {}
         self._cause = None
@@ -537,6 +680,11 @@ class SessionActor(Actor):
             child = self.children.get(key)
             if child is not None:
                 tell(child, Halt(provenance, self._ports.settings.grace_s))
+        for owned in self._protocol.owned.values():
+            if not owned.durable:
+                # Whether it is the session's is not known; nobody was told that it is, and it ends with its run.
+                self._trees_ended[owned.id] = provenance
+                self._end_tree(owned.id, Halt(provenance, self._ports.settings.grace_s))
         effects = [effect for sent in self._sent for effect in sent.later] + self._protocol.take_step().later
         self._sent.clear()
         for effect in effects:
@@ -569,6 +717,9 @@ class SessionActor(Actor):
             if reply is not None:
                 reply.try_set_exception(_unavailable("the store does not take writes", request))
             return
+        if request.scope is Scope.SESSION and request.run_id is None:
+            for process_id in self._protocol.owned:
+                self._end_tree(process_id, Halt(self._provenance_of(request), self._grace_s(request.mode)))
         run = self._last_run
         aimed_elsewhere = run is not None and request.run_id is not None and request.run_id != run.id
         if run is None or aimed_elsewhere:
@@ -587,14 +738,16 @@ class SessionActor(Actor):
         if len(self._stops) < STOPS_KEPT_MAX:
             self._stops[stop.id] = stop
         if run_id is not None:
-            provenance = Provenance(
-                source=stop.source,
-                reason=stop.reason,
-                mode=stop.mode,
-                requested_by=stop.requested_by,
-                initiated_at=stop.sent_at or self._ports.clock.wall(),
-            )
-            self._stopped.setdefault(run_id, (stop.id, provenance))
+            self._stopped.setdefault(run_id, (stop.id, self._provenance_of(stop)))
+
+    def _provenance_of(self, stop: Stop) -> Provenance:
+        return Provenance(
+            source=stop.source,
+            reason=stop.reason,
+            mode=stop.mode,
+            requested_by=stop.requested_by,
+            initiated_at=stop.sent_at or self._ports.clock.wall(),
+        )
 
     def _try_later(self) -> None:
         self._ports.clock.call_later(self._retry_s, self.actor_ref, TryStore())
@@ -647,6 +800,10 @@ class SessionActor(Actor):
     ) -> None:
         """Shut every gate at once: nothing of this generation begins while the session is being restarted."""
         self._hand_back_stash()
+        if self._quarantined:
+            # Nobody starts this session again by himself, and a tree has to have an owner.
+            for process_id in self._protocol.owned:
+                self._ports.processes.kill(process_id, self._ports.settings.grace_s)
         name = exception_type.__name__ if exception_type else "failure"
         reason = f"the session's actor failed: {name}: {exception_value}"
         at = self._ports.clock.wall()

@@ -1,7 +1,9 @@
 """What a tool gets to run processes: `spawn(argv)`, gated like the call itself, and a handle of the process.
 
 A spawn asks the session, as a permit does; after a fence, or after its own call was closed, it raises
-RunCancelled instead. The process belongs to the run: it may outlive its call, it dies with the run.
+RunCancelled instead. Whose the process is, is stated: the run's, then it may outlive its call and dies with the
+run; or the session's, then it outlives the run too, until it is stopped with the session. A tree of the run can be
+handed over to the session as a whole, while its call is open.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from concurrent.futures import Future
 from msgspec import Struct
 
 from actors.errors import Invalid
+from actors.model import Owner
 from actors.pending import Pending, fail
 from actors.ports import SpawnSpec
 
@@ -34,17 +37,27 @@ class Exit(Struct, frozen=True):
     max_rss_kb: int = 0
 
 
-Request = Callable[[SpawnSpec, "Process"], None]
+Request = Callable[[SpawnSpec, Owner, "Process"], None]
+HandOver = Callable[["Process", Future[None]], None]
 
 
 class Process:
     """A process tree that a tool started. The tool's actor fills it in; any thread may wait on it."""
 
-    def __init__(self, pending: Pending, kill: Callable[[float], None]) -> None:
+    def __init__(
+        self, pending: Pending, kill: Callable[[float], None], hand_over: Callable[[Future[None]], None] | None = None
+    ) -> None:
+        self._id = ""
         self._started: Future[int] = pending.future()
         self._exited: Future[Exit] = pending.future()
         self._pending = pending
         self._kill = kill
+        self._hand_over = hand_over
+
+    @property
+    def process_id(self) -> str:
+        """The id of its tree, as events, receipts and listings name it."""
+        return self._id
 
     @property
     def pid(self) -> int | None:
@@ -64,6 +77,27 @@ class Process:
         """End the whole tree: asked first, killed after `grace_s` seconds."""
         self._kill(grace_s)
 
+    def hand_over(self, timeout: float | None = None) -> None:
+        """Hand the whole tree over to the session: it outlives this run. Blocks until that is durable.
+
+        While this call is open; a Stop that comes first ends the tree with the run, one that comes later does not. A
+        tree that is the session's already stays so.
+
+        Raises:
+            RunCancelled: the call was cancelled first, or has its result.
+            ProcessLookupError: the tree has ended.
+            QueueFull: the session has as many process trees as it may have.
+            TimeoutError: `timeout` seconds passed; it may be handed over all the same.
+        """
+        self._pending.wait(self._begin_hand_over(), timeout)
+
+    def _begin_hand_over(self) -> Future[None]:
+        self._pending.token.raise_if_cancelled()
+        handed: Future[None] = self._pending.future()
+        assert self._hand_over is not None, "a tool's own process has a way to its actor"
+        self._hand_over(handed)
+        return handed
+
     def _fail(self, error: BaseException) -> None:
         """Let those who wait for it, and still can, get this error."""
         fail(self._started, error)
@@ -75,6 +109,11 @@ class AsyncProcess:
 
     def __init__(self, process: Process) -> None:
         self._process = process
+
+    @property
+    def process_id(self) -> str:
+        """The id of its tree; see `Process.process_id`."""
+        return self._process.process_id
 
     @property
     def pid(self) -> int | None:
@@ -89,6 +128,11 @@ class AsyncProcess:
     def kill(self, grace_s: float = 2.0) -> None:
         """End the whole tree; see `Process.kill`."""
         self._process.kill(grace_s)
+
+    async def hand_over(self, timeout: float | None = None) -> None:
+        """Hand the whole tree over to the session; see `Process.hand_over`."""
+        async with asyncio.timeout(timeout):
+            await self._process._pending.wait_async(self._process._begin_hand_over())
 
 
 def _spec(argv: Sequence[str], cwd: str | None, env: Mapping[str, str] | None, name: str | None) -> SpawnSpec:
@@ -120,6 +164,13 @@ def _spec(argv: Sequence[str], cwd: str | None, env: Mapping[str, str] | None, n
     )
 
 
+def _owner(value: object) -> Owner:
+    try:
+        return Owner(value)  # type: ignore[arg-type]  # what it is not raises
+    except (TypeError, ValueError):
+        raise _invalid("owner", " or ".join(repr(str(owner)) for owner in Owner), value) from None
+
+
 def _text(value: object) -> bool:
     return isinstance(value, str) and "\0" not in value
 
@@ -136,10 +187,17 @@ def _invalid(parameter: str, expected: str, got: object) -> Invalid:
 class Spawn:
     """`spawn(argv, …)` of a plain tool: blocks until the command runs, and returns its `Process`."""
 
-    def __init__(self, request: Request, pending: Pending, kill: Callable[[Process, float], None]) -> None:
+    def __init__(
+        self,
+        request: Request,
+        pending: Pending,
+        kill: Callable[[Process, float], None],
+        hand_over: HandOver | None = None,
+    ) -> None:
         self._request = request
         self._pending = pending
         self._kill = kill
+        self._hand_over = hand_over
 
     def __call__(
         self,
@@ -148,6 +206,7 @@ class Spawn:
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         name: str | None = None,
+        owner: Owner | str = Owner.RUN,
     ) -> Process:
         """Run a command.
 
@@ -156,23 +215,37 @@ class Spawn:
             cwd: its working directory; None for the supervisor's.
             env: added to the clean environment that every tool gets.
             name: what people see; the program by default.
+            owner: ``run``: it dies with the run, however that ends; ``session``: it lives on, holds up no later run,
+                and is ended by Stop(scope="session") or with the session. Its output is logged while this call is open.
 
         Raises:
             RunCancelled: the call was cancelled first; nothing was started.
             OSError: it could not be started.
             Invalid: a parameter is not what a command takes.
-            QueueFull: the run has as many processes as it may have.
+            QueueFull: its owner has as many processes as it may have.
         """
-        process = self.begin(argv, cwd, env, name)
+        process = self.begin(argv, cwd, env, name, owner)
         self._pending.wait(process._started, None)
         return process
 
-    def begin(self, argv: Sequence[str], cwd: str | None, env: Mapping[str, str] | None, name: str | None) -> Process:
+    def begin(
+        self,
+        argv: Sequence[str],
+        cwd: str | None,
+        env: Mapping[str, str] | None,
+        name: str | None,
+        owner: Owner | str = Owner.RUN,
+    ) -> Process:
         """Ask for a process, without waiting."""
-        spec = _spec(argv, cwd, env, name)
+        spec, owner = _spec(argv, cwd, env, name), _owner(owner)
         self._pending.token.raise_if_cancelled()
-        process = Process(self._pending, lambda grace_s: self._kill(process, grace_s))
-        self._request(spec, process)
+        hand_over = self._hand_over
+        process = Process(
+            self._pending,
+            lambda grace_s: self._kill(process, grace_s),
+            None if hand_over is None else lambda handed: hand_over(process, handed),
+        )
+        self._request(spec, owner, process)
         return process
 
 
@@ -189,8 +262,9 @@ class AsyncSpawn:
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         name: str | None = None,
+        owner: Owner | str = Owner.RUN,
     ) -> AsyncProcess:
         """Run a command; see `Spawn.__call__`."""
-        process = self._spawn.begin(argv, cwd, env, name)
+        process = self._spawn.begin(argv, cwd, env, name, owner)
         await self._spawn._pending.wait_async(process._started)
         return AsyncProcess(process)

@@ -7,14 +7,16 @@ is carried out when the batch is committed, in order (deciding may run ahead of 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from actors.cancel import CancelToken, Cell
 from actors.future import ReplyFuture
-from actors.messages import NewMessage, OutsideRequest, Reply, SpawnPermit, Steered, ToolResult
+from actors.messages import NewMessage, OutsideRequest, ProcessNews, Reply, SpawnPermit, Steered, ToolResult
 from actors.model import Address, Event, Mode, Provenance, Receipt, RunInfo
-from actors.ports import CallRow, ProcessRow, RequestRow, WaitingRow
+from actors.ports import CallRow, ProcessRow, RequestRow, SpawnSpec, WaitingRow
 
 # ── Later: carried out after the commit ───────────────────────────────────────────────────────────
 
@@ -91,6 +93,31 @@ class AdoptRun:
     run_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class SpawnOwn:
+    """Spawn a process tree of the session, if no fence came meanwhile."""
+
+    address: Address
+    process_id: str
+    spec: SpawnSpec
+    listener: Callable[[ProcessNews], None] | None
+
+
+@dataclass(frozen=True, slots=True)
+class SayHandedOver:
+    """Tell a tool that its process tree is the session's: that is durable."""
+
+    process_id: str
+    handed: Future[None]
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptTree:
+    """Take over a process tree of the session that an earlier incarnation left."""
+
+    process_id: str
+
+
 Later: TypeAlias = (
     AnswerRequest
     | StartRun
@@ -101,6 +128,9 @@ Later: TypeAlias = (
     | ShowEphemeral
     | ForgetPart
     | AdoptRun
+    | SpawnOwn
+    | SayHandedOver
+    | AdoptTree
 )
 
 # ── Now: carried out at once ──────────────────────────────────────────────────────────────────────
@@ -144,6 +174,37 @@ class RefuseSpawn:
 
 
 @dataclass(frozen=True, slots=True)
+class TakeTree:
+    """Take a process tree from its run, which must not end it any more.
+
+    Carried out at once, when the record of it is on its way to the store: a halt of the run, which does not wait
+    either, must find it taken. Nothing says so to anybody before that record is durable.
+    """
+
+    address: Address
+    process_id: str
+    listener: Callable[[ProcessNews], None] | None
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseHandOver:
+    """Tell a tool that its process tree stays its run's."""
+
+    handed: Future[None]
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class EndTrees:
+    """End process trees of the session, and set the time at which what is left is named abandoned."""
+
+    process_ids: tuple[str, ...]
+    provenance: Provenance
+    mode: Mode
+    stage: int
+
+
+@dataclass(frozen=True, slots=True)
 class NothingToSteer:
     """Tell a run that no message waits to steer it, or that it may not have one."""
 
@@ -161,7 +222,9 @@ class DeadLetter:
     shown: str
 
 
-Now: TypeAlias = HaltRun | RefuseCall | MakeWait | RefuseSpawn | NothingToSteer | DeadLetter
+Now: TypeAlias = (
+    HaltRun | RefuseCall | MakeWait | RefuseSpawn | TakeTree | RefuseHandOver | EndTrees | NothingToSteer | DeadLetter
+)
 
 
 @dataclass(slots=True)
@@ -173,6 +236,7 @@ class Step:
     calls: dict[str, CallRow] = field(default_factory=dict)
     processes: dict[str, ProcessRow] = field(default_factory=dict)
     receipts: dict[str, Receipt] = field(default_factory=dict)
+    pending: dict[str, Receipt] = field(default_factory=dict)
     waiting: dict[str, WaitingRow] = field(default_factory=dict)
     unwaiting: dict[str, None] = field(default_factory=dict)
     requests: list[RequestRow] = field(default_factory=list)
@@ -189,6 +253,7 @@ class Step:
             or self.calls
             or self.processes
             or self.receipts
+            or self.pending
             or self.waiting
             or self.unwaiting
             or self.requests

@@ -7,6 +7,9 @@ are there, for the execution and for every process tree.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 from loguru import logger
@@ -15,7 +18,7 @@ from pykka._envelope import Envelope
 
 from actors import execution
 from actors.base import Actor, tell
-from actors.cancel import CellState
+from actors.cancel import Cell, CellState
 from actors.errors import QueueFull, RunCancelled
 from actors.messages import (
     CallDeadline,
@@ -25,23 +28,27 @@ from actors.messages import (
     ExecutionEnded,
     ExecutionStarted,
     Halt,
+    HandOverRequested,
     KillProcess,
     Permit,
     ProcessEnded,
     ProcessExited,
+    ProcessNews,
     ProcessOutput,
     ProcessReport,
     ProcessStarted,
     RecancelExecution,
+    Release,
     SpawnPermit,
     SpawnRefused,
     SpawnRequested,
+    TreeTaken,
 )
-from actors.model import Address, Provenance
-from actors.pending import Pending, settle
+from actors.model import Address, Owner, Provenance
+from actors.pending import Pending, fail, settle
 from actors.plugins import Tool
 from actors.ports import Ports, SpawnSpec, Timer
-from actors.process import ProcessActor
+from actors.process import ProcessActor, of_run
 from actors.spawning import Exit, Process, Spawn
 
 
@@ -78,13 +85,16 @@ class ToolActor(Actor):
         self._executing = False
         self._processes: dict[str, Process] = {}
         self._specs: dict[str, SpawnSpec] = {}
+        self._cells: dict[str, Cell[None]] = {}
         self._open: set[str] = set()
+        # Asked for, to be the session's: not this call's to end, whatever is decided.
+        self._asked: set[str] = set()
         self._timer: Timer | None = None
 
     def on_start(self) -> None:
         """Begin the execution; its first line passes the cell, or does not."""
         permit, ref = self._permit, self.actor_ref
-        spawn = Spawn(self._request_spawn, Pending(permit.token), self._kill_process)
+        spawn = Spawn(self._request_spawn, Pending(permit.token), self._kill_process, self._request_hand_over)
 
         def started() -> None:
             ref.tell(ExecutionStarted(self.key, self._ports.clock.wall()))
@@ -117,6 +127,10 @@ class ToolActor(Actor):
                 self._spawn(message)
             case SpawnRefused():
                 self._spawn_refused(message)
+            case HandOverRequested():
+                self._hand_over_requested(message)
+            case TreeTaken():
+                self._tree_taken(message)
             case ProcessReport():
                 self._process_news(message)
             case ProcessStarted() | ProcessOutput() | ProcessExited() | ProcessEnded():
@@ -171,7 +185,7 @@ class ToolActor(Actor):
         for child in self.children.values():
             tell(child, halt)
         for process_id in sorted(self._open):
-            if process_id not in self.children:
+            if process_id not in self.children and of_run(self._cells.get(process_id)):
                 self._ports.processes.kill(process_id, halt.grace_s)
 
     def _recancel(self, recancel: RecancelExecution) -> None:
@@ -182,28 +196,54 @@ class ToolActor(Actor):
 
     # ── Its processes ─────────────────────────────────────────────────────────────────────────────
 
-    def _request_spawn(self, spec: SpawnSpec, process: Process) -> None:
+    def _request_spawn(self, spec: SpawnSpec, owner: Owner, process: Process) -> None:
         """Ask for a process; called on the tool's thread."""
-        process_id = self._ports.ids.new("proc")
+        process_id = process._id = self._ports.ids.new("proc")
         env = {**spec.env, "COUNTERMAND_FENCE": self._address.fence}
         spec = SpawnSpec(spec.argv, spec.name, spec.cwd, env)
         try:
-            self.actor_ref.tell(SpawnRequested(self._address, process_id, spec, process))
+            self.actor_ref.tell(SpawnRequested(self._address, process_id, spec, process, owner))
         except ActorDeadError:
             _nobody_spawns(process)
 
     def _kill_process(self, process: Process, grace_s: float) -> None:
         """End a process; called on the tool's thread."""
-        for process_id, known in list(self._processes.items()):
-            if known is process:
-                tell(self.actor_ref, KillProcess(process_id, grace_s))
+        tell(self.actor_ref, KillProcess(process._id, grace_s))
+
+    def _request_hand_over(self, process: Process, handed: Future[None]) -> None:
+        """Hand a process over to the session; called on the tool's thread."""
+        request = HandOverRequested(self._address, process._id, handed, _listener(process))
+        try:
+            self.actor_ref.tell(request)
+        except ActorDeadError:
+            _nobody_hands_over(request)
+
+    def _hand_over_requested(self, request: HandOverRequested) -> None:
+        self.tell_parent(request)
 
     def _spawn_requested(self, request: SpawnRequested) -> None:
         assert request.process is not None, "a tool asks with the handle it waits on"
-        self._processes[request.process_id] = request.process
-        self._specs[request.process_id] = request.spec
-        self._open.add(request.process_id)
-        self.tell_parent(SpawnRequested(request.address, request.process_id, request.spec))
+        process_id, spec = request.process_id, request.spec
+        self._processes[process_id] = request.process
+        if request.owner is Owner.SESSION:
+            self._asked.add(process_id)
+            listener = _listener(request.process)
+            self.tell_parent(SpawnRequested(request.address, process_id, spec, owner=Owner.SESSION, listener=listener))
+            return
+        self._specs[process_id] = spec
+        self._open.add(process_id)
+        self.tell_parent(SpawnRequested(request.address, process_id, spec))
+
+    def _tree_taken(self, taken: TreeTaken) -> None:
+        """A tree is the session's: it was asked for so, or is handed over. Its handle hears of it from there."""
+        self._asked.discard(taken.process_id)
+        self._open.discard(taken.process_id)
+        self._cells.pop(taken.process_id, None)
+        self._processes.pop(taken.process_id, None)
+        child = self.children.get(taken.process_id)
+        if child is not None:
+            tell(child, Release())
+        self._stop_if_done()
 
     def _spawn(self, permit: SpawnPermit) -> None:
         spec = self._specs.pop(permit.process_id, None)
@@ -213,17 +253,20 @@ class ToolActor(Actor):
         if self._permit.token.cancelled:
             # The call's deadline passed while the permit was on its way; the session has yet to hear of it.
             permit.cell.close()
-        self.start_child(ProcessActor, self._ports, self._address, spec, permit.cell, key=permit.process_id)
+        process_id = permit.process_id
+        self._cells[process_id] = permit.cell
+        self.start_child(ProcessActor, self._ports, self._address, process_id, spec, permit.cell, key=process_id)
 
     def _spawn_refused(self, refused: SpawnRefused) -> None:
         self._open.discard(refused.process_id)
+        self._asked.discard(refused.process_id)
         self._specs.pop(refused.process_id, None)
         process = self._processes.pop(refused.process_id, None)
         provenance = self._permit.token.provenance
         if process is not None and provenance is None and refused.limit is not None:
             process._fail(
                 QueueFull(
-                    "the run has as many processes as it may have",
+                    "there are as many processes of this owner as there may be",
                     expected=f"at most {refused.limit} at once",
                     got="one more",
                     remedy="wait for one of them to end, or kill it",
@@ -235,24 +278,18 @@ class ToolActor(Actor):
 
     def _process_news(self, report: ProcessReport) -> None:
         process = self._processes.get(report.process_id)
-        match report.news:
-            case ProcessStarted() as news if process is not None:
-                settle(process._started, news.pid)
-            case ProcessExited() as news if process is not None:
-                settle(process._exited, _as_exit(news))
-            case ProcessEnded() as news:
-                self._open.discard(report.process_id)
-                self._processes.pop(report.process_id, None)
-                if process is not None:
-                    process._fail(OSError(news.note or "the process tree was lost"))
-            case _:
-                pass
+        if process is not None:
+            _tell_handle(process, report.news)
+        if isinstance(report.news, ProcessEnded):
+            self._open.discard(report.process_id)
+            self._cells.pop(report.process_id, None)
+            self._processes.pop(report.process_id, None)
         self.tell_parent(report)
         self._stop_if_done()
 
     def _child_down(self, down: Down) -> None:
         """A process actor is gone; if its tree is not, take it over and end it."""
-        if down.key in self._open:
+        if down.key in self._open and of_run(self._cells.get(down.key)):
             self._ports.processes.adopt(down.key, self.actor_ref)
             self._ports.processes.kill(down.key, self._ports.settings.grace_s)
         self._stop_if_done()
@@ -260,7 +297,7 @@ class ToolActor(Actor):
     # ── Ends ──────────────────────────────────────────────────────────────────────────────────────
 
     def _stop_if_done(self) -> None:
-        if not self._executing and not self._open and not self.children:
+        if not self._executing and not self._open and not self._asked and not self.children:
             self.stop()
 
     def on_stop(self) -> None:
@@ -276,12 +313,35 @@ class ToolActor(Actor):
         message = envelope.message
         if isinstance(message, SpawnRequested) and message.process is not None:
             _nobody_spawns(message.process)
+        elif isinstance(message, HandOverRequested):
+            _nobody_hands_over(message)
         else:
             super().on_undelivered(envelope)
 
 
 def _nobody_spawns(process: Process) -> None:
     process._fail(RunCancelled(Provenance(source="actor.failure", reason="the call's actor is gone")))
+
+
+def _nobody_hands_over(request: HandOverRequested) -> None:
+    fail(request.handed, RunCancelled(Provenance(source="actor.failure", reason="the call's actor is gone")))
+
+
+def _tell_handle(process: Process, news: ProcessNews) -> None:
+    """Bring news to those who wait for a process. Any thread; again is harmless."""
+    match news:
+        case ProcessStarted():
+            settle(process._started, news.pid)
+        case ProcessExited():
+            settle(process._exited, _as_exit(news))
+        case ProcessEnded():
+            process._fail(OSError(news.note or "the process tree was lost"))
+        case ProcessOutput():
+            pass
+
+
+def _listener(process: Process) -> Callable[[ProcessNews], None]:
+    return functools.partial(_tell_handle, process)
 
 
 def _as_exit(news: ProcessExited) -> Exit:

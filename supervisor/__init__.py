@@ -2,8 +2,9 @@
 
 The map, from the outside in:
 
-    console/       the `countermand` command: chat, thread, runs, why
+    console/       the `countermand` command: chat, thread, runs, ps, why
     embed.py       Supervisor: start, session, close; the order in which all of this comes and goes
+    listing.py     what runs now, and whose it is
     handle.py      SessionHandle: the way into one session, blocking and awaitable
     config.py      Config: what a supervisor is started with
     supervisor.py  SupervisorActor: routes, restarts, quarantines, drains
@@ -18,5 +19,6 @@ The map, from the outside in:
 from supervisor.config import Config
 from supervisor.embed import Supervisor
 from supervisor.handle import AsyncSessionHandle, SessionHandle
+from supervisor.listing import LiveProcess
 
-__all__ = ["AsyncSessionHandle", "Config", "SessionHandle", "Supervisor"]
+__all__ = ["AsyncSessionHandle", "Config", "LiveProcess", "SessionHandle", "Supervisor"]

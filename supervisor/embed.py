@@ -27,10 +27,11 @@ from actors.ports import Ports
 from supervisor.agents.shell import shell as shell_agent
 from supervisor.clock import SystemClock
 from supervisor.config import Config
-from supervisor.containment.processes import Living, ProcessTrees
+from supervisor.containment.processes import ProcessTrees
 from supervisor.executor import ThreadExecutor
 from supervisor.handle import SessionHandle
 from supervisor.ids import RandomIds
+from supervisor.listing import LiveProcess, live_processes
 from supervisor.lock import InstanceLock
 from supervisor.publisher import EventHub
 from supervisor.store.reader import SqliteReader
@@ -53,7 +54,8 @@ class Supervisor:
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        state_dir = Path(config.state_dir).expanduser()
+        # Absolute, so that it names the same place wherever this process goes.
+        state_dir = self._state_dir = Path(config.state_dir).expanduser().absolute()
         plugins = _plugins(config)
         self._pid = os.getpid()
         # Re-entrant: a signal handler may close what its thread is closing.
@@ -88,11 +90,21 @@ class Supervisor:
             policies: for messages that name no policy, by origin, such as ``{"user": "enqueue"}``.
         """
         check_session_name(name)
-        return SessionHandle(name, self._actor, self._store.reader, self._hub, policies)
+        return SessionHandle(name, self._actor, self._store.reader, self._hub, policies, self._state_dir)
 
     def sessions(self) -> list[str]:
         """The names of all sessions that the store holds."""
         return [row.session for row in self._store.reader.sessions()]
+
+    def processes(self) -> list[LiveProcess]:
+        """The processes that run now, of all sessions, with their trees and owners.
+
+        Reads the store and /proc: for a thread that may block.
+
+        Raises:
+            StoreUnavailable: the store cannot be read.
+        """
+        return live_processes(self._state_dir, self._store.reader)
 
     def dead_letters(self) -> list[DeadLetter]:
         """The last replies that came too late, the oldest first."""
@@ -142,6 +154,11 @@ class Supervisor:
         self._hub.tap(callback)
 
     @property
+    def state_dir(self) -> Path:
+        """Where everything is kept; absolute."""
+        return self._state_dir
+
+    @property
     def store(self) -> SqliteReader:
         """Where what is durable is read; each read blocks for as long as the disk takes."""
         return self._store.reader
@@ -166,10 +183,6 @@ class Supervisor:
     def ready_actors(self) -> int:
         """How many actors have something to do and wait for a thread of the dispatcher."""
         return self._dispatcher.queued
-
-    def trees(self) -> list[Living]:
-        """The process trees that live."""
-        return self._processes.living()
 
     def _close(self, drain_s: float) -> bool:
         self._closer = threading.get_ident()

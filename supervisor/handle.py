@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final, get_args, overload
 
 import msgspec
@@ -30,6 +31,7 @@ from actors.messages import (
 )
 from actors.model import Message, Policy, Receipt, RunInfo, SessionStatus
 from actors.text import shown, storable
+from supervisor.listing import LiveProcess, live_processes
 from supervisor.publisher import EventHub, Subscription, check_timeout
 from supervisor.store.reader import SqliteReader
 from supervisor.supervisor import SupervisorActor
@@ -48,6 +50,7 @@ class SessionHandle:
         store: where what is durable is read.
         hub: where events come from.
         policies: for messages that name no policy, by their origin; else a person interrupts, others wait.
+        state_dir: where the ledgers of its process trees are.
     """
 
     def __init__(
@@ -57,12 +60,14 @@ class SessionHandle:
         store: SqliteReader,
         hub: EventHub,
         policies: Mapping[str, Policy | str] | None = None,
+        state_dir: Path = Path(),
     ) -> None:
         self.session = storable(session)
         self._router = router
         self._store = store
         self._hub = hub
         self._policies = _checked_policies(policies)
+        self._state_dir = state_dir
 
     @overload
     def ask(self, request: NewMessage, *, timeout: float | None = ASK_S) -> Accepted: ...
@@ -130,10 +135,13 @@ class SessionHandle:
         check_timeout(timeout)
         if identity is None or identity == "":
             raise _no_receipt(self.session, identity)
+        # Asked first: it stops being pending in the moment in which it is filed.
+        pending = self._store.is_pending(self.session, identity)
         receipt = self._store.receipt(self.session, identity)
         if receipt is None:
             run = self._store.run(self.session, identity)
-            if run is None and all(info.receipt_id != identity for info in self._store.runs(self.session)):
+            known = run is not None or pending
+            if not known and all(info.receipt_id != identity for info in self._store.runs(self.session)):
                 raise _no_receipt(self.session, identity)
             receipt = self._hub.wait(self.session, lambda: self._store.receipt(self.session, identity), timeout)
         if receipt is None:
@@ -172,6 +180,10 @@ class SessionHandle:
                 remedy="list them: runs()",
             )
         return info
+
+    def processes(self) -> list[LiveProcess]:
+        """The processes of the session that run now; see `Supervisor.processes`."""
+        return live_processes(self._state_dir, self._store, self.session)
 
     @property
     def ref(self) -> ActorRef[Any] | None:
@@ -273,6 +285,10 @@ class AsyncSessionHandle:
     async def run(self, run_id: str) -> RunInfo:
         """Return one run."""
         return await asyncio.to_thread(self._handle.run, run_id)
+
+    async def processes(self) -> list[LiveProcess]:
+        """The processes of the session that run now."""
+        return await asyncio.to_thread(self._handle.processes)
 
     @property
     def ref(self) -> ActorRef[Any] | None:

@@ -816,3 +816,28 @@ def test_a_spawn_that_waits_when_its_run_ends_by_itself_is_told(kit: Kit) -> Non
     session.receipt(run_id, timeout=WAIT_S)
     assert kit.alive() == []
     assert results(session) == ["interrupted"]
+
+
+def test_a_dev_server_that_is_meant_to_outlive_its_tool_call_does_by_stated_ownership(kit: Kit) -> None:
+    """And the one beside it, of which nobody has said so, does not."""
+
+    @tool(isolation="thread")
+    def start(spawn: Spawn) -> str:
+        stray = spawn(["sh", "-c", kit.script("while :; do sleep 0.05; done")], name="stray")
+        server = spawn(["sh", "-c", kit.script("while :; do sleep 0.05; done")], name="server", owner="session")
+        return f"{stray.pid} {server.pid}"
+
+    session = kit.session(lambda turn: turn.call("start").content, tools=[start])
+    run_id = say(session)
+    receipt = session.receipt(run_id, timeout=WAIT_S)
+    result = session.run(run_id).result
+    assert isinstance(result, str)
+    stray, server = map(int, result.split())
+    assert stray not in kit.alive()
+    assert server in kit.alive()
+    assert [one.pid for one in session.processes() if one.leader] == [server]
+    hows = {row.name: row.how for row in rows(receipt) if row.kind == "process"}
+    assert (hows["stray"], hows["server"]) == ("sigterm", "handed_over")
+    session.receipt(stop(session, scope="session").receipt_id, timeout=WAIT_S)
+    assert server not in kit.alive()
+    check_rest(session)

@@ -39,14 +39,18 @@ WRONG: list[dict[str, Any]] = [
     {"env": {"A\0": "x"}},
     {"env": {"A=B": "x"}},
     {"env": {"": "x"}},
+    {"owner": "nobody"},
+    {"owner": None},
+    {"owner": 5},
 ]
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=repr)
 def test_what_is_no_command_is_refused(wrong: dict[str, Any]) -> None:
     given: dict[str, Any] = {"argv": ["ls"], "cwd": None, "env": None, "name": None, **wrong}
+    spawn = Spawn(lambda *_: None, Pending(CancelToken(lambda callback: callback())), lambda *_: None)
     with pytest.raises(Invalid):
-        _spec(**given)
+        spawn.begin(**given)
 
 
 def test_the_texts_of_a_command_are_exact() -> None:

@@ -9,6 +9,7 @@ The map, from the outside in:
     screen.py    standard output and standard error, and the terminal that may be both
     reading.py   the store, read without the lock
     views.py     `thread` and `runs`
+    ps.py        `ps`: what runs now
     why.py       `why`: the story of one run
     receipts.py  a receipt as a table
     words.py     times, causes and texts as people read them

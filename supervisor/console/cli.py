@@ -141,6 +141,28 @@ def runs(
 
 
 @app.command()
+def ps(
+    context: typer.Context,
+    session: Annotated[
+        str | None, typer.Argument(metavar="[SESSION]", help="The session's name; default: all.")
+    ] = None,
+    named: SessionOption = None,
+    as_json: AsJson = False,
+    state_dir: StateDir = None,
+    agent: Agent = None,
+    verbose: Verbose = False,
+) -> None:
+    """List the processes that run now, with their owners: a run, or the session itself; also while it is in use."""
+    options = _options(context, state_dir, agent, verbose)
+    with _refusals():
+        from supervisor.console.ps import show_ps
+
+        _logs(options["verbose"])
+        chosen = None if session is None and named is None else _session(session, named)
+        show_ps(_state_dir(options), chosen, as_json=as_json)
+
+
+@app.command()
 def why(
     context: typer.Context,
     run: Annotated[str, typer.Argument(metavar="RUN", help="The id of a run or a receipt, or the beginning of one.")],

@@ -21,6 +21,7 @@ _HOW = {
     How.ABANDONED: "COULD NOT BE ENDED",
     How.OUT_OF_REACH: "out of reach",
     How.NOT_STARTED: "never started",
+    How.HANDED_OVER: "handed over to the session",
 }
 
 

@@ -34,7 +34,6 @@ import os
 import socket
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -118,21 +117,6 @@ class Tree:
         self.exit_report: ProcessExited | None = None
         self.end_report: ProcessEnded | None = None
         self.forgotten = False
-
-
-@dataclass(frozen=True, slots=True)
-class Living:
-    """A process tree that lives, as far as is known. `fence` is ``session:generation:call``, as its processes see it.
-
-    `pid` is the command's, None until it has started; `warden_pid` the warden's, whose descendants are the tree.
-    """
-
-    process_id: str
-    name: str
-    fence: str
-    pid: int | None
-    started_at: float | None
-    warden_pid: int | None
 
 
 class Adoption:
@@ -223,26 +207,6 @@ class ProcessTrees:
     def forget(self, process_id: str) -> None:
         """See `actors.ports.Processes.forget`. A tree that has not ended is forgotten when it has."""
         self._reactor.post(lambda: self._forget(process_id))
-
-    def living(self) -> list[Living]:
-        """The trees that were asked for and are not proven gone. Any thread; reads a few lines of each ledger."""
-        found: list[Living] = []
-        # A copy in one step of the interpreter: the reactor's thread goes on meanwhile.
-        for tree in list(self._trees.values()):
-            if tree.phase in (Phase.ENDED, Phase.WAITING):
-                continue
-            started = tree.started or {}
-            found.append(
-                Living(
-                    process_id=tree.process_id,
-                    name=tree.spec.name,
-                    fence=tree.spec.env.get("COUNTERMAND_FENCE", ""),
-                    pid=started.get("pid"),
-                    started_at=started.get("at"),
-                    warden_pid=_warden_pid(tree.path),
-                )
-            )
-        return found
 
     def close(self, timeout_s: float = 10.0) -> bool:
         """Kill what is left, wait for the proofs, end the zygote and the thread. Not from the reactor's thread.
@@ -809,24 +773,6 @@ class ProcessTrees:
             signals=tuple(_signalled(signal) for signal in word["signals"]),
             note=word["note"],
         )
-
-
-def _warden_pid(path: Path) -> int | None:
-    """The pid of the warden that holds a ledger: it says so in its first words."""
-    try:
-        with path.open("rb") as file:
-            lines = file.read(4096).splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        try:
-            word = ledger.decode(line)
-        except ValueError:
-            return None
-        if word["word"] == "warden":
-            pid: int = word["pid"]
-            return pid
-    return None
 
 
 def _zygote_lives(words: list[Word]) -> bool:

@@ -31,7 +31,7 @@ PEER: Final = "countermand.peer"
 WHO: Final = "countermand.who"
 """The key in a scope's state under which the routes find who was let in, as provenances name it."""
 
-TOKEN_NAME: Final = "local"
+UNNAMED: Final = "local"
 TOKEN_MIN_CHARS: Final = 16
 TOKEN_FILE_MAX_BYTES: Final = 65_536
 HOSTS: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -204,7 +204,7 @@ def _parsed(path: Path, text: bytes) -> dict[str, str]:
         name, _, token = line.strip().rpartition(" ")
         if not token or line.startswith("#"):
             continue
-        name = name.strip() or TOKEN_NAME
+        name = name.strip() or UNNAMED
         if len(token) < TOKEN_MIN_CHARS or name in tokens:
             raise Invalid(
                 f"the token file {path} has a line that cannot be right",

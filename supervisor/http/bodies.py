@@ -13,6 +13,7 @@ from msgspec import Meta, Struct
 from actors.messages import ID_MAX_CHARS
 from actors.model import Event, Message, Mode, Policy, Receipt, RunInfo, Scope, Waiting
 from supervisor.http.refusals import Refusal
+from supervisor.listing import LiveProcess
 
 SOURCE_PATTERN: Final = r"^(user|client)(\.[A-Za-z0-9_-]+)+$"
 
@@ -234,60 +235,38 @@ class Letters(Struct, frozen=True):
     counts: dict[str, int]
 
 
-class Proc(Struct, frozen=True):
-    """A process. `age_s` and `cpu_s` in seconds, `memory` in bytes (resident)."""
-
-    pid: int
-    ppid: int
-    name: str
-    command: str
-    age_s: float
-    cpu_s: float
-    memory: int
-
-
-class Tree(Struct, frozen=True):
-    """A process tree: `pid` is its command's, `warden` the pid of what watches over it."""
-
-    process_id: str
-    name: str
-    generation: int
-    pid: int | None
-    warden: int | None
-    started_at: float | None
-    processes: list[Proc]
-
-
-class Call(Struct, frozen=True):
-    """A call of a tool that has not ended."""
+class LiveCall(Struct, frozen=True):
+    """A call of a tool that has not ended, with its processes, each tree's from the top down."""
 
     call_id: str
     tool: str
     state: str
     started_at: float | None
-    trees: list[Tree]
+    processes: list[LiveProcess]
 
 
 class LiveRun(Struct, frozen=True):
-    """A run that is not settled: it runs, it is ending, or it waits for its turn."""
+    """A run that is not settled: it runs, it is ending, or it waits. `processes` are those that no open call has."""
 
     run_id: str
     status: str
     agent: str
     generation: int | None
     started_at: float | None
-    calls: list[Call]
+    calls: list[LiveCall]
+    processes: list[LiveProcess]
 
 
 class LiveSession(Struct, frozen=True):
-    """A session in which something lives. `trees` are those that no call of an unsettled run owns."""
+    """A session in which something lives. `processes` are the session's own, and those that no unsettled run has."""
 
     session: str
     runs: list[LiveRun]
-    trees: list[Tree]
+    processes: list[LiveProcess]
 
 
 class Living(Struct, frozen=True):
-    """The live tree: session, run, call, process."""
+    """The live tree: session, run, call, process. `more`: there are more runs or calls than are listed."""
 
     sessions: list[LiveSession]
+    more: bool

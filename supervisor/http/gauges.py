@@ -117,7 +117,6 @@ class Levels:
             fenced.add_metric([kind], count)
         yield fenced
         yield _gauge("sessions_resident", "Sessions that have an actor.", len(supervisor.resident()))
-        yield _gauge("process_trees", "Process trees that live.", len(supervisor.trees()))
         yield _gauge("threads_busy", "Threads of agents and tools.", len(supervisor.executing()))
         queues = GaugeMetricFamily("countermand_queue_depth", "What waits, by queue.", labels=["queue"])
         queues.add_metric(["store"], supervisor.store_queue())
@@ -126,6 +125,7 @@ class Levels:
         yield _gauge("http_waits", "Requests that wait for a receipt.", desk.waits)
         try:
             waiting, leaked = supervisor.store.count_waiting(), len(leaked_threads(supervisor))
+            processes = supervisor.processes()
         except CountermandError as error:
             # A level that cannot be read is left out, which an alert can be made of; the others are there.
             logger.warning("the store could not be read for metrics: {}", error)
@@ -133,6 +133,8 @@ class Levels:
             return
         queues.add_metric(["messages"], waiting)
         yield queues
+        yield _gauge("processes", "Processes that live below wardens.", len(processes))
+        yield _gauge("process_trees", "Process trees that live.", len({one.process_id for one in processes}))
         yield _gauge("threads_leaked", "Threads whose run or call is over and that go on: they ignore it.", leaked)
 
 

@@ -16,6 +16,7 @@ from litestar.openapi.datastructures import ResponseSpec
 
 from actors.errors import CountermandError
 from actors.model import RunInfo
+from actors.text import storable
 from supervisor.embed import Supervisor
 from supervisor.http.bodies import Diagnosis, Finding, Health, Info, Readiness
 from supervisor.http.desk import Desk
@@ -52,9 +53,9 @@ async def ready(desk: Desk) -> Response[Readiness]:
 async def info(desk: Desk) -> Info:
     """Say which version serves which directory."""
     now = time.time()  # noqa: TID251  # for people: the API has no clock of its own
-    config = desk.supervisor.config
-    state_dir = os.path.abspath(os.path.expanduser(config.state_dir)).encode(errors="replace").decode()
-    return Info(own_version(), os.getpid(), now - desk.started_at, desk.started_at, state_dir, config.agent)
+    supervisor = desk.supervisor
+    state_dir = storable(str(supervisor.state_dir))
+    return Info(own_version(), os.getpid(), now - desk.started_at, desk.started_at, state_dir, supervisor.config.agent)
 
 
 @get("/v1/doctor", summary="What is wrong, and what helps?", responses=refusals())
@@ -101,7 +102,7 @@ def diagnose(supervisor: Supervisor) -> Iterator[Finding]:
         f"its thread answers, {supervisor.store_queue()} wait" if found.store else "its thread hangs",
         "" if found.store else "look at the disk and at who has the store's file open; stops work meanwhile",
     )
-    yield from _places(Path(supervisor.config.state_dir).expanduser())
+    yield from _places(supervisor.state_dir)
     try:
         yield from _runs(supervisor)
     except CountermandError as error:

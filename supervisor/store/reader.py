@@ -17,7 +17,7 @@ import msgspec
 
 from actors.errors import Invalid, StoreUnavailable
 from actors.model import Event, Message, Receipt, RunInfo
-from actors.ports import CallRow, SessionRow, WaitingRow
+from actors.ports import CallRow, ProcessRow, SessionRow, WaitingRow
 from actors.text import shown
 from supervisor.store import tables
 from supervisor.store.schema import open_reader
@@ -107,8 +107,16 @@ class SqliteReader:
         """Return how many messages wait, in all sessions."""
         return self._read(tables.count_waiting)
 
+    def is_pending(self, session: str, receipt_id: str) -> bool:
+        """True if the receipt of a Stop waits for process trees of its session."""
+        return self._read(tables.is_pending, session, receipt_id)
+
+    def live_processes(self, session: str | None = None) -> list[ProcessRow]:
+        """Return the process trees that are not known to have ended; of all sessions where it is None."""
+        return self._read(tables.live_processes, session)
+
     def unfinished(self) -> list[str]:
-        """Return the sessions with a run that is not settled, or with messages that wait unparked."""
+        """Return the sessions that have something to finish: a run, messages that wait unparked, a tree, a receipt."""
         return self._read(tables.unfinished)
 
     def close(self) -> None:

@@ -38,10 +38,13 @@ _UPSERTS: Final = {
         SET receipt_id = excluded.receipt_id, settled = excluded.settled, doc = excluded.doc""",
     "calls": """INSERT INTO calls (session, run_id, call_id, doc) VALUES (?, ?, ?, ?)
         ON CONFLICT (session, run_id, call_id) DO UPDATE SET doc = excluded.doc""",
-    "processes": """INSERT INTO processes (session, process_id, state, doc) VALUES (?, ?, ?, ?)
-        ON CONFLICT (session, process_id) DO UPDATE SET state = excluded.state, doc = excluded.doc""",
+    "processes": """INSERT INTO processes (session, process_id, state, owner, doc) VALUES (?, ?, ?, ?, ?)
+        ON CONFLICT (session, process_id) DO UPDATE
+        SET state = excluded.state, owner = excluded.owner, doc = excluded.doc""",
     "receipts": """INSERT INTO receipts (session, receipt_id, run_id, doc) VALUES (?, ?, ?, ?)
         ON CONFLICT (receipt_id, session) DO UPDATE SET run_id = excluded.run_id, doc = excluded.doc""",
+    "pending": """INSERT INTO pending_receipts (session, receipt_id, doc) VALUES (?, ?, ?)
+        ON CONFLICT (session, receipt_id) DO UPDATE SET doc = excluded.doc""",
     "waiting": """INSERT INTO waiting (session, message_id, place, doc) VALUES (?, ?, ?, ?)
         ON CONFLICT (session, message_id) DO UPDATE SET place = excluded.place, doc = excluded.doc""",
     "requests": """INSERT INTO requests (session, place, request_id, at, doc)
@@ -77,8 +80,13 @@ def statements(batch: Batch) -> list[Statement]:
         add(_UPSERTS["sessions"], [(session, batch.row.parked, _encode(batch.row))])
     add(_UPSERTS["runs"], [(session, r.run_id, r.receipt_id, r.settled and not r.late, _encode(r)) for r in batch.runs])
     add(_UPSERTS["calls"], [(session, c.run_id, c.call_id, _encode(c)) for c in batch.calls])
-    add(_UPSERTS["processes"], [(session, p.process_id, p.state, _encode(p)) for p in batch.processes])
+    add(_UPSERTS["processes"], [(session, p.process_id, p.state, str(p.owner), _encode(p)) for p in batch.processes])
     add(_UPSERTS["receipts"], [(session, r.receipt_id, r.run_id, _encode(r)) for r in batch.receipts])
+    add(_UPSERTS["pending"], [(session, r.receipt_id, _encode(r)) for r in batch.pending])
+    add(
+        "DELETE FROM pending_receipts WHERE session = ? AND receipt_id = ?",
+        [(session, r.receipt_id) for r in batch.receipts if r.run_id is None],
+    )
     add(_UPSERTS["waiting"], [(session, w.message.id, w.place, _encode(w)) for w in batch.waiting])
     add(
         "DELETE FROM waiting WHERE session = ? AND message_id = ?",
@@ -233,6 +241,23 @@ def receipt(connection: sqlite3.Connection, session: str | None, identity: str) 
     return None
 
 
+def pending_receipts(connection: sqlite3.Connection, session: str) -> list[Receipt]:
+    """Return the receipts of Stops that wait for process trees of the session."""
+    return _readable(connection, Receipt, "SELECT doc FROM pending_receipts WHERE session = ?", session)
+
+
+def is_pending(connection: sqlite3.Connection, session: str, receipt_id: str) -> bool:
+    """True if the receipt of a Stop waits for process trees of the session."""
+    sql = "SELECT 1 FROM pending_receipts WHERE session = ? AND receipt_id = ?"
+    return connection.execute(sql, (session, receipt_id)).fetchone() is not None
+
+
+def live_processes(connection: sqlite3.Connection, session: str | None) -> list[ProcessRow]:
+    """Return the process trees that are not known to have ended, of any session where it is None."""
+    sql = "SELECT doc FROM processes WHERE state <> 'ended' AND (? IS NULL OR session = ?) ORDER BY session, process_id"
+    return _readable(connection, ProcessRow, sql, session, session)
+
+
 def session_row(connection: sqlite3.Connection, session: str) -> SessionRow | None:
     """Return a session's own facts."""
     return _doc(connection, SessionRow, "SELECT doc FROM sessions WHERE session = ?", session)
@@ -255,22 +280,39 @@ def count_waiting(connection: sqlite3.Connection) -> int:
 
 
 def unfinished(connection: sqlite3.Connection) -> list[str]:
-    """Return the sessions that somebody has to take up: a run is not settled or is late, or messages wait unparked."""
+    """Return the sessions that somebody has to take up.
+
+    A run is not settled or is late, messages wait unparked, or a process tree of the session may not have ended.
+    """
     rows = connection.execute(
         """SELECT session FROM runs WHERE settled = 0
         UNION
         SELECT waiting.session FROM waiting LEFT JOIN sessions ON sessions.session = waiting.session
         WHERE COALESCE(sessions.parked, 0) = 0
+        UNION
+        SELECT session FROM processes WHERE owner = 'session' AND state <> 'ended'
+        UNION
+        SELECT session FROM pending_receipts
         ORDER BY 1"""
     )
     return [row[0] for row in rows]
 
 
-def _processes(connection: sqlite3.Connection, session: str, ended: Iterable[str]) -> Iterator[ProcessRow]:
-    """Go through the process trees that may live, and those among `ended` (ids) that have ended."""
+def _processes(
+    connection: sqlite3.Connection, session: str, ended: Iterable[str], waited_for: set[str]
+) -> Iterator[ProcessRow]:
+    """Go through the process trees that may live, and those that have ended and are among `ended` (ids).
+
+    Those of the session that have ended come too, where a receipt that is not filed is to name them.
+    """
     yield from _readable(
         connection, ProcessRow, "SELECT doc FROM processes WHERE session = ? AND state <> 'ended'", session
     )
+    if waited_for:
+        sql = "SELECT doc FROM processes WHERE session = ? AND owner = 'session' AND state = 'ended'"
+        for row in _readable(connection, ProcessRow, sql, session):
+            if row.process_id not in ended and waited_for.intersection(row.receipts):
+                yield row
     for process_id in ended:
         sql = "SELECT doc FROM processes WHERE session = ? AND process_id = ? AND state = 'ended'"
         yield from _readable(connection, ProcessRow, sql, session, process_id)
@@ -301,8 +343,9 @@ def snapshot(connection: sqlite3.Connection, session: str, *, kept: int = 10_000
             fates[event.data["id"]] = "input"
         elif event.kind == "session.message_returned":
             fates[event.data["message_id"]] = "returned"
-        elif event.kind == "process.ended" and event.run_id is not None:
-            ended[event.data["process_id"]] = event.run_id
+        elif event.kind == "process.ended":
+            # Of one that was the session's, the run that it came from is in the data.
+            ended[event.data["process_id"]] = event.run_id or event.data["run_id"]
         elif event.kind == "run.ended":
             # Its receipt is filed, so nobody asks any more for the processes that it lists.
             ended = {process: run_id for process, run_id in ended.items() if run_id != event.run_id}
@@ -311,6 +354,8 @@ def snapshot(connection: sqlite3.Connection, session: str, *, kept: int = 10_000
     )
     settled = connection.execute("SELECT run_id, receipt_id FROM runs WHERE session = ? AND settled = 1", (session,))
     newest = "SELECT doc FROM requests WHERE session = ? AND at >= ? ORDER BY place DESC LIMIT ?"
+    pending = pending_receipts(connection, session)
+    waited_for = {receipt.receipt_id for receipt in pending} | {run.run_id for run in unsettled}
     calls_of = "SELECT doc FROM calls WHERE session = ? AND run_id = ? ORDER BY call_id"
     return Snapshot(
         session=session,
@@ -318,7 +363,8 @@ def snapshot(connection: sqlite3.Connection, session: str, *, kept: int = 10_000
         thread=fold,
         runs=tuple(unsettled),
         calls=tuple(row for run in unsettled for row in _readable(connection, CallRow, calls_of, session, run.run_id)),
-        processes=tuple(_processes(connection, session, ended)),
+        processes=tuple(_processes(connection, session, ended, waited_for)),
+        pending=tuple(pending),
         receipts=tuple(_receipts(connection, session, [run.run_id for run in unsettled if run.late])),
         waiting=tuple(waiting(connection, session)),
         requests=tuple(reversed(_readable(connection, RequestRow, newest, session, since, kept))),

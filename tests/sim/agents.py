@@ -11,6 +11,8 @@ A message is a list of words, done one after the other:
     open=5         a call of `write` that nobody waits for: the agent may end with it open
     run=5,exit=1   a tool that runs the process "sim runs=5 exit=1" and waits for it
     leave=60       a tool that starts the process "sim runs=60" and returns
+    serve=60       a tool that starts it for the session, and returns
+    hand=60        a tool that starts it for the run, hands it over to the session, and returns
     bad            a call of a tool that does not exist
     fail           a tool that raises
     steer          asks for messages that wait to steer, and says them
@@ -46,11 +48,13 @@ class Effects:
     """What the tools of one world did to it, and who is told when they do.
 
     `written` are fencing tokens of writes by tools that look at their token; `deaf` of those by the one that does not.
+    `handed` are ids of process trees whose tool was told that they are the session's.
     """
 
     watch: Watch
     written: list[str] = field(default_factory=list)
     deaf: list[str] = field(default_factory=list)
+    handed: list[str] = field(default_factory=list)
 
     @contextmanager
     def inside(self, fence: str) -> Iterator[None]:
@@ -129,7 +133,7 @@ async def _do(turn: AsyncTurn, speaker: Speaker, word: str) -> None:
             # Two turns of the loop: the call has asked, and is left to itself.
             await asyncio.sleep(0)
             await asyncio.sleep(0)
-        case "run" | "leave":
+        case "run" | "leave" | "serve" | "hand":
             await turn.call(name, argv=["sim", *f"runs={value}".split(",")], of=run)
         case "bad":
             await turn.call("no_such_tool")
@@ -222,12 +226,27 @@ def _functions(effects: Effects | None) -> list[Callable[..., Any]]:
             process = await spawn(argv)
         return f"pid {process.pid}"
 
+    async def serve(argv: list[str], spawn: AsyncSpawn, fence: str, of: str = "") -> str:
+        """Start a process for the session."""
+        with inside(fence):
+            process = await spawn(argv, owner="session")
+        return f"pid {process.pid}"
+
+    async def hand(argv: list[str], spawn: AsyncSpawn, fence: str, of: str = "") -> str:
+        """Start a process, and hand it over to the session."""
+        with inside(fence):
+            process = await spawn(argv)
+            await process.hand_over()
+            if effects is not None:
+                effects.handed.append(process.process_id)
+        return f"handed over {process.process_id}"
+
     async def fail(fence: str) -> str:
         """Raise."""
         with inside(fence):
             raise AgentBroke("the tool broke")
 
-    return [write, late, deaf, run, leave, fail]
+    return [write, late, deaf, run, leave, serve, hand, fail]
 
 
 @cache

@@ -29,7 +29,7 @@ from tests.sim.world import Asked, World
 
 Op = tuple[Any, ...]
 
-KINDS: Final[tuple[type[Actor], ...]] = (SessionActor, RunActor, ToolActor, ProcessActor)
+KINDS: Final[tuple[type[Actor], ...]] = (SessionActor, RunActor, ToolActor, ProcessActor, SupervisorActor)
 RESENT_MAX: Final = 50
 
 
@@ -109,6 +109,7 @@ class Client:
         """Do the script, then stop what is left, settle, and check everything."""
         for op in script:
             self._do(op)
+            self._restart_if_dead()
             self.played += 1
         self._finish()
         self._check()
@@ -227,6 +228,11 @@ class Client:
         for request in {asked.request.id: asked.request for asked in self.history if not asked.done}.values():
             self._send(request)
 
+    def _restart_if_dead(self) -> None:
+        """A supervisor whose root has failed has ended all the others: its process is started anew."""
+        if not self.world.supervisor.is_alive():
+            self._crash()
+
     def _crash(self) -> None:
         for stream in self.streams.values():
             stream.disconnect()
@@ -243,13 +249,15 @@ class Client:
         self.world.store.down(False)
         self.world.store.hold(False)
         self.world.wait(30.0)
+        self._restart_if_dead()
         sessions = list(self.streams)
         for _ in range(RESENT_MAX):
             self._resend()
             stops = []
             for self._session in sessions:
                 made = self._id("x")
-                stop = Stop(id=made, source="user.test", reason="the end of the script", requested_by=made)
+                why = "the end of the script"
+                stop = Stop(id=made, source="user.test", reason=why, requested_by=made, scope="session")
                 stops.append(self._send(stop))
             assert self.world.run(lambda stops=stops: all(one.done for one in stops)), "a Stop is never answered"  # type: ignore[misc]
             self.world.settle()

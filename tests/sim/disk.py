@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from actors.model import Event, Message, Receipt, RunInfo, RunStatus
+from actors.model import Event, Message, Owner, Receipt, RunInfo, RunStatus
 from actors.ports import Batch, CallRow, ProcessRow, RequestRow, SessionRow, Snapshot, WaitingRow
 from actors.thread import Thread
 
@@ -28,6 +28,7 @@ class Tables:
     calls: dict[str, CallRow] = field(default_factory=dict)
     processes: dict[str, ProcessRow] = field(default_factory=dict)
     receipts: dict[str, Receipt] = field(default_factory=dict)
+    pending: dict[str, Receipt] = field(default_factory=dict)
     waiting: dict[str, WaitingRow] = field(default_factory=dict)
     requests: dict[str, RequestRow] = field(default_factory=dict)
     batches: dict[str, int] = field(default_factory=dict)
@@ -67,6 +68,9 @@ class Disk:
         tables.calls.update((call.call_id, call) for call in batch.calls)
         tables.processes.update((process.process_id, process) for process in batch.processes)
         tables.receipts.update((receipt.receipt_id, receipt) for receipt in batch.receipts)
+        tables.pending.update((receipt.receipt_id, receipt) for receipt in batch.pending)
+        for receipt in batch.receipts:
+            tables.pending.pop(receipt.receipt_id, None)
         tables.waiting.update((row.message.id, row) for row in batch.waiting)
         for message_id in batch.unwaiting:
             tables.waiting.pop(message_id, None)
@@ -118,6 +122,8 @@ class Disk:
             session
             for session, tables in self.tables.items()
             if any(not run.settled or run.late for run in tables.runs.values())
+            or any(row.owner is Owner.SESSION and row.state != "ended" for row in tables.processes.values())
+            or tables.pending
             or (tables.waiting and not (tables.row is not None and tables.row.parked))
         )
 
@@ -159,8 +165,8 @@ class Disk:
                     fates[event.data["id"]] = "input"
                 case "session.message_returned":
                     fates[event.data["message_id"]] = "returned"
-                case "process.ended" if event.run_id is not None:
-                    ended[event.data["process_id"]] = event.run_id
+                case "process.ended":
+                    ended[event.data["process_id"]] = event.run_id or event.data["run_id"]
                 case "run.ended":
                     ended = {process: of for process, of in ended.items() if of != event.run_id}
                 case _:
@@ -169,6 +175,12 @@ class Disk:
         ids = {run.run_id for run in unsettled}
         calls = sorted(tables.calls.values(), key=lambda call: call.call_id)
         living = [process for process in tables.processes.values() if process.state != "ended"]
+        waited_for = {*tables.pending, *ids}
+        named = [
+            row.process_id
+            for row in tables.processes.values()
+            if row.owner is Owner.SESSION and row.process_id not in ended and waited_for.intersection(row.receipts)
+        ]
         settled = [run for run in tables.runs.values() if run.settled and not run.late]
         late = {run.run_id for run in unsettled if run.late}
         return Snapshot(
@@ -177,7 +189,11 @@ class Disk:
             thread=fold,
             runs=tuple(unsettled),
             calls=tuple(call for run in unsettled for call in calls if call.run_id == run.run_id),
-            processes=(*living, *(tables.processes[one] for one in ended if tables.processes[one].state == "ended")),
+            processes=(
+                *living,
+                *(tables.processes[one] for one in (*named, *ended) if tables.processes[one].state == "ended"),
+            ),
+            pending=tuple(tables.pending.values()),
             receipts=tuple(one for one in tables.receipts.values() if one.run_id in late),
             waiting=tuple(self._waiting(session)),
             requests=tuple(tables.requests.values()),

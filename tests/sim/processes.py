@@ -1,9 +1,9 @@
 """SimProcesses: process trees that behave as their command line says, in virtual time.
 
-A command is ``("sim", word, …)``. Words: ``runs=2.5`` seconds until it exits by itself; ``exit=3`` its status;
-``output=4`` pieces of output, evenly over that time; ``children=2`` processes that it leaves behind, which run
-until they are killed; ``ignores_term``: only SIGKILL ends it; ``never_dies``: nothing does, as in state D;
-``lost``: it dies, and its warden is lost before it can prove it; ``absent``: it cannot be executed.
+A command is ``("sim", word, …)``. Words: ``runs=2.5`` seconds until it exits by itself; ``serves``: it does not;
+``exit=3`` its status; ``output=4`` pieces of output, evenly over that time; ``children=2`` processes that it leaves
+behind, which run until they are killed; ``ignores_term``: only SIGKILL ends it; ``never_dies``: nothing does, as in
+state D; ``lost``: it dies, and its warden is lost before it can prove it; ``absent``: it cannot be executed.
 
 What a tree reports is reported in its order, at steps of its own; the steps of different trees mix.
 """
@@ -47,6 +47,7 @@ class Command:
     exit: int = 0
     output: int = 1
     children: int = 0
+    serves: bool = False
     ignores_term: bool = False
     never_dies: bool = False
     lost: bool = False
@@ -63,6 +64,7 @@ class Command:
             exit=int(said.get("exit", 0)),
             output=int(said.get("output", 1)),
             children=int(said.get("children", 0)),
+            serves="serves" in said,
             ignores_term="ignores_term" in said,
             never_dies="never_dies" in said,
             lost="lost" in said,
@@ -239,7 +241,8 @@ class SimProcesses:
         for piece in range(command.output):
             at = now + command.runs_s * (piece + 1) / (command.output + 1)
             self._clock.call_at(at, lambda piece=piece: self._print(tree, piece))  # type: ignore[misc]
-        self._clock.call_at(now + command.runs_s, lambda: self._exit(tree, command.exit))
+        if not command.serves:
+            self._clock.call_at(now + command.runs_s, lambda: self._exit(tree, command.exit))
 
     def _print(self, tree: _Tree, piece: int) -> None:
         if tree.exited is None and not tree.dead:

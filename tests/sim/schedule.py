@@ -153,7 +153,8 @@ def _fault(random: Random) -> Op:
 
 
 def _failure(random: Random) -> Op:
-    return ("poison", random.randrange(4), random.randrange(4), random.random() < 0.5)
+    kind = random.choice((0, 0, 1, 1, 2, 2, 3, 3, 4))
+    return ("poison", kind, random.randrange(4), random.random() < 0.5)
 
 
 def _crash(random: Random) -> Op:

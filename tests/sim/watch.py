@@ -17,8 +17,8 @@ import msgspec
 from actors.cancel import CellState
 from actors.errors import CountermandError
 from actors.messages import Accepted, NewMessage, OutsideRequest, Reply, Resumed, Stop, Stopped
-from actors.model import Event, How, Mode, Outcome, Receipt, Row, RunStatus, Waiting
-from actors.ports import Batch, Settings
+from actors.model import Event, How, Mode, Outcome, Owner, Receipt, Row, RunStatus, Waiting
+from actors.ports import Batch, ProcessRow, Settings
 from actors.record import CallRecord, RunRecord
 from tests.sim.laws import LogLaws
 
@@ -150,6 +150,8 @@ class Watch:
         generation = laws.run_generation.get(run_id, 0)
         tables = self._disk.of(session)
         for process in tables.processes.values():
+            if process.owner is Owner.SESSION:
+                continue
             earlier = laws.run_generation.get(process.run_id, 0) < generation and process.run_id not in laws.forced
             if earlier and process.process_id in self.spawned and world.processes.lives(process.process_id):
                 self.break_(f"{what} begins while {process.process_id} of {process.run_id} lives (L3)")
@@ -169,6 +171,9 @@ class Watch:
         if self.faults or world is None:
             return
         process = self._disk.process(key)
+        if process is not None and process.owner is Owner.SESSION:
+            # It is not ended by a fence, and has no gate to be shut.
+            return
         call = self._disk.call(process.call_id if process else key)
         session = call.session if call else (self._session_of_run(key) or "")
         actor = world.session_if_alive(session)
@@ -289,7 +294,7 @@ class Watch:
             if receipt.run_id in self.inside:
                 self.break_(f"the receipt of {receipt.run_id} is complete, and its agent runs (L3)")
             for process in tables.processes.values():
-                if process.run_id == receipt.run_id and world.processes.lives(process.process_id):
+                if _of(process, receipt) and world.processes.lives(process.process_id):
                     self.break_(f"the receipt of {receipt.run_id} is complete, and {process.process_id} lives (L3)")
             for fence, of in self.inside.items():
                 call = tables.calls.get(fence.rpartition(":")[2]) if of == session else None
@@ -299,7 +304,7 @@ class Watch:
                 self.break_(f"the receipt of {receipt.run_id} is complete with an open row (L3)")
             return
         for process in tables.processes.values():
-            if process.run_id == receipt.run_id and world.processes.lives(process.process_id):
+            if _of(process, receipt) and world.processes.lives(process.process_id):
                 self.abandoned.add(process.process_id)
         if receipt.ended_at < self._deadline(receipt, world.settings) - INSTANT_S:
             self.break_(f"the receipt of {receipt.run_id} names what is left before its time is over (L7)")
@@ -412,7 +417,7 @@ class Watch:
                 if receipt.complete or receipt.run_id is None:
                     continue
                 calls = {call.call_id for call in tables.calls.values() if call.run_id == receipt.run_id}
-                trees = [one.process_id for one in tables.processes.values() if one.run_id == receipt.run_id]
+                trees = [one.process_id for one in tables.processes.values() if _of(one, receipt)]
                 left = running & {*calls, receipt.run_id} or any(not world.processes.proven(one) for one in trees)
                 assert left, f"{session}: the receipt of {receipt.run_id} names what is left, and all is gone (L7)"
 
@@ -425,6 +430,13 @@ class Watch:
         if actor is None:
             return []
         return [record.calls[call_id] for record in actor._protocol._records() if call_id in record.calls]
+
+
+def _of(process: ProcessRow, receipt: Receipt) -> bool:
+    """True if a receipt answers for a tree: it is its run's, or the session's and was ended with that run."""
+    if process.owner is Owner.SESSION:
+        return receipt.run_id in process.receipts
+    return process.run_id == receipt.run_id
 
 
 def _withdraws(request: OutsideRequest | None, answer: Reply) -> bool:
