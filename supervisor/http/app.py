@@ -6,10 +6,9 @@ from typing import Any
 
 from litestar import Litestar
 from litestar.di import Provide
-from litestar.openapi.config import OpenAPIConfig
-from litestar.openapi.plugins import JsonRenderPlugin
 
 from supervisor.http.desk import Desk
+from supervisor.http.document import openapi_config
 from supervisor.http.events import EVENTS
 from supervisor.http.gauges import Gauges, Levels
 from supervisor.http.health import HEALTH, own_version
@@ -18,12 +17,6 @@ from supervisor.http.processes import PROCESSES
 from supervisor.http.refusals import respond
 from supervisor.http.runs import RUNS
 from supervisor.http.sessions import SESSIONS
-
-DESCRIPTION = """Sessions, runs and processes of a Countermand daemon.
-
-Over the Unix socket the peer's uid is checked; over loopback every request carries `Authorization: Bearer <token>`.
-A request body may carry an `id`: the same body sent again under it has one effect and the same answer.
-"""
 
 
 def make_app(desk: Desk) -> Litestar:
@@ -46,14 +39,7 @@ def make_app(desk: Desk) -> Litestar:
         },
         exception_handlers={Exception: respond},
         request_max_body_size=desk.limits.body_max,
-        openapi_config=OpenAPIConfig(
-            title="Countermand",
-            version=own_version(),
-            description=DESCRIPTION,
-            path="/v1",
-            render_plugins=[JsonRenderPlugin(path="/openapi.json")],
-            use_handler_docstrings=True,
-        ),
+        openapi_config=openapi_config(own_version()),
         logging_config=None,
         debug=False,
     )

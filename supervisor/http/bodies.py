@@ -31,7 +31,7 @@ Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"\S")]
 Source = Annotated[
     str, Meta(max_length=100, pattern=SOURCE_PATTERN, description="The door: `user.<door>` or `client.<name>`.")
 ]
-Instant = Annotated[float, Meta(ge=0, le=1e12, description="Seconds since the epoch, UTC.")]
+Instant = Annotated[float, Meta(description="Seconds since the epoch, UTC.")]
 WaitS = Annotated[float, Meta(ge=0, le=86_400, description="Seconds to wait for the receipt; bounded by the daemon.")]
 
 

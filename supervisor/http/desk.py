@@ -8,6 +8,7 @@ and nobody else; a Stop, least of all, waits for it: a session that has an actor
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -89,8 +90,8 @@ class Desk:
         answer: Reply = await session.ask(request, timeout=self.limits.ask_s)
         return answer
 
-    async def stop(self, session: SessionHandle, request: Stop, wait_s: float) -> StopAnswer:
-        """Stop, and wait at most `wait_s` seconds for the receipt."""
+    async def stop(self, session: SessionHandle, request: Stop, wait_s: float, receive: Any = None) -> StopAnswer:
+        """Stop, and wait at most `wait_s` seconds for the receipt; see `receipt`."""
         since = time.monotonic()
         stopped = await self.ask(session.aio, request)
         self.on_stop(time.monotonic() - since)
@@ -98,7 +99,7 @@ class Desk:
         receipt = None
         if wait_s > 0:
             try:
-                receipt = await self.receipt(session, stopped.receipt_id, wait_s)
+                receipt = await self.receipt(session, stopped.receipt_id, wait_s, receive)
             except CountermandError:
                 # The fence is shut whatever the store says now: that is the answer.
                 receipt = None
@@ -161,8 +162,14 @@ class Desk:
             )
         return info
 
-    async def receipt(self, session: SessionHandle, identity: str, wait_s: float) -> Receipt:
+    async def receipt(self, session: SessionHandle, identity: str, wait_s: float = 0.0, receive: Any = None) -> Receipt:
         """Return a receipt, waiting for it at most `wait_s` seconds, without holding a thread.
+
+        Args:
+            session: whose.
+            identity: its own id, or its run's.
+            wait_s: how long to wait; `wait_max_s` at most.
+            receive: the request's; where its client goes away the wait ends, and nothing else does.
 
         Raises:
             ReceiptPending: it is not filed yet, or too many wait already.
@@ -176,9 +183,18 @@ class Desk:
         self.waits += 1
         try:
             async with asyncio.timeout(min(wait_s, self.limits.wait_max_s)):
-                return await self._receipt_to_come(session, identity)
+                coming = asyncio.create_task(self._receipt_to_come(session, identity))
+                leaving = asyncio.create_task(gone(receive))
+                try:
+                    await asyncio.wait({coming, leaving}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    await cancelled(leaving)
+                    if not coming.done():
+                        await cancelled(coming)
         except TimeoutError:
             return await session.aio.receipt(identity)
+        else:
+            return coming.result() if not coming.cancelled() else await session.aio.receipt(identity)
         finally:
             self.waits -= 1
 
@@ -227,6 +243,23 @@ class Desk:
         self._closed = True
         for subscription in list(self._open):
             subscription.close()
+
+
+async def gone(receive: Any) -> None:
+    """Return when the client of a request has gone away, whose body was read; never where `receive` is None."""
+    if receive is None:
+        await asyncio.get_running_loop().create_future()
+    while (await receive())["type"] != "http.disconnect":
+        continue
+
+
+async def cancelled(*tasks: asyncio.Task[Any]) -> None:
+    """End tasks, and let what one of them failed with come out."""
+    for task in tasks:
+        task.cancel()
+    for task in tasks:
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
 
 
 def decoded(segment: str) -> str:

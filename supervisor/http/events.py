@@ -6,14 +6,14 @@ from typing import Annotated
 
 from litestar import Router, get
 from litestar.openapi.datastructures import ResponseSpec
-from litestar.params import Parameter
+from litestar.params import HeaderParameter, QueryParameter
 from litestar.response.base import ASGIResponse
 
 from actors.errors import Invalid
 from actors.model import Event
 from supervisor.http.bodies import Letter, Letters, LogPage
-from supervisor.http.desk import Desk, within
-from supervisor.http.routing import READ, SEQ_MAX, Limit, Seq, SessionName, refusals
+from supervisor.http.desk import within
+from supervisor.http.routing import READ, SEQ_MAX, Limit, Seq, SessionName, TheDesk, refusals
 from supervisor.http.streams import MEDIA_TYPE, EventStream
 
 READ_AT_ONCE = 64
@@ -30,7 +30,7 @@ _STREAM = {
 
 
 @get("/v1/sessions/{session:str}/log", summary="Events, a page at a time", responses=READ)
-async def session_log(desk: Desk, session: SessionName, from_seq: Seq = 0, limit: Limit = 1_000) -> LogPage:
+async def session_log(desk: TheDesk, session: SessionName, from_seq: Seq = 0, limit: Limit = 1_000) -> LogPage:
     """Read the log of a session behind `from_seq`."""
     handle = await desk.known(session)
 
@@ -58,15 +58,15 @@ async def session_log(desk: Desk, session: SessionName, from_seq: Seq = 0, limit
     responses={**refusals(), **_STREAM},
 )
 async def session_events(
-    desk: Desk,
+    desk: TheDesk,
     session: SessionName,
     from_seq: Seq = 0,
     ephemeral: Annotated[
-        bool, Parameter(description="Also give `typing` and `progress`, which are not stored.")
+        bool, QueryParameter(description="Also give `typing` and `progress`, which are not stored.")
     ] = False,
     last_event_id: Annotated[
         str | None,
-        Parameter(header="Last-Event-ID", pattern=r"^[0-9]{1,18}$", description="Goes before `from_seq`."),
+        HeaderParameter(name="Last-Event-ID", pattern=r"^[0-9]{1,18}$", description="Goes before `from_seq`."),
     ] = None,
 ) -> ASGIResponse:
     """Follow a session: what is stored first, then what comes, without a gap. It may not exist yet."""
@@ -84,7 +84,7 @@ async def session_events(
 
 
 @get("/v1/dead-letters", summary="Replies that came too late", responses=refusals())
-async def dead_letters(desk: Desk) -> Letters:
+async def dead_letters(desk: TheDesk) -> Letters:
     """Show the last replies that came too late."""
     letters = [
         Letter(

@@ -19,9 +19,8 @@ from actors.model import RunInfo
 from actors.text import storable
 from supervisor.embed import Supervisor
 from supervisor.http.bodies import Diagnosis, Finding, Health, Info, Readiness
-from supervisor.http.desk import Desk
 from supervisor.http.gauges import leaked_threads
-from supervisor.http.routing import refusals
+from supervisor.http.routing import TheDesk, refusals
 
 PROBE_S: Final = 1.0
 DISK_LEAST_BYTES: Final = 256 * 1024 * 1024
@@ -43,14 +42,14 @@ async def health() -> Health:
         503: ResponseSpec(data_container=Readiness, description="Not now.", generate_examples=False),
     },
 )
-async def ready(desk: Desk) -> Response[Readiness]:
+async def ready(desk: TheDesk) -> Response[Readiness]:
     """Say whether the supervisor and the store's thread answer, and whether new work is taken."""
     found = await desk.read(readiness, desk.supervisor)
     return Response(found, status_code=200 if found.ready else 503)
 
 
 @get("/v1/info", summary="What serves here?", responses=refusals())
-async def info(desk: Desk) -> Info:
+async def info(desk: TheDesk) -> Info:
     """Say which version serves which directory."""
     now = time.time()  # noqa: TID251  # for people: the API has no clock of its own
     supervisor = desk.supervisor
@@ -59,7 +58,7 @@ async def info(desk: Desk) -> Info:
 
 
 @get("/v1/doctor", summary="What is wrong, and what helps?", responses=refusals())
-async def doctor(desk: Desk) -> Diagnosis:
+async def doctor(desk: TheDesk) -> Diagnosis:
     """Look at the store, the disk, permissions, stops that do not end, and what was left running."""
     findings = await desk.read(lambda: list(diagnose(desk.supervisor)))
     return Diagnosis(all(one.ok for one in findings), findings)

@@ -90,6 +90,8 @@ def failure(error: BaseException) -> Failure:
             )
         case HTTPException():
             refusal = _of_http(error)
+        case msgspec.MsgspecError():
+            refusal = Refusal("invalid", "the body cannot be right", got=str(error), remedy="see /v1/openapi.json")
         case UnicodeDecodeError() | RecursionError():
             # Nothing of ours raises these: it is a body that is not UTF-8, or nested beyond any use.
             refusal = Refusal("invalid", "the body cannot be read", "JSON in UTF-8", type(error).__name__, "mend it")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
+import msgspec
 from litestar import Request
+from litestar.di import NamedDependency
 from litestar.openapi.datastructures import ResponseSpec
-from litestar.params import Parameter
+from litestar.params import PathParameter, QueryParameter
 
 from supervisor.http.access import WHO
+from supervisor.http.desk import Desk
 from supervisor.http.refusals import Refused
 
 _WHY: Final = {
@@ -39,16 +42,37 @@ def refusals(*statuses: int) -> dict[int, ResponseSpec]:
 READ: Final = refusals(404)
 WRITE: Final = refusals(404, 409, 413, 423, 429, 504)
 
-SEQ_MAX: Final = 2**63 - 1
+SEQ_MAX: Final = 2**53 - 1
+"""What every reader of JSON holds exactly."""
 
-SessionName = Annotated[str, Parameter(description="The session's name, percent-encoded.", min_length=1)]
-RunId = Annotated[str, Parameter(description="The id of a run.", min_length=1)]
-Seq = Annotated[int, Parameter(ge=0, le=SEQ_MAX, description="The seq of the last event that you have; 0 for all.")]
-Limit = Annotated[int, Parameter(ge=1, le=1_000, description="Entries at most; an answer may hold fewer.")]
-WaitS = Annotated[float, Parameter(ge=0, le=86_400, description="Seconds to wait; bounded by the daemon.")]
+B = TypeVar("B", bound=msgspec.Struct)
+
+TheDesk = NamedDependency[Desk]
+SessionName = Annotated[
+    str,
+    PathParameter(
+        description="The session's name, 1 to 128 printable characters, percent-encoded.",
+        schema_extra={"format": "session-name", "minLength": 1, "maxLength": 128},
+    ),
+]
+RunId = Annotated[str, PathParameter(description="The id of a run.", schema_extra={"minLength": 1})]
+Seq = Annotated[
+    int, QueryParameter(ge=0, le=SEQ_MAX, description="The seq of the last event that you have; 0 for all.")
+]
+Limit = Annotated[int, QueryParameter(ge=1, le=1_000, description="Entries at most; an answer may hold fewer.")]
+WaitS = Annotated[float, QueryParameter(ge=0, le=86_400, description="Seconds to wait; bounded by the daemon.")]
 
 
 def who(request: Request[Any, Any, Any]) -> str:
     """Return who makes a request, as provenances name it."""
     name: str = request.scope["state"][WHO]
     return name
+
+
+async def exact(request: Request[Any, Any, Any], data: B) -> B:
+    """Return the body as what `data` is, read to the letter: Litestar takes ``0`` for false and ``"5"`` for 5.
+
+    Raises:
+        msgspec.ValidationError: a field is not of its type.
+    """
+    return msgspec.json.decode(await request.body(), type=type(data))

@@ -12,7 +12,6 @@ store cannot be read the stream says so in a comment and goes on from where it w
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import Any, Final
 
 import msgspec
@@ -21,7 +20,7 @@ from litestar.response.base import ASGIResponse
 from actors.errors import StoreUnavailable
 from actors.model import Event
 from supervisor.handle import SessionHandle
-from supervisor.http.desk import Desk
+from supervisor.http.desk import Desk, cancelled, gone
 from supervisor.publisher import Subscription
 
 MEDIA_TYPE: Final = "text/event-stream"
@@ -57,11 +56,11 @@ class EventStream(ASGIResponse):
         try:
             with self._desk.subscribe(self._session, self._from_seq, ephemeral=self._ephemeral) as events:
                 writing = asyncio.create_task(_write(events, send))
-                leaving = asyncio.create_task(_gone(receive))
+                leaving = asyncio.create_task(gone(receive))
                 try:
                     await asyncio.wait({writing, leaving}, return_when=asyncio.FIRST_COMPLETED)
                 finally:
-                    await _cancelled(writing, leaving)
+                    await cancelled(writing, leaving)
         finally:
             self._desk.leave_stream()
 
@@ -86,20 +85,6 @@ async def _write(events: Subscription, send: Any) -> None:
 
 async def _say(send: Any, piece: bytes) -> None:
     await send({"type": "http.response.body", "body": piece, "more_body": True})
-
-
-async def _gone(receive: Any) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        continue
-
-
-async def _cancelled(*tasks: asyncio.Task[None]) -> None:
-    """End tasks, and let what one of them failed with come out."""
-    for task in tasks:
-        task.cancel()
-    for task in tasks:
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
 
 
 def framed(event: Event) -> bytes:
