@@ -86,7 +86,7 @@ def test_every_operation_says_what_it_refuses_with_in_one_form(api: Api) -> None
     for path, operations in found["paths"].items():
         for method, operation in operations.items():
             answers_of = operation["responses"]
-            assert {"400", "401", "403", "408", "421", "503"} <= set(answers_of), path
+            assert {"400", "401", "403", "408", "421", "431", "503"} <= set(answers_of), path
             for status, answer in answers_of.items():
                 if status >= "400" and (path, status) != ("/v1/ready", "503"):
                     assert answer["content"]["application/json"]["schema"] == REFUSED, (path, method, status)

@@ -56,6 +56,12 @@ class Misdirected(CountermandError):
     code = "misdirected"
 
 
+class HeadersTooLarge(CountermandError):
+    """More in the request line and the headers than anybody needs."""
+
+    code = "headers_too_large"
+
+
 class Peer(Struct, frozen=True):
     """The other end of a connection: its uid over a Unix socket, or None and the port it reached over loopback."""
 
@@ -136,11 +142,13 @@ class Door:
     Args:
         app: the application inside.
         access: who may come in.
+        header_max: bytes that the request line and the headers may have; the parser bounds only what comes in pieces.
     """
 
-    def __init__(self, app: Any, access: Access) -> None:
+    def __init__(self, app: Any, access: Access, header_max: int = 16_384) -> None:
         self._app = app
         self._access = access
+        self._header_max = header_max
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer whoever is not let in; hand everybody else on."""
@@ -149,6 +157,7 @@ class Door:
             return
         try:
             scope["state"][WHO] = self._access.admit(scope["state"].get(PEER), scope["headers"])
+            _check_size(scope, self._header_max)
             _keep_encoded(scope)
         except CountermandError as error:
             await answer(error, send)
@@ -234,6 +243,18 @@ def _check_host(hosts: list[bytes], port: int | None) -> None:
             expected=f"one Host header: localhost:{port}, 127.0.0.1:{port} or [::1]:{port}",
             got=f"{', '.join(one.decode('latin-1') for one in hosts)!r:.80}",
             remedy="connect to the daemon's own address",
+        )
+
+
+def _check_size(scope: Any, header_max: int) -> None:
+    size = len(scope["raw_path"]) + len(scope["query_string"])
+    size += sum(len(name) + len(value) for name, value in scope["headers"])
+    if size > header_max:
+        raise HeadersTooLarge(
+            "the request line and the headers are too large",
+            expected=f"at most {header_max} bytes",
+            got=f"{size} bytes",
+            remedy="send less in headers and in the query",
         )
 
 

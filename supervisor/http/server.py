@@ -65,7 +65,7 @@ class HttpServer:
         access = access or Access(tokens)
         self._server = _Server(
             uvicorn.Config(
-                Door(make_app(self._desk), access),
+                Door(make_app(self._desk), access, self._limits.header_max),
                 # The class is made with arguments that uvicorn does not know of.
                 http=_protocol(access, self._limits),
                 ws="none",
