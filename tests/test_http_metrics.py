@@ -1,4 +1,4 @@
-"""What the daemon counts: stops, ends by status and source, refused effects, processes, queues, lag and leaked threads."""
+"""What the daemon counts: stops, ends by status and source, refused effects, queues, lag, processes, leaked threads."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def test_they_are_what_prometheus_reads(api: Api) -> None:
 
 def test_runs_are_counted_by_how_they_ended_and_who_ended_them(api: Api) -> None:
     async def ends(turn: AsyncTurn) -> None:
-        match turn.inputs[-1].content:
-            case "fail":
-                raise RuntimeError("the test says so")
-            case "wait":
-                await turn.cancel_token.wait()
+        content = turn.inputs[-1].content
+        if content == "fail":
+            raise RuntimeError("the test says so")
+        if content == "wait":
+            await turn.cancel_token.wait()
 
     client = api.start(ends)
     for content in ("go", "go", "fail"):
