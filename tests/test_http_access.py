@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from actors import CountermandError, Invalid, StoreUnavailable
-from supervisor.http.access import PEER, WHO, Access, Door, Peer, read_tokens
+from supervisor.http.access import PEER, WHO, Access, Peer, read_tokens
+from supervisor.http.door import Door
 from tests.http_kit import BEARER, TOKEN, Api, api, code, everything, get_raw
 from tests.kit import WAIT_S, kit
 from tests.test_http_sessions import answers, get, say, stop, waits
