@@ -44,6 +44,11 @@ CONTENTS: Final = (
     "run=1,absent say=1",
     "run=1,lost",
     "write=0.01 say=1 write=0.01 say=1",
+    "serve=60 say=1",
+    "serve=0,serves,ignores_term write=1",
+    "hand=60,children=1 say=1",
+    "hand=0,serves sleep=1 run=1",
+    "serve=0.5 hand=0.5 leave=0.5 sleep=1",
 )
 POLICIES: Final = (None, "interrupt", "enqueue", "enqueue", "steer", "reject", "rollback")
 AGES: Final = (None, None, None, 0.0, 0.5, 5.0)

@@ -192,7 +192,7 @@ class World:
             if asked.tries < TRIES_MAX and self.supervisor.is_alive():
                 self.clock.call_at(self.clock.monotonic() + TRY_AGAIN_S, lambda: self._send(asked))
             else:
-                asked.future.try_set_exception(error)
+                asked.future.try_set_exception(ActorDeadError(str(error)))
         except Exception as error:
             self.watch.answered(asked.session, asked.request, error)
             asked.future.try_set_exception(error)
