@@ -68,13 +68,15 @@ class EventSource(Protocol):
 class _Channel:
     """What the hub knows of one session; guarded by the hub's lock, which `changed` shares."""
 
-    __slots__ = ("changed", "last_seq", "pins", "ring", "subscriptions", "version", "weight")
+    __slots__ = ("changed", "erased", "last_seq", "pins", "ring", "subscriptions", "version", "weight")
 
     def __init__(self, lock: threading.Lock) -> None:
         self.changed = threading.Condition(lock)
         self.ring: deque[Event] = deque()
         self.weight = 0
         self.last_seq = 0
+        # Up to here the log was deleted. Who listens may still be given it; who comes now is not, from memory neither.
+        self.erased = 0
         self.version = 0
         self.pins = 0
         # Weak: a subscription that is dropped without being closed leaves nothing behind.
@@ -87,6 +89,8 @@ class _Channel:
     def add(self, event: Event) -> None:
         if event.seq <= self.last_seq:
             return
+        if event.kind == "session.deleted":
+            self.erased = event.seq - 1
         if event.seq != self.last_seq + 1:
             self.ring.clear()
             self.weight = 0
@@ -181,6 +185,7 @@ class EventHub:
         check_timeout(timeout)
         with self._lock:
             channel = self._channel(session)
+            from_seq = max(from_seq, channel.erased)
             subscription = Subscription(self, channel, session, from_seq, ephemeral, timeout)
             channel.subscriptions.add(subscription)
             self._drop_old_rings()

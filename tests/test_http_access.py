@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
 import stat
 import subprocess
 import sys
@@ -95,6 +96,9 @@ def test_a_uid_that_is_not_let_in_is_refused_before_anything_is_read(api: Api) -
     api.start(answers, access=Access(uids={os.geteuid() + 1}))
     sock = api.raw()
     # Nothing was sent: the refusal waits for nothing.
+    assert sock.recv(5, socket.MSG_PEEK) == b"HTTP/"
+    # And whoever sends its request then reads why, in place of a broken pipe.
+    sock.sendall(get_raw("/v1/health"))
     assert everything(sock).startswith(b"HTTP/1.1 403 ")
 
 

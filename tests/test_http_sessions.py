@@ -210,13 +210,51 @@ def test_a_stop_of_all_stops_what_runs_and_leaves_what_rests(api: Api) -> None:
         check_rest(api.session(f"s{number}"))
 
 
+def test_a_session_is_deleted_with_what_runs_in_it_and_its_name_begins_anew(api: Api) -> None:
+    client = api.start(waits)
+    run_id = say(client)["run_id"]
+    running(client)
+    say(client, session="other")
+    identity = new_request_id()
+    deleted = client.request("DELETE", "/v1/sessions/s1", json={"reason": "done with it", "id": identity})
+    assert deleted.status_code == 200, deleted.text
+    assert deleted.json()["session"] == "s1"
+    assert [one["session"] for one in get(client, "/v1/sessions")["sessions"]] == ["other"]
+    assert client.get(f"/v1/runs/{run_id}").status_code == 404
+    say(client, "again")
+    running(client)
+    contents = [one["content"] for one in get(client, "/v1/sessions/s1/thread")["messages"]]
+    assert contents[0] == "again"
+    assert get(client, "/v1/sessions/other")["state"] == "running"
+    assert code(client.delete("/v1/sessions/none")) == "not_found"
+
+
+def test_a_deleted_session_is_not_there(api: Api) -> None:
+    client = api.start(answers)
+    say(client)
+    check_rest(api.session())
+    assert client.delete("/v1/sessions/s1").status_code == 200
+    for path in ("", "/thread", "/log", "/runs", "/processes"):
+        assert code(client.get(f"/v1/sessions/s1{path}")) == "not_found"
+    assert code(client.post("/v1/sessions/s1/resume")) == "not_found"
+    assert code(client.delete("/v1/sessions/s1")) == "not_found"
+    api.close_server()
+    api.kit.close()
+    api.serve(api.kit.start(answers))
+    assert code(api.client().post("/v1/sessions/s1/stop")) == "not_found"
+    assert api.supervisor.resident() == []
+
+
 def test_a_stop_comes_through_while_the_store_cannot_be_read(api: Api) -> None:
     client = api.start(waits)
     say(client)
     running(client)
     busy = threading.Event()
 
-    def hang(*_: object) -> None:
+    asked: list[tuple[object, ...]] = []
+
+    def hang(*arguments: object) -> None:
+        asked.append(arguments)
         busy.wait(WAIT_S)
 
     # As on a disk that hangs: each read holds its thread, and there are more of them than threads.
@@ -228,7 +266,9 @@ def test_a_stop_comes_through_while_the_store_cannot_be_read(api: Api) -> None:
     try:
         reads = [pool.submit(api.client().get, "/v1/sessions") for _ in range(40)]
         until(lambda: sum("http-read" in one.name for one in threading.enumerate()) >= 16, "busy readers")
+        asked.clear()
         assert stop(client)["outcome"] == "stopped"
+        assert asked == [], "a session that has an actor is known without a read"
         assert client.get("/v1/health").status_code == 200
     finally:
         busy.set()

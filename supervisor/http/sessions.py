@@ -5,13 +5,25 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import msgspec
-from litestar import Request, Router, get, post
+from litestar import Request, Router, delete, get, post
 from litestar.params import JSONBody, QueryParameter
 
-from actors.messages import Accepted, NewMessage, Resume, Resumed, Stop, Withdraw, Withdrawn, new_request_id
+from actors.messages import (
+    Accepted,
+    Delete,
+    Deleted,
+    NewMessage,
+    Resume,
+    Resumed,
+    Stop,
+    Withdraw,
+    Withdrawn,
+    new_request_id,
+)
 from actors.model import SessionStatus
 from supervisor.http.bodies import (
     AllStopped,
+    DeleteBody,
     MessageBody,
     ResumeBody,
     SessionEntry,
@@ -47,6 +59,21 @@ async def session_status(desk: TheDesk, session: SessionName) -> SessionStatus:
     """Show a session's status."""
     handle = await desk.known(session)
     return await handle.aio.status(timeout=desk.limits.ask_s)
+
+
+@delete("/v1/sessions/{session:str}", summary="Delete a session", status_code=200, responses=WRITE)
+async def delete_session(
+    desk: TheDesk,
+    request: Request[Any, Any, Any],
+    session: SessionName,
+    data: JSONBody[DeleteBody | None] = None,
+) -> Deleted:
+    """Delete a session. The answer is given when its rows are gone; a name that is used again begins anew."""
+    body = DeleteBody() if data is None else await exact(request, data)
+    handle = await desk.known(session)
+    deleted = await desk.ask(handle.aio, Delete(**_given(body), requested_by=who(request)))
+    assert isinstance(deleted, Deleted)
+    return deleted
 
 
 @post("/v1/sessions/{session:str}/messages", summary="Send a message", status_code=202, responses=WRITE)
@@ -135,6 +162,7 @@ SESSIONS = Router(
     route_handlers=[
         list_sessions,
         session_status,
+        delete_session,
         send_message,
         stop_session,
         resume_session,

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 DRAINED_FACTOR: Final = 2
 """How many times `body_max` is read, and dropped, of a body that was refused, so that its sender reads the answer."""
 
-LINGER_S: Final = 0.3
+LINGER_S: Final = 1.0
 
 _READ_WHOLE: Final = (h11.DONE, h11.MUST_CLOSE, h11.CLOSED, h11.ERROR)
 
