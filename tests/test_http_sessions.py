@@ -326,6 +326,14 @@ def test_a_name_is_a_name_whatever_is_in_it(api: Api, name: str) -> None:
     assert get(client, f"/v1/sessions/{segment}")["session"] == name
 
 
+def test_what_a_path_allows_is_said(api: Api) -> None:
+    client = api.start(answers)
+    assert set(client.options("/v1/sessions/s1").headers["allow"].split(", ")) == {"GET", "DELETE", "OPTIONS"}
+    refused = client.put("/v1/sessions/s1")
+    assert (refused.status_code, code(refused)) == (405, "method_not_allowed")
+    assert "DELETE" in refused.headers["allow"]
+
+
 def test_pages_go_on_where_the_last_one_ended(api: Api) -> None:
     client = api.start(answers, limits=Limits(page_bytes=2_000))
     for number in range(12):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import msgspec
-from litestar import Request, Router, delete, get, post
+from litestar import Request, Response, Router, delete, get, post, route
 from litestar.params import JSONBody, QueryParameter
 
 from actors.messages import (
@@ -74,6 +74,12 @@ async def delete_session(
     deleted = await desk.ask(handle.aio, Delete(**_given(body), requested_by=who(request)))
     assert isinstance(deleted, Deleted)
     return deleted
+
+
+@route("/v1/sessions/{session:str}", http_method=["OPTIONS"], status_code=204, include_in_schema=False)
+async def session_methods(session: SessionName) -> Response[None]:  # noqa: ARG001  # it is in the path
+    """Say what a session's path allows: what Litestar says by itself is that of one of its handlers."""
+    return Response(None, headers={"allow": "DELETE, GET, OPTIONS"})
 
 
 @post("/v1/sessions/{session:str}/messages", summary="Send a message", status_code=202, responses=WRITE)
@@ -160,6 +166,8 @@ def _given(body: msgspec.Struct) -> dict[str, Any]:
 SESSIONS = Router(
     "/",
     route_handlers=[
+        # Before the others of its path, or Litestar makes one of its own.
+        session_methods,
         list_sessions,
         session_status,
         delete_session,
