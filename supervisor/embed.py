@@ -36,6 +36,7 @@ from supervisor.lock import InstanceLock
 from supervisor.publisher import EventHub
 from supervisor.retention import Retention
 from supervisor.store.health import StoreHealth
+from supervisor.store.reader import SqliteReader
 from supervisor.store.sqlite import SqliteStore
 from supervisor.supervisor import SupervisorActor
 from supervisor.tools.shell import shell as shell_tool
@@ -176,6 +177,41 @@ class Supervisor:
     def store_responds(self, timeout: float) -> bool:
         """True if the store's thread answers within `timeout` seconds. An error is an answer, a hang is not."""
         return self._store.responds(timeout)
+
+    def tap(self, callback: Callable[[str, Sequence[Event]], object]) -> None:
+        """Call back with the events of every session as they are published; see `EventHub.tap`."""
+        self._hub.tap(callback)
+
+    @property
+    def state_dir(self) -> Path:
+        """Where everything is kept; absolute."""
+        return self._state_dir
+
+    @property
+    def store(self) -> SqliteReader:
+        """Where what is durable is read; each read blocks for as long as the disk takes."""
+        return self._store.reader
+
+    def store_queue(self) -> int:
+        """How many batches and loads wait for the store's thread."""
+        return self._store.queued
+
+    def resident(self) -> list[str]:
+        """The sessions that have an actor at this moment."""
+        actor = self._actor._actor_weakref()
+        return list(actor.children) if actor is not None else []
+
+    def refused(self) -> dict[str, int]:
+        """How many replies came too late since the start, by kind."""
+        return self._dead_letters.counts()
+
+    def executing(self) -> list[str]:
+        """Ids of the runs and calls whose agent or tool has a thread that has not ended."""
+        return self._executor.running()
+
+    def ready_actors(self) -> int:
+        """How many actors have something to do and wait for a thread of the dispatcher."""
+        return self._dispatcher.queued
 
     def _drain_once(self, drain_s: float) -> None:
         if not self._drained:

@@ -50,6 +50,8 @@ RINGS_MAX: Final = 1_000
 EPHEMERAL_MAX: Final = 256
 PAGE: Final = 256
 """Events that a subscription takes at a time."""
+PAGE_BYTES: Final = 1_048_576
+"""Roughly how much text of a page it keeps; what is over is read again. A single larger event is kept alone."""
 
 SEQ_MAX: Final = 2**63 - 1
 
@@ -293,6 +295,11 @@ class Subscription:
         """The `seq` of the last event that was given; subscribe from it to go on."""
         return self._position
 
+    @property
+    def over(self) -> bool:
+        """True once it was closed, or the hub was: what ended by its `timeout` may be iterated on instead."""
+        return self._over()
+
     def close(self) -> None:
         """End the iteration, wherever it is. May be called again, from any thread."""
         with self._hub._lock:
@@ -420,9 +427,10 @@ class Subscription:
         return page
 
     def _took(self, page: list[Event]) -> None:
+        kept = _light(page)
         with self._hub._lock:
-            self._taken.extend(page)
-            if len(page) < PAGE:
+            self._taken.extend(kept)
+            if len(kept) == len(page) < PAGE:
                 self._behind_store = False
 
 
@@ -462,6 +470,16 @@ def _checked_seq(seq: object) -> int:
 def _set(woken: asyncio.Future[None]) -> None:
     if not woken.done():
         woken.set_result(None)
+
+
+def _light(page: list[Event]) -> list[Event]:
+    """The head of a page that weighs at most PAGE_BYTES, and always its first event."""
+    weight = 0
+    for count, event in enumerate(page):
+        weight += _weight(event)
+        if weight > PAGE_BYTES and count > 0:
+            return page[:count]
+    return page
 
 
 def _weight(event: Event) -> int:

@@ -265,6 +265,11 @@ class SqliteStore:
             self._wake.notify()
         return seen.wait(timeout)
 
+    @property
+    def queued(self) -> int:
+        """How many batches and loads wait for the writer thread."""
+        return len(self._work)
+
     def close(self, timeout: float | None = None) -> bool:
         """Write what was handed in, empty the write-ahead log, and end. May be called again.
 
