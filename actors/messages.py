@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct, field
@@ -468,6 +468,18 @@ class Shutdown(Command, frozen=True):
     """Drain for `drain_s` seconds, then interrupt; the answer says whether all sessions came to rest."""
 
     drain_s: float
+
+
+class Ping(Command, frozen=True):
+    """Ask the supervisor whether it answers; it does with a Pong."""
+
+
+class Pong(Struct, frozen=True):
+    """How many sessions are live, whether a shutdown drains or interrupts them, and for how many it waits."""
+
+    sessions: int
+    phase: Literal["serving", "draining", "interrupting"]
+    awaited: int
 
 
 class KillProcess(Command, frozen=True):

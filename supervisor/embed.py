@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from loguru import logger
 from pykka import ActorDeadError, Timeout
@@ -20,8 +20,8 @@ from pykka import ActorDeadError, Timeout
 from actors.dead_letters import DeadLetter, DeadLetters
 from actors.dispatcher import PooledDispatcher
 from actors.errors import Invalid
-from actors.messages import Activate, Shutdown
-from actors.model import Policy
+from actors.messages import Activate, Ping, Pong, Shutdown
+from actors.model import Event, Policy
 from actors.plugins import Plugins, Tool, duration
 from actors.ports import Ports
 from supervisor.agents.shell import shell as shell_agent
@@ -34,6 +34,7 @@ from supervisor.ids import RandomIds
 from supervisor.listing import LiveProcess, live_processes
 from supervisor.lock import InstanceLock
 from supervisor.publisher import EventHub
+from supervisor.store.reader import SqliteReader
 from supervisor.store.sqlite import SqliteStore
 from supervisor.supervisor import SupervisorActor
 from supervisor.tools.shell import shell as shell_tool
@@ -136,6 +137,52 @@ class Supervisor:
             return self._closer != threading.get_ident() and self._close(wait_s)
         finally:
             self._closing.release()
+
+    def ping(self, timeout: float) -> Pong | None:
+        """Ask the supervisor's actor whether it answers; None if it does not within `timeout` seconds, or has ended."""
+        try:
+            return cast("Pong", self._actor.ask(Ping(), timeout=timeout))
+        except (Timeout, ActorDeadError):
+            return None
+
+    def store_responds(self, timeout: float) -> bool:
+        """True if the store's thread answers within `timeout` seconds. An error is an answer, a hang is not."""
+        return self._store.responds(timeout)
+
+    def tap(self, callback: Callable[[str, Sequence[Event]], object]) -> None:
+        """Call back with the events of every session as they are published; see `EventHub.tap`."""
+        self._hub.tap(callback)
+
+    @property
+    def state_dir(self) -> Path:
+        """Where everything is kept; absolute."""
+        return self._state_dir
+
+    @property
+    def store(self) -> SqliteReader:
+        """Where what is durable is read; each read blocks for as long as the disk takes."""
+        return self._store.reader
+
+    def store_queue(self) -> int:
+        """How many batches and loads wait for the store's thread."""
+        return self._store.queued
+
+    def resident(self) -> list[str]:
+        """The sessions that have an actor at this moment."""
+        actor = self._actor._actor_weakref()
+        return list(actor.children) if actor is not None else []
+
+    def refused(self) -> dict[str, int]:
+        """How many replies came too late since the start, by kind."""
+        return self._dead_letters.counts()
+
+    def executing(self) -> list[str]:
+        """Ids of the runs and calls whose agent or tool has a thread that has not ended."""
+        return self._executor.running()
+
+    def ready_actors(self) -> int:
+        """How many actors have something to do and wait for a thread of the dispatcher."""
+        return self._dispatcher.queued
 
     def _close(self, drain_s: float) -> bool:
         self._closer = threading.get_ident()

@@ -21,7 +21,7 @@ from actors.base import Actor, tell
 from actors.errors import QueueFull, ShuttingDown
 from actors.future import ReplyFuture
 from actors.mailbox import Mailbox
-from actors.messages import Activate, Down, Drain, DrainOver, Interrupt, Quiet, Route, Shutdown, Stop
+from actors.messages import Activate, Down, Drain, DrainOver, Interrupt, Ping, Pong, Quiet, Route, Shutdown, Stop
 from actors.model import Provenance
 from actors.plugins import Plugins
 from actors.ports import Ports
@@ -68,7 +68,7 @@ class SupervisorActor(Actor):
         self._noisy: set[str] = set()
         self._held: dict[str, Held] = {}
 
-    def on_receive(self, message: Any) -> None:
+    def on_receive(self, message: Any) -> Pong | None:
         """Handle one message."""
         match message:
             case Route():
@@ -84,8 +84,16 @@ class SupervisorActor(Actor):
                 self._answer_if_quiet()
             case DrainOver():
                 self._drain_over(final=message.final)
+            case Ping():
+                return self._pong()
             case _:
                 logger.warning("{} does not know {!r:.200}", self, message)
+        return None
+
+    def _pong(self) -> Pong:
+        if not self._shutting_down:
+            return Pong(len(self.children), "serving", 0)
+        return Pong(len(self.children), "interrupting" if self._interrupted else "draining", len(self._noisy))
 
     def _route(self, route: Route) -> None:
         """Hand a message on, with its asker: the session answers.

@@ -17,7 +17,7 @@ import msgspec
 
 from actors.errors import Invalid, StoreUnavailable
 from actors.model import Event, Message, Receipt, RunInfo
-from actors.ports import ProcessRow, SessionRow, WaitingRow
+from actors.ports import CallRow, ProcessRow, SessionRow, WaitingRow
 from actors.text import shown
 from supervisor.store import tables
 from supervisor.store.schema import open_reader
@@ -75,6 +75,14 @@ class SqliteReader:
         """Return a run of whichever session."""
         return self._read(tables.run, None, run_id)
 
+    def open_runs(self, session: str | None = None, limit: int = ROWS_MAX) -> list[RunInfo]:
+        """Return at most `limit` runs that are not settled, of one session or of all, the oldest first."""
+        return self._read(tables.open_runs, session, limit)
+
+    def open_calls(self, session: str | None = None, limit: int = ROWS_MAX) -> list[CallRow]:
+        """Return at most `limit` calls, of runs that are not settled, that have not ended as far as is on record."""
+        return self._read(tables.open_calls, session, limit)
+
     def receipt(self, session: str, identity: str) -> Receipt | None:
         """Return a receipt of a session by its own id or by its run's."""
         return self._read(tables.receipt, session, identity)
@@ -94,6 +102,10 @@ class SqliteReader:
     def waiting(self, session: str) -> list[WaitingRow]:
         """Return the messages of a session that wait, in their order."""
         return self._read(tables.waiting, session)
+
+    def count_waiting(self) -> int:
+        """Return how many messages wait, in all sessions."""
+        return self._read(tables.count_waiting)
 
     def is_pending(self, session: str, receipt_id: str) -> bool:
         """True if the receipt of a Stop waits for process trees of its session."""

@@ -164,6 +164,24 @@ class SqliteStore:
         passed = threading.Event()
         return self._enqueue(passed) and passed.wait(timeout)
 
+    def responds(self, timeout: float) -> bool:
+        """Wait until the writer thread takes work up again, whatever comes of it; False after `timeout` seconds.
+
+        It overtakes what waits: behind a disk that refuses each write for a while, the thread answers all the same.
+        """
+        seen = threading.Event()
+        with self._wake:
+            if self._closing:
+                return False
+            self._work.appendleft(seen)
+            self._wake.notify()
+        return seen.wait(timeout)
+
+    @property
+    def queued(self) -> int:
+        """How many batches and loads wait for the writer thread."""
+        return len(self._work)
+
     def close(self, timeout: float | None = None) -> bool:
         """Write what was handed in, empty the write-ahead log, and end. May be called again.
 

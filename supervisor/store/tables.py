@@ -215,6 +215,21 @@ def run(connection: sqlite3.Connection, session: str | None, run_id: str) -> Run
     return _doc(connection, RunInfo, sql, run_id, session, session)
 
 
+def open_runs(connection: sqlite3.Connection, session: str | None, limit: int) -> list[RunInfo]:
+    """Return runs that are not settled, of any session where `session` is None, the oldest first."""
+    sql = "SELECT doc FROM runs WHERE settled = 0 AND (? IS NULL OR session = ?) ORDER BY place LIMIT ?"
+    return _readable(connection, RunInfo, sql, session, session, limit)
+
+
+def open_calls(connection: sqlite3.Connection, session: str | None, limit: int) -> list[CallRow]:
+    """Return calls of runs that are not settled whose execution has not ended, by session and run."""
+    sql = """SELECT calls.doc FROM runs JOIN calls ON calls.session = runs.session AND calls.run_id = runs.run_id
+        WHERE runs.settled = 0 AND (? IS NULL OR runs.session = ?)
+        ORDER BY runs.place, calls.call_id LIMIT ?"""
+    rows = _readable(connection, CallRow, sql, session, session, limit)
+    return [row for row in rows if row.ended_at is None]
+
+
 def receipt(connection: sqlite3.Connection, session: str | None, identity: str) -> Receipt | None:
     """Return a receipt by its own id, or else by its run's; of any session where `session` is None."""
     for column in ("receipt_id", "run_id"):
@@ -257,6 +272,11 @@ def sessions(connection: sqlite3.Connection, after: str, limit: int) -> list[Ses
 def waiting(connection: sqlite3.Connection, session: str) -> list[WaitingRow]:
     """Return the messages that wait, in their order."""
     return _readable(connection, WaitingRow, "SELECT doc FROM waiting WHERE session = ? ORDER BY place", session)
+
+
+def count_waiting(connection: sqlite3.Connection) -> int:
+    """Return how many messages wait, in all sessions."""
+    return int(connection.execute("SELECT COUNT(*) FROM waiting").fetchone()[0])
 
 
 def unfinished(connection: sqlite3.Connection) -> list[str]:
