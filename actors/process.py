@@ -10,7 +10,7 @@ finishes it, whoever ends the tree for the run closes it, and only the first of 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -70,6 +70,10 @@ class ProcessActor(Actor):
         self._owner = owner
         self._listener = listener
         self._running = False
+
+    def log_context(self) -> Mapping[str, object]:
+        """Its address."""
+        return self._address.log_context
 
     def on_start(self) -> None:
         """Spawn, if no fence was first: the compare-and-set is the gate, and nothing stands between."""

@@ -8,7 +8,7 @@ started for just that, by a session whose earlier run actor failed or that comes
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -132,6 +132,10 @@ class RunActor(Actor):
         self._deadline_stage = 0
         self._timer: PortTimer | None = None
 
+    def log_context(self) -> Mapping[str, object]:
+        """Its address."""
+        return self._address.log_context
+
     def on_start(self) -> None:
         """Start the agent; or take over."""
         if self._start is not None:
@@ -214,7 +218,9 @@ class RunActor(Actor):
         )
         as_task = is_async(start.agent)
         turn = AsyncTurn(core) if as_task else Turn(core)
-        body = execution.agent_body(start.agent, turn, self._ports.settings.content_max_bytes, as_task=as_task)
+        body = execution.agent_body(
+            start.agent, turn, self._address, self._ports.settings.content_max_bytes, as_task=as_task
+        )
         self._agent_running = True
         self._ports.executor.start(
             self._address.run, f"agent {start.agent_name}", "task" if as_task else "thread", body, self.actor_ref

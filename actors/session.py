@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final
@@ -194,6 +194,12 @@ class SessionActor(Actor):
         self._taken_up = 0
         self._draining = False
         self._said_quiet = False
+
+    def log_context(self) -> Mapping[str, object]:
+        """Its session, and its generation and active run as they are now."""
+        active = self._protocol.active
+        named = {"session": self._session, "generation": self._protocol.generation}
+        return {**named, "run": active.id} if active is not None else named
 
     def on_start(self) -> None:
         """Read the session from the store; requests wait until it is there."""

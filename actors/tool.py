@@ -8,7 +8,7 @@ are there, for the execution and for every process tree.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
@@ -90,6 +90,10 @@ class ToolActor(Actor):
         # Asked for, to be the session's: not this call's to end, whatever is decided.
         self._asked: set[str] = set()
         self._timer: Timer | None = None
+
+    def log_context(self) -> Mapping[str, object]:
+        """Its address."""
+        return self._address.log_context
 
     def on_start(self) -> None:
         """Begin the execution; its first line passes the cell, or does not."""

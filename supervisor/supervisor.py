@@ -161,8 +161,9 @@ class SupervisorActor(Actor):
         clock = self._ports.clock
         reason = f"the session's actor is gone: {down.failure or 'it was stopped'}"
         cause = Provenance(source="actor.failure", reason=reason, initiated_at=clock.wall())
+        bound = logger.bind(session=session)
         if session in self._quarantined:
-            logger.error("session {} failed in quarantine: {}", session, reason)
+            bound.error("session {} failed in quarantine: {}", session, reason)
             self._answer_if_quiet()
             return
         if down.failure is not None:
@@ -171,10 +172,10 @@ class SupervisorActor(Actor):
             while failures[0] < clock.monotonic() - self._policy.window_s:
                 failures.popleft()
             if len(failures) > self._policy.failures_max:
-                logger.error("session {} failed {} times: it is quarantined", session, len(failures))
+                bound.error("session {} failed {} times: it is quarantined", session, len(failures))
                 self._quarantined.add(session)
                 del self._failures[session]
-        logger.warning("session {} is restarted: {}", session, reason)
+        bound.warning("session {} is restarted: {}", session, reason)
         self._session(session, cause)
         self._answer_if_quiet()
 
@@ -201,6 +202,9 @@ class SupervisorActor(Actor):
             logger.error("sessions did not come to rest: {}", ", ".join(sorted(self._noisy)))
             self._draining.try_set(False)
             self._draining = None
+            return
+        if self._interrupted:
+            # The time to drain was cut short, and this is its end.
             return
         self._interrupted = True
         for session in sorted(self._noisy):

@@ -239,7 +239,7 @@ class SqliteStore:
         try:
             snapshot = self._insist(lambda connection: self._snapshot(connection, load.session))
         except BaseException as error:  # noqa: BLE001 - whatever it was, the owner has to be told
-            logger.error("session {} could not be loaded: {!r}", load.session, error)
+            logger.bind(session=load.session).error("session {} could not be loaded: {!r}", load.session, error)
             _tell(load.owner, LoadFailed(_words(error)))
         else:
             _tell(load.owner, Loaded(snapshot))
@@ -372,7 +372,7 @@ class SqliteStore:
                 _tell(commit.owner, Committed(commit.batch.number))
         for commit in group:
             if commit.error is not None:
-                logger.error(
+                logger.bind(session=commit.batch.session).error(
                     "batch {} of session {} was not written: {}",
                     commit.batch.number,
                     commit.batch.session,
