@@ -81,11 +81,10 @@ def mode(systemd: Manager, path: str) -> str:
 def test_it_is_installed_serves_hardened_without_breaking_tools_and_is_removed(tmp_path: Path) -> None:
     with manager("system", tmp_path) as systemd:
         systemd.start()
-        home = str(tmp_path)
         # An account of the machine's own would be used, and removed at the end.
         assert systemd.run("id", "countermand", check=False).returncode != 0
 
-        systemd.run(INSTALL, "--prefix", PREFIX, "--start", environment={"HOME": home}, timeout=INSTALL_S)
+        systemd.run(INSTALL, "--prefix", PREFIX, "--start", timeout=INSTALL_S)
         assert systemd.show(UNIT, "ActiveState") == "active"
         assert systemd.show(UNIT, "User") == "countermand"
         assert systemd.show(UNIT, "UnitFileState") == "enabled"
@@ -117,7 +116,7 @@ def test_it_is_installed_serves_hardened_without_breaking_tools_and_is_removed(t
 
         # Again, over what is there: the configuration and the state stay.
         systemd.run("sh", "-c", "echo 'drain_s = 3.5' > /etc/countermand/countermand.toml")
-        systemd.run(INSTALL, "--prefix", PREFIX, "--start", environment={"HOME": home}, timeout=INSTALL_S)
+        systemd.run(INSTALL, "--prefix", PREFIX, "--start", timeout=INSTALL_S)
         assert systemd.show(UNIT, "ActiveState") == "active"
         assert "3.5" in systemd.run("cat", "/etc/countermand/countermand.toml").stdout
 

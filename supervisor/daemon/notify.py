@@ -79,9 +79,10 @@ class Notifier:
             self._status = status
             line = " ".join(status.split())[:STATUS_MAX_CHARS]
             words = f"{words}\nSTATUS={line}" if words else f"STATUS={line}"
-        if self._socket is None:
+        one = self._socket
+        if one is None:
             return
         try:
-            self._socket.sendto(words.encode(), self._address)
+            one.sendto(words.encode(), self._address)
         except OSError as error:
             logger.warning("systemd could not be told {!r}: {}", words.partition("\n")[0], error)

@@ -37,8 +37,8 @@ def passed(environment: MutableMapping[str, str]) -> list[socket.socket]:
         return []
     taken: list[socket.socket] = []
     for fd in range(FIRST_FD, FIRST_FD + int(count)):
-        os.set_inheritable(fd, False)
         try:
+            os.set_inheritable(fd, False)
             one = socket.socket(fileno=fd)
             fits = one.type == socket.SOCK_STREAM and one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 1
             address = one.getsockname()
