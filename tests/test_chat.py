@@ -66,19 +66,19 @@ def test_a_message_over_the_limit_is_refused_with_2_and_the_next_line_runs(desk:
     assert "after" in done.stdout
 
 
-def test_a_run_that_fails_makes_the_exit_code_3(desk: Desk) -> None:
+def test_a_run_that_fails_makes_the_exit_code_4(desk: Desk) -> None:
     chatting = desk.start_with_agent("fail")
     chatting.type("hello\n")
     chatting.stdin.close()
-    assert chatting.ended() == 3
+    assert chatting.ended() == 4
     assert "failed: ValueError: the agent has a defect" in chatting.err.text
 
 
-def test_a_run_that_expires_makes_the_exit_code_3_and_names_the_deadline(desk: Desk) -> None:
+def test_a_run_that_expires_makes_the_exit_code_4_and_names_the_deadline(desk: Desk) -> None:
     chatting = desk.start_with_agent("wait")
     chatting.type("hello\n")
     chatting.stdin.close()
-    assert chatting.ended() == 3
+    assert chatting.ended() == 4
     assert "expired: run.deadline" in chatting.err.text
 
 
@@ -404,8 +404,8 @@ def test_a_reader_of_lines_can_be_closed_with_lines_left_that_nobody_asked_for()
     [
         (RunStatus.COMPLETED, {"exit_code": 0}, ExitCode.OK),
         (RunStatus.COMPLETED, "text", ExitCode.OK),
-        (RunStatus.COMPLETED, {"exit_code": 2}, ExitCode.SCRIPT),
-        (RunStatus.COMPLETED, {"exit_code": -9}, ExitCode.SCRIPT),
+        (RunStatus.COMPLETED, {"exit_code": 2}, ExitCode.FAILED),
+        (RunStatus.COMPLETED, {"exit_code": -9}, ExitCode.FAILED),
         (RunStatus.FAILED, None, ExitCode.RUN),
         (RunStatus.EXPIRED, None, ExitCode.RUN),
         (RunStatus.CANCELLED, None, ExitCode.STOPPED),
