@@ -7,7 +7,6 @@ do about it.
 
 from __future__ import annotations
 
-import os
 import stat
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
@@ -18,11 +17,10 @@ from msgspec import Struct
 
 from actors import errors
 from actors.errors import CountermandError
-from supervisor.console.place import Place
+from supervisor.console.place import CONNECT_S, Place
 
 T = TypeVar("T")
 
-CONNECT_S: Final = 5.0
 ANSWER_S: Final = 35.0
 """A little longer than a session may take to answer: the daemon's own word about that is the better one."""
 BASE: Final = "http://countermand"
@@ -82,15 +80,18 @@ class Api:
 
     def __init__(self, place: Place) -> None:
         self.place = place
-        # A link to the socket may have a path that is longer than a socket's may be.
-        self.path = os.path.realpath(place.socket)
         self.client = httpx.Client(
-            transport=httpx.HTTPTransport(uds=self.path),
+            # There is no TLS on it: to load certificates would take longer than to ask.
+            transport=httpx.HTTPTransport(uds=place.resolved, verify=False),
             base_url=BASE,
             timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S),
             trust_env=False,
         )
-        self.info = self.get("/v1/info", Info)
+        try:
+            self.info = self.get("/v1/info", Info)
+        except BaseException:
+            self.close()
+            raise
 
     def get(self, path: str, into: type[T], *, patience_s: float = 0.0, **params: Any) -> T:
         """Ask for something. `patience_s`: seconds that the daemon may take beyond its own limit for an answer."""
@@ -138,26 +139,26 @@ def find_api(place: Place) -> Api | None:
     """Return the daemon at a place, or None if nobody listens there.
 
     Raises:
-        NoDaemon: the socket was named, and nobody answers; or something is there that may not be used.
+        NoDaemon: the socket was named, and nobody listens; or somebody does and gives no answer.
         CountermandError: a daemon is there and lets nobody in.
     """
-    if place.named is None and not is_socket(place):
-        return None
-    try:
+    if place.is_listening():
         return Api(place)
-    except NoDaemon:
-        if place.named is not None or not os.access(place.socket, os.R_OK | os.W_OK):
-            raise
-        # What a daemon that was killed has left: the next one takes it away.
-        return None
+    if place.named is not None:
+        raise _nobody(place)
+    return None
 
 
 def need_api(place: Place) -> Api:
     """Return the daemon at a place. Raises NoDaemon, which says how to start one."""
     api = find_api(place)
     if api is None:
-        raise no_daemon(place, "nobody listens there" if is_socket(place) else "no such socket")
+        raise _nobody(place)
     return api
+
+
+def _nobody(place: Place) -> NoDaemon:
+    return no_daemon(place, "nobody listens there" if is_socket(place) else "no such socket")
 
 
 def is_socket(place: Place) -> bool:

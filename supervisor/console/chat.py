@@ -108,15 +108,13 @@ def chat(config: Config, session: str, place: Place | None = None, *, agent: str
 
 def _host(config: Config, session: str, place: Place | None, screen: Screen, agent: str | None) -> Host:
     """Attach to the daemon that runs at a place; where there is none, start a supervisor."""
-    if place is None or (place.named is None and not place.socket.exists()):
+    if place is None or (place.named is None and not place.is_listening()):
         return Embedded(config, session, screen)
     # Here, for it takes longer to load than a chat without it to start.
-    from supervisor.console.api import find_api
+    from supervisor.console.api import need_api
     from supervisor.console.attached import Attached
 
-    api = find_api(place)
-    if api is None:
-        return Embedded(config, session, screen)
+    api = need_api(place)
     if agent is not None and agent != api.info.agent:
         raise Invalid(
             "the daemon that runs has another agent",

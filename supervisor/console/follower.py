@@ -17,7 +17,8 @@ import httpx
 import msgspec
 
 from actors.model import Event
-from supervisor.console.api import CONNECT_S, Api, gone, no_daemon, refused, segment
+from supervisor.console.api import Api, gone, no_daemon, refused, segment
+from supervisor.console.place import CONNECT_S
 
 SILENCE_S: Final = 45.0
 """A stream is never silent for a third of it; one that is has lost its other end."""

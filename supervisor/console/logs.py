@@ -119,11 +119,21 @@ def _source(place: Place, unit: str, wanted: Wanted, *, follow: bool) -> Generat
     if api is None:
         if shutil.which("journalctl") is None:
             raise no_daemon(place, "nobody listens there, and this system has no journal")
-        return _journal(_of_unit(unit), wanted, follow=follow)
+        return _after_the_end(place, unit, wanted, follow=follow)
     try:
         return _of_daemon(api, wanted, follow=follow)
     finally:
         api.close()
+
+
+def _after_the_end(place: Place, unit: str, wanted: Wanted, *, follow: bool) -> Generator[str, None, None]:
+    """What the journal has kept of a daemon that has ended."""
+    found = False
+    for line in _journal(_of_unit(unit), wanted, follow=follow):
+        found = True
+        yield line
+    if not found:
+        raise no_daemon(place, f"nobody listens there, and the journal has nothing of {unit}")
 
 
 def _of_daemon(api: Api, wanted: Wanted, *, follow: bool) -> Generator[str, None, None]:

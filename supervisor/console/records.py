@@ -86,21 +86,19 @@ def open_records(place: Place) -> Iterator[Records]:
     """
     from supervisor.console.reading import StoreRecords
 
-    api = None
+    if place.named is None and not place.is_listening():
+        with StoreRecords(place.state_dir) as records:
+            yield records
+        return
     # httpx takes longer to load than the store to be read: it is loaded where there is somebody to talk to.
-    if place.named is not None or place.socket.exists():
-        from supervisor.console.api import find_api
-        from supervisor.console.remote import RemoteRecords
+    from supervisor.console.api import need_api
+    from supervisor.console.remote import RemoteRecords
 
-        api = find_api(place)
-        if api is not None:
-            try:
-                yield RemoteRecords(api)
-            finally:
-                api.close()
-            return
-    with StoreRecords(place.state_dir) as records:
-        yield records
+    api = need_api(place)
+    try:
+        yield RemoteRecords(api)
+    finally:
+        api.close()
 
 
 def find_run(records: Records, identity: str) -> RunInfo:
