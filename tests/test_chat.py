@@ -83,30 +83,32 @@ def test_a_run_that_expires_makes_the_exit_code_4_and_names_the_deadline(desk: D
 
 
 @pytest.mark.parametrize(
-    ("args", "named"),
+    ("args", "named", "code"),
     [
-        (["chat", "--nope"], "--nope"),
-        (["nope"], "nope"),
-        (["chat", "--agent", "nope"], "nope"),
-        (["chat", "--session", ""], "session"),
-        (["chat", "--session", "x" * 129], "session"),
-        (["--state-dir", "", "chat"], "--state-dir"),
-        (["--state-dir", "/dev/null/x", "chat"], "/dev/null/x"),
+        (["chat", "--nope"], "--nope", 2),
+        (["nope"], "nope", 2),
+        (["chat", "--session", ""], "session", 2),
+        (["chat", "--session", "x" * 129], "session", 2),
+        (["--state-dir", "", "chat"], "--state-dir", 2),
+        (["chat", "--agent", "nope"], "nope", 1),
+        (["--state-dir", "/dev/null/x", "chat"], "/dev/null/x", 1),
     ],
 )
-def test_wrong_usage_is_refused_with_2_and_named(desk: Desk, args: list[str], named: str) -> None:
+def test_wrong_usage_is_refused_with_2_what_is_not_there_with_1_and_both_are_named(
+    desk: Desk, args: list[str], named: str, code: int
+) -> None:
     done = desk.run("echo never\n", *args)
-    assert (done.returncode, done.stdout) == (2, "")
+    assert (done.returncode, done.stdout) == (code, "")
     assert named in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_directory_in_use_is_refused_with_2_and_its_pid_is_named(desk: Desk) -> None:
+def test_a_directory_in_use_is_refused_with_1_and_its_pid_is_named(desk: Desk) -> None:
     holder = desk.start("chat")
     holder.type("echo there\n")
     holder.out.wait("there")
     done = desk.run("echo never\n", "chat")
-    assert (done.returncode, done.stdout) == (2, "")
+    assert (done.returncode, done.stdout) == (1, "")
     assert str(holder.pid) in done.stderr
     assert "to do:" in done.stderr
     holder.stdin.close()

@@ -46,7 +46,7 @@ from actors.errors import CountermandError, Invalid, StoreUnavailable
 from actors.messages import Accepted, NewMessage, Stop, Stopped
 from actors.model import Event, Mode, Policy, Receipt, RunStatus, SessionStatus
 from supervisor.config import Config
-from supervisor.console.exits import ExitCode, of_run
+from supervisor.console.exits import ExitCode, of_error, of_run
 from supervisor.console.hosts import Embedded, Host
 from supervisor.console.lines import LINE_MAX_BYTES, EndOfInput, Line, LineReader
 from supervisor.console.place import Place
@@ -256,7 +256,7 @@ class Chat:
             )
         except CountermandError as error:
             self._screen.remark(refusal(error))
-            self._earn(ExitCode.FAILED)
+            self._earn(of_error(error))
         except (Timeout, ActorDeadError) as error:
             self._screen.remark(f"the message got no answer: {error}")
             self._earn(ExitCode.RUN)

@@ -6,9 +6,10 @@ everything has ended. Whoever leaves before that leaves a Stop that holds.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from msgspec import UNSET, Struct, UnsetType
@@ -95,7 +96,8 @@ def stop_session(place: Place, session: str, stop: StopWish, wait_s: float, *, a
     if isinstance(stop.run_id, str):
         stop = _with_run(stop, find_run(RemoteRecords(api), stop.run_id).run_id)
     answer = api.post(f"/v1/sessions/{segment(session)}/stop", StopAnswer, stop)
-    return _outcome(api, answer, wait_s, as_json=as_json)
+    with _holds():
+        return _outcome(api, answer, wait_s, as_json=as_json)
 
 
 def kill_run(place: Place, identity: str, stop: StopWish, wait_s: float, *, as_json: bool) -> ExitCode:
@@ -103,13 +105,19 @@ def kill_run(place: Place, identity: str, stop: StopWish, wait_s: float, *, as_j
     api = need_api(place)
     run = find_run(RemoteRecords(api), identity)
     answer = api.post(f"/v1/runs/{segment(run.run_id)}/kill", StopAnswer, stop)
-    return _outcome(api, answer, wait_s, as_json=as_json)
+    with _holds():
+        return _outcome(api, answer, wait_s, as_json=as_json)
 
 
 def stop_all(place: Place, stop: StopWish, wait_s: float, *, as_json: bool) -> ExitCode:
     """Stop what runs in every session, and show what came of it; see `stop_session`."""
     api = need_api(place)
     done = api.post("/v1/stop", _AllStopped, stop)
+    with _holds():
+        return _all_outcomes(api, done, wait_s, as_json=as_json)
+
+
+def _all_outcomes(api: Api, done: _AllStopped, wait_s: float, *, as_json: bool) -> ExitCode:
     code = ExitCode.FAILED if done.failed else ExitCode.OK
     answers = []
     for answer in done.stopped:
@@ -127,6 +135,16 @@ def stop_all(place: Place, stop: StopWish, wait_s: float, *, as_json: bool) -> E
     for failed in done.failed:
         say(out, f"session {head(failed.session)} could not be told: {failed.error.message}", "red")
     return code
+
+
+@contextlib.contextmanager
+def _holds() -> Iterator[None]:
+    """Say that the stop holds, to whoever goes before its receipt is there."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("countermand: the stop holds; nobody waits for its receipt any more", file=sys.stderr)
+        raise
 
 
 def _with_run(stop: StopWish, run_id: str) -> StopWish:
@@ -183,12 +201,7 @@ def _settled(api: Api, answer: StopAnswer, wait_s: float) -> StopAnswer:
     if answer.outcome == "nothing_running" and answer.run_id is None:
         return answer
     url = f"/v1/sessions/{segment(answer.session)}/receipts/{segment(answer.receipt_id)}"
-    receipt = None
-    try:
-        receipt = _awaited(api, url, wait_s, lambda: _left(api, answer))
-    except KeyboardInterrupt:
-        print("countermand: the stop holds; nobody waits for its receipt any more", file=sys.stderr)
-        raise
+    receipt = _awaited(api, url, wait_s, lambda: _left(api, answer))
     return StopAnswer(
         answer.session,
         answer.outcome,
