@@ -118,7 +118,7 @@ class SessionRow(Struct, frozen=True):
     """A session's own facts. Times: seconds, epoch, UTC.
 
     `cutoffs`: by origin, when its last Stop was sent. `forgotten_to`: a request made up to then may have been answered,
-    and its answer is not kept any more.
+    and its answer is not kept any more. `deleted`: it is a tombstone, and nothing has happened since.
     """
 
     session: str
@@ -128,6 +128,7 @@ class SessionRow(Struct, frozen=True):
     quarantined: bool = False
     cutoffs: dict[str, float] = field(default_factory=dict)
     forgotten_to: float = 0.0
+    deleted: bool = False
 
 
 class CallRow(Struct, frozen=True):
@@ -200,7 +201,7 @@ class Batch(Struct, frozen=True):
     `number` counts a session's batches from 1 within one incarnation; `incarnation` tells incarnations
     apart, so that a retry of the same batch is known. Rows are upserts by their id; `unwaiting` are ids
     of messages that wait no longer. `pending` are receipts that wait for process trees of the session; filed, they
-    are among `receipts`.
+    are among `receipts`. `erase`: all rows of the session are removed first.
     """
 
     session: str
@@ -216,6 +217,7 @@ class Batch(Struct, frozen=True):
     unwaiting: tuple[str, ...] = ()
     requests: tuple[RequestRow, ...] = ()
     pending: tuple[Receipt, ...] = ()
+    erase: bool = False
 
 
 class Snapshot(Struct, frozen=True):
@@ -268,7 +270,10 @@ class Publisher(Protocol):
 
 
 class Settings(Struct, frozen=True):
-    """Policy as data: graces and deadlines in seconds, limits in items or bytes."""
+    """Policy as data: graces and deadlines in seconds, limits in items or bytes.
+
+    `passivate_s`: a session that was not used for so long, twice that at most, leaves memory; None: never.
+    """
 
     agent: str = "shell"
     grace_s: float = 2.0
@@ -286,6 +291,7 @@ class Settings(Struct, frozen=True):
     requests_kept: int = 10_000
     requests_kept_s: float = 7 * 86_400.0
     attempts_max: int = 3
+    passivate_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,9 @@ from actors.future import ReplyFuture
 from actors.messages import (
     Accepted,
     Answer,
+    Decided,
+    Delete,
+    Deleted,
     NewMessage,
     OutsideRequest,
     Reply,
@@ -49,8 +52,11 @@ from actors.step import (
     AdoptRun,
     AnswerRequest,
     HaltRun,
+    RefuseRequest,
 )
-from actors.waiting import PendingTurn, as_message
+from actors.text import storable_json
+from actors.thread import Thread
+from actors.waiting import PendingTurn, WaitingRoom, as_message
 
 CUTOFFS_MAX: Final = 256
 """Origins whose last Stop is remembered, of a session."""
@@ -58,6 +64,10 @@ CUTOFFS_MAX: Final = 256
 
 class Protocol(OwnedTrees):
     """One session's decisions on requests from outside. Not thread-safe: it lives in its session's mailbox."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._deletions: list[tuple[Delete, ReplyFuture[Any] | None]] = []
 
     def request(self, request: OutsideRequest, reply: ReplyFuture[Any] | None) -> None:
         """Decide a request from outside; its answer is given when the step's batch is committed.
@@ -67,7 +77,11 @@ class Protocol(OwnedTrees):
         """
         at = self._clock.wall()
         known = self.requests.known(request, at)
+        if known is None and isinstance(request, Delete):
+            self._delete(request, reply, at)
+            return
         if known is None:
+            assert not isinstance(request, Delete), "decided above"
             known = self._decide(request, at)
             forgotten_to = self.requests.forgotten_to
             self.step.requests.append(self.requests.answered(request, known, at))
@@ -75,7 +89,7 @@ class Protocol(OwnedTrees):
                 self.step.row_changed = True
         self.step.later.append(AnswerRequest(request, reply, known))
 
-    def _decide(self, request: OutsideRequest, at: float) -> Reply:
+    def _decide(self, request: Decided, at: float) -> Reply:
         match request:
             case NewMessage():
                 return self._new_message(request, at)
@@ -143,6 +157,13 @@ class Protocol(OwnedTrees):
         return self._enqueue(message, at)
 
     def _refuse_unless_serving(self, what: str) -> None:
+        if self.deleting is not None:
+            raise NotFound(
+                f"{what} is refused: the session is being deleted",
+                expected="Stop, which it still takes",
+                got=what,
+                remedy="send it again when the session is deleted, to begin a new one, or to another session",
+            )
         if self.quarantined:
             raise Quarantined(
                 f"{what} is refused: the session failed too often and is quarantined",
@@ -391,6 +412,95 @@ class Protocol(OwnedTrees):
             self._end_queued(emptied, provenance, at, withdrawn=(row.message.id,))
         return Withdrawn(withdraw.message_id, "withdrawn")
 
+    # ── Delete ───────────────────────────────────────────────────────────────────────────────────────
+
+    def _delete(self, delete: Delete, reply: ReplyFuture[Any] | None, at: float) -> None:
+        """End everything as a Stop of the session does; when all is proven, there is nothing but rows to remove."""
+        if self.draining:
+            raise ShuttingDown(
+                "a Delete is refused: the supervisor is shutting down",
+                expected="Stop, which it still takes",
+                got="Delete",
+                remedy="send it again, under the same id, after the restart",
+            )
+        if not self.seq or self.deleted:
+            raise NotFound(
+                "there is no such session",
+                expected="a session in which something has happened",
+                got=self.session,
+                remedy="list the sessions",
+            )
+        self._deletions.append((delete, reply))
+        cause = Provenance(
+            source=delete.source, reason=delete.reason, requested_by=delete.requested_by, initiated_at=at
+        )
+        self._begin_deletion(delete.reason, at, delete.id, cause)
+
+    def expire(self, seq: int, reason: str) -> None:
+        """Delete a session that is kept for longer than it has to be, if nothing has happened in it since `seq`."""
+        if self.at_rest and not len(self.room) and not self.deleted and self.seq == seq:
+            self._begin_deletion(reason, self._clock.wall())
+
+    def _begin_deletion(
+        self, reason: str, at: float, requested_by: str | None = None, cause: Provenance | None = None
+    ) -> None:
+        provenance = Provenance(
+            source="session.deleted", reason=reason, requested_by=requested_by, initiated_at=at, cause=cause
+        )
+        if self.deleting is None:
+            self.deleting = provenance
+            if not self.nothing_left or len(self.room):
+                self._stop_everything(provenance, at)
+        self._call_off_deletion_if_hopeless()
+
+    def _stop_everything(self, provenance: Provenance, at: float) -> None:
+        # What ends by it says whose doing it is by the provenance that is passed beside it.
+        stop = Stop(id=self._ids.new("stop"), source="client.delete", reason=provenance.reason, scope=Scope.SESSION)
+        self._stop_current(stop, provenance, at)
+
+    def _call_off_deletion_if_hopeless(self) -> None:
+        """What was named abandoned may end some day or never: nobody waits for that, and it is not forgotten."""
+        hopeless = [*self.late, *(owned.id for owned in self.owned.values() if owned.given_up)]
+        if self.deleting is None or not self.quiet or not hopeless:
+            return
+        error = RunActive(
+            "the session cannot be deleted: not all that it started is proven to have ended",
+            run_id=hopeless[0],
+            expected="a session of which nothing is left but rows",
+            got=f"{', '.join(hopeless)}, which left something behind that may live",
+            remedy="see their receipts, end what they name, and delete the session then, or after a restart",
+        )
+        self.step.now += [RefuseRequest(reply, error) for _, reply in self.take_deletions()]
+
+    def take_deletions(self) -> list[tuple[Delete, ReplyFuture[Any] | None]]:
+        """Give the deletion up; returns the requests for it, which are to be refused."""
+        deletions, self._deletions = self._deletions, []
+        self.deleting = None
+        return deletions
+
+    def _go_on(self, at: float) -> None:
+        super()._go_on(at)
+        self._call_off_deletion_if_hopeless()
+
+    def erase_if_proven(self) -> bool:
+        """When all has ended, and is written: begin a step that removes everything, and leaves a tombstone."""
+        if self.deleting is None or not self.nothing_left:
+            return False
+        at = self._clock.wall()
+        provenance, deletions = self.deleting, self.take_deletions()
+        self.thread = Thread()
+        self.fates, self.over, self._queued = {}, {}, {}
+        self.room = WaitingRoom(self.session, self._settings.queue_max)
+        self.requests.forget(at)
+        self.step.erase = True
+        seq = self._event("session.deleted", {"provenance": storable_json(provenance)}, None)
+        self.deleted = True
+        for request, reply in deletions:
+            answer = Deleted(self.session, seq)
+            self.step.requests.append(self.requests.answered(request, answer, at))
+            self.step.later.append(AnswerRequest(request, reply, answer))
+        return True
+
     # ── Coming and going ─────────────────────────────────────────────────────────────────────────────
 
     def restore(
@@ -426,7 +536,7 @@ class Protocol(OwnedTrees):
         unaimed = next((self._provenance_of(stop, at) for stop in stops if stop.run_id is None), None)
         row = snapshot.row
         if row is not None:
-            self.generation, self.seq = row.generation, row.seq
+            self.generation, self.seq, self.deleted = row.generation, row.seq, row.deleted
             self.cutoffs = {origin: min(cutoff, at) for origin, cutoff in row.cutoffs.items()}
         self.thread = snapshot.thread
         self.fates = dict(snapshot.fates)

@@ -9,6 +9,11 @@ Phases. *Loading*: the session reads itself from the store; requests wait. *Serv
 take writes. The fence is shut in memory and children are halted; a Stop is answered (`durable=False`) and kept,
 anything else is refused. When the store can be read again the session takes itself up as after a restart, with
 `store.failure` as the cause, and handles the kept Stops again, under their own ids.
+
+Passivation. A session that is at rest, and was not used for `passivate_s` seconds, tells its supervisor so. That routes
+nothing to it any more and sends `Passivate`, which comes behind all that it had routed. Then the session ends, unless
+it is in use again. What came for it meanwhile, and what was left in its mailbox, waits in the supervisor and goes to
+the next incarnation, in order; so nobody can tell.
 """
 
 from __future__ import annotations
@@ -38,11 +43,15 @@ from actors.messages import (
     CallStarted,
     CommitFailed,
     Committed,
+    Delete,
     Down,
     Drain,
+    Expire,
     GoOn,
     Halt,
     HandOverRequested,
+    Idle,
+    IdleOver,
     Inspect,
     Interrupt,
     KillDeadline,
@@ -50,6 +59,7 @@ from actors.messages import (
     LoadFailed,
     NewMessage,
     OutsideRequest,
+    Passivate,
     Permit,
     PermitRefused,
     PermitWaiting,
@@ -61,6 +71,7 @@ from actors.messages import (
     ProcessStarted,
     Quiet,
     Request,
+    Rested,
     Resume,
     Route,
     RunExpired,
@@ -102,6 +113,7 @@ from actors.step import (
     Now,
     RefuseCall,
     RefuseHandOver,
+    RefuseRequest,
     RefuseSpawn,
     ReturnCredit,
     SayHandedOver,
@@ -193,7 +205,11 @@ class SessionActor(Actor):
         self._answering = 0
         self._taken_up = 0
         self._draining = False
+        self._drain_number = 0
         self._said_quiet = False
+        # Whether a timer, or the supervisor, is to say when the session has been idle for its time.
+        self._idle_watched = False
+        self._used = False
 
     def log_context(self) -> Mapping[str, object]:
         """Its session, and its generation and active run as they are now."""
@@ -208,7 +224,7 @@ class SessionActor(Actor):
     def on_receive(self, message: Any) -> Any:
         """Handle one message; see the head of this file for the phases."""
         match message:
-            case NewMessage() | Stop() | Resume() | Withdraw() | Answer():
+            case NewMessage() | Stop() | Resume() | Withdraw() | Answer() | Delete():
                 self._request(message, self.take_reply())
             case Inspect() if self._phase is Phase.LOADING and len(self._stash) < STASH_MAX:
                 self._stash.append((message, self.take_reply()))
@@ -224,8 +240,17 @@ class SessionActor(Actor):
                 self._load_failed(message.error)
             case TryStore():
                 self._ports.store.load(self._session, self.actor_ref)
+            case IdleOver():
+                self._idle_over()
+            case Passivate():
+                self._passivate()
+            case Expire():
+                if self._phase is Phase.SERVING:
+                    self._protocol.expire(message.seq, message.reason)
             case Drain():
                 self._draining = True
+                self._drain_number = message.number
+                self._said_quiet = False
                 self._protocol.drain()
             case Interrupt():
                 self._protocol.interrupt(message.provenance)
@@ -250,10 +275,12 @@ class SessionActor(Actor):
     def on_turn_end(self) -> None:
         """Send what this turn decided as one batch."""
         self._flush()
+        self._watch_idle()
 
     # ── Requests and reports ──────────────────────────────────────────────────────────────────────
 
     def _request(self, request: OutsideRequest, reply: ReplyFuture[Any] | None) -> None:
+        self._used = True
         if self._phase is Phase.LOADING:
             # A Stop is never refused.
             if len(self._stash) < STASH_MAX or isinstance(request, Stop):
@@ -280,6 +307,7 @@ class SessionActor(Actor):
             self._mailbox.hold()
 
     def _report(self, message: Any) -> None:
+        self._used = True
         protocol = self._protocol
         match message:
             case Said():
@@ -320,6 +348,13 @@ class SessionActor(Actor):
         """Do what the step takes away, send its records, and keep what it starts until they are durable."""
         if self._phase is not Phase.SERVING:
             return
+        self._send_step()
+        if self._protocol.erase_if_proven():
+            # In a batch of its own: what ended before it is published as it was written.
+            self._send_step()
+        self._say_quiet()
+
+    def _send_step(self) -> None:
         step = self._protocol.take_step()
         later = step.later
         if step.has_records:
@@ -341,6 +376,7 @@ class SessionActor(Actor):
                 waiting=tuple(step.waiting.values()),
                 unwaiting=tuple(step.unwaiting),
                 requests=tuple(step.requests),
+                erase=step.erase,
             )
             self._ports.store.commit(batch, self.actor_ref)
             later = []
@@ -351,7 +387,6 @@ class SessionActor(Actor):
             self._sent[-1].later.extend(later)
         else:
             self._carry_out_later(later)
-        self._say_quiet()
 
     def _committed(self, committed: Committed) -> None:
         if self._phase is not Phase.SERVING:
@@ -390,10 +425,10 @@ class SessionActor(Actor):
 
     def _say_quiet(self) -> None:
         # What this turn has decided and not sent yet is not written either.
-        written = not self._sent and not self._protocol.step.has_records
+        written = not self._sent and not self._protocol.step.has_records and not self._stash
         if self._draining and not self._said_quiet and self._protocol.quiet and written and self.parent:
             self._said_quiet = True
-            tell(self.parent, Quiet(self._session))
+            tell(self.parent, Quiet(self._session, self._drain_number))
 
     # ── Effects ───────────────────────────────────────────────────────────────────────────────────
 
@@ -412,6 +447,9 @@ class SessionActor(Actor):
                 self._host_tree(effect.address, effect.process_id, None, None, effect.listener)
             case RefuseHandOver():
                 fail(effect.handed, effect.error)
+            case RefuseRequest():
+                if effect.reply is not None:
+                    effect.reply.try_set_exception(effect.error)
             case EndTrees():
                 self._end_trees(effect)
             case NothingToSteer():
@@ -643,9 +681,8 @@ class SessionActor(Actor):
         self._flush()
         # Until what was just decided is durable, a further failure has to know who had stopped these runs.
         self._taken_up = self._number
-        stash, self._stash = self._stash, deque()
-        for request, reply in stash:
-            self._unstash(request, reply)
+        while self._stash:
+            self._unstash(*self._stash.popleft())
 
     def _unstash(self, request: OutsideRequest | Inspect, reply: ReplyFuture[Any] | None) -> None:
         if not isinstance(request, Inspect):
@@ -696,6 +733,9 @@ class SessionActor(Actor):
         for effect in effects:
             if isinstance(effect, AnswerRequest):
                 self._answer_unstored(effect)
+        for request, reply in self._protocol.take_deletions():
+            if reply is not None:
+                reply.try_set_exception(_unavailable("the store does not take writes", request))
         self._try_later()
 
     def _answer_unstored(self, effect: AnswerRequest) -> None:
@@ -758,6 +798,44 @@ class SessionActor(Actor):
     def _try_later(self) -> None:
         self._ports.clock.call_later(self._retry_s, self.actor_ref, TryStore())
         self._retry_s = min(self._retry_s * 2, RETRY_MAX_S)
+
+    # ── Passivation ───────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def _at_rest(self) -> bool:
+        """True when nothing is lost if this actor ends: all that it knows is written, and nobody answers to it."""
+        return (
+            self._phase is Phase.SERVING
+            and self._protocol.at_rest
+            and not self._sent
+            and not self._protocol.step.has_records
+            and not self.children
+        )
+
+    def _watch_idle(self) -> None:
+        idle_s = self._ports.settings.passivate_s
+        if idle_s is None or self._idle_watched or self.parent is None or not self._at_rest:
+            return
+        # One timer at a time, and none is moved: a session in use only notes that it was used.
+        self._idle_watched = True
+        self._used = False
+        self._ports.clock.call_later(idle_s, self.actor_ref, IdleOver())
+
+    def _idle_over(self) -> None:
+        if self._used or not self._at_rest:
+            self._idle_watched = False
+        elif self.parent is not None:
+            tell(self.parent, Idle(self._session))
+
+    def _passivate(self) -> None:
+        assert self.parent is not None, "only a supervisor passivates"
+        # What others than the supervisor have sent is taken first.
+        leaves = self._at_rest and not len(self._mailbox)
+        tell(self.parent, Rested(self._session, leaves))
+        if leaves:
+            self._stop()
+        else:
+            self._idle_watched = False
 
     # ── Ends ──────────────────────────────────────────────────────────────────────────────────────
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from actors.cancel import CancelToken, Cell
+from actors.errors import CountermandError
 from actors.future import ReplyFuture
 from actors.messages import NewMessage, OutsideRequest, ProcessNews, Reply, SpawnPermit, Steered, ToolResult
 from actors.model import Address, Event, Mode, Provenance, Receipt, RunInfo
@@ -195,6 +196,14 @@ class RefuseHandOver:
 
 
 @dataclass(frozen=True, slots=True)
+class RefuseRequest:
+    """Refuse a request whose answer was to come later."""
+
+    reply: ReplyFuture[Any] | None
+    error: CountermandError
+
+
+@dataclass(frozen=True, slots=True)
 class EndTrees:
     """End process trees of the session, and set the time at which what is left is named abandoned."""
 
@@ -223,7 +232,16 @@ class DeadLetter:
 
 
 Now: TypeAlias = (
-    HaltRun | RefuseCall | MakeWait | RefuseSpawn | TakeTree | RefuseHandOver | EndTrees | NothingToSteer | DeadLetter
+    HaltRun
+    | RefuseCall
+    | MakeWait
+    | RefuseSpawn
+    | TakeTree
+    | RefuseHandOver
+    | RefuseRequest
+    | EndTrees
+    | NothingToSteer
+    | DeadLetter
 )
 
 
@@ -241,6 +259,7 @@ class Step:
     unwaiting: dict[str, None] = field(default_factory=dict)
     requests: list[RequestRow] = field(default_factory=list)
     row_changed: bool = False
+    erase: bool = False
     now: list[Now] = field(default_factory=list)
     later: list[Later] = field(default_factory=list)
 

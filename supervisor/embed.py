@@ -20,7 +20,7 @@ from pykka import ActorDeadError, Timeout
 from actors.dead_letters import DeadLetter, DeadLetters
 from actors.dispatcher import PooledDispatcher
 from actors.errors import Invalid
-from actors.messages import Activate, DrainOver, Ping, Pong, Shutdown
+from actors.messages import Activate, DrainOver, Old, Ping, Pong, Shutdown
 from actors.model import Event, Policy
 from actors.plugins import Plugins, Tool, duration
 from actors.ports import Ports
@@ -34,6 +34,7 @@ from supervisor.ids import RandomIds
 from supervisor.listing import LiveProcess, live_processes
 from supervisor.lock import InstanceLock
 from supervisor.publisher import EventHub
+from supervisor.retention import Retention
 from supervisor.store.reader import SqliteReader
 from supervisor.store.sqlite import SqliteStore
 from supervisor.supervisor import SupervisorActor
@@ -265,11 +266,17 @@ class Supervisor:
             dead_letters=self._dead_letters,
             settings=config.settings,
         )
-        self._actor = SupervisorActor.start(ports, plugins)
+        self._retention = Retention(config.retention_s, config.sessions_max)
+        self._actor = SupervisorActor.start(ports, plugins, None, self._old if self._retention.limited else None)
         self._undo.append(self._stop_actor)
         # Sessions with a half-run, or with messages that no stop parked, go on by themselves.
         for session in self._store.reader.unfinished():
             self._actor.tell(Activate(session))
+
+    def _old(self) -> Old:
+        """Which sessions are kept for longer than they have to be. Reads the store."""
+        reader = self._store.reader
+        return self._retention.old(reader.settled(), reader.count(), self._clock.wall())
 
     def _end_all(self) -> None:
         """End what was started, in reverse. An interrupt leaves the step that it met, and the rest, to be done."""

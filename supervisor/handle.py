@@ -17,6 +17,8 @@ from actors.future import ReplyFuture
 from actors.messages import (
     Accepted,
     Answer,
+    Delete,
+    Deleted,
     Inspect,
     NewMessage,
     OutsideRequest,
@@ -77,6 +79,8 @@ class SessionHandle:
     def ask(self, request: Resume, *, timeout: float | None = ASK_S) -> Resumed: ...
     @overload
     def ask(self, request: Withdraw, *, timeout: float | None = ASK_S) -> Withdrawn: ...
+    @overload
+    def ask(self, request: Delete, *, timeout: float | None = ASK_S) -> Deleted: ...
     @overload
     def ask(self, request: Answer, *, timeout: float | None = ASK_S) -> Reply: ...
 
@@ -233,6 +237,8 @@ class AsyncSessionHandle:
     async def ask(self, request: Resume, *, timeout: float | None = ASK_S) -> Resumed: ...
     @overload
     async def ask(self, request: Withdraw, *, timeout: float | None = ASK_S) -> Withdrawn: ...
+    @overload
+    async def ask(self, request: Delete, *, timeout: float | None = ASK_S) -> Deleted: ...
     @overload
     async def ask(self, request: Answer, *, timeout: float | None = ASK_S) -> Reply: ...
 

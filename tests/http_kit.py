@@ -8,6 +8,7 @@ import shutil
 import socket
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -129,10 +130,18 @@ class Api:
     def raw(self) -> socket.socket:
         """A connected Unix socket, for what no client would send."""
         made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        made.settimeout(WAIT_S)
-        made.connect(str(self.path))
         self._open.append(made)
-        return made
+        made.settimeout(WAIT_S)
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            try:
+                made.connect(str(self.path))
+            except BlockingIOError:
+                # Too many wait to be accepted.
+                assert time.monotonic() < deadline
+                time.sleep(0.005)
+            else:
+                return made
 
     def close_server(self) -> bool:
         """End the server alone."""

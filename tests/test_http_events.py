@@ -218,6 +218,26 @@ def test_a_client_that_never_reads_costs_bounded_memory_and_nobody_elses_time(ap
     until(lambda: streams(client) == 0, "no stream is left")
 
 
+def test_large_events_do_not_add_up_in_a_client_that_never_reads(api: Api) -> None:
+    piece, number = "x" * 200_000, 60
+
+    async def speaks(turn: AsyncTurn) -> None:
+        for _ in range(number):
+            await turn.emit(piece)
+
+    client = api.start(speaks)
+    session = api.session()
+    say(session)
+    check_rest(session)
+    last = session.status().last_seq
+    assert len(read(api, last)) == last
+    before = rss_bytes()
+    quiet = [silent(api) for _ in range(50)]
+    until(lambda: streams(client) == len(quiet), "all of them")
+    assert len(read(api, last)) == last
+    assert rss_bytes() - before < len(quiet) * number * len(piece) / 4
+
+
 def test_a_client_that_takes_nothing_is_let_go(api: Api) -> None:
     client = api.start(floods, limits=Limits(stalled_s=0.5))
     session = api.session()

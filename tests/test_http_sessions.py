@@ -210,6 +210,41 @@ def test_a_stop_of_all_stops_what_runs_and_leaves_what_rests(api: Api) -> None:
         check_rest(api.session(f"s{number}"))
 
 
+def test_a_session_is_deleted_with_what_runs_in_it_and_its_name_begins_anew(api: Api) -> None:
+    client = api.start(waits)
+    run_id = say(client)["run_id"]
+    running(client)
+    say(client, session="other")
+    identity = new_request_id()
+    deleted = client.request("DELETE", "/v1/sessions/s1", json={"reason": "done with it", "id": identity})
+    assert deleted.status_code == 200, deleted.text
+    assert deleted.json()["session"] == "s1"
+    assert [one["session"] for one in get(client, "/v1/sessions")["sessions"]] == ["other"]
+    assert client.get(f"/v1/runs/{run_id}").status_code == 404
+    say(client, "again")
+    running(client)
+    contents = [one["content"] for one in get(client, "/v1/sessions/s1/thread")["messages"]]
+    assert contents[0] == "again"
+    assert get(client, "/v1/sessions/other")["state"] == "running"
+    assert code(client.delete("/v1/sessions/none")) == "not_found"
+
+
+def test_a_deleted_session_is_not_there(api: Api) -> None:
+    client = api.start(answers)
+    say(client)
+    check_rest(api.session())
+    assert client.delete("/v1/sessions/s1").status_code == 200
+    for path in ("", "/thread", "/log", "/runs", "/processes"):
+        assert code(client.get(f"/v1/sessions/s1{path}")) == "not_found"
+    assert code(client.post("/v1/sessions/s1/resume")) == "not_found"
+    assert code(client.delete("/v1/sessions/s1")) == "not_found"
+    api.close_server()
+    api.kit.close()
+    api.serve(api.kit.start(answers))
+    assert code(api.client().post("/v1/sessions/s1/stop")) == "not_found"
+    assert api.supervisor.resident() == []
+
+
 def test_a_stop_comes_through_while_the_store_cannot_be_read(api: Api) -> None:
     client = api.start(waits)
     say(client)
@@ -236,6 +271,15 @@ def test_a_stop_comes_through_while_the_store_cannot_be_read(api: Api) -> None:
             setattr(store, name, original)
         pool.shutdown()
     assert all(one.done() for one in reads)
+
+
+def test_a_stop_of_a_session_that_has_an_actor_reads_nothing(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = api.start(waits)
+    say(client)
+    asked: list[object] = []
+    monkeypatch.setattr(api.supervisor.store, "session", asked.append)
+    assert stop(client)["outcome"] == "stopped"
+    assert asked == []
 
 
 def test_a_client_that_goes_away_while_it_waits_stops_nothing(api: Api) -> None:
@@ -284,6 +328,14 @@ def test_a_name_is_a_name_whatever_is_in_it(api: Api, name: str) -> None:
     check_rest(api.session(name))
     assert len(get(client, f"/v1/sessions/{segment}/thread")["messages"]) == 2
     assert get(client, f"/v1/sessions/{segment}")["session"] == name
+
+
+def test_what_a_path_allows_is_said(api: Api) -> None:
+    client = api.start(answers)
+    assert set(client.options("/v1/sessions/s1").headers["allow"].split(", ")) == {"GET", "DELETE", "OPTIONS"}
+    refused = client.put("/v1/sessions/s1")
+    assert (refused.status_code, code(refused)) == (405, "method_not_allowed")
+    assert "DELETE" in refused.headers["allow"]
 
 
 def test_pages_go_on_where_the_last_one_ended(api: Api) -> None:

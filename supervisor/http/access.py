@@ -23,7 +23,6 @@ from typing import Any, Final
 from msgspec import Struct
 
 from actors.errors import CountermandError, Invalid, StoreUnavailable
-from supervisor.http.refusals import answer
 
 PEER: Final = "countermand.peer"
 """The key in a scope's state under which a connection says who is at its other end."""
@@ -130,32 +129,6 @@ class Access:
         return found
 
 
-class Door:
-    """An ASGI application around another one: whoever is not let in is answered here.
-
-    Args:
-        app: the application inside.
-        access: who may come in.
-    """
-
-    def __init__(self, app: Any, access: Access) -> None:
-        self._app = app
-        self._access = access
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer whoever is not let in; hand everybody else on."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        try:
-            scope["state"][WHO] = self._access.admit(scope["state"].get(PEER), scope["headers"])
-            _keep_encoded(scope)
-        except CountermandError as error:
-            await answer(error, send)
-            return
-        await self._app(scope, receive, send)
-
-
 def read_tokens(path: Path) -> dict[str, str]:
     """Return the tokens of a file by their names; the file is made, with one token, where there is none.
 
@@ -235,19 +208,6 @@ def _check_host(hosts: list[bytes], port: int | None) -> None:
             got=f"{', '.join(one.decode('latin-1') for one in hosts)!r:.80}",
             remedy="connect to the daemon's own address",
         )
-
-
-def _keep_encoded(scope: Any) -> None:
-    """Route by the path as it came, so that a name with an encoded slash stays one segment: no name leads elsewhere."""
-    path = scope["raw_path"].decode("ascii", "replace")
-    if "//" in path:
-        raise Invalid(
-            "this path has a segment without a name",
-            expected="a name between two slashes",
-            got=f"{path!r:.80}",
-            remedy="name the session or the run",
-        )
-    scope["path"] = path
 
 
 def _digest(token: bytes) -> bytes:

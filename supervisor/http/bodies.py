@@ -84,6 +84,14 @@ class KillBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     wait_s: WaitS = 0.0
 
 
+class DeleteBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Delete a session: end what runs, wait for the proofs, then remove all that is stored of it."""
+
+    source: Source = "user.http"
+    reason: Words = "deleted over the API"
+    id: Id | None = None
+
+
 class ResumeBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Start a run that sees the thread as it is, with the messages that were parked as its inputs."""
 

@@ -71,19 +71,23 @@ class Desk:
             NotFound: the store knows no such session, and it has no actor.
         """
         session = self.handle(segment)
-        if session.ref is None and await self.read(self.supervisor.store.session, session.session) is None:
+        row = await self.read(self.supervisor.store.session, session.session)
+        if (row is None and session.ref is None) or (row is not None and row.deleted):
             raise _unknown(session.session)
         return session
 
     async def stoppable(self, segment: str) -> SessionHandle:
-        """As `known`; where the store cannot say in time, it is taken to exist: no Stop waits for the store."""
+        """As `known`, but no Stop waits for the store: what has an actor exists, and what the store is silent of."""
+        session = self.handle(segment)
+        if session.ref is not None:
+            return session
         try:
             async with asyncio.timeout(KNOWN_S):
                 return await self.known(segment)
         except NotFound:
             raise
         except (TimeoutError, CountermandError):
-            return self.handle(segment)
+            return session
 
     async def ask(self, session: AsyncSessionHandle, request: OutsideRequest) -> Reply:
         """Send a request and return its answer."""

@@ -28,6 +28,7 @@ STATUSES: Final = {
     "misdirected": 421,
     "quarantined": 423,
     "queue_full": 429,
+    "headers_too_large": 431,
     "internal": 500,
     "store_unavailable": 503,
     "shutting_down": 503,
@@ -166,6 +167,8 @@ def _of_http(error: HTTPException) -> Refusal:
     found = words.get(error.status_code)
     if found is not None:
         return found
+    if error.status_code >= 500 and "disconnected" in error.detail:
+        return Refusal("invalid", "the body did not come whole")
     if error.status_code >= 500:
         logger.opt(exception=error).error("a request failed")
         return Refusal("internal", "this is a defect of the daemon", remedy="report it; its log has the details")

@@ -25,6 +25,7 @@ _WHY: Final = {
     421: "The Host header names no host of ours (loopback only).",
     423: "The session is quarantined: it takes a stop and nothing else.",
     429: "The session's queue is full.",
+    431: "The request line and the headers are too large.",
     503: "The store takes no writes, the daemon is ending, or a bound is reached. See Retry-After.",
     504: "The session did not answer in time.",
 }
@@ -32,7 +33,7 @@ _WHY: Final = {
 
 def refusals(*statuses: int) -> dict[int, ResponseSpec]:
     """Return how a route's refusals are described: those of the door, and those given."""
-    chosen = sorted({400, 401, 403, 408, 421, 503, *statuses})
+    chosen = sorted({400, 401, 403, 408, 421, 431, 503, *statuses})
     return {
         status: ResponseSpec(data_container=Refused, description=_WHY[status], generate_examples=False)
         for status in chosen

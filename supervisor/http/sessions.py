@@ -5,13 +5,25 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import msgspec
-from litestar import Request, Router, get, post
+from litestar import Request, Response, Router, delete, get, post, route
 from litestar.params import JSONBody, QueryParameter
 
-from actors.messages import Accepted, NewMessage, Resume, Resumed, Stop, Withdraw, Withdrawn, new_request_id
+from actors.messages import (
+    Accepted,
+    Delete,
+    Deleted,
+    NewMessage,
+    Resume,
+    Resumed,
+    Stop,
+    Withdraw,
+    Withdrawn,
+    new_request_id,
+)
 from actors.model import SessionStatus
 from supervisor.http.bodies import (
     AllStopped,
+    DeleteBody,
     MessageBody,
     ResumeBody,
     SessionEntry,
@@ -49,6 +61,27 @@ async def session_status(desk: TheDesk, session: SessionName) -> SessionStatus:
     """Show a session's status."""
     handle = await desk.known(session)
     return await handle.aio.status(timeout=desk.limits.ask_s)
+
+
+@delete("/v1/sessions/{session:str}", summary="Delete a session", status_code=200, responses=WRITE)
+async def delete_session(
+    desk: TheDesk,
+    request: Request[Any, Any, Any],
+    session: SessionName,
+    data: JSONBody[DeleteBody | None] = None,
+) -> Deleted:
+    """Delete a session. The answer is given when its rows are gone; a name that is used again begins anew."""
+    body = DeleteBody() if data is None else await exact(request, data)
+    handle = await desk.known(session)
+    deleted = await desk.ask(handle.aio, Delete(**_given(body), requested_by=who(request)))
+    assert isinstance(deleted, Deleted)
+    return deleted
+
+
+@route("/v1/sessions/{session:str}", http_method=["OPTIONS"], status_code=204, include_in_schema=False)
+async def session_methods(session: SessionName) -> Response[None]:  # noqa: ARG001  # it is in the path
+    """Say what a session's path allows: what Litestar says by itself is that of one of its handlers."""
+    return Response(None, headers={"allow": "DELETE, GET, OPTIONS"})
 
 
 @post("/v1/sessions/{session:str}/messages", summary="Send a message", status_code=202, responses=WRITE)
@@ -160,8 +193,11 @@ def _given(body: msgspec.Struct) -> dict[str, Any]:
 SESSIONS = Router(
     "/",
     route_handlers=[
+        # Before the others of its path, or Litestar makes one of its own.
+        session_methods,
         list_sessions,
         session_status,
+        delete_session,
         send_message,
         stop_session,
         resume_session,

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 DRAINED_FACTOR: Final = 2
 """How many times `body_max` is read, and dropped, of a body that was refused, so that its sender reads the answer."""
 
+LINGER_S: Final = 1.0
+
 _READ_WHOLE: Final = (h11.DONE, h11.MUST_CLOSE, h11.CLOSED, h11.ERROR)
 
 
@@ -51,6 +53,7 @@ class Connection(H11Protocol):
         self._receiving_since: float | None = None
         self._stalled_since: float | None = None
         self._received = 0
+        self._ending = False
 
     # ── What the transport says ───────────────────────────────────────────────────────────────────
 
@@ -75,7 +78,7 @@ class Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Read on; how long a request takes counts from its first byte."""
-        if self.transport.is_closing():
+        if self._ending or self.transport.is_closing():
             return
         if self._receiving_since is None:
             self._receiving_since = self.loop.time()
@@ -86,11 +89,6 @@ class Connection(H11Protocol):
             return
         super().data_received(data)
         self._note()
-
-    def eof_received(self) -> None:
-        """The client sends no more. It may still read what it asked for, but half a request will never be whole."""
-        if not self.answering or self._receiving_since is not None:
-            self.transport.close()
 
     def on_response_complete(self) -> None:
         """Go on with the next request, if there is one."""
@@ -137,7 +135,7 @@ class Connection(H11Protocol):
     def sweep(self) -> None:
         """Close the connection if it has used up its time."""
         now, limits = self.loop.time(), self._limits
-        if self.transport.is_closing():
+        if self._ending or self.transport.is_closing():
             # What is left to be written is not taken by anybody who reads.
             if self._stalled_since is not None and now - self._stalled_since > limits.stalled_s:
                 self.transport.abort()
@@ -175,7 +173,12 @@ class Connection(H11Protocol):
 
     def _end(self, made: Failure, reason: str) -> None:
         """Say something and close; where an answer has begun, only close."""
+        if self._ending:
+            return
+        self._ending = True
         self._receiving_since = None
+        # It has no place among the connections any more.
+        self.connections.discard(self)
         cycle: RequestResponseCycle | None = self.cycle
         if cycle is None or not cycle.response_started or cycle.response_complete:
             self.transport.write(as_bytes(made, reason))
@@ -183,4 +186,15 @@ class Connection(H11Protocol):
             # Whoever reads the body, or is about to answer, learns that there is nobody.
             cycle.disconnected = True
             cycle.message_event.set()
-        self.transport.close()
+        lingering = self.loop.create_task(self._linger())
+        lingering.add_done_callback(self.tasks.discard)
+        self.tasks.add(lingering)
+
+    async def _linger(self) -> None:
+        """Close a little later: whoever is still sending would see a broken pipe, and not what was said."""
+        try:
+            if self.transport.can_write_eof() and not self.transport.is_closing():
+                self.transport.write_eof()
+            await asyncio.sleep(LINGER_S)
+        finally:
+            self.transport.close()

@@ -123,6 +123,14 @@ class SqliteReader:
         """Return the sessions that have something to finish: a run, messages that wait unparked, a tree, a receipt."""
         return self._read(tables.unfinished)
 
+    def count(self) -> int:
+        """How many sessions there are; deleted ones do not count."""
+        return self._read(tables.count)
+
+    def settled(self) -> list[tuple[str, int, float]]:
+        """Return the sessions that could be deleted: name, last seq, and its time; the longest unused first."""
+        return self._read(tables.settled)
+
     def close(self) -> None:
         """Close what is idle; reads under way end first and close their own. May be called twice."""
         with self._lock:

@@ -54,6 +54,21 @@ _UPSERTS: Final = {
 }
 
 
+_OF_A_SESSION: Final = (
+    "events",
+    "runs",
+    "calls",
+    "processes",
+    "receipts",
+    "pending_receipts",
+    "waiting",
+    "requests",
+)
+"""What is removed with a session. Its row stays, as a tombstone, and `batches`, so that no batch is written twice."""
+
+_LIVING: Final = "FROM sessions WHERE COALESCE(json_extract(CAST(doc AS TEXT), '$.deleted'), 0) = 0 "
+
+
 def statements(batch: Batch) -> list[Statement]:
     """Encode a batch as statements with their rows.
 
@@ -64,6 +79,8 @@ def statements(batch: Batch) -> list[Statement]:
     if strangers:
         raise Invalid("a batch holds events of another session", expected=session, got=", ".join(sorted(strangers)))
     made: list[Statement] = []
+    if batch.erase:
+        made += [(f"DELETE FROM {table} WHERE session = ?", (session,)) for table in _OF_A_SESSION]  # noqa: S608  # names above
 
     def add(sql: str, rows: list[tuple[Any, ...]]) -> None:
         made.extend((sql, row) for row in rows)
@@ -272,8 +289,8 @@ def session_row(connection: sqlite3.Connection, session: str) -> SessionRow | No
 
 
 def sessions(connection: sqlite3.Connection, after: str, limit: int) -> list[SessionRow]:
-    """Return at most `limit` sessions whose name is above `after`, by name."""
-    sql = "SELECT doc FROM sessions WHERE session > ? ORDER BY session LIMIT ?"
+    """Return at most `limit` sessions whose name is above `after`, by name; deleted ones are not among them."""
+    sql = f"SELECT doc {_LIVING} AND session > ? ORDER BY session LIMIT ?"
     return _readable(connection, SessionRow, sql, after, limit)
 
 
@@ -304,6 +321,28 @@ def unfinished(connection: sqlite3.Connection) -> list[str]:
         ORDER BY 1"""
     )
     return [row[0] for row in rows]
+
+
+def count(connection: sqlite3.Connection) -> int:
+    """Return how many sessions there are; deleted ones do not count."""
+    (number,) = connection.execute(f"SELECT COUNT(*) {_LIVING}").fetchone()
+    return int(number)
+
+
+def settled(connection: sqlite3.Connection) -> list[tuple[str, int, float]]:
+    """Return the sessions with nothing to finish and nothing waiting, parked or not, the longest unused first.
+
+    Each with the seq and the time (epoch seconds, UTC) of its last event.
+    """
+    busy = set(unfinished(connection))
+    busy.update(row[0] for row in connection.execute("SELECT DISTINCT session FROM waiting"))
+    # The last event of each, by the primary key: one step down the tree for each session.
+    newest = "(SELECT MAX(seq) FROM events WHERE events.session = sessions.session)"
+    last = f"SELECT session AS name, {newest} AS last {_LIVING}"
+    rows = connection.execute(
+        f"SELECT session, seq, at FROM ({last}) JOIN events ON session = name AND seq = last ORDER BY at"  # noqa: S608  # constants
+    )
+    return [(session, seq, at) for session, seq, at in rows if session not in busy]
 
 
 def _processes(

@@ -59,6 +59,8 @@ class Disk:
             return False
         if self.on_batch is not None:
             self.on_batch(batch)
+        if batch.erase:
+            self.tables[batch.session] = tables = Tables(batches=tables.batches)
         for event in batch.events:
             assert event.seq > (tables.events[-1].seq if tables.events else 0), f"the seq {event.seq} is taken"
             tables.events.append(event)

@@ -86,6 +86,10 @@ class SimStore:
             group.append((batch, of))
         self._commit(group)
 
+    def unwritten(self, session: str) -> bool:
+        """True if a batch of a session waits to be written."""
+        return any(isinstance(work, Batch) and work.session == session for work, _ in self._queue)
+
     def drop(self) -> None:
         """A crash: what was handed in and not written is gone."""
         self._queue.clear()

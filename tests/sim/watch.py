@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from actors.cancel import CellState
-from actors.errors import CountermandError
+from actors.errors import CountermandError, ShuttingDown
 from actors.messages import Accepted, NewMessage, OutsideRequest, Reply, Resumed, Stop, Stopped
 from actors.model import Event, How, Mode, Outcome, Owner, Receipt, Row, RunStatus, Waiting
 from actors.ports import Batch, ProcessRow, Settings
@@ -47,6 +47,7 @@ class Watch:
         self.broken: list[str] = []
         self.faults = False
         self.crashes = 0
+        self.left_memory = 0
         self.requests: dict[str, OutsideRequest] = {}
         self.began: set[str] = set()
         self.inside: dict[str, str] = {}
@@ -57,6 +58,7 @@ class Watch:
         self.ran: set[str] = set()
         self.left: set[str] = set()
         self.told_at: dict[str, float] = {}
+        self.refused_at: dict[str, float] = {}
         self._disk = disk
         self._fold = fold
         self._world: World | None = None
@@ -69,6 +71,7 @@ class Watch:
     def enter(self, world: World) -> None:
         """From here on this is the world that is watched; what was inside a function in the last one is gone."""
         self.inside.clear()
+        self.refused_at.clear()
         self._world = world
 
     def laws(self, session: str) -> LogLaws:
@@ -195,6 +198,53 @@ class Watch:
         run = self._disk.run(run_id)
         return run.session if run else None
 
+    # ── Doors: who leaves ─────────────────────────────────────────────────────────────────────────
+
+    def passivates(self, session: str) -> None:
+        """A session leaves memory: all of it is written, and nothing of it goes on (law L11)."""
+        tables, world = self._disk.of(session), self._world
+        assert world is not None, "a world was entered"
+        self.left_memory += 1
+        for run in tables.runs.values():
+            if run.status is not RunStatus.QUEUED and (not run.settled or run.late):
+                self.break_(f"{session} leaves while {run.run_id} is {run.status} (L11)")
+        if tables.waiting and not (tables.row is not None and tables.row.parked):
+            self.break_(f"{session} leaves while {list(tables.waiting)} wait (L11)")
+        if tables.pending:
+            self.break_(f"{session} leaves while {list(tables.pending)} are to be filed (L11)")
+        if world.store.unwritten(session):
+            self.break_(f"{session} leaves with a batch under way (L11)")
+        for process in tables.processes.values():
+            if process.process_id in self.spawned and world.processes.lives(process.process_id):
+                self.break_(f"{session} leaves while {process.process_id} lives (L11)")
+        for fence, of in self.inside.items():
+            if of == session and not self.faults:
+                self.break_(f"{session} leaves while {fence} runs (L11)")
+
+    def came_to_rest(self, world: World) -> None:
+        """A shutdown says that all came to rest: nothing was left under way (law L11)."""
+        if self.faults:
+            # A session that is quarantined, and failed again, is taken up by nobody before the next start.
+            return
+        for session, tables in self._disk.tables.items():
+            for run in tables.runs.values():
+                if run.status in (RunStatus.IN_PROGRESS, RunStatus.CANCELLING) or (run.ended_at and not run.settled):
+                    self.break_(f"the shutdown is over while {run.run_id} is {run.status} (L11)")
+            if world.store.unwritten(session):
+                self.break_(f"the shutdown is over, and {session} is not written (L11)")
+            for process in tables.processes.values():
+                if not (process.process_id in self.spawned and world.processes.lives(process.process_id)):
+                    continue
+                if not self._given_up(process):
+                    self.break_(f"the shutdown is over while {process.process_id} lives (L11)")
+
+    def _given_up(self, process: ProcessRow) -> bool:
+        """True if it is on record that a tree was told to end and did not: it is abandoned."""
+        if process.owner is Owner.SESSION:
+            return process.ending is not None
+        receipt = self._disk.receipt(process.run_id)
+        return receipt is not None and not receipt.complete
+
     # ── What becomes durable ──────────────────────────────────────────────────────────────────────
 
     def _batch(self, batch: Batch) -> None:
@@ -214,6 +264,9 @@ class Watch:
             match event.kind:
                 case "session.fenced":
                     self._fenced(event, batch, told, moved)
+                case "run.started":
+                    if event.at > self.refused_at.get(batch.session, event.at):
+                        self.break_(f"{event.run_id} starts, and the supervisor is shutting down (L11)")
                 case "run.status":
                     self._aimed(event)
                 case "message" | "session.message_waiting":
@@ -242,6 +295,10 @@ class Watch:
             self.break_(f"{run} is fenced, and not closed in the same step (L4)")
         if source in FROM_FAULTS and not self.faults and not self.crashes:
             self.break_(f"{run} ends by {source}, and nothing has failed (L5)")
+        if source == "supervisor.shutdown":
+            world = self._world
+            if world is None or world.interrupts_at is None or event.at < world.interrupts_at - INSTANT_S:
+                self.break_(f"{run} is interrupted while it may end by itself (L11)")
         request = self.requests.get(str(by))
         if source == "session.new_message" and self.faults:
             # Its fence was shut in memory, and the store did not take it: it was refused, and says so.
@@ -377,6 +434,8 @@ class Watch:
         if self.requests[request.id] is not request:
             # Another request under an id that was used: its answer is no answer to that id.
             return
+        if isinstance(outcome, ShuttingDown) and self._world is not None:
+            self.refused_at.setdefault(session, self._world.clock.wall())
         if isinstance(outcome, CountermandError):
             known = self._answers.get(request.id)
             if known is not None and type(outcome).__name__ in ("Invalid", "RequestReused", "RunActive"):
