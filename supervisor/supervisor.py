@@ -305,9 +305,6 @@ class SupervisorActor(Actor):
             self._draining.try_set(False)
             self._draining = None
             return
-        if self._interrupted:
-            # The time to drain was cut short, and this is its end.
-            return
         self._interrupted = True
         for session in sorted(self._noisy):
             child = self.children.get(session)

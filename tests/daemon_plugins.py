@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from loguru import logger
 
 from actors import Turn, tool
+from supervisor.daemon.logs import LINES_MAX
 from supervisor.store.sqlite import SqliteStore
 from supervisor.supervisor import SupervisorActor
 
@@ -62,6 +63,12 @@ async def talk() -> str:
     logger.bind(colour="red").info("the tool talks")
     logging.getLogger("library").warning("the library talks")
     return "talked"
+
+
+def floods(turn: Turn) -> None:
+    """Log more than the log's queue holds."""
+    for number in range(LINES_MAX + 5_000):
+        logger.info("{} {}", number, "x" * 100)
 
 
 def chatters(turn: Turn) -> None:

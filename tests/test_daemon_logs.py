@@ -13,7 +13,7 @@ from loguru import logger
 from actors.model import Event
 from supervisor.daemon import story
 from supervisor.daemon.logs import LINES_MAX, LineWriter, add_context, as_json, as_text, leads_to_journal
-from tests.kit import until
+from tests.kit import Kit, poison, say, until
 
 WAIT_S = 30.0
 
@@ -64,6 +64,27 @@ def test_what_a_line_was_bound_to_is_not_overwritten() -> None:
     one = record(session="bound")
     add_context(one)
     assert one["extra"] == {"session": "bound"}
+
+
+def test_what_an_actor_says_in_its_turn_names_what_it_is_about(kit: Kit) -> None:
+    seen: list[Any] = []
+
+    def keep(message: Any) -> None:
+        # On the thread that has said it, as the patcher is.
+        add_context(message.record)
+        seen.append(message.record)
+
+    session = kit.session()
+    run_id = say(session, "sleep 1000")
+    sink = logger.add(keep, level="ERROR", format="", catch=False)
+    try:
+        assert session.ref is not None
+        poison(session.ref)
+        until(lambda: any("failed" in one["message"] for one in seen), "the session's failure")
+    finally:
+        logger.remove(sink)
+    failed = next(one for one in seen if "failed" in one["message"])
+    assert failed["extra"] == {"session": "s1", "generation": 1, "run": run_id}
 
 
 def test_the_journal_is_known_by_what_systemd_says_of_it() -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from loguru import logger
 
 from actors.messages import Pong
 from supervisor.daemon.notify import STATUS_MAX_CHARS, Notifier
@@ -197,6 +198,24 @@ def test_signals_are_read_in_their_order_and_the_handlers_come_back() -> None:
         assert signals.wait(WAIT_S) == WAKE
     assert [signal.getsignal(number) for number in Signals.TAKEN] == before
     signals.wake()
+
+
+def test_a_signal_in_the_middle_of_a_line_of_the_log_logs_nothing_itself() -> None:
+    # loguru 390: its own thread holds the lock that a handler which logs would wait for.
+    said: list[str] = []
+
+    def sink(message: str) -> None:
+        os.kill(os.getpid(), signal.SIGHUP)
+        said.append(message)
+
+    with Signals() as signals:
+        handler = logger.add(sink, level=0, format="{message}", catch=False)
+        try:
+            logger.info("hello")
+        finally:
+            logger.remove(handler)
+        assert signals.wait(WAIT_S) == signal.SIGHUP
+    assert said == ["hello\n"]
 
 
 def test_more_wakes_than_fit_hold_nobody_up() -> None:

@@ -213,9 +213,9 @@ class _Shutdown:
                 hurries += 1
                 self._hurry(hurries)
             self._tell(started)
+            # From STOPPING on the watchdog is not watched, and this is what has a limit.
             if time.monotonic() < limit:
                 self._notifier.extend(PATIENCE_S)
-                self._notifier.feed()
         if not self._quiet:
             busy = ", ".join(self._supervisor.busy_threads())
             logger.error("not everything is proven to have ended; the next start takes it up; busy: {}", busy or "-")
