@@ -13,7 +13,6 @@ from msgspec import Meta, Struct
 from actors.messages import ID_MAX_CHARS
 from actors.model import Event, Message, Mode, Policy, Receipt, RunInfo, Scope, Waiting
 from supervisor.http.refusals import Refusal
-from supervisor.listing import LiveProcess
 
 SOURCE_PATTERN: Final = r"^(user|client)(\.[A-Za-z0-9_-]+)+$"
 
@@ -243,38 +242,20 @@ class Letters(Struct, frozen=True):
     counts: dict[str, int]
 
 
-class LiveCall(Struct, frozen=True):
-    """A call of a tool that has not ended, with its processes, each tree's from the top down."""
+class WaitingMessage(Struct, frozen=True):
+    """A message that waits for its turn, the run `run_id`; or, steering, for a run that takes it in."""
 
-    call_id: str
-    tool: str
-    state: str
-    started_at: float | None
-    processes: list[LiveProcess]
-
-
-class LiveRun(Struct, frozen=True):
-    """A run that is not settled: it runs, it is ending, or it waits. `processes` are those that no open call has."""
-
+    id: str
     run_id: str
-    status: str
-    agent: str
-    generation: int | None
-    started_at: float | None
-    calls: list[LiveCall]
-    processes: list[LiveProcess]
+    content: str
+    origin: str
+    accepted_at: float
+    steering: bool
 
 
-class LiveSession(Struct, frozen=True):
-    """A session in which something lives. `processes` are the session's own, and those that no unsettled run has."""
+class WaitingPage(Struct, frozen=True):
+    """The messages that wait, in their order. `parked`: they wait for the next message, or for a Resume."""
 
-    session: str
-    runs: list[LiveRun]
-    processes: list[LiveProcess]
-
-
-class Living(Struct, frozen=True):
-    """The live tree: session, run, call, process. `more`: there are more runs or calls than are listed."""
-
-    sessions: list[LiveSession]
+    messages: list[WaitingMessage]
+    parked: bool
     more: bool

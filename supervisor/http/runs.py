@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from litestar import Request, Router, get, post
-from litestar.params import JSONBody, PathParameter
+from litestar.params import JSONBody, PathParameter, QueryParameter
 
 from actors.messages import Stop, new_request_id
 from actors.model import Mode, Receipt, RunInfo
 from supervisor.http.bodies import KillBody, RunPage, StopAnswer
-from supervisor.http.desk import decoded, newest_within
+from supervisor.http.desk import decoded, newest_within, within
 from supervisor.http.routing import READ, WRITE, Limit, RunId, SessionName, TheDesk, WaitS, exact, refusals, who
 
 
@@ -49,6 +49,18 @@ async def session_receipt(
     return await desk.receipt(handle, decoded(identity), wait_s, request.receive)
 
 
+@get("/v1/runs", summary="Runs by the beginning of an id", responses=refusals())
+async def runs_beginning(
+    desk: TheDesk,
+    start: Annotated[str, QueryParameter(min_length=1, description="How the id of a run, or of its receipt, begins.")],
+    limit: Limit = 100,
+) -> RunPage:
+    """Find runs, of whichever session, by as much of an id as there is; the oldest first."""
+    found = await desk.read(desk.supervisor.store.runs_beginning, start, limit + 1)
+    kept = within(found, limit, desk.limits.page_bytes)
+    return RunPage(kept, len(kept) < len(found))
+
+
 @get("/v1/runs/{run_id:str}", summary="A run of whichever session", responses=READ)
 async def find_run(desk: TheDesk, run_id: RunId) -> RunInfo:
     """Find a run by its id alone."""
@@ -73,4 +85,6 @@ async def kill_run(
     return await desk.stop(desk.supervisor.session(info.session), stop, body.wait_s, request.receive)
 
 
-RUNS = Router("/", route_handlers=[list_runs, session_run, session_receipt, find_run, kill_run], tags=["runs"])
+RUNS = Router(
+    "/", route_handlers=[list_runs, session_run, session_receipt, runs_beginning, find_run, kill_run], tags=["runs"]
+)

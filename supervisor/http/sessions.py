@@ -32,6 +32,8 @@ from supervisor.http.bodies import (
     StopAnswer,
     StopBody,
     ThreadPage,
+    WaitingMessage,
+    WaitingPage,
     WithdrawBody,
 )
 from supervisor.http.desk import within
@@ -148,6 +150,31 @@ async def session_thread(
     return await desk.read(page)
 
 
+@get("/v1/sessions/{session:str}/waiting", summary="The messages that wait", responses=READ)
+async def session_waiting(desk: TheDesk, session: SessionName, limit: Limit = 1_000) -> WaitingPage:
+    """Show the messages that wait for their turn, in their order."""
+    handle = await desk.known(session)
+
+    def page() -> WaitingPage:
+        rows = desk.supervisor.store.waiting(handle.session)
+        row = desk.supervisor.store.session(handle.session)
+        messages = [
+            WaitingMessage(
+                one.message.id,
+                one.run_id,
+                one.message.content,
+                one.message.origin,
+                one.accepted_at,
+                one.steering,
+            )
+            for one in rows[:limit]
+        ]
+        kept = within(messages, limit, desk.limits.page_bytes)
+        return WaitingPage(kept, row is not None and row.parked, len(kept) < len(rows))
+
+    return await desk.read(page)
+
+
 @post("/v1/stop", summary="Stop everything", status_code=200, responses=WRITE)
 async def stop_all(
     desk: TheDesk, request: Request[Any, Any, Any], data: JSONBody[StopAllBody | None] = None
@@ -176,6 +203,7 @@ SESSIONS = Router(
         resume_session,
         withdraw_message,
         session_thread,
+        session_waiting,
         stop_all,
     ],
     tags=["sessions"],

@@ -77,6 +77,10 @@ class SqliteReader:
         """Return a run of whichever session."""
         return self._read(tables.run, None, run_id)
 
+    def runs_beginning(self, start: str, limit: int = ROWS_MAX) -> list[RunInfo]:
+        """Return at most `limit` runs, of any session, whose id or whose receipt's begins with `start`."""
+        return self._read(tables.runs_beginning, start, limit)
+
     def open_runs(self, session: str | None = None, limit: int = ROWS_MAX) -> list[RunInfo]:
         """Return at most `limit` runs that are not settled, of one session or of all, the oldest first."""
         return self._read(tables.open_runs, session, limit)

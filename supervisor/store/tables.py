@@ -320,6 +320,14 @@ def run(connection: sqlite3.Connection, session: str | None, run_id: str) -> Run
     return _doc(connection, RunInfo, sql, run_id, session, session)
 
 
+def runs_beginning(connection: sqlite3.Connection, start: str, limit: int) -> list[RunInfo]:
+    """Return runs of any session whose id, or whose receipt's, begins with `start`, the oldest first."""
+    # Not LIKE, nor GLOB: what they take for a pattern may be in an id that somebody types.
+    sql = """SELECT doc, run_id FROM runs
+        WHERE substr(run_id, 1, length(?1)) = ?1 OR substr(receipt_id, 1, length(?1)) = ?1 ORDER BY place LIMIT ?2"""
+    return _readable(connection, RunInfo, sql, start, limit)
+
+
 def open_runs(connection: sqlite3.Connection, session: str | None, limit: int) -> list[RunInfo]:
     """Return runs that are not settled, of any session where `session` is None, the oldest first."""
     sql = "SELECT doc, run_id FROM runs WHERE settled = 0 AND (? IS NULL OR session = ?) ORDER BY place LIMIT ?"

@@ -8,13 +8,15 @@ one that starts meanwhile may not.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import Final
+
+from msgspec import Struct
 
 from actors.model import Owner, RunInfo
 from actors.ports import CallRow
-from supervisor.embed import Supervisor
-from supervisor.http.bodies import LiveCall, LiveRun, LiveSession, Living
 from supervisor.listing import LiveProcess
+from supervisor.store.reader import SqliteReader
 
 ENTRIES_MAX: Final = 1_000
 """Runs, and calls, that are listed."""
@@ -23,16 +25,62 @@ _Key = tuple[str, str, str]
 _Processes = dict[_Key, list[LiveProcess]]
 
 
-def living(supervisor: Supervisor, session: str | None = None) -> Living:
-    """Return the live tree, of one session or of all. Reads the store and /proc: not for the loop's thread."""
-    runs = supervisor.store.open_runs(session, ENTRIES_MAX + 1)
-    rows = supervisor.store.open_calls(session, ENTRIES_MAX + 1)
+class LiveCall(Struct, frozen=True):
+    """A call of a tool that has not ended, with its processes, each tree's from the top down."""
+
+    call_id: str
+    tool: str
+    state: str
+    started_at: float | None
+    processes: list[LiveProcess]
+
+
+class LiveRun(Struct, frozen=True):
+    """A run that is not settled: it runs, it is ending, or it waits. `processes` are those that no open call has."""
+
+    run_id: str
+    status: str
+    agent: str
+    generation: int | None
+    started_at: float | None
+    calls: list[LiveCall]
+    processes: list[LiveProcess]
+
+
+class LiveSession(Struct, frozen=True):
+    """A session in which something lives. `processes` are the session's own, and those that no unsettled run has."""
+
+    session: str
+    runs: list[LiveRun]
+    processes: list[LiveProcess]
+
+
+class Living(Struct, frozen=True):
+    """The live tree: session, run, call, process. `more`: there are more runs or calls than are listed."""
+
+    sessions: list[LiveSession]
+    more: bool
+
+
+def living(store: SqliteReader, listed: Iterable[LiveProcess], session: str | None = None) -> Living:
+    """Return the live tree. Reads the store; blocks for as long as the disk takes.
+
+    Args:
+        store: what is on record.
+        listed: the live processes, of one session or of all.
+        session: of this session only; None: of all.
+
+    Raises:
+        StoreUnavailable: the store cannot be read.
+    """
+    runs = store.open_runs(session, ENTRIES_MAX + 1)
+    rows = store.open_calls(session, ENTRIES_MAX + 1)
     more = max(len(runs), len(rows)) > ENTRIES_MAX
     calls: defaultdict[tuple[str, str], list[CallRow]] = defaultdict(list)
     for row in rows[:ENTRIES_MAX]:
         calls[row.session, row.run_id].append(row)
     processes: defaultdict[_Key, list[LiveProcess]] = defaultdict(list)
-    for one in supervisor.processes() if session is None else supervisor.session(session).processes():
+    for one in listed:
         run_id, call_id = ("", "") if one.owner is Owner.SESSION else (one.run_id, one.call_id)
         processes[one.session, run_id, call_id].append(one)
     sessions: dict[str, LiveSession] = {}
