@@ -53,6 +53,8 @@ from actors.errors import (
 from actors.messages import (
     Accepted,
     Answer,
+    Delete,
+    Deleted,
     NewMessage,
     Resume,
     Resumed,
@@ -99,6 +101,8 @@ __all__ = [
     "BlockingAskError",
     "CancelToken",
     "CountermandError",
+    "Delete",
+    "Deleted",
     "Event",
     "Exit",
     "How",

@@ -122,6 +122,11 @@ class PooledDispatcher:
         else:
             self._tokens.put(None)
 
+    @property
+    def queued(self) -> int:
+        """How many mailboxes wait for a thread."""
+        return len(self._fast) + len(self._slow)
+
     def hand_in(self, mailbox: Mailbox, envelope: Envelope[Any]) -> bool:
         """Let a worker put an urgent message of the main thread into its mailbox; False for any other thread."""
         if threading.get_ident() != _MAIN or HANDLING.active or self._is_closed():

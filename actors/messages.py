@@ -34,7 +34,7 @@ from actors.model import (
     Signalled,
     Waiting,
 )
-from actors.text import shown, storable
+from actors.text import not_utf8, shown, storable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -138,6 +138,16 @@ def _check_seconds(message: Struct, name: str) -> None:
     force_setattr(message, name, seconds)
 
 
+def _check_outside(message: Struct, source: str) -> None:
+    if not source.startswith(OUTSIDE_SOURCES):
+        raise Invalid(
+            f"a {type(message).__name__} from outside cannot claim an inside source",
+            expected="'user.<door>' or 'client.<name>'",
+            got=repr(source),
+            remedy="name the door it came through, such as 'user.console'",
+        )
+
+
 def _check_bool(message: Struct, name: str) -> None:
     value = getattr(message, name)
     if not isinstance(value, bool):
@@ -164,8 +174,42 @@ class Request(Struct, frozen=True, kw_only=True, tag=True):
         _check_id(self)
 
 
+class Attachment(Struct, frozen=True):
+    """Bytes that are kept beside a message. The name is a digest of them."""
+
+    name: str
+    data: bytes
+
+
+def _attachment_name(data: bytes) -> str:
+    import hashlib
+
+    return f"att_{hashlib.blake2b(data, digest_size=16).hexdigest()}"
+
+
+def _check_attachments(message: NewMessage) -> None:
+    """Attach the content's bytes where its text does not keep them; nothing else is attached."""
+    content: object = message.content
+    data = not_utf8(content) if isinstance(content, str) else None
+    if data is not None:
+        force_setattr(message, "attachments", (Attachment(_attachment_name(data), data),))
+    attachments: object = message.attachments
+    if not isinstance(attachments, tuple) or not all(
+        isinstance(one, Attachment) and type(one.data) is bytes and one.name == _attachment_name(one.data)
+        for one in attachments
+    ):
+        raise Invalid(
+            "NewMessage.attachments is made by the message itself",
+            expected="a content whose bytes are not UTF-8, and nothing here",
+            got=shown(attachments),
+            remedy="leave the attachments out",
+        )
+
+
 class NewMessage(Request, frozen=True, kw_only=True, tag=True):
     """A message for the session's agent.
+
+    Content that has no UTF-8 form is shown with U+FFFD where it cannot be, and its bytes are kept as the attachment.
 
     `policy` says what happens to an active run; None is the default of the origin: a person (``user``)
     interrupts, all others enqueue. `merge=False` gives a waiting message a turn of its own. `sent_at`
@@ -177,6 +221,7 @@ class NewMessage(Request, frozen=True, kw_only=True, tag=True):
     origin: str = "user"
     merge: bool = True
     sent_at: float | None = None
+    attachments: tuple[Attachment, ...] = ()
 
     if TYPE_CHECKING:
         # The words of an enum are accepted too: `__post_init__` makes them members.
@@ -193,6 +238,7 @@ class NewMessage(Request, frozen=True, kw_only=True, tag=True):
 
     def __post_init__(self) -> None:
         _check_id(self)
+        _check_attachments(self)
         _text(self, "content", empty=True)
         _text(self, "origin")
         _check_seconds(self, "sent_at")
@@ -257,13 +303,7 @@ class Stop(Request, frozen=True, kw_only=True, tag=True):
         _enum(self, "mode", Mode)
         if self.waiting is not None:
             _enum(self, "waiting", Waiting)
-        if not self.source.startswith(OUTSIDE_SOURCES):
-            raise Invalid(
-                "a Stop from outside cannot claim an inside source",
-                expected="'user.<door>' or 'client.<name>'",
-                got=repr(self.source),
-                remedy="name the door the stop came through, such as 'user.console'",
-            )
+        _check_outside(self, self.source)
         Provenance(source=self.source, reason=self.reason)
 
     @property
@@ -306,6 +346,27 @@ class Answer(Request, frozen=True, kw_only=True, tag=True):
         _text(self, "content", empty=True)
 
 
+class Delete(Request, frozen=True, kw_only=True, tag=True):
+    """Delete the session: end what runs, wait for the proofs, then remove all that is stored of it.
+
+    What is left is a tombstone, without content: the generation and the seq go on from it where the name is used again,
+    and requests from before are too old. The answer is given when the rows are gone.
+    """
+
+    source: str
+    reason: str
+    requested_by: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_id(self)
+        for name in ("source", "reason"):
+            _text(self, name)
+        if self.requested_by is not None:
+            _text(self, "requested_by")
+        _check_outside(self, self.source)
+        Provenance(source=self.source, reason=self.reason)
+
+
 class Inspect(Struct, frozen=True):
     """Ask a session for its `SessionStatus`; changes nothing."""
 
@@ -313,7 +374,10 @@ class Inspect(Struct, frozen=True):
     bounded: ClassVar[bool] = False
 
 
-OutsideRequest: TypeAlias = NewMessage | Stop | Resume | Withdraw | Answer
+Decided: TypeAlias = NewMessage | Stop | Resume | Withdraw | Answer
+"""Requests that are answered as soon as what was decided is durable."""
+
+OutsideRequest: TypeAlias = Decided | Delete
 
 
 # ── Answers (stored with the request's id, and given only after the commit) ───────────────────────
@@ -362,7 +426,14 @@ class Withdrawn(Struct, frozen=True, tag=True):
     outcome: str
 
 
-Reply: TypeAlias = Accepted | Stopped | Resumed | Withdrawn
+class Deleted(Struct, frozen=True, tag=True):
+    """The session was deleted; `seq` is that of the event which says so, the only one that is left."""
+
+    session: str
+    seq: int
+
+
+Reply: TypeAlias = Accepted | Stopped | Resumed | Withdrawn | Deleted
 
 
 # ── Commands, downward ────────────────────────────────────────────────────────────────────────────
@@ -437,8 +508,20 @@ class Steered(Command, frozen=True):
     messages: tuple[Message, ...]
 
 
+class Expire(Command, frozen=True):
+    """Delete yourself for `reason`, unless something has happened since `seq`, waits, or is under way."""
+
+    seq: int
+    reason: str
+
+
 class Drain(Command, frozen=True):
-    """Refuse new work; let runs end by themselves; say Quiet when nothing runs and all is written."""
+    """Refuse new work; let runs end by themselves; say Quiet, with this number, when nothing runs and all is written.
+
+    It comes again, with the next number, behind each Stop that is brought to the session meanwhile.
+    """
+
+    number: int = 0
 
 
 class Interrupt(Command, frozen=True):
@@ -462,6 +545,19 @@ class Activate(Command, frozen=True):
     """Start a session that has something to finish."""
 
     session: str
+
+
+class Passivate(Command, frozen=True):
+    """Leave memory, if there is nothing under way that is not in the store; the session answers `Rested`.
+
+    It comes behind all that was routed to the session before, and nothing is routed to it until it has answered.
+    """
+
+
+class Old(Command, frozen=True):
+    """Sessions to be deleted unless something has happened since: each with the seq of its last event."""
+
+    sessions: tuple[tuple[str, int], ...]
 
 
 class Shutdown(Command, frozen=True):
@@ -611,9 +707,23 @@ class RunExpired(Report, frozen=True):
 
 
 class Quiet(Report, frozen=True):
-    """A draining session has nothing running, and all of it is written."""
+    """A draining session has nothing running, and all of it is written; `number` is that of the last Drain it heard."""
 
     session: str
+    number: int
+
+
+class Idle(Report, frozen=True):
+    """A session has had nothing to do for its time, and may be passivated."""
+
+    session: str
+
+
+class Rested(Report, frozen=True):
+    """The answer to `Passivate`: the session `leaves`, and its Down follows; or it stays, since it is in use."""
+
+    session: str
+    leaves: bool
 
 
 class Down(Report, frozen=True):
@@ -728,11 +838,15 @@ class Committed(Struct, frozen=True):
 
 
 class CommitFailed(Struct, frozen=True):
-    """Batch `number` of a session, and with it every later one, could not be written."""
+    """Batch `number` of a session, and with it every later one, could not be written.
+
+    `unfit`: the store is well, and it was this batch that cannot be stored.
+    """
 
     urgent: ClassVar[bool] = True
     number: int
     error: str
+    unfit: bool = False
 
 
 class Loaded(Struct, frozen=True):
@@ -805,6 +919,10 @@ class RecancelExecution(Timer, frozen=True):
         return float(min(60, 2 ** min(self.attempt, 6)))
 
 
+class LookForOld(Timer, frozen=True):
+    """Time to look for sessions that are kept for longer than they have to be."""
+
+
 class DrainOver(Timer, frozen=True):
     """The time for draining, or (`final`) for interrupting, is over."""
 
@@ -815,6 +933,16 @@ class GoOn(Timer, frozen=True):
     """The answer in batch `number` has had time to be taken: reports that waited for it go on."""
 
     number: int
+
+
+class StopOverdue(Timer, frozen=True):
+    """A Stop is not durable yet, and has waited as long as a Stop may: it is answered now."""
+
+    request_id: str
+
+
+class IdleOver(Timer, frozen=True):
+    """The session has been idle for its time, if it was not used meanwhile."""
 
 
 class TryStore(Timer, frozen=True):

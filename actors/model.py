@@ -267,7 +267,7 @@ class Message(Struct, frozen=True):
     """One message of a thread, or one that waits (then `generation` is None).
 
     role: ``user | assistant | tool | note``; status: ``complete | partial | retracted``; outcome (of a
-    tool message): ``finished | interrupted | not_started``.
+    tool message): ``finished | interrupted | not_started``. `attachments` are names: see `SessionHandle.attachment`.
     """
 
     id: str
@@ -283,6 +283,7 @@ class Message(Struct, frozen=True):
     origin: str | None = None
     sent_at: float | None = None
     at: float | None = None
+    attachments: tuple[str, ...] = ()
 
 
 class Event(Struct, frozen=True):

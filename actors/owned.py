@@ -130,6 +130,7 @@ class OwnedTrees(RunLifecycle):
         self._stop_receipts: dict[str, StopReceipt] = {}
         self._trees_stage = 0
         self._attached: dict[str, list[Part]] = {}
+        self.deleting: Provenance | None = None
 
     # ── Becoming the session's ───────────────────────────────────────────────────────────────────────
 
@@ -500,6 +501,21 @@ class OwnedTrees(RunLifecycle):
     def quiet(self) -> bool:
         """True when no run is active, none is ending, and no tree of the session is left to be ended."""
         return super().quiet and all(owned.given_up for owned in self.owned.values())
+
+    @property
+    def at_rest(self) -> bool:
+        """True when the store holds all that the session is: it may leave memory, and be taken up again later.
+
+        No run is active or ending, none left anything behind that may still be heard of, no tree is the session's, no
+        receipt waits for one, so no barrier is open; and no message waits but those that a stop has parked.
+        """
+        kept = self.draining or self.quarantined or self.deleting is not None
+        return self.nothing_left and not kept and (self.room.parked or not len(self.room))
+
+    @property
+    def nothing_left(self) -> bool:
+        """True when all that the session ever started is proven to have ended, and each receipt is filed."""
+        return self.quiet and not self.late and not self.owned and not self._stop_receipts
 
     def _go_on(self, at: float) -> None:
         super()._go_on(at)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from msgspec import Struct, field
 
-from actors.messages import NewMessage
+from actors.messages import NewMessage, Stop
 from actors.model import Event, How, Json, JsonObject, Owner, Provenance, Receipt, Row, RunInfo
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class SessionRow(Struct, frozen=True):
     """A session's own facts. Times: seconds, epoch, UTC.
 
     `cutoffs`: by origin, when its last Stop was sent. `forgotten_to`: a request made up to then may have been answered,
-    and its answer is not kept any more.
+    and its answer is not kept any more. `deleted`: it is a tombstone, and nothing has happened since.
     """
 
     session: str
@@ -136,6 +136,7 @@ class SessionRow(Struct, frozen=True):
     quarantined: bool = False
     cutoffs: dict[str, float] = field(default_factory=dict)
     forgotten_to: float = 0.0
+    deleted: bool = False
 
 
 class CallRow(Struct, frozen=True):
@@ -202,13 +203,30 @@ class RequestRow(Struct, frozen=True):
     at: float
 
 
+class KeptStop(Struct, frozen=True):
+    """A Stop that was answered before the store had it; `at` is when it was handled (seconds, epoch, UTC)."""
+
+    session: str
+    stop: Stop
+    at: float
+
+
+class AttachmentRow(Struct, frozen=True):
+    """Bytes that came where text was expected; `at` is epoch seconds, UTC."""
+
+    session: str
+    name: str
+    data: bytes
+    at: float
+
+
 class Batch(Struct, frozen=True):
     """What one step of a session decided, written in one transaction.
 
     `number` counts a session's batches from 1 within one incarnation; `incarnation` tells incarnations
     apart, so that a retry of the same batch is known. Rows are upserts by their id; `unwaiting` are ids
     of messages that wait no longer. `pending` are receipts that wait for process trees of the session; filed, they
-    are among `receipts`.
+    are among `receipts`. `erase`: all rows of the session are removed first.
     """
 
     session: str
@@ -224,6 +242,8 @@ class Batch(Struct, frozen=True):
     unwaiting: tuple[str, ...] = ()
     requests: tuple[RequestRow, ...] = ()
     pending: tuple[Receipt, ...] = ()
+    attachments: tuple[AttachmentRow, ...] = ()
+    erase: bool = False
 
 
 class Snapshot(Struct, frozen=True):
@@ -233,7 +253,9 @@ class Snapshot(Struct, frozen=True):
     the late ones their `receipts`; `said` are ids of runs among them that have text or a call on record. `fates` says
     what became of each message that does not wait: ``input | returned``. `requests` in order of age, oldest first.
     `over`: the receipt id of every other run. `processes` are also those of the session itself that have not ended, and
-    `pending` the receipts that wait for them.
+    `pending` the receipts that wait for them. `kept` are Stops from the stop journal, the oldest first;
+    `told_durable` are ids of Stops whose `session.stop_durable` is in the log. `left_out` names rows that cannot be
+    read.
     """
 
     session: str
@@ -249,10 +271,16 @@ class Snapshot(Struct, frozen=True):
     fates: dict[str, str] = field(default_factory=dict)
     over: dict[str, str] = field(default_factory=dict)
     pending: tuple[Receipt, ...] = ()
+    kept: tuple[KeptStop, ...] = ()
+    told_durable: frozenset[str] = frozenset()
+    left_out: tuple[str, ...] = ()
 
 
 class Store(Protocol):
-    """The log and the rows. Both calls return at once; what comes of them is told to `owner`."""
+    """The log and the rows, and beside them the stop journal.
+
+    All calls return at once; what comes of `commit` and `load` is told to `owner`.
+    """
 
     def commit(self, batch: Batch, owner: ActorRef[Any]) -> None:
         """Write a batch; tell Committed when it is durable, or CommitFailed.
@@ -263,6 +291,15 @@ class Store(Protocol):
 
     def load(self, session: str, owner: ActorRef[Any]) -> None:
         """Read a session after all that was committed before; tell Loaded or LoadFailed."""
+
+    def keep_stop(self, kept: KeptStop) -> None:
+        """Write a Stop to the stop journal, which does not wait for the store; again is harmless.
+
+        Once it is there it survives a crash: whoever loads the session gets it, until it is forgotten.
+        """
+
+    def forget_stop(self, session: str, request_id: str) -> None:
+        """The Stop, and the event that says so, are durable in the store: the journal may let it go."""
 
 
 class Publisher(Protocol):
@@ -276,7 +313,10 @@ class Publisher(Protocol):
 
 
 class Settings(Struct, frozen=True):
-    """Policy as data: graces and deadlines in seconds, limits in items or bytes."""
+    """Policy as data: graces and deadlines in seconds, limits in items or bytes.
+
+    `passivate_s`: a session that was not used for so long, twice that at most, leaves memory; None: never.
+    """
 
     agent: str = "shell"
     grace_s: float = 2.0
@@ -294,6 +334,7 @@ class Settings(Struct, frozen=True):
     requests_kept: int = 10_000
     requests_kept_s: float = 7 * 86_400.0
     attempts_max: int = 3
+    passivate_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,6 +360,7 @@ __all__ = [
     "Ids",
     "Isolation",
     "Json",
+    "KeptStop",
     "Ports",
     "ProcessRow",
     "Processes",

@@ -22,6 +22,9 @@ from actors.future import ReplyFuture
 from actors.messages import (
     Accepted,
     Answer,
+    Decided,
+    Delete,
+    Deleted,
     NewMessage,
     OutsideRequest,
     Reply,
@@ -34,6 +37,7 @@ from actors.messages import (
 )
 from actors.model import (
     SUPERSEDING,
+    JsonObject,
     Mode,
     Policy,
     Provenance,
@@ -43,14 +47,18 @@ from actors.model import (
     Scope,
 )
 from actors.owned import OwnedTrees
-from actors.ports import Snapshot
+from actors.ports import AttachmentRow, KeptStop, SessionRow, Snapshot
 from actors.record import RunRecord, restored
 from actors.step import (
     AdoptRun,
     AnswerRequest,
+    ForgetStop,
     HaltRun,
+    RefuseRequest,
 )
-from actors.waiting import PendingTurn, as_message
+from actors.text import storable_json
+from actors.thread import Thread
+from actors.waiting import PendingTurn, WaitingRoom, as_message
 
 CUTOFFS_MAX: Final = 256
 """Origins whose last Stop is remembered, of a session."""
@@ -59,28 +67,48 @@ CUTOFFS_MAX: Final = 256
 class Protocol(OwnedTrees):
     """One session's decisions on requests from outside. Not thread-safe: it lives in its session's mailbox."""
 
-    def request(self, request: OutsideRequest, reply: ReplyFuture[Any] | None) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._deletions: list[tuple[Delete, ReplyFuture[Any] | None]] = []
+
+    def request(
+        self, request: OutsideRequest, reply: ReplyFuture[Any] | None, handled_at: float | None = None
+    ) -> Reply | None:
         """Decide a request from outside; its answer is given when the step's batch is committed.
+
+        Args:
+            request: what is asked.
+            reply: where the answer goes.
+            handled_at: when a Stop was handled first, where that was before a failure of the store (seconds, epoch,
+                UTC): what was sent since then did not come before it.
+
+        Returns:
+            The answer; None for a Delete that waits for its proofs.
 
         Raises:
             CountermandError: it is refused; nothing was changed.
         """
         at = self._clock.wall()
         known = self.requests.known(request, at)
+        if known is None and isinstance(request, Delete):
+            self._delete(request, reply, at)
+            return None
         if known is None:
-            known = self._decide(request, at)
+            assert not isinstance(request, Delete), "decided above"
+            known = self._decide(request, at, at if handled_at is None else min(at, handled_at))
             forgotten_to = self.requests.forgotten_to
             self.step.requests.append(self.requests.answered(request, known, at))
             if self.requests.forgotten_to != forgotten_to:
                 self.step.row_changed = True
         self.step.later.append(AnswerRequest(request, reply, known))
+        return known
 
-    def _decide(self, request: OutsideRequest, at: float) -> Reply:
+    def _decide(self, request: Decided, at: float, handled_at: float) -> Reply:
         match request:
             case NewMessage():
                 return self._new_message(request, at)
             case Stop():
-                return self._stop(request, at)
+                return self._stop(request, at, handled_at)
             case Resume():
                 return self._resume(request, at)
             case Withdraw():
@@ -98,7 +126,7 @@ class Protocol(OwnedTrees):
 
     def _new_message(self, message: NewMessage, at: float) -> Accepted:
         self._refuse_unless_serving("a new message")
-        size = len(message.content.encode())
+        size = len(message.content.encode()) + sum(len(attachment.data) for attachment in message.attachments)
         if size > self._settings.message_max_bytes:
             raise Invalid(
                 "the message is too large",
@@ -118,6 +146,13 @@ class Protocol(OwnedTrees):
         if message.sent_at is not None and cutoff is not None and message.sent_at < cutoff:
             self._returned(message, None, "stopped_before_arrival")
             return Accepted(message.id, None, None, policy, returned="stopped_before_arrival")
+        accepted = self._take(message, policy, at)
+        self.step.attachments += [
+            AttachmentRow(self.session, attachment.name, attachment.data, at) for attachment in message.attachments
+        ]
+        return accepted
+
+    def _take(self, message: NewMessage, policy: Policy, at: float) -> Accepted:
         active = self.active
         if active is None:
             if self.room.parked and message.origin != "user":
@@ -143,6 +178,13 @@ class Protocol(OwnedTrees):
         return self._enqueue(message, at)
 
     def _refuse_unless_serving(self, what: str) -> None:
+        if self.deleting is not None:
+            raise NotFound(
+                f"{what} is refused: the session is being deleted",
+                expected="Stop, which it still takes",
+                got=what,
+                remedy="send it again when the session is deleted, to begin a new one, or to another session",
+            )
         if self.quarantined:
             raise Quarantined(
                 f"{what} is refused: the session failed too often and is quarantined",
@@ -207,8 +249,8 @@ class Protocol(OwnedTrees):
 
     # ── Stop ─────────────────────────────────────────────────────────────────────────────────────────
 
-    def _stop(self, stop: Stop, at: float) -> Stopped:
-        provenance = self._provenance_of(stop, at)
+    def _stop(self, stop: Stop, at: float, handled_at: float) -> Stopped:
+        provenance = self._provenance_of(stop, handled_at)
         if stop.run_id is not None:
             stopped = self._stop_aimed(stop, stop.run_id, provenance, at)
         else:
@@ -216,8 +258,14 @@ class Protocol(OwnedTrees):
         if stopped.outcome != "already_over":
             # A Stop that came too late for its run does nothing, to messages that are under way neither (law L9).
             # And a clock that is ahead does not cut off what is sent from now on.
-            self._cut_off(stop.origin, min(provenance.initiated_at, at))
+            self._cut_off(stop.origin, min(provenance.initiated_at, handled_at))
         return stopped
+
+    def stop_durable(self, stop: Stop, answer: Stopped) -> None:
+        """A Stop that was answered before the store had it is on record now: say so, and let the journal forget it."""
+        data: JsonObject = {"request_id": stop.id, "outcome": answer.outcome, "receipt_id": answer.receipt_id}
+        self._event("session.stop_durable", data, None, run_id=answer.run_id)
+        self.step.later.append(ForgetStop(stop.id))
 
     def _cut_off(self, origin: str, sent_at: float) -> None:
         """Messages of `origin` that were sent before `sent_at` come too late from now on."""
@@ -391,6 +439,95 @@ class Protocol(OwnedTrees):
             self._end_queued(emptied, provenance, at, withdrawn=(row.message.id,))
         return Withdrawn(withdraw.message_id, "withdrawn")
 
+    # ── Delete ───────────────────────────────────────────────────────────────────────────────────────
+
+    def _delete(self, delete: Delete, reply: ReplyFuture[Any] | None, at: float) -> None:
+        """End everything as a Stop of the session does; when all is proven, there is nothing but rows to remove."""
+        if self.draining:
+            raise ShuttingDown(
+                "a Delete is refused: the supervisor is shutting down",
+                expected="Stop, which it still takes",
+                got="Delete",
+                remedy="send it again, under the same id, after the restart",
+            )
+        if not self.seq or self.deleted:
+            raise NotFound(
+                "there is no such session",
+                expected="a session in which something has happened",
+                got=self.session,
+                remedy="list the sessions",
+            )
+        self._deletions.append((delete, reply))
+        cause = Provenance(
+            source=delete.source, reason=delete.reason, requested_by=delete.requested_by, initiated_at=at
+        )
+        self._begin_deletion(delete.reason, at, delete.id, cause)
+
+    def expire(self, seq: int, reason: str) -> None:
+        """Delete a session that is kept for longer than it has to be, if nothing has happened in it since `seq`."""
+        if self.at_rest and not len(self.room) and not self.deleted and self.seq == seq:
+            self._begin_deletion(reason, self._clock.wall())
+
+    def _begin_deletion(
+        self, reason: str, at: float, requested_by: str | None = None, cause: Provenance | None = None
+    ) -> None:
+        provenance = Provenance(
+            source="session.deleted", reason=reason, requested_by=requested_by, initiated_at=at, cause=cause
+        )
+        if self.deleting is None:
+            self.deleting = provenance
+            if not self.nothing_left or len(self.room):
+                self._stop_everything(provenance, at)
+        self._call_off_deletion_if_hopeless()
+
+    def _stop_everything(self, provenance: Provenance, at: float) -> None:
+        # What ends by it says whose doing it is by the provenance that is passed beside it.
+        stop = Stop(id=self._ids.new("stop"), source="client.delete", reason=provenance.reason, scope=Scope.SESSION)
+        self._stop_current(stop, provenance, at)
+
+    def _call_off_deletion_if_hopeless(self) -> None:
+        """What was named abandoned may end some day or never: nobody waits for that, and it is not forgotten."""
+        hopeless = [*self.late, *(owned.id for owned in self.owned.values() if owned.given_up)]
+        if self.deleting is None or not self.quiet or not hopeless:
+            return
+        error = RunActive(
+            "the session cannot be deleted: not all that it started is proven to have ended",
+            run_id=hopeless[0],
+            expected="a session of which nothing is left but rows",
+            got=f"{', '.join(hopeless)}, which left something behind that may live",
+            remedy="see their receipts, end what they name, and delete the session then, or after a restart",
+        )
+        self.step.now += [RefuseRequest(reply, error) for _, reply in self.take_deletions()]
+
+    def take_deletions(self) -> list[tuple[Delete, ReplyFuture[Any] | None]]:
+        """Give the deletion up; returns the requests for it, which are to be refused."""
+        deletions, self._deletions = self._deletions, []
+        self.deleting = None
+        return deletions
+
+    def _go_on(self, at: float) -> None:
+        super()._go_on(at)
+        self._call_off_deletion_if_hopeless()
+
+    def erase_if_proven(self) -> bool:
+        """When all has ended, and is written: begin a step that removes everything, and leaves a tombstone."""
+        if self.deleting is None or not self.nothing_left:
+            return False
+        at = self._clock.wall()
+        provenance, deletions = self.deleting, self.take_deletions()
+        self.thread = Thread()
+        self.fates, self.over, self._queued = {}, {}, {}
+        self.room = WaitingRoom(self.session, self._settings.queue_max)
+        self.requests.forget(at)
+        self.step.erase = True
+        seq = self._event("session.deleted", {"provenance": storable_json(provenance)}, None)
+        self.deleted = True
+        for request, reply in deletions:
+            answer = Deleted(self.session, seq)
+            self.step.requests.append(self.requests.answered(request, answer, at))
+            self.step.later.append(AnswerRequest(request, reply, answer))
+        return True
+
     # ── Coming and going ─────────────────────────────────────────────────────────────────────────────
 
     def restore(
@@ -400,7 +537,7 @@ class Protocol(OwnedTrees):
         *,
         quarantined: bool = False,
         stopped: Mapping[str, tuple[str, Provenance]] | None = None,
-        stops: Iterable[Stop] = (),
+        stops: Iterable[KeptStop] = (),
         trees: Mapping[str, Provenance] | None = None,
         crashed: bool = False,
     ) -> None:
@@ -412,8 +549,8 @@ class Protocol(OwnedTrees):
             quarantined: take Stop and nothing else from now on.
             stopped: runs that somebody had stopped, when the store did not take the record of it: by which request, and
                 its provenance.
-            stops: the Stops that the store did not take: they are decided before anything starts, so that what
-                they withdrew or stopped does not run.
+            stops: the Stops that were answered before the store had them: they are decided before anything starts, so
+                that what they withdrew or stopped does not run.
             trees: why those of the session's trees are being ended whose record says nothing of it.
             crashed: the supervisor was restarted, so that the wardens are ending all of them.
         """
@@ -421,12 +558,19 @@ class Protocol(OwnedTrees):
         self._taking_up = True
         # One that is on record was written after all, with its effect: what has come behind it is not its to stop.
         on_record = {told.request_id for told in snapshot.requests}
-        stops = tuple(stop for stop in stops if stop.id not in on_record)
+        stops = self._not_deleted(tuple(stops), snapshot.row)
+        new_stops = [kept for kept in stops if kept.stop.id not in on_record]
         stopped_by = {run_id: by for run_id, (told, by) in (stopped or {}).items() if told not in on_record}
-        unaimed = next((self._provenance_of(stop, at) for stop in stops if stop.run_id is None), None)
+        unaimed: Provenance | None = None
+        for kept in new_stops:
+            provenance = self._provenance_of(kept.stop, kept.at)
+            if kept.stop.run_id is not None:
+                stopped_by.setdefault(kept.stop.run_id, provenance)
+            elif unaimed is None:
+                unaimed = provenance
         row = snapshot.row
         if row is not None:
-            self.generation, self.seq = row.generation, row.seq
+            self.generation, self.seq, self.deleted = row.generation, row.seq, row.deleted
             self.cutoffs = {origin: min(cutoff, at) for origin, cutoff in row.cutoffs.items()}
         self.thread = snapshot.thread
         self.fates = dict(snapshot.fates)
@@ -454,12 +598,8 @@ class Protocol(OwnedTrees):
         waiting_for = {turn.run_id for turn in self.room.turns}
         for run_id in [run_id for run_id in self._queued if run_id not in waiting_for]:
             self._end_queued(PendingTurn(run_id, merge=False), cause, at, withdrawn=())
-        for stop in stops:
-            try:
-                self.request(stop, None)
-            except CountermandError as error:
-                # Aimed at a run that the store never heard of: it is over, and nothing of it is left to stop.
-                self._dead("stop", str(error), None, stop.id)
+        for kept in stops:
+            self._take_up_stop(kept, told=kept.stop.id in snapshot.told_durable)
         self._taking_up = False
         self._file_restored(at)
         self._end_when_drained(at)
@@ -468,6 +608,28 @@ class Protocol(OwnedTrees):
         if retry is not None:
             self._start_run(self._ids.new("run"), (), at, retry=retry)
         self._start_next(at)
+
+    def _not_deleted(self, stops: tuple[KeptStop, ...], row: SessionRow | None) -> tuple[KeptStop, ...]:
+        """Let go of the Stops that came before the session was deleted: what they stopped has ended, and is erased."""
+        if row is None or not row.deleted:
+            return stops
+        self.step.later += [ForgetStop(kept.stop.id) for kept in stops if kept.at <= row.forgotten_to]
+        return tuple(kept for kept in stops if kept.at > row.forgotten_to)
+
+    def _take_up_stop(self, kept: KeptStop, *, told: bool) -> None:
+        """Decide a Stop that was answered before the store had it; one that is on record has its answer already."""
+        stop = kept.stop
+        try:
+            answer = self.request(stop, None, kept.at)
+        except CountermandError as error:
+            # Aimed at a run that the store never heard of: it is over, and nothing of it is left to stop.
+            self._dead("stop", str(error), None, stop.id)
+            self.step.later.append(ForgetStop(stop.id))
+            return
+        if told or not isinstance(answer, Stopped):
+            self.step.later.append(ForgetStop(stop.id))
+        else:
+            self.stop_durable(stop, answer)
 
     def _take_up(
         self, snapshot: Snapshot, info: RunInfo, cause: Provenance, stopped: Provenance | None, at: float

@@ -105,6 +105,7 @@ class RunReports(SessionState):
                 origin=row.message.origin,
                 sent_at=row.message.sent_at,
                 at=at,
+                attachments=tuple(attachment.name for attachment in row.message.attachments),
             )
             for row in rows
         )

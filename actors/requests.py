@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Iterable
 
@@ -41,6 +42,15 @@ class RequestBook:
         self._forgotten_to = forgotten_to
         for row in rows:
             self._rows[row.request_id] = row
+
+    def forget(self, at: float) -> None:
+        """Forget all answers: what was made before `at` (epoch seconds, UTC), or was answered, is too old from now on.
+
+        Ids tell milliseconds: what is made in the one of `at` is new, unless it is no later than what was answered.
+        """
+        made = [min(request_time(row.request_id) or 0.0, row.at) for row in self._rows.values()]
+        self._rows.clear()
+        self._forgotten_to = max(self._forgotten_to, math.floor(at * 1000) / 1000 - 0.0005, *made)
 
     def known(self, request: OutsideRequest, at: float) -> Reply | None:
         """Return the answer that `request` had, or None if it is new.

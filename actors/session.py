@@ -9,6 +9,19 @@ Phases. *Loading*: the session reads itself from the store; requests wait. *Serv
 take writes. The fence is shut in memory and children are halted; a Stop is answered (`durable=False`) and kept,
 anything else is refused. When the store can be read again the session takes itself up as after a restart, with
 `store.failure` as the cause, and handles the kept Stops again, under their own ids.
+
+Stops. A Stop waits `STOP_OVERDUE_S` for the store and no longer: loading or serving, it is answered then with
+`durable=False`. Every Stop that is answered so is handed to the stop journal, so that a crash does not forget it; when
+the store has it, `session.stop_durable` says so, and once that is durable too the journal lets it go.
+
+A batch that cannot be stored, of a store that is well (`CommitFailed.unfit`), costs what was in it: the requests in it
+are refused for good, those behind it may be sent again. The session goes on from what is on record, as above; where
+that does not help (`UNFIT_MAX` times within `UNFIT_WINDOW_S`) it is quarantined.
+
+Passivation. A session that is at rest, and was not used for `passivate_s` seconds, tells its supervisor so. That routes
+nothing to it any more and sends `Passivate`, which comes behind all that it had routed. Then the session ends, unless
+it is in use again. What came for it meanwhile, and what was left in its mailbox, waits in the supervisor and goes to
+the next incarnation, in order; so nobody can tell.
 """
 
 from __future__ import annotations
@@ -27,7 +40,7 @@ from pykka._envelope import Envelope
 
 from actors.base import Actor, tell
 from actors.cancel import Cell
-from actors.errors import CountermandError, StoreUnavailable
+from actors.errors import CountermandError, Invalid, StoreUnavailable
 from actors.future import ReplyFuture
 from actors.messages import (
     Accepted,
@@ -38,11 +51,15 @@ from actors.messages import (
     CallStarted,
     CommitFailed,
     Committed,
+    Delete,
     Down,
     Drain,
+    Expire,
     GoOn,
     Halt,
     HandOverRequested,
+    Idle,
+    IdleOver,
     Inspect,
     Interrupt,
     KillDeadline,
@@ -50,6 +67,7 @@ from actors.messages import (
     LoadFailed,
     NewMessage,
     OutsideRequest,
+    Passivate,
     Permit,
     PermitRefused,
     PermitWaiting,
@@ -62,6 +80,7 @@ from actors.messages import (
     ProcessStarted,
     Quiet,
     Request,
+    Rested,
     Resume,
     Route,
     RunExpired,
@@ -72,6 +91,7 @@ from actors.messages import (
     Steered,
     SteeringRequested,
     Stop,
+    StopOverdue,
     Stopped,
     TreesDeadline,
     TreeTaken,
@@ -81,7 +101,7 @@ from actors.messages import (
 from actors.model import Address, Event, Mode, Owner, Provenance, Scope, SessionStatus
 from actors.pending import fail, settle
 from actors.plugins import Plugins
-from actors.ports import Batch, Ports, SpawnSpec
+from actors.ports import Batch, KeptStop, Ports, SpawnSpec, Timer
 from actors.process import ProcessActor
 from actors.protocol import Protocol
 from actors.record import AGENT, RunRecord
@@ -93,6 +113,7 @@ from actors.step import (
     DeadLetter,
     EndTrees,
     ForgetPart,
+    ForgetStop,
     GivePermit,
     GiveSpawn,
     GiveSteering,
@@ -103,6 +124,7 @@ from actors.step import (
     Now,
     RefuseCall,
     RefuseHandOver,
+    RefuseRequest,
     RefuseSpawn,
     ReturnCredit,
     SayHandedOver,
@@ -116,6 +138,9 @@ STASH_MAX: Final = 10_000
 BACKLOG_MIN: Final = 64
 ANSWER_TAKEN_S: Final = 0.001
 STOPS_KEPT_MAX: Final = 100
+STOP_OVERDUE_S: Final = 0.25
+UNFIT_MAX: Final = 5
+UNFIT_WINDOW_S: Final = 60.0
 RETRY_FIRST_S: Final = 0.1
 RETRY_MAX_S: Final = 5.0
 
@@ -135,6 +160,7 @@ class Sent:
     number: int
     events: tuple[Event, ...]
     later: list[Later]
+    requests: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -186,7 +212,11 @@ class SessionActor(Actor):
         self._trees_ended: dict[str, Provenance] = {}
         # Until that is on record: what the session owned before the supervisor was started is being ended.
         self._after_crash = cause is None
-        self._stops: dict[str, Stop] = {}
+        # Stops that the store does not have: those that were answered all the same, and those that wait for it still.
+        self._stops: dict[str, KeptStop] = {}
+        self._overdue: dict[str, tuple[KeptStop, Timer]] = {}
+        self._answered_in_stash: set[str] = set()
+        self._unfit: deque[float] = deque()
         # By run: who stopped it, and by which request, while the record of it may not be stored.
         self._stopped: dict[str, tuple[str, Provenance]] = {}
         self._last_run: RunRecord | None = None
@@ -194,7 +224,11 @@ class SessionActor(Actor):
         self._answering = 0
         self._taken_up = 0
         self._draining = False
+        self._drain_number = 0
         self._said_quiet = False
+        # Whether a timer, or the supervisor, is to say when the session has been idle for its time.
+        self._idle_watched = False
+        self._used = False
 
     def log_context(self) -> Mapping[str, object]:
         """Its session, and its generation and active run as they are now."""
@@ -209,7 +243,7 @@ class SessionActor(Actor):
     def on_receive(self, message: Any) -> Any:
         """Handle one message; see the head of this file for the phases."""
         match message:
-            case NewMessage() | Stop() | Resume() | Withdraw() | Answer():
+            case NewMessage() | Stop() | Resume() | Withdraw() | Answer() | Delete():
                 self._request(message, self.take_reply())
             case Inspect() if self._phase is Phase.LOADING and len(self._stash) < STASH_MAX:
                 self._stash.append((message, self.take_reply()))
@@ -223,10 +257,21 @@ class SessionActor(Actor):
                 self._loaded(message)
             case LoadFailed():
                 self._load_failed(message.error)
+            case StopOverdue():
+                self._stop_overdue(message.request_id)
             case TryStore():
                 self._ports.store.load(self._session, self.actor_ref)
+            case IdleOver():
+                self._idle_over()
+            case Passivate():
+                self._passivate()
+            case Expire():
+                if self._phase is Phase.SERVING:
+                    self._protocol.expire(message.seq, message.reason)
             case Drain():
                 self._draining = True
+                self._drain_number = message.number
+                self._said_quiet = False
                 self._protocol.drain()
             case Interrupt():
                 self._protocol.interrupt(message.provenance)
@@ -251,22 +296,33 @@ class SessionActor(Actor):
     def on_turn_end(self) -> None:
         """Send what this turn decided as one batch."""
         self._flush()
+        self._watch_idle()
 
     # ── Requests and reports ──────────────────────────────────────────────────────────────────────
 
     def _request(self, request: OutsideRequest, reply: ReplyFuture[Any] | None) -> None:
+        self._used = True
         if self._phase is Phase.LOADING:
             # A Stop is never refused.
             if len(self._stash) < STASH_MAX or isinstance(request, Stop):
+                self._expect_durable(request, self._ports.clock.wall())
                 self._stash.append((request, reply))
                 return
             raise _unavailable("the session is still being read", request)
         if self._phase is Phase.FAILED:
             self._request_while_failed(request, reply)
             return
+        at = self._ports.clock.wall()
+        answered, refused = self._stops.get(request.id), False
         try:
-            self._protocol.request(request, reply)
+            self._protocol.request(request, reply, answered.at if answered is not None else None)
         except CountermandError as error:
+            refused = True
+            self._expect_no_more(request)
+            if answered is not None and answered.stop == request:
+                # Aimed at a run that is not there: nothing to decide, and nothing to keep.
+                del self._stops[request.id]
+                self._ports.store.forget_stop(self._session, request.id)
             if reply is None:
                 logger.info(
                     "{} refused {} {}, which nobody asked about: {}", self, type(request).__name__, request.id, error
@@ -277,10 +333,13 @@ class SessionActor(Actor):
         # backlog of reports: they go on when it is given.
         self._flush()
         if self._sent:
+            if not refused:
+                self._expect_durable(request, at)
             self._answering = self._number
             self._mailbox.hold()
 
     def _report(self, message: Any) -> None:
+        self._used = True
         protocol = self._protocol
         match message:
             case Said():
@@ -321,13 +380,22 @@ class SessionActor(Actor):
         """Do what the step takes away, send its records, and keep what it starts until they are durable."""
         if self._phase is not Phase.SERVING:
             return
+        self._send_step()
+        # A Stop that the store does not have yet is to be told durable first: behind a deletion, that were new life.
+        if not self._stops and self._protocol.erase_if_proven():
+            # In a batch of its own: what ended before it is published as it was written.
+            self._send_step()
+        self._say_quiet()
+
+    def _send_step(self) -> None:
         step = self._protocol.take_step()
         later = step.later
         if step.has_records:
             # Handed in first: the store can write while the halts are told.
             self._number += 1
             events = tuple(step.events)
-            self._sent.append(Sent(self._number, events, step.later))
+            requests = frozenset(row.request_id for row in step.requests)
+            self._sent.append(Sent(self._number, events, step.later, requests))
             batch = Batch(
                 session=self._session,
                 incarnation=self._incarnation,
@@ -342,6 +410,8 @@ class SessionActor(Actor):
                 waiting=tuple(step.waiting.values()),
                 unwaiting=tuple(step.unwaiting),
                 requests=tuple(step.requests),
+                attachments=tuple(step.attachments),
+                erase=step.erase,
             )
             self._ports.store.commit(batch, self.actor_ref)
             later = []
@@ -351,8 +421,8 @@ class SessionActor(Actor):
             # Nothing to write, but what it rests on may not be durable yet.
             self._sent[-1].later.extend(later)
         else:
+            self._stops_are_durable(later)
             self._carry_out_later(later)
-        self._say_quiet()
 
     def _committed(self, committed: Committed) -> None:
         if self._phase is not Phase.SERVING:
@@ -360,11 +430,13 @@ class SessionActor(Actor):
         while self._sent and self._sent[0].number <= committed.number:
             sent = self._sent.popleft()
             self._publish(sent)
+            self._stops_are_durable(sent.later)
             self._carry_out_later(effect for effect in sent.later if not isinstance(effect, ShowEphemeral))
         if committed.number >= self._taken_up:
             self._stopped = {}
             self._trees_ended = {}
             self._after_crash = False
+            self._retry_s = RETRY_FIRST_S
         if committed.number >= self._answering:
             self._let_reports_go_on()
         self._say_quiet()
@@ -375,6 +447,63 @@ class SessionActor(Actor):
             self._mailbox.release()
         else:
             self._ports.clock.call_later(ANSWER_TAKEN_S, self.actor_ref, GoOn(self._answering))
+
+    # ── Stops that the store does not have yet ────────────────────────────────────────────────────
+
+    def _expect_durable(self, request: OutsideRequest, at: float) -> None:
+        """From here on a Stop waits for the store, with a bound."""
+        if isinstance(request, Stop) and request.id not in self._overdue:
+            kept = KeptStop(self._session, request, at)
+            timer = self._ports.clock.call_later(STOP_OVERDUE_S, self.actor_ref, StopOverdue(request.id))
+            self._overdue[request.id] = kept, timer
+
+    def _expect_no_more(self, request: OutsideRequest) -> KeptStop | None:
+        """It is durable, refused or kept: it waits no longer."""
+        kept, timer = self._overdue.get(request.id, (None, None))
+        if kept is None or timer is None or kept.stop != request:
+            return None
+        del self._overdue[request.id]
+        timer.cancel()
+        return kept
+
+    def _stop_overdue(self, request_id: str) -> None:
+        """The store takes its time: keep the Stop in the journal, and answer it."""
+        kept, _ = self._overdue.pop(request_id, (None, None))
+        if kept is None:
+            return
+        logger.warning("session {}: Stop {} is answered before the store has it", self._session, request_id)
+        self._keep(kept)
+        if self._phase is Phase.LOADING:
+            # What it stops is not known yet; it is decided with what else was asked, in its place.
+            for index, (request, reply) in enumerate(self._stash):
+                if isinstance(request, Stop) and request.id == request_id:
+                    self._stash[index] = request, None
+                    self._answered_in_stash.add(request_id)
+                    if reply is not None:
+                        reply.try_set(Stopped("nothing_running", None, request_id, None, durable=False))
+            return
+        for sent in self._sent:
+            for effect in sent.later:
+                if isinstance(effect, AnswerRequest) and effect.request.id == request_id and effect.reply is not None:
+                    assert isinstance(effect.answer, Stopped), "the answer to a Stop"
+                    effect.reply.try_set(msgspec.structs.replace(effect.answer, durable=False))
+        self._mailbox.release()
+
+    def _stops_are_durable(self, effects: Iterable[Later]) -> None:
+        """Answers are about to be given: Stops among them wait no more, and those that were kept are on record now."""
+        for effect in effects:
+            if isinstance(effect, AnswerRequest) and isinstance(effect.request, Stop):
+                self._expect_no_more(effect.request)
+                kept = self._stops.pop(effect.request.id, None)
+                if kept is not None and isinstance(effect.answer, Stopped):
+                    self._protocol.stop_durable(kept.stop, effect.answer)
+
+    def _keep(self, kept: KeptStop) -> None:
+        """Keep a Stop that was answered before the store had it: here and in the journal, until it is durable."""
+        if kept.stop.id not in self._stops and len(self._stops) >= STOPS_KEPT_MAX:
+            logger.error("session {}: Stop {} is not kept: {} are already", self._session, kept.stop.id, STOPS_KEPT_MAX)
+            return
+        self._ports.store.keep_stop(self._stops.setdefault(kept.stop.id, kept))
 
     def _publish(self, sent: Sent) -> None:
         """Make a batch known, and show what is not stored in its place: behind its seq, it would be late."""
@@ -391,10 +520,10 @@ class SessionActor(Actor):
 
     def _say_quiet(self) -> None:
         # What this turn has decided and not sent yet is not written either.
-        written = not self._sent and not self._protocol.step.has_records
+        written = not self._sent and not self._protocol.step.has_records and not self._stash
         if self._draining and not self._said_quiet and self._protocol.quiet and written and self.parent:
             self._said_quiet = True
-            tell(self.parent, Quiet(self._session))
+            tell(self.parent, Quiet(self._session, self._drain_number))
 
     # ── Effects ───────────────────────────────────────────────────────────────────────────────────
 
@@ -413,6 +542,9 @@ class SessionActor(Actor):
                 self._host_tree(effect.address, effect.process_id, None, None, effect.listener)
             case RefuseHandOver():
                 fail(effect.handed, effect.error)
+            case RefuseRequest():
+                if effect.reply is not None:
+                    effect.reply.try_set_exception(effect.error)
             case EndTrees():
                 self._end_trees(effect)
             case NothingToSteer():
@@ -456,6 +588,8 @@ class SessionActor(Actor):
                     owned = self._protocol.owned.get(effect.process_id)
                     if owned is not None:
                         self._host_tree(owned.address, owned.id, None, None, None)
+                case ForgetStop():
+                    self._ports.store.forget_stop(self._session, effect.request_id)
 
     def _start_run(self, run_id: str) -> None:
         record = self._protocol.may_start(run_id)
@@ -629,27 +763,35 @@ class SessionActor(Actor):
         self._sent.clear()
         self._phase = Phase.SERVING
         self._mailbox.release()
-        self._retry_s = RETRY_FIRST_S
+        for name in loaded.snapshot.left_out:
+            at = self._ports.clock.wall()
+            self._ports.dead_letters.add("row", "it is stored, and cannot be read", None, at, name)
+        # Those that were answered while they waited here are decided in their place, with what waited beside them.
+        kept = {one.stop.id: one for one in (*self._stops.values(), *loaded.snapshot.kept)}
         self._protocol.restore(
             loaded.snapshot,
             self._cause,
             quarantined=self._quarantined,
             stopped=self._stopped,
-            stops=self._stops.values(),
+            stops=[one for one in kept.values() if one.stop.id not in self._answered_in_stash],
             trees=self._trees_ended,
             crashed=self._after_crash,
         )
-        self._stops = {}
+        self._stops = {name: one for name, one in kept.items() if name in self._answered_in_stash}
+        self._answered_in_stash = set()
         self._cause = None
         self._flush()
         # Until what was just decided is durable, a further failure has to know who had stopped these runs.
         self._taken_up = self._number
-        stash, self._stash = self._stash, deque()
-        for request, reply in stash:
-            self._unstash(request, reply)
+        while self._stash:
+            self._unstash(*self._stash.popleft())
 
     def _unstash(self, request: OutsideRequest | Inspect, reply: ReplyFuture[Any] | None) -> None:
         if not isinstance(request, Inspect):
+            waiting, timer = self._overdue.get(request.id, (None, None))
+            if waiting is not None and timer is not None and self._phase is Phase.SERVING:
+                # Decided only now: the journal is to say what the record says, should it be kept yet.
+                self._overdue[request.id] = msgspec.structs.replace(waiting, at=self._ports.clock.wall()), timer
             self._request(request, reply)
         elif reply is not None:
             reply.try_set(self._status())
@@ -659,6 +801,7 @@ class SessionActor(Actor):
             return
         logger.error("{} cannot be read: {}", self, error)
         self._phase = Phase.FAILED
+        self._answered_in_stash = set()
         self._mailbox.release()
         stash, self._stash = self._stash, deque()
         for request, reply in stash:
@@ -692,15 +835,34 @@ class SessionActor(Actor):
                 # Whether it is the session's is not known; nobody was told that it is, and it ends with its run.
                 self._trees_ended[owned.id] = provenance
                 self._end_tree(owned.id, Halt(provenance, self._ports.settings.grace_s))
-        effects = [effect for sent in self._sent for effect in sent.later] + self._protocol.take_step().later
-        self._sent.clear()
-        for effect in effects:
-            if isinstance(effect, AnswerRequest):
-                self._answer_unstored(effect)
+        self._sent.append(Sent(self._number + 1, (), self._protocol.take_step().later))
+        sent_before, self._sent = self._sent, deque()
+        for sent in sent_before:
+            unfit = sent.requests if failed.unfit and sent.number == failed.number else frozenset()
+            for effect in sent.later:
+                if isinstance(effect, AnswerRequest):
+                    self._answer_unstored(effect, failed.error if effect.request.id in unfit else None)
+        for request, reply in self._protocol.take_deletions():
+            if reply is not None:
+                reply.try_set_exception(_unavailable("the store does not take writes", request))
+        if failed.unfit:
+            self._count_unfit()
         self._try_later()
 
-    def _answer_unstored(self, effect: AnswerRequest) -> None:
-        """Answer a request whose batch was not stored: a Stop has happened, anything else has not."""
+    def _count_unfit(self) -> None:
+        now = self._ports.clock.monotonic()
+        self._unfit.append(now)
+        while self._unfit[0] < now - UNFIT_WINDOW_S:
+            self._unfit.popleft()
+        if len(self._unfit) > UNFIT_MAX and not self._quarantined:
+            logger.error("session {}: {} of its batches were unfit: quarantined", self._session, len(self._unfit))
+            self._quarantined = True
+
+    def _answer_unstored(self, effect: AnswerRequest, unfit: str | None) -> None:
+        """Answer a request whose batch was not stored: a Stop has happened, anything else has not.
+
+        `unfit` says why its batch never can be stored, where it is that.
+        """
         request, answer, reply = effect.request, effect.answer, effect.reply
         if isinstance(request, Stop) and isinstance(answer, Stopped):
             self._keep_stop(request, answer.run_id)
@@ -716,8 +878,12 @@ class SessionActor(Actor):
                 initiated_at=self._ports.clock.wall(),
             )
             self._stopped[superseded] = request.id, provenance
-        if reply is not None:
+        if reply is None:
+            return
+        if unfit is None:
             reply.try_set_exception(_unavailable("the store does not take writes", request, superseded))
+        else:
+            reply.try_set_exception(_cannot_be_stored(request, unfit, superseded))
 
     def _request_while_failed(self, request: OutsideRequest, reply: ReplyFuture[Any] | None) -> None:
         if not isinstance(request, Stop):
@@ -742,8 +908,7 @@ class SessionActor(Actor):
 
     def _keep_stop(self, stop: Stop, run_id: str | None) -> None:
         """Keep a Stop that is not stored, to be handled again when the store is back."""
-        if len(self._stops) < STOPS_KEPT_MAX:
-            self._stops[stop.id] = stop
+        self._keep(self._expect_no_more(stop) or KeptStop(self._session, stop, self._ports.clock.wall()))
         if run_id is not None:
             self._stopped.setdefault(run_id, (stop.id, self._provenance_of(stop)))
 
@@ -759,6 +924,45 @@ class SessionActor(Actor):
     def _try_later(self) -> None:
         self._ports.clock.call_later(self._retry_s, self.actor_ref, TryStore())
         self._retry_s = min(self._retry_s * 2, RETRY_MAX_S)
+
+    # ── Passivation ───────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def _at_rest(self) -> bool:
+        """True when nothing is lost if this actor ends: all that it knows is written, and nobody answers to it."""
+        return (
+            self._phase is Phase.SERVING
+            and self._protocol.at_rest
+            and not self._sent
+            and not self._protocol.step.has_records
+            and not self._stops
+            and not self.children
+        )
+
+    def _watch_idle(self) -> None:
+        idle_s = self._ports.settings.passivate_s
+        if idle_s is None or self._idle_watched or self.parent is None or not self._at_rest:
+            return
+        # One timer at a time, and none is moved: a session in use only notes that it was used.
+        self._idle_watched = True
+        self._used = False
+        self._ports.clock.call_later(idle_s, self.actor_ref, IdleOver())
+
+    def _idle_over(self) -> None:
+        if self._used or not self._at_rest:
+            self._idle_watched = False
+        elif self.parent is not None:
+            tell(self.parent, Idle(self._session))
+
+    def _passivate(self) -> None:
+        assert self.parent is not None, "only a supervisor passivates"
+        # What others than the supervisor have sent is taken first.
+        leaves = self._at_rest and not len(self._mailbox)
+        tell(self.parent, Rested(self._session, leaves))
+        if leaves:
+            self._stop()
+        else:
+            self._idle_watched = False
 
     # ── Ends ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -815,6 +1019,16 @@ class SessionActor(Actor):
         reason = f"the session's actor failed: {name}: {exception_value}"
         at = self._ports.clock.wall()
         self._protocol.abandon(Provenance(source="actor.failure", reason=reason, initiated_at=at))
+
+
+def _cannot_be_stored(request: OutsideRequest, why: str, superseded: str | None) -> Invalid:
+    but = f"; run {superseded} was stopped all the same" if superseded else ""
+    return Invalid(
+        f"what the request brought about cannot be stored{but}",
+        expected="text and numbers that the store can hold",
+        got=f"{type(request).__name__} {request.id}: {why}",
+        remedy="do not send it again as it is; the log of the supervisor names what was left out",
+    )
 
 
 def _unavailable(why: str, request: OutsideRequest, superseded: str | None = None) -> StoreUnavailable:

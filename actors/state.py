@@ -72,6 +72,7 @@ class SessionState:
         self.thread = Thread()
         self.draining = False
         self.quarantined = False
+        self.deleted = False
         self._queued: dict[str, RunInfo] = {}
         self._holding: str | None = None
         self._taking_up = False
@@ -93,6 +94,7 @@ class SessionState:
             quarantined=self.quarantined,
             cutoffs=dict(self.cutoffs),
             forgotten_to=self.requests.forgotten_to,
+            deleted=self.deleted,
         )
 
     @property
@@ -172,6 +174,7 @@ class SessionState:
     def _event(self, kind: str, data: JsonObject, record: RunRecord | None, *, run_id: str | None = None) -> int:
         """Append to the log: the seq is given here and nowhere else. A run's record keeps its own generation."""
         self.seq += 1
+        self.deleted = False
         generation = self.generation
         if record is not None:
             run_id = record.id
@@ -195,6 +198,8 @@ class SessionState:
         }
         if message.sent_at is not None:
             data["sent_at"] = message.sent_at
+        if message.attachments:
+            data["attachments"] = [attachment.name for attachment in message.attachments]
         self._event("message", data, record)
 
     def _waits(self, row: WaitingRow) -> None:

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from actors.cancel import CancelToken, Cell
+from actors.errors import CountermandError
 from actors.future import ReplyFuture
 from actors.messages import NewMessage, OutsideRequest, ProcessNews, Reply, SpawnPermit, Steered, ToolResult
 from actors.model import Address, Event, Mode, Provenance, Receipt, RunInfo
-from actors.ports import CallRow, ProcessRow, RequestRow, SpawnSpec, WaitingRow
+from actors.ports import AttachmentRow, CallRow, ProcessRow, RequestRow, SpawnSpec, WaitingRow
 
 # ── Later: carried out after the commit ───────────────────────────────────────────────────────────
 
@@ -118,6 +119,13 @@ class AdoptTree:
     process_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class ForgetStop:
+    """A Stop that was kept in the journal, and the event that says so, are durable: the journal may let it go."""
+
+    request_id: str
+
+
 Later: TypeAlias = (
     AnswerRequest
     | StartRun
@@ -131,6 +139,7 @@ Later: TypeAlias = (
     | SpawnOwn
     | SayHandedOver
     | AdoptTree
+    | ForgetStop
 )
 
 # ── Now: carried out at once ──────────────────────────────────────────────────────────────────────
@@ -195,6 +204,14 @@ class RefuseHandOver:
 
 
 @dataclass(frozen=True, slots=True)
+class RefuseRequest:
+    """Refuse a request whose answer was to come later."""
+
+    reply: ReplyFuture[Any] | None
+    error: CountermandError
+
+
+@dataclass(frozen=True, slots=True)
 class EndTrees:
     """End process trees of the session, and set the time at which what is left is named abandoned."""
 
@@ -223,7 +240,16 @@ class DeadLetter:
 
 
 Now: TypeAlias = (
-    HaltRun | RefuseCall | MakeWait | RefuseSpawn | TakeTree | RefuseHandOver | EndTrees | NothingToSteer | DeadLetter
+    HaltRun
+    | RefuseCall
+    | MakeWait
+    | RefuseSpawn
+    | TakeTree
+    | RefuseHandOver
+    | RefuseRequest
+    | EndTrees
+    | NothingToSteer
+    | DeadLetter
 )
 
 
@@ -240,7 +266,9 @@ class Step:
     waiting: dict[str, WaitingRow] = field(default_factory=dict)
     unwaiting: dict[str, None] = field(default_factory=dict)
     requests: list[RequestRow] = field(default_factory=list)
+    attachments: list[AttachmentRow] = field(default_factory=list)
     row_changed: bool = False
+    erase: bool = False
     now: list[Now] = field(default_factory=list)
     later: list[Later] = field(default_factory=list)
 
@@ -257,6 +285,7 @@ class Step:
             or self.waiting
             or self.unwaiting
             or self.requests
+            or self.attachments
             or self.row_changed
         )
 

@@ -27,6 +27,22 @@ def storable(text: str) -> str:
     return text
 
 
+def not_utf8(text: str) -> bytes | None:
+    """Return the bytes that `text` stands for where they are not UTF-8, which `storable` does not keep; else None.
+
+    Bytes that somebody decoded with ``surrogateescape``, as `os.fsdecode` and `sys.argv` do, come out as they were.
+    """
+    text = str.__str__(text)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        try:
+            return text.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError:
+            return text.encode("utf-8", "surrogatepass")
+    return None
+
+
 def storable_json(value: Json) -> Json:
     """Return `value` as JSON can hold it: texts made storable, what is not JSON shown as text. Never raises."""
     try:

@@ -234,6 +234,7 @@ class Thread:
                 origin=data.get("origin"),
                 sent_at=data.get("sent_at"),
                 at=event.at,
+                attachments=tuple(data.get("attachments", ())),
             )
         )
         # A message that steers the run stands between what was said before it and what is said after it.
@@ -325,3 +326,6 @@ _HANDLERS: Final[dict[str, Callable[[Thread, Event], None]]] = {
     "run.status": Thread._run_status,
     "message.retracted": Thread._message_retracted,
 }
+
+KINDS: Final = frozenset(_HANDLERS)
+"""The kinds of events that say something about messages: who folds a log may leave the others out."""

@@ -29,6 +29,7 @@ def as_message(message: NewMessage, run_id: str | None, at: float | None = None)
         origin=message.origin,
         sent_at=message.sent_at,
         at=at,
+        attachments=tuple(attachment.name for attachment in message.attachments),
     )
 
 

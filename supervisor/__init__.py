@@ -2,13 +2,16 @@
 
 The map, from the outside in:
 
-    console/       the `countermand` command: chat, thread, runs, ps, why
+    console/       the `countermand` command: chat, and the client of a daemon
     daemon/        `countermand serve`: settings, systemd, signals, the log, the order of coming and going
+    http/          the local API: the supervisor over a Unix socket, and loopback
     embed.py       Supervisor: start, session, close; the order in which all of this comes and goes
     listing.py     what runs now, and whose it is
+    living.py      the same as a tree: session, run, call, process
     handle.py      SessionHandle: the way into one session, blocking and awaitable
     config.py      Config: what a supervisor is started with
-    supervisor.py  SupervisorActor: routes, restarts, quarantines, drains
+    supervisor.py  SupervisorActor: routes, restarts, quarantines, passivates, drains
+    retention.py   which sessions are kept for too long
     agents/ tools/ what ships: the shell agent and the shell tool
     executor.py    where agents, tools and callbacks run
     containment/   process trees: zygote, wardens, output

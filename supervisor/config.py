@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from actors.errors import Invalid
 from actors.plugins import Tool, duration
@@ -20,6 +20,8 @@ LAYERS = frozenset({"cgroup", "subreaper", "zygote", "marker"})
 """The layers of containment that can be switched off, each to test what the others hold."""
 LIMITS = frozenset({"nofile", "nproc", "as_bytes", "cpu_s", "core_bytes", "fsize_bytes"})
 """What can be limited for each process that a run starts, as setrlimit has it."""
+_MAY_BE_ZERO: Final = ("grace_s", "kill_s", "drain_s", "spool_keep_s")
+_MAY_BE_NEVER: Final = ("passivate_s", "retention_s", "run_deadline_s", "call_deadline_s")
 
 
 def default_state_dir() -> Path:
@@ -43,6 +45,12 @@ class Config:
         grace_s: between asking a process to end and killing it.
         kill_s: after the grace, until what is left is named abandoned.
         drain_s: how long the supervisor lets runs end by themselves when it is closed.
+        passivate_s: a session that was not used for so long, twice that at most, leaves memory until it is used
+            again, which nobody can tell; None: never.
+        retention_s: a session in which nothing has happened for so long is deleted, unless something waits or runs in
+            it; None: never.
+        sessions_max: how many sessions are kept; beyond them the longest unused are deleted, but none in which
+            something waits or runs; None: all.
         run_deadline_s: after which a run expires; None: never.
         call_deadline_s: after which a call is closed; None: never.
         queue_max: messages that may wait in a session.
@@ -69,6 +77,9 @@ class Config:
     grace_s: float = 2.0
     kill_s: float = 5.0
     drain_s: float = 10.0
+    passivate_s: float | None = 600.0
+    retention_s: float | None = None
+    sessions_max: int | None = None
     run_deadline_s: float | None = None
     call_deadline_s: float | None = None
     queue_max: int = 1000
@@ -107,14 +118,16 @@ class Config:
             if not fits(getattr(self, key)):
                 raise _invalid(key, expected, getattr(self, key))
         object.__setattr__(self, "agent", storable(self.agent))
-        for key in ("grace_s", "kill_s", "drain_s", "run_deadline_s", "call_deadline_s", "spool_keep_s"):
-            least = 0.001 if key.endswith("_deadline_s") else 0.0
+        for key in (*_MAY_BE_ZERO, *_MAY_BE_NEVER):
+            least = 0.001 if key in _MAY_BE_NEVER else 0.0
             value = getattr(self, key)
             if value is not None or least == 0.0:
                 seconds = duration(f"the configuration key {key!r}", value, least=least)
                 object.__setattr__(self, key, seconds)
-        for key in ("queue_max", "message_max_bytes", "spool_max_bytes", "spool_total_bytes"):
+        for key in ("queue_max", "message_max_bytes", "spool_max_bytes", "spool_total_bytes", "sessions_max"):
             value = getattr(self, key)
+            if key == "sessions_max" and value is None:
+                continue
             smallest = 0 if key.startswith("spool_") else 1
             if isinstance(value, bool) or not isinstance(value, int) or value < smallest:
                 raise _invalid(key, f"a whole number, at least {smallest}", value)
@@ -128,6 +141,7 @@ class Config:
             agent=self.agent,
             grace_s=self.grace_s,
             kill_s=self.kill_s,
+            passivate_s=self.passivate_s,
             run_deadline_s=self.run_deadline_s,
             call_deadline_s=self.call_deadline_s,
             queue_max=self.queue_max,

@@ -20,7 +20,7 @@ from pykka import ActorDeadError, Timeout
 from actors.dead_letters import DeadLetter, DeadLetters
 from actors.dispatcher import PooledDispatcher
 from actors.errors import Invalid
-from actors.messages import Activate, DrainOver, Ping, Pong, Shutdown
+from actors.messages import Activate, DrainOver, Old, Ping, Pong, Shutdown
 from actors.model import Event, Policy
 from actors.plugins import Plugins, Tool, duration
 from actors.ports import Ports
@@ -34,6 +34,9 @@ from supervisor.ids import RandomIds
 from supervisor.listing import LiveProcess, live_processes
 from supervisor.lock import InstanceLock
 from supervisor.publisher import EventHub
+from supervisor.retention import Retention
+from supervisor.store.health import StoreHealth
+from supervisor.store.reader import SqliteReader
 from supervisor.store.sqlite import SqliteStore
 from supervisor.supervisor import SupervisorActor
 from supervisor.tools.shell import shell as shell_tool
@@ -113,6 +116,10 @@ class Supervisor:
         """
         return live_processes(self._state_dir, self._store.reader)
 
+    def store_health(self) -> StoreHealth:
+        """How the store and its stop journal are, at this moment. Waits for nothing."""
+        return self._store.health()
+
     def dead_letters(self) -> list[DeadLetter]:
         """The last replies that came too late, the oldest first."""
         return self._dead_letters.recent()
@@ -170,6 +177,41 @@ class Supervisor:
     def store_responds(self, timeout: float) -> bool:
         """True if the store's thread answers within `timeout` seconds. An error is an answer, a hang is not."""
         return self._store.responds(timeout)
+
+    def tap(self, callback: Callable[[str, Sequence[Event]], object]) -> None:
+        """Call back with the events of every session as they are published; see `EventHub.tap`."""
+        self._hub.tap(callback)
+
+    @property
+    def state_dir(self) -> Path:
+        """Where everything is kept; absolute."""
+        return self._state_dir
+
+    @property
+    def store(self) -> SqliteReader:
+        """Where what is durable is read; each read blocks for as long as the disk takes."""
+        return self._store.reader
+
+    def store_queue(self) -> int:
+        """How many batches and loads wait for the store's thread."""
+        return self._store.queued
+
+    def resident(self) -> list[str]:
+        """The sessions that have an actor at this moment."""
+        actor = self._actor._actor_weakref()
+        return list(actor.children) if actor is not None else []
+
+    def refused(self) -> dict[str, int]:
+        """How many replies came too late since the start, by kind."""
+        return self._dead_letters.counts()
+
+    def executing(self) -> list[str]:
+        """Ids of the runs and calls whose agent or tool has a thread that has not ended."""
+        return self._executor.running()
+
+    def ready_actors(self) -> int:
+        """How many actors have something to do and wait for a thread of the dispatcher."""
+        return self._dispatcher.queued
 
     def _drain_once(self, drain_s: float) -> None:
         if not self._drained:
@@ -237,11 +279,17 @@ class Supervisor:
             dead_letters=self._dead_letters,
             settings=config.settings,
         )
-        self._actor = SupervisorActor.start(ports, plugins)
+        self._retention = Retention(config.retention_s, config.sessions_max)
+        self._actor = SupervisorActor.start(ports, plugins, None, self._old if self._retention.limited else None)
         self._undo.append(self._stop_actor)
-        # Sessions with a half-run, or with messages that no stop parked, go on by themselves.
-        for session in self._store.reader.unfinished():
+        # Those with a half-run, with messages that no stop parked, or with a Stop in the journal go on by themselves.
+        for session in self._store.unfinished():
             self._actor.tell(Activate(session))
+
+    def _old(self) -> Old:
+        """Which sessions are kept for longer than they have to be. Reads the store."""
+        reader = self._store.reader
+        return self._retention.old(reader.settled(), reader.count(), self._clock.wall())
 
     def _end_all(self) -> None:
         """End what was started, in reverse. An interrupt leaves the step that it met, and the rest, to be done."""

@@ -44,6 +44,7 @@ class _Execution:
     name: str
     owner: ActorRef[Any]
     ended: ExecutionEnded | None = None
+    on_thread: bool = False
     task: asyncio.Task[None] | None = None
     cancels: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -70,7 +71,7 @@ class ThreadExecutor:
 
     def start(self, key: str, name: str, isolation: Isolation, body: Callable[[], Any], owner: ActorRef[Any]) -> None:
         """Register `key`, then run `body` and tell `owner` ExecutionEnded, once; see the port."""
-        execution = _Execution(key, name, owner)
+        execution = _Execution(key, name, owner, on_thread=isolation == "thread")
         with self._lock:
             self._executions[key] = execution
             closed = self._closed
@@ -118,6 +119,11 @@ class ThreadExecutor:
         """Names of the threads that run now, agents and tools alike; after a stop: those that ignore it."""
         with self._lock:
             return sorted(thread.name for thread in self._threads)
+
+    def running(self) -> list[str]:
+        """Keys of the executions on threads that have not ended: ids of runs, for their agents, and of calls."""
+        with self._lock:
+            return [key for key, one in self._executions.items() if one.ended is None and one.on_thread]
 
     def runs_here(self) -> bool:
         """True if the calling thread is one of those that `close` ends. Takes no lock: a signal handler may ask."""

@@ -17,6 +17,8 @@ from actors.future import ReplyFuture
 from actors.messages import (
     Accepted,
     Answer,
+    Delete,
+    Deleted,
     Inspect,
     NewMessage,
     OutsideRequest,
@@ -77,6 +79,8 @@ class SessionHandle:
     def ask(self, request: Resume, *, timeout: float | None = ASK_S) -> Resumed: ...
     @overload
     def ask(self, request: Withdraw, *, timeout: float | None = ASK_S) -> Withdrawn: ...
+    @overload
+    def ask(self, request: Delete, *, timeout: float | None = ASK_S) -> Deleted: ...
     @overload
     def ask(self, request: Answer, *, timeout: float | None = ASK_S) -> Reply: ...
 
@@ -161,6 +165,18 @@ class SessionHandle:
         """The messages of the session, as the next model call would see them, and those retracted."""
         return self._store.thread(self.session)
 
+    def attachment(self, name: str) -> bytes:
+        """Return the bytes of an attachment, whose name a message in the thread has. Raises NotFound."""
+        data = self._store.attachment(self.session, name)
+        if data is None:
+            raise NotFound(
+                "there is no such attachment in this session",
+                expected="a name from the `attachments` of a message",
+                got=shown(name),
+                remedy="see the thread of the session",
+            )
+        return data
+
     def runs(self) -> list[RunInfo]:
         """The runs of the session, the oldest first."""
         return self._store.runs(self.session)
@@ -233,6 +249,8 @@ class AsyncSessionHandle:
     async def ask(self, request: Resume, *, timeout: float | None = ASK_S) -> Resumed: ...
     @overload
     async def ask(self, request: Withdraw, *, timeout: float | None = ASK_S) -> Withdrawn: ...
+    @overload
+    async def ask(self, request: Delete, *, timeout: float | None = ASK_S) -> Deleted: ...
     @overload
     async def ask(self, request: Answer, *, timeout: float | None = ASK_S) -> Reply: ...
 

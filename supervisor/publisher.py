@@ -50,6 +50,8 @@ RINGS_MAX: Final = 1_000
 EPHEMERAL_MAX: Final = 256
 PAGE: Final = 256
 """Events that a subscription takes at a time."""
+PAGE_BYTES: Final = 1_048_576
+"""Roughly how much text of a page it keeps; what is over is read again. A single larger event is kept alone."""
 
 SEQ_MAX: Final = 2**63 - 1
 
@@ -66,13 +68,15 @@ class EventSource(Protocol):
 class _Channel:
     """What the hub knows of one session; guarded by the hub's lock, which `changed` shares."""
 
-    __slots__ = ("changed", "last_seq", "pins", "ring", "subscriptions", "version", "weight")
+    __slots__ = ("changed", "erased", "last_seq", "pins", "ring", "subscriptions", "version", "weight")
 
     def __init__(self, lock: threading.Lock) -> None:
         self.changed = threading.Condition(lock)
         self.ring: deque[Event] = deque()
         self.weight = 0
         self.last_seq = 0
+        # Up to here the log was deleted. Who listens may still be given it; who comes now is not, from memory neither.
+        self.erased = 0
         self.version = 0
         self.pins = 0
         # Weak: a subscription that is dropped without being closed leaves nothing behind.
@@ -85,6 +89,8 @@ class _Channel:
     def add(self, event: Event) -> None:
         if event.seq <= self.last_seq:
             return
+        if event.kind == "session.deleted":
+            self.erased = event.seq - 1
         if event.seq != self.last_seq + 1:
             self.ring.clear()
             self.weight = 0
@@ -179,6 +185,7 @@ class EventHub:
         check_timeout(timeout)
         with self._lock:
             channel = self._channel(session)
+            from_seq = max(from_seq, channel.erased)
             subscription = Subscription(self, channel, session, from_seq, ephemeral, timeout)
             channel.subscriptions.add(subscription)
             self._drop_old_rings()
@@ -287,6 +294,11 @@ class Subscription:
     def position(self) -> int:
         """The `seq` of the last event that was given; subscribe from it to go on."""
         return self._position
+
+    @property
+    def over(self) -> bool:
+        """True once it was closed, or the hub was: what ended by its `timeout` may be iterated on instead."""
+        return self._over()
 
     def close(self) -> None:
         """End the iteration, wherever it is. May be called again, from any thread."""
@@ -415,9 +427,10 @@ class Subscription:
         return page
 
     def _took(self, page: list[Event]) -> None:
+        kept = _light(page)
         with self._hub._lock:
-            self._taken.extend(page)
-            if len(page) < PAGE:
+            self._taken.extend(kept)
+            if len(kept) == len(page) < PAGE:
                 self._behind_store = False
 
 
@@ -457,6 +470,16 @@ def _checked_seq(seq: object) -> int:
 def _set(woken: asyncio.Future[None]) -> None:
     if not woken.done():
         woken.set_result(None)
+
+
+def _light(page: list[Event]) -> list[Event]:
+    """The head of a page that weighs at most PAGE_BYTES, and always its first event."""
+    weight = 0
+    for count, event in enumerate(page):
+        weight += _weight(event)
+        if weight > PAGE_BYTES and count > 0:
+            return page[:count]
+    return page
 
 
 def _weight(event: Event) -> int:

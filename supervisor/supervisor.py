@@ -1,5 +1,8 @@
 """SupervisorActor: one per process; the only router, and the one that restarts sessions.
 
+Passivation is its decision. A session that says it is `Idle` is sent `Passivate`, and from then on what comes for it is
+held, until it says that it stays, or its Down comes: then what was held goes on, to the same or the next incarnation.
+
 Restart policy is data. A session that fails is restarted at once: it reads itself from the log, fences with
 ``actor.failure`` and takes over what it had running. More than `failures_max` failures within `window_s` seconds
 quarantine it: it is restarted once more, and takes Stop and nothing else. A quarantined session that fails again is
@@ -9,6 +12,7 @@ not restarted until somebody asks for it.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -21,13 +25,33 @@ from actors.base import Actor, tell
 from actors.errors import QueueFull, ShuttingDown
 from actors.future import ReplyFuture
 from actors.mailbox import Mailbox
-from actors.messages import Activate, Down, Drain, DrainOver, Interrupt, Ping, Pong, Quiet, Route, Shutdown, Stop
+from actors.messages import (
+    Activate,
+    Down,
+    Drain,
+    DrainOver,
+    Expire,
+    Idle,
+    Interrupt,
+    LookForOld,
+    Old,
+    Passivate,
+    Ping,
+    Pong,
+    Quiet,
+    Rested,
+    Route,
+    Shutdown,
+    Stop,
+)
 from actors.model import Provenance
 from actors.plugins import Plugins
 from actors.ports import Ports
 from actors.session import SessionActor
 
 INTERRUPT_SLACK_S = 2.0
+LOOK_FIRST_S = 5.0
+LOOK_EVERY_S = 600.0
 HELD_MAX = 10_000
 
 
@@ -40,7 +64,7 @@ class RestartPolicy(Struct, frozen=True):
 
 @dataclass(slots=True)
 class Held:
-    """What waits for a session that ended to be started anew: what it handed back, then what came later."""
+    """What waits for a session that ends, to be started anew: what it handed back, then what came later."""
 
     returned: list[tuple[Route, ReplyFuture[Any] | None]] = field(default_factory=list)
     later: list[tuple[Route, ReplyFuture[Any] | None]] = field(default_factory=list)
@@ -53,20 +77,38 @@ class SupervisorActor(Actor):
         ports: what the actors need from outside.
         plugins: agents and tools.
         policy: how often a session may fail.
+        old: finds the sessions to be deleted; it may block, and is called off every mailbox. None: nothing is old.
     """
 
-    def __init__(self, ports: Ports, plugins: Plugins, policy: RestartPolicy | None = None) -> None:
+    def __init__(
+        self,
+        ports: Ports,
+        plugins: Plugins,
+        policy: RestartPolicy | None = None,
+        old: Callable[[], Old] | None = None,
+    ) -> None:
         super().__init__(dispatcher=ports.dispatcher, key="supervisor")
         self._ports = ports
         self._plugins = plugins
         self._policy = policy or RestartPolicy()
+        self._old = old
         self._failures: dict[str, deque[float]] = {}
         self._quarantined: set[str] = set()
         self._draining: ReplyFuture[Any] | None = None
         self._shutting_down = False
         self._interrupted = False
-        self._noisy: set[str] = set()
+        # Sessions that have to say that they are quiet, and the number of the last Drain that each was sent.
+        self._noisy: dict[str, int] = {}
+        self._drains = 0
         self._held: dict[str, Held] = {}
+        # Sessions that were sent Passivate and have not answered; and those that leave, until their Down.
+        self._asked_to_leave: set[str] = set()
+        self._leaving: set[str] = set()
+
+    def on_start(self) -> None:
+        """Begin to look for old sessions, if any can be."""
+        if self._old is not None:
+            self._ports.clock.call_later(LOOK_FIRST_S, self.actor_ref, LookForOld())
 
     def on_receive(self, message: Any) -> Pong | None:
         """Handle one message."""
@@ -77,11 +119,18 @@ class SupervisorActor(Actor):
                 self._session(message.session)
             case Down():
                 self._session_down(message)
+            case Idle():
+                self._idle(message)
+            case Rested():
+                self._rested(message)
+            case LookForOld():
+                self._look_for_old()
+            case Old():
+                self._expire(message)
             case Shutdown():
                 self._shutdown(message)
             case Quiet():
-                self._noisy.discard(message.session)
-                self._answer_if_quiet()
+                self._quiet(message)
             case DrainOver():
                 self._drain_over(final=message.final)
             case Ping():
@@ -98,11 +147,13 @@ class SupervisorActor(Actor):
     def _route(self, route: Route) -> None:
         """Hand a message on, with its asker: the session answers.
 
-        A Route overtakes the Down of a session that ended, so it waits for that and goes to the next incarnation.
+        A Route overtakes the Down of a session that ended, so it waits for that and goes to the next incarnation. So
+        it does while a session is asked to leave: what reached it now could find it gone.
         """
         reply = self.take_reply()
         ref = self.children.get(route.session)
-        if ref is None or not cast("Mailbox", ref.actor_inbox).closed:
+        ends = route.session in self._asked_to_leave or (ref is not None and cast("Mailbox", ref.actor_inbox).closed)
+        if not ends:
             self._forward(route, reply)
             return
         held = self._held.setdefault(route.session, Held())
@@ -131,6 +182,9 @@ class SupervisorActor(Actor):
                 reply.try_set_exception(error)
             return
         self._session(route.session).actor_inbox.put(Envelope(route.message, reply))
+        if self._shutting_down:
+            # What it said before it had this does not count.
+            self._drain(route.session)
 
     def _session(self, session: str, cause: Provenance | None = None) -> ActorRef[SessionActor]:
         """Return a session's actor; it is started where there is none."""
@@ -142,29 +196,53 @@ class SupervisorActor(Actor):
             SessionActor, self._ports, self._plugins, session, cause, quarantined=quarantined, key=session
         )
         if self._shutting_down:
-            self._noisy.add(session)
-            ref.tell(Drain())
+            self._drain(session)
             if self._interrupted:
                 ref.tell(Interrupt(self._shutdown_provenance()))
         return ref
 
     def _session_down(self, down: Down) -> None:
-        """A session's actor is gone. Whatever ended it, what it had running is taken over by the next."""
-        self._restart(down)
-        held = self._held.pop(down.key, Held())
+        """A session's actor is gone. What it had running is taken over by the next; one that left had nothing."""
+        left = down.key in self._leaving and down.failure is None
+        self._leaving.discard(down.key)
+        self._asked_to_leave.discard(down.key)
+        self._noisy.pop(down.key, None)
+        if not left:
+            self._restart(down)
+        self._release(down.key)
+        self._answer_if_quiet()
+
+    def _release(self, session: str) -> None:
+        """Let go on what was held for a session, in order; that starts it where it is not there."""
+        held = self._held.pop(session, Held())
         for route, reply in held.returned + held.later:
             self._forward(route, reply)
 
+    # ── Passivation ───────────────────────────────────────────────────────────────────────────────
+
+    def _idle(self, idle: Idle) -> None:
+        session = self.children.get(idle.session)
+        if session is None or self._shutting_down:
+            return
+        self._asked_to_leave.add(idle.session)
+        tell(session, Passivate())
+
+    def _rested(self, rested: Rested) -> None:
+        if rested.leaves:
+            # Held on until its Down: its mailbox is closed.
+            self._leaving.add(rested.session)
+            return
+        self._asked_to_leave.discard(rested.session)
+        self._release(rested.session)
+
     def _restart(self, down: Down) -> None:
         session = down.key
-        self._noisy.discard(session)
         clock = self._ports.clock
         reason = f"the session's actor is gone: {down.failure or 'it was stopped'}"
         cause = Provenance(source="actor.failure", reason=reason, initiated_at=clock.wall())
         bound = logger.bind(session=session)
         if session in self._quarantined:
             bound.error("session {} failed in quarantine: {}", session, reason)
-            self._answer_if_quiet()
             return
         if down.failure is not None:
             failures = self._failures.setdefault(session, deque())
@@ -177,7 +255,22 @@ class SupervisorActor(Actor):
                 del self._failures[session]
         bound.warning("session {} is restarted: {}", session, reason)
         self._session(session, cause)
-        self._answer_if_quiet()
+
+    # ── Retention ─────────────────────────────────────────────────────────────────────────────────
+
+    def _look_for_old(self) -> None:
+        old, me = self._old, self.actor_ref
+        if old is None or self._shutting_down:
+            return
+        self._ports.executor.call(lambda: tell(me, old()))
+        self._ports.clock.call_later(LOOK_EVERY_S, me, LookForOld())
+
+    def _expire(self, old: Old) -> None:
+        if self._shutting_down:
+            return
+        for session, seq in old.sessions:
+            if session not in self._asked_to_leave:
+                tell(self._session(session), Expire(seq, "it was kept for as long as sessions are kept"))
 
     # ── Shutting down ─────────────────────────────────────────────────────────────────────────────
 
@@ -189,11 +282,20 @@ class SupervisorActor(Actor):
             return
         self._shutting_down = True
         self._draining = reply
-        self._noisy = set(self.children)
-        for child in self.children.values():
-            tell(child, Drain())
+        for session in self.children:
+            self._drain(session)
         self._ports.clock.call_later(shutdown.drain_s, self.actor_ref, DrainOver(final=False))
         self._answer_if_quiet()
+
+    def _drain(self, session: str) -> None:
+        self._drains += 1
+        self._noisy[session] = self._drains
+        tell(self.children[session], Drain(self._drains))
+
+    def _quiet(self, quiet: Quiet) -> None:
+        if self._noisy.get(quiet.session) == quiet.number:
+            del self._noisy[quiet.session]
+            self._answer_if_quiet()
 
     def _drain_over(self, *, final: bool) -> None:
         if self._draining is None:

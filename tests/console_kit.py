@@ -8,6 +8,7 @@ import pty
 import signal
 import subprocess
 import sys
+import tempfile
 import termios
 import threading
 import uuid
@@ -16,10 +17,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from supervisor.console.api import NoDaemon, find_api
+from supervisor.console.place import Place
 from supervisor.containment import procfs
 from tests.process_kit import until
 
 WAIT_S = 30.0
+START_S = 90.0
 ROOT = Path(__file__).resolve().parent.parent
 COMMAND = (sys.executable, "-m", "supervisor.console")
 # A terminal sends Ctrl-C only to the session that it controls, and a fork in a test process is not to be had.
@@ -187,7 +191,9 @@ class Desk:
         self.mark = f"100.{uuid.uuid4().int % 10**12:012d}"
         self.env = {key: value for key, value in os.environ.items() if not key.startswith(("COUNTERMAND", "XDG"))}
         self.env["COUNTERMAND_STATE_DIR"] = str(state_dir)
+        self.log_file = state_dir.with_name(f"{state_dir.name}.log")
         self._open: list[Chatting | Terminal] = []
+        self._daemons: list[subprocess.Popen[bytes]] = []
 
     @property
     def tree(self) -> str:
@@ -229,6 +235,25 @@ class Desk:
         self._open.append(terminal)
         return terminal
 
+    def serve(self, *args: str) -> subprocess.Popen[bytes]:
+        """Start a daemon on the state directory, and return when it answers; its log goes to `log_file`."""
+        with self.log_file.open("ab") as log:
+            daemon = subprocess.Popen([*COMMAND, "serve", *args], env=self.env, cwd=ROOT, stderr=log)
+        self._daemons.append(daemon)
+
+        def answers() -> bool:
+            assert daemon.poll() is None, self.log_file.read_text()
+            try:
+                api = find_api(Place(self.state_dir))
+            except NoDaemon:
+                return False
+            if api is not None:
+                api.close()
+            return api is not None and api.info.pid == daemon.pid
+
+        until(answers, "a daemon that answers", START_S)
+        return daemon
+
     def alive(self) -> list[int]:
         """Processes with the mark that run."""
         found = []
@@ -258,11 +283,21 @@ class Desk:
     def close(self) -> None:
         for opened in self._open:
             opened.close()
+        for daemon in self._daemons:
+            daemon.kill()
+            daemon.wait(WAIT_S)
         for pid in self.alive():
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
+
+
+@contextmanager
+def short_desk() -> Iterator[Desk]:
+    """A Desk in a directory with a short name, as the path of a socket needs one."""
+    with tempfile.TemporaryDirectory(prefix="cm") as directory, desk_at(Path(directory) / "s") as desk:
+        yield desk
 
 
 @contextmanager

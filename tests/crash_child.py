@@ -40,7 +40,7 @@ from supervisor.containment.processes import ProcessTrees, Tree
 from supervisor.executor import ThreadExecutor
 from supervisor.publisher import EventHub
 from supervisor.store.sqlite import SqliteStore
-from tests.crash_kit import SESSIONS, Scripts, config, fingerprint, pack, unpack_request
+from tests.crash_kit import SESSIONS, SHARED, SHARERS, Scripts, config, fingerprint, pack, unpack_request
 
 ASK_S = 30.0
 _out = threading.Lock()
@@ -147,11 +147,12 @@ def _kinds(events: Iterable[Event]) -> set[str]:
 class Client:
     """One client of one session: it sends again what was sent before, then whatever its seed says."""
 
-    def __init__(self, session: SessionHandle, scripts: Scripts, seed: str) -> None:
+    def __init__(self, session: SessionHandle, scripts: Scripts, seed: str, place: int = 0) -> None:
         self._session = session
         self._scripts = scripts
-        self._random = random.Random(f"{seed} {session.session}")
-        self._words = (f"{seed}.{session.session}.{number}".replace(" ", "_") for number in itertools.count())
+        self._random = random.Random(f"{seed} {session.session} {place}")
+        name = f"{seed}.{session.session}.{place}".replace(" ", "_")
+        self._words = (f"{name}.{number}" for number in itertools.count())
         self._runs: list[str] = []
         self._messages: list[str] = []
 
@@ -275,7 +276,7 @@ def main() -> None:
         setattr(embed, name, dying)
     folder = Path(orders["folder"])
     scripts = Scripts(folder, orders["mark"])
-    old: dict[str, list[OutsideRequest]] = {name: [] for name in SESSIONS}
+    old: dict[str, list[OutsideRequest]] = {name: [] for name in (*SESSIONS, SHARED)}
     for sent in orders["resend"]:
         old[sent["session"]].append(unpack_request(sent["request"]))
     running = Supervisor.start(config(folder / "state"))
@@ -284,16 +285,16 @@ def main() -> None:
         client = Client(running.session(SESSIONS[0]), scripts, orders["seed"])
         client.again([unpack_request(request) for request in orders["only"]])
         signal.pause()
-    for name in SESSIONS:
+    for name in (*SESSIONS, SHARED):
         threading.Thread(target=follow, args=(running.session(name),), name=f"follow {name}").start()
-    for name in SESSIONS:
+    for name, place in (*((name, 0) for name in SESSIONS), *((SHARED, place) for place in range(SHARERS))):
         session = running.session(name)
-        client = Client(session, scripts, orders["seed"])
+        client = Client(session, scripts, orders["seed"], place)
 
-        def live(client: Client = client, session: SessionHandle = session) -> None:
+        def live(client: Client = client, session: SessionHandle = session, place: int = place) -> None:
             if session.session in orders["parked"]:
                 look_at_parked(session)
-            client.again(old[session.session])
+            client.again(old[session.session][place::SHARERS] if session.session == SHARED else old[session.session])
             client.load()
 
         threading.Thread(target=live, name=f"load {name}").start()

@@ -41,6 +41,9 @@ from tests.provider_checker import check_anthropic, check_openai
 
 ROOT = Path(__file__).parent.parent
 SESSIONS = ("s0", "s1", "s2")
+SHARED = "shared"
+"""A session with two clients, who do not know of each other: nobody but the session says in which order they came."""
+SHARERS = 2
 RESENT_MAX = 8
 MARK_NAME = "CM_CRASH_MARK"
 READY_S = 60.0
@@ -119,8 +122,18 @@ class Scripts:
 
 
 def config(state_dir: Path) -> Config:
-    """The supervisor of the crash tests: short graces, so that what ignores SIGTERM is killed soon."""
-    return Config(state_dir=state_dir, agent="worker", agents={"worker": worker}, grace_s=0.15, drain_s=0.0)
+    """The supervisor of the crash tests: short graces, so that what ignores SIGTERM is killed soon.
+
+    Sessions leave memory as soon as they rest, so that the kill also comes while they leave and come back.
+    """
+    return Config(
+        state_dir=state_dir,
+        agent="worker",
+        agents={"worker": worker},
+        grace_s=0.15,
+        drain_s=0.0,
+        passivate_s=0.01,
+    )
 
 
 # ── What crosses the pipe ─────────────────────────────────────────────────────────────────────────
@@ -172,7 +185,7 @@ class Told:
     def to_resend(self) -> list[Sent]:
         """What a client sends again after a crash, in order: some of what was answered, all that was not."""
         resent = []
-        for session in SESSIONS:
+        for session in (*SESSIONS, SHARED):
             of_session = [sent for sent in self.sent.values() if sent.session == session and sent.refused is None]
             resent += [sent for sent in of_session if sent.answer is not None][-RESENT_MAX:]
             resent += [sent for sent in of_session if sent.answer is None]
@@ -184,7 +197,10 @@ class Told:
         return [
             session
             for session, sent in last.items()
-            if sent.answer is not None and isinstance(sent.request, Stop) and sent.request.waiting is Waiting.PARK
+            if session != SHARED
+            and sent.answer is not None
+            and isinstance(sent.request, Stop)
+            and sent.request.waiting is Waiting.PARK
         ]
 
     def take(self, line: Line) -> None:
@@ -198,6 +214,10 @@ class Told:
                 self.sent.setdefault(request.id, Sent(line["session"], request))
             case "answer":
                 sent = self.sent[line["id"]]
+                answer = unpack_answer(line["answer"])
+                if isinstance(answer, Stopped) and not answer.durable:
+                    # On a slow disk: a client that wants to know sends it again.
+                    return
                 if sent.answer is None:
                     self.answered.append(line["id"])
                     sent.answer = line["answer"]
@@ -371,7 +391,10 @@ def settle(supervisor: Supervisor) -> None:
     while True:
         now = [supervisor.session(name).status() for name in names]
         if all(status.state == "idle" and (status.parked or not status.waiting) for status in now):
-            return
+            # A session says what it has decided: twice, so that what it decided last was handed in, and is written.
+            assert supervisor._store.answers(STANDSTILL_S)
+            if now == seen:
+                return
         if now != seen:
             seen, deadline = now, time.monotonic() + STANDSTILL_S
         assert time.monotonic() < deadline, f"at a standstill: {now}"
@@ -397,6 +420,7 @@ class Judge:
         self.nothing_of_a_run_follows_its_fence()
         self.messages_have_one_fate_in_order()
         self.runs_end_once()
+        self.runs_begin_for_a_reason()
         self.stops_stand()
         self.receipts_are_whole()
         self.thread_is_valid()
@@ -441,7 +465,9 @@ class Judge:
             if inputs[request_id]:
                 order.append(request_id)
         logged = [event.data["id"] for event in self.of("message") if event.data["id"] in set(order)]
-        assert logged == order, "messages became inputs in another order than they were accepted"
+        assert self.session == SHARED or logged == order, (
+            "messages became inputs in another order than they were accepted"
+        )
 
     def is_input_of_one_chain(self, message_id: str, runs: list[RunInfo], times: int) -> None:
         """A run and those that retry it count as one; a message may have joined it in a retry, by steering."""
@@ -472,6 +498,15 @@ class Judge:
             elif run.status is not RunStatus.COMPLETED:
                 assert run.status is RunStatus.CANCELLED, f"{run}"
                 assert run.provenance is not None, f"{run} was cancelled by nobody"
+
+    def runs_begin_for_a_reason(self) -> None:
+        """A run has inputs of its own, or somebody resumed the session, or it tries again what nobody had begun."""
+        resumed = {event.data["run_id"] for event in self.of("session.resumed")}
+        taken = {event.run_id for event in self.of("message")}
+        for event in self.of("run.started"):
+            again = event.data.get("retry_of") is not None
+            assert event.run_id in resumed | taken or again, f"{event} begins, and nobody asked for it"
+            assert (event.run_id in resumed) == bool(event.data.get("resumed")), f"{event} was resumed by nobody"
 
     def stops_stand(self) -> None:
         """What an answer said was stopped ended cancelled, by that request and no other."""

@@ -66,47 +66,49 @@ def test_a_message_over_the_limit_is_refused_with_2_and_the_next_line_runs(desk:
     assert "after" in done.stdout
 
 
-def test_a_run_that_fails_makes_the_exit_code_3(desk: Desk) -> None:
+def test_a_run_that_fails_makes_the_exit_code_4(desk: Desk) -> None:
     chatting = desk.start_with_agent("fail")
     chatting.type("hello\n")
     chatting.stdin.close()
-    assert chatting.ended() == 3
+    assert chatting.ended() == 4
     assert "failed: ValueError: the agent has a defect" in chatting.err.text
 
 
-def test_a_run_that_expires_makes_the_exit_code_3_and_names_the_deadline(desk: Desk) -> None:
+def test_a_run_that_expires_makes_the_exit_code_4_and_names_the_deadline(desk: Desk) -> None:
     chatting = desk.start_with_agent("wait")
     chatting.type("hello\n")
     chatting.stdin.close()
-    assert chatting.ended() == 3
+    assert chatting.ended() == 4
     assert "expired: run.deadline" in chatting.err.text
 
 
 @pytest.mark.parametrize(
-    ("args", "named"),
+    ("args", "named", "code"),
     [
-        (["chat", "--nope"], "--nope"),
-        (["nope"], "nope"),
-        (["chat", "--agent", "nope"], "nope"),
-        (["chat", "--session", ""], "session"),
-        (["chat", "--session", "x" * 129], "session"),
-        (["--state-dir", "", "chat"], "--state-dir"),
-        (["--state-dir", "/dev/null/x", "chat"], "/dev/null/x"),
+        (["chat", "--nope"], "--nope", 2),
+        (["nope"], "nope", 2),
+        (["chat", "--session", ""], "session", 2),
+        (["chat", "--session", "x" * 129], "session", 2),
+        (["--state-dir", "", "chat"], "--state-dir", 2),
+        (["chat", "--agent", "nope"], "nope", 1),
+        (["--state-dir", "/dev/null/x", "chat"], "/dev/null/x", 1),
     ],
 )
-def test_wrong_usage_is_refused_with_2_and_named(desk: Desk, args: list[str], named: str) -> None:
+def test_wrong_usage_is_refused_with_2_what_is_not_there_with_1_and_both_are_named(
+    desk: Desk, args: list[str], named: str, code: int
+) -> None:
     done = desk.run("echo never\n", *args)
-    assert (done.returncode, done.stdout) == (2, "")
+    assert (done.returncode, done.stdout) == (code, "")
     assert named in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_directory_in_use_is_refused_with_2_and_its_pid_is_named(desk: Desk) -> None:
+def test_a_directory_in_use_is_refused_with_1_and_its_pid_is_named(desk: Desk) -> None:
     holder = desk.start("chat")
     holder.type("echo there\n")
     holder.out.wait("there")
     done = desk.run("echo never\n", "chat")
-    assert (done.returncode, done.stdout) == (2, "")
+    assert (done.returncode, done.stdout) == (1, "")
     assert str(holder.pid) in done.stderr
     assert "to do:" in done.stderr
     holder.stdin.close()
@@ -404,8 +406,8 @@ def test_a_reader_of_lines_can_be_closed_with_lines_left_that_nobody_asked_for()
     [
         (RunStatus.COMPLETED, {"exit_code": 0}, ExitCode.OK),
         (RunStatus.COMPLETED, "text", ExitCode.OK),
-        (RunStatus.COMPLETED, {"exit_code": 2}, ExitCode.SCRIPT),
-        (RunStatus.COMPLETED, {"exit_code": -9}, ExitCode.SCRIPT),
+        (RunStatus.COMPLETED, {"exit_code": 2}, ExitCode.FAILED),
+        (RunStatus.COMPLETED, {"exit_code": -9}, ExitCode.FAILED),
         (RunStatus.FAILED, None, ExitCode.RUN),
         (RunStatus.EXPIRED, None, ExitCode.RUN),
         (RunStatus.CANCELLED, None, ExitCode.STOPPED),

@@ -49,7 +49,7 @@ def test_options_are_taken_before_the_command_and_after_it_and_after_it_wins(des
     assert desk.run("echo y\n", "--state-dir", before, "chat", "--state-dir", after).returncode == 0
     assert len(json.loads(desk.run("", "runs", "--state-dir", before, "--json").stdout)) == 1
     assert len(json.loads(desk.run("", "runs", "--state-dir", after, "--json").stdout)) == 2
-    assert desk.run("", "--agent", "nope", "chat").returncode == 2
+    assert desk.run("", "--agent", "nope", "chat").returncode == 1
 
 
 def test_without_a_command_it_chats_in_the_session_main(desk: Desk) -> None:
@@ -108,6 +108,7 @@ def test_why_as_json_is_one_document_with_the_run_and_its_receipt(told: Desk) ->
     assert story["run"] == run
     assert story["receipt"]["receipt_id"] == run["receipt_id"]
     assert story["inputs"][0]["content"].startswith("echo begun")
+    assert [one["what"] for one in story["moments"]][-1] == f"its receipt was filed: {run['receipt_id']}"
     kinds = [row["kind"] for row in story["receipt"]["rows"]]
     assert kinds == ["agent", "call"]
 
@@ -168,18 +169,20 @@ def test_the_store_is_readable_while_a_chat_holds_it(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "named"),
+    ("args", "named", "code"),
     [
-        (("thread", "nope"), "'nope'"),
-        (("runs", "nope", "--json"), "'nope'"),
-        (("why", "run_nope"), "'run_nope'"),
-        (("why", ""), "''"),
-        (("runs", "s1", "--session", "s2"), "'s2'"),
+        (("thread", "nope"), "'nope'", 1),
+        (("runs", "nope", "--json"), "'nope'", 1),
+        (("why", "run_nope"), "'run_nope'", 1),
+        (("why", ""), "''", 1),
+        (("runs", "s1", "--session", "s2"), "'s2'", 2),
     ],
 )
-def test_what_is_not_known_is_refused_with_2_and_named(told: Desk, args: tuple[str, ...], named: str) -> None:
+def test_what_is_not_known_is_refused_with_1_and_what_cannot_be_right_with_2(
+    told: Desk, args: tuple[str, ...], named: str, code: int
+) -> None:
     done = told.run("", *args)
-    assert (done.returncode, done.stdout) == (2, "")
+    assert (done.returncode, done.stdout) == (code, "")
     assert named in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -187,7 +190,7 @@ def test_what_is_not_known_is_refused_with_2_and_named(told: Desk, args: tuple[s
 @pytest.mark.parametrize("args", [("thread",), ("runs",), ("why", "run_x")])
 def test_a_directory_without_a_store_is_named_with_what_to_do(desk: Desk, args: tuple[str, ...]) -> None:
     done = desk.run("", *args)
-    assert (done.returncode, done.stdout) == (2, "")
+    assert (done.returncode, done.stdout) == (1, "")
     assert str(desk.state_dir) in done.stderr
     assert "to do:" in done.stderr
     assert not desk.state_dir.exists()

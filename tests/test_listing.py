@@ -91,15 +91,19 @@ def test_the_listing_is_there_for_async_code_and_for_the_console(kit: Kit) -> No
     argv = [sys.executable, "-m", "supervisor.console", "ps", "--state-dir", str(kit.state_dir)]
     root = Path(__file__).parent.parent
     shown = subprocess.run([*argv, "--json"], capture_output=True, text=True, check=True, cwd=root)
-    assert {one["pid"] for one in json.loads(shown.stdout)} == {one.pid for one in listed}
-    assert {one["owner"] for one in json.loads(shown.stdout)} == {"run", "session"}
+    (live,) = json.loads(shown.stdout)["sessions"]
+    of_calls = [one for run in live["runs"] for call in run["calls"] for one in call["processes"]]
+    of_runs = [one for run in live["runs"] for one in run["processes"]]
+    assert {one["pid"] for one in (*of_calls, *of_runs, *live["processes"])} == {one.pid for one in listed}
+    assert {one["owner"] for one in (*of_calls, *of_runs)} == {"run"}
+    assert {one["owner"] for one in live["processes"]} == {"session"}
     plain = subprocess.run([*argv, session.session], capture_output=True, text=True, check=True, cwd=root).stdout
     for one in listed:
         assert str(one.pid) in plain
     assert run_id in plain
-    assert "the session" in plain
+    assert "of the session itself" in plain
     unknown = subprocess.run([*argv, "nobody"], capture_output=True, text=True, check=False, cwd=root)
-    assert unknown.returncode == 2
+    assert unknown.returncode == 1
     assert "no session" in unknown.stderr
 
 
@@ -108,7 +112,7 @@ def test_ps_says_when_nothing_runs(tmp_path: Path) -> None:
     try:
         assert desk.run("true\n", "chat").returncode == 0
         assert "nothing runs" in desk.run("", "ps").stdout
-        assert desk.json("ps") == []
+        assert desk.json("ps") == {"sessions": [], "more": False}
     finally:
         desk.close()
 

@@ -47,7 +47,7 @@ from actors.messages import (
     Withdraw,
 )
 from actors.model import TERMINAL, Address, Event, How, Outcome, Provenance, RunInfo, RunStatus
-from actors.ports import SessionRow, Settings, Snapshot, SpawnSpec, WaitingRow
+from actors.ports import KeptStop, SessionRow, Settings, Snapshot, SpawnSpec, WaitingRow
 from actors.protocol import CUTOFFS_MAX, Protocol
 from actors.record import AGENT
 from actors.requests import RequestBook
@@ -613,7 +613,7 @@ def test_l4_a_stop_that_was_kept_is_decided_before_anything_of_a_restored_sessio
     driver = Driver()
     # The run that is over settles while it is taken up, and what waits would start then.
     stop = Stop(id="x", source="user.test", reason="meanwhile")
-    driver.protocol.restore(snapshot, None, stops=[stop])
+    driver.protocol.restore(snapshot, None, stops=[KeptStop(SESSION, stop, 4.0)])
     events = driver.protocol.take_step().events
     assert [event.data["message_id"] for event in events if event.kind == "session.message_returned"] == ["m"]
     assert driver.protocol.active is None

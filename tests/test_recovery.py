@@ -91,6 +91,7 @@ def recover_and_judge(folder: Path, mark: str, told: Told) -> Counter[str]:
             reader.close()
 
 
+@pytest.mark.timeout(max(120, 2 * INSTANTS))
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_l12_nothing_given_is_lost_and_nothing_is_done_twice_when_killed_at_any_instant(
     chunk: int, tmp_path: Path

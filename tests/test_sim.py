@@ -67,6 +67,22 @@ REGRESSIONS = {
             ("steps", 20),
         ),
     ),
+    # A session that drains said that it was quiet before the Stop that had waited for it to be read was decided.
+    "a Stop that waits while its session is read, in a shutdown": Schedule(
+        3053322,
+        Settings(agent="scripted"),
+        (("stop", "graceful", None, None, "run", "user", None), ("shutdown", 0.0)),
+    ),
+    # It had said so, and the supervisor took the word for the Stop that came behind it.
+    "a Stop behind the word that all is quiet": Schedule(
+        1960158902,
+        Settings(agent="scripted"),
+        (
+            ("new", "say=1", None, "user", True, None),
+            ("shutdown", 0.0),
+            ("stop", "graceful", None, None, "run", "user", None),
+        ),
+    ),
     # A Stop that hurries a run which had ended by itself was named nowhere in its receipt.
     "a Stop that hurries what has completed": Schedule(
         4154275159,
@@ -152,6 +168,16 @@ QUICK = (
     "request id not stored with its effect",
     "answer before commit",
     "a half-run is left as it was",
+    "the journal is not read at a restart",
+    "the journal lets a Stop go before it is on record",
+    "a Stop that is overdue is not kept in the journal",
+    "passivates with a run under way",
+    "passivates over an open barrier",
+    "message at passivation dropped",
+    "message at passivation given to the one that leaves",
+    "shutdown does not wait for proofs",
+    "shutdown interrupts at once",
+    "what is not at rest is not interrupted",
 )
 
 
@@ -231,7 +257,18 @@ def test_the_disk_in_memory_holds_what_the_tables_hold(monkeypatch: pytest.Monke
             for session in disk.tables:
                 ours, theirs = disk.snapshot(session), tables.snapshot(disk.connection, session)
                 assert ours.thread.messages() == theirs.thread.messages()
-                for name in ("row", "runs", "calls", "receipts", "waiting", "requests", "said", "fates", "over"):
+                for name in (
+                    "row",
+                    "runs",
+                    "calls",
+                    "receipts",
+                    "waiting",
+                    "requests",
+                    "said",
+                    "fates",
+                    "over",
+                    "told_durable",
+                ):
                     assert getattr(ours, name) == getattr(theirs, name), name
                 assert set(ours.processes) == set(theirs.processes)
                 assert disk.events(session) == tables.events(disk.connection, session, 0, 100_000)

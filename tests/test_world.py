@@ -14,13 +14,13 @@ from actors.agent import AsyncTurn
 from actors.base import Actor
 from actors.cancel import CancelToken, CellState
 from actors.credit import Credit
-from actors.errors import Quarantined, ShuttingDown, StoreUnavailable
+from actors.errors import Invalid, Quarantined, ShuttingDown, StoreUnavailable
 from actors.messages import Down, NewMessage, RunFinished, Stop
 from actors.model import Address, Event, How, Provenance, Receipt, RunStatus
 from actors.plugins import Tool
 from actors.ports import Settings
 from actors.run import RunActor, RunStart
-from actors.session import SessionActor
+from actors.session import STOP_OVERDUE_S, STOPS_KEPT_MAX, UNFIT_MAX, SessionActor
 from actors.spawning import AsyncSpawn
 from actors.thread import Thread
 from actors.tool import ToolActor
@@ -494,3 +494,142 @@ def test_a_plain_function_is_refused_with_the_reason() -> None:
         world.settle()
         assert world.status(run.run_id) is RunStatus.FAILED
         assert any("needs a thread" in error for error in world.errors)
+
+
+# ── A store that hangs, and the stop journal ──────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_l12_a_stop_waits_for_a_store_that_hangs_as_long_as_it_may_and_is_told_when_it_is_durable(
+    seed: int,
+) -> None:
+    with World(seed) as world:
+        run = world.answer("s", message("a", "say=1 forever"))
+        assert world.run(lambda: bool(of(world, "text")))
+        world.store.hold(True)
+        before = world.clock.monotonic()
+        answer = world.answer("s", stop())
+        assert (answer.outcome, answer.run_id, answer.durable) == ("stopped", run.run_id, False)
+        assert world.clock.monotonic() - before >= STOP_OVERDUE_S
+        again = world.ask("s", stop())
+        late = world.ask("s", message("b", "say=1"))
+        world.wait(1.0)
+        assert not again.get(timeout=0).durable, "again: it still is not"
+        assert not late.done(), "what is accepted is durable"
+        assert list(world.disk.journal) == [("s", "x")]
+        assert not of(world, "session.fenced")
+        world.store.hold(False)
+        settled(world)
+        assert late.get(timeout=0).run_id
+        assert [event.data["request_id"] for event in of(world, "session.stop_durable")] == ["x"]
+        assert not world.disk.journal
+        assert world.answer("s", stop()).durable
+        assert len(of(world, "session.stop_durable")) == 1
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_l12_a_stop_is_answered_while_the_session_is_still_being_read(seed: int) -> None:
+    with World(seed) as world:
+        world.answer("s", message("a", "say=1 forever"))
+        assert world.run(lambda: bool(of(world, "text")))
+        again = world.crash()
+    with again as world:
+        world.store.hold(True)
+        before = world.ask("s", message("b", "say=1", policy="enqueue"))
+        answer = world.answer("s", stop())
+        assert (answer.outcome, answer.durable) == ("nothing_running", False)
+        behind = world.ask("s", message("c", "say=1", policy="enqueue"))
+        world.store.hold(False)
+        laws = settled(world)
+        # It is decided in its place: what was asked before it is what it stops.
+        assert before.get(timeout=0).run_id
+        assert laws.returned in ({}, {"b": "withdrawn"})
+        assert behind.get(timeout=0).run_id
+        assert "c" in laws.inputs
+        assert world.status(behind.get(timeout=0).run_id) is RunStatus.COMPLETED
+        assert [event.data["request_id"] for event in of(world, "session.stop_durable")] == ["x"]
+        assert not world.disk.journal
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("how", ["hangs", "fails"])
+@pytest.mark.parametrize("aimed", [False, True])
+def test_l12_a_stop_of_the_journal_is_decided_after_a_crash_before_anything_starts(
+    seed: int, how: str, aimed: bool
+) -> None:
+    with World(seed) as world:
+        run = world.answer("s", message("a", "sleep=90"))
+        waiting = world.answer("s", message("b", "say=1", policy="enqueue"))
+        (world.store.hold if how == "hangs" else world.store.down)(True)
+        asked = stop(run_id=run.run_id if aimed else None, waiting="withdraw")
+        assert not world.answer("s", asked).durable
+        assert world.run(lambda: bool(world.disk.journal))
+        handled_at = world.disk.journal["s", "x"].at
+        world.clock.elapse(100.0)
+        again = world.crash()
+    with again as world:
+        laws = settled(world)
+        info = world.disk.run(run.run_id)
+        assert info is not None
+        assert info.provenance is not None
+        assert (info.status, info.provenance.source) == (RunStatus.CANCELLED, "user.test")
+        assert info.provenance.initiated_at == handled_at, "when it was asked for, not when it was found"
+        assert laws.returned == {"b": "withdrawn"}
+        assert world.status(waiting.run_id) is RunStatus.CANCELLED
+        assert [event.data["request_id"] for event in of(world, "session.stop_durable")] == ["x"]
+        assert not world.disk.journal
+        # What was sent while nobody was there was sent behind it.
+        later = world.answer("s", message("c", "say=1", sent_at=handled_at + 50.0))
+        assert later.returned is None
+        assert world.answer("s", asked).durable
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_l12_kept_stops_are_bounded_and_those_beyond_are_answered_too(seed: int) -> None:
+    with World(seed) as world:
+        world.answer("s", message("a", "say=1 forever"))
+        world.store.down(True)
+        for number in range(STOPS_KEPT_MAX + 5):
+            assert not world.answer("s", stop(f"x{number}")).durable
+        world.run(lambda: not world.store.journal_ready)
+        assert len(world.disk.journal) == STOPS_KEPT_MAX
+        world.store.down(False)
+        settled(world)
+        assert len(of(world, "session.stop_durable")) == STOPS_KEPT_MAX
+        assert not world.disk.journal
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_l13_a_batch_that_cannot_be_stored_costs_what_was_in_it_and_the_session_goes_on(seed: int) -> None:
+    with World(seed) as world:
+        other = world.answer("t", message("o", "forever"))
+        run = world.answer("s", message("a", "say=1 forever"))
+        assert world.run(lambda: bool(of(world, "text")))
+        world.store.unfit_next()
+        with pytest.raises(Invalid) as refused:
+            world.answer("s", message("b", "say=1"))
+        assert "cannot be stored" in refused.value.got
+        assert world.run(lambda: world.session_if_alive("s") is not None)
+        after = world.answer("s", message("c", "say=1"))
+        assert world.run(lambda: world.status(after.run_id) is RunStatus.COMPLETED)
+        info = world.disk.run(run.run_id)
+        assert info is not None
+        assert info.provenance is not None
+        assert (info.status, info.provenance.source) == (RunStatus.CANCELLED, "session.new_message")
+        assert f"run {run.run_id} was stopped all the same" in str(refused.value)
+        assert world.status(other.run_id) is RunStatus.IN_PROGRESS
+        assert "b" not in world.disk.snapshot("s").fates
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_l13_a_session_whose_batches_never_can_be_stored_is_quarantined_and_takes_stops(seed: int) -> None:
+    with World(seed) as world:
+        for number in range(UNFIT_MAX + 1):
+            world.store.unfit_next()
+            with pytest.raises(Invalid):
+                world.answer("s", message(f"m{number}", "say=1"))
+            assert world.run(lambda: world.session_if_alive("s") is not None)
+        with pytest.raises(Quarantined):
+            world.answer("s", message("late", "say=1"))
+        assert world.answer("s", stop()).durable
+        assert world.answer("t", message("other", "say=1")).run_id

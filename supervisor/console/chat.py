@@ -11,6 +11,10 @@ From a pipe each line waits in the queue of the session (`enqueue`, a turn of it
 run has ended and all that it said is printed. On a terminal a line is read at any time, and supersedes what runs
 (`interrupt`); there a script that failed is seen by a person and is not the exit code of the chat.
 
+Where a daemon runs the chat is a client of it, and differs in what its end means. Ctrl-C is a person's word, and stops
+what runs, there too. But a client that goes away, by Ctrl-D, by a signal, or since nobody reads what it prints, is no
+Stop: the daemon goes on.
+
 The races, and why each is closed:
   - The position from which events are printed is read before the supervisor starts, so what recovery does to a session
     that was cut off is printed too.
@@ -29,7 +33,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any, Final
@@ -41,25 +44,21 @@ from pykka import ActorDeadError, Timeout
 
 from actors.errors import CountermandError, Invalid, StoreUnavailable
 from actors.messages import Accepted, NewMessage, Stop, Stopped
-from actors.model import Event, Mode, Policy, Receipt, RunInfo, RunStatus, SessionStatus
+from actors.model import Event, Mode, Policy, Receipt, RunStatus, SessionStatus
 from supervisor.config import Config
-from supervisor.console.exits import ExitCode, of_run
-from supervisor.console.lines import EndOfInput, Line, LineReader
+from supervisor.console.exits import ExitCode, of_error, of_run
+from supervisor.console.hosts import Embedded, Host
+from supervisor.console.lines import LINE_MAX_BYTES, EndOfInput, Line, LineReader
+from supervisor.console.place import Place
 from supervisor.console.printer import OutputGone, Printed, Printer, PrinterFailed
-from supervisor.console.reading import STORE_NAME
 from supervisor.console.receipts import table
 from supervisor.console.screen import Screen
 from supervisor.console.words import cause, head, plural, refusal
-from supervisor.embed import Supervisor, check_session_name
-from supervisor.store.reader import SqliteReader
+from supervisor.embed import check_session_name
 
 ASK_TIMEOUT_S: Final = 30.0
 OUTPUT_WAIT_S: Final = 1.0
 """How long a chat that was stopped waits for a slow reader to take what was said before the stop."""
-RECEIPT_SLACK_S: Final = 5.0
-"""How long after the last deadline of a stop its receipt is waited for."""
-QUIET_CLOSE_S: Final = 0.5
-"""How long closing may take before a line says what it is about."""
 SOURCE: Final = "user.console"
 
 
@@ -79,17 +78,14 @@ class Filed(Struct, frozen=True):
 Item = Line | EndOfInput | Event | Printed | OutputGone | PrinterFailed | Signalled | Filed
 
 
-class Before(Struct, frozen=True):
-    """What the store held of a session before the supervisor took it up."""
-
-    last_seq: int = 0
-    cut_off: tuple[RunInfo, ...] = ()
-    waiting: int = 0
-    parked: bool = False
-
-
-def chat(config: Config, session: str) -> ExitCode:
+def chat(config: Config, session: str, place: Place | None = None, *, agent: str | None = None) -> ExitCode:
     """Chat with a session until the input ends or a signal comes; see the head of this file.
+
+    Args:
+        config: of the supervisor that is started where no daemon runs.
+        session: the session's name.
+        place: where a daemon is looked for; None: nowhere.
+        agent: the agent that was asked for; a daemon that has another one is refused.
 
     Raises:
         CountermandError: it could not be started: the directory is in use, the agent or the session's name is wrong.
@@ -99,36 +95,50 @@ def chat(config: Config, session: str) -> ExitCode:
     inbox: SimpleQueue[Item] = SimpleQueue()
     with _signals(inbox):
         logger.debug("chat with session {} in {}, agent {}", session, config.state_dir, config.agent)
-        before = _look(Path(config.state_dir).expanduser(), session)
-        supervisor = Supervisor.start(config)
+        host = _host(config, session, place, screen, agent)
         drain_s: float | None = 0.0
         try:
-            talk = Chat(supervisor, session, before, screen, inbox)
-            code = talk.run()
+            code = Chat(host, session, screen, inbox).run()
             # A stop has ended what was to be ended; else what other sessions still do gets its time.
             drain_s = 0.0 if code is ExitCode.STOPPED else None
         finally:
-            _close(supervisor, drain_s, screen)
+            host.close(drain_s)
     return code
+
+
+def _host(config: Config, session: str, place: Place | None, screen: Screen, agent: str | None) -> Host:
+    """Attach to the daemon that runs at a place; where there is none, start a supervisor."""
+    if place is None or (place.named is None and not place.is_listening()):
+        return Embedded(config, session, screen)
+    # Here, for it takes longer to load than a chat without it to start.
+    from supervisor.console.api import need_api
+    from supervisor.console.attached import Attached
+
+    api = need_api(place)
+    if agent is not None and agent != api.info.agent:
+        raise Invalid(
+            "the daemon that runs has another agent",
+            expected=f"--agent {api.info.agent}, or none named",
+            got=f"--agent {agent}",
+            remedy="leave --agent out; or use another --state-dir, where no daemon runs",
+        )
+    return Attached(api, screen)
 
 
 class Chat:
     """One conversation from this process's standard input.
 
     Args:
-        supervisor: started.
+        host: whose session it is.
         session: the session's name.
-        before: what the store held of it before that.
         screen: where to write.
         inbox: where everything that happens is put.
     """
 
-    def __init__(
-        self, supervisor: Supervisor, session: str, before: Before, screen: Screen, inbox: SimpleQueue[Item]
-    ) -> None:
-        self._config = supervisor.config
-        self._session = supervisor.session(session)
-        self._before = before
+    def __init__(self, host: Host, session: str, screen: Screen, inbox: SimpleQueue[Item]) -> None:
+        self._host = host
+        self._session = host.session(session)
+        self._before = host.before(session)
         self._screen = screen
         self._inbox = inbox
         self._interactive = os.isatty(0)
@@ -190,11 +200,11 @@ class Chat:
                 self._done = self._at_rest() is not None
             case OutputGone():
                 self._quiet = True
-                self._leave_stopped("nobody reads the output any more")
+                self._leave("nobody reads the output any more")
             case PrinterFailed():
                 self._screen.remark(refusal(item.error))
                 self._earn(ExitCode.RUN)
-                self._leave_stopped("the events could not be read any more")
+                self._leave("the events could not be read any more")
             case None if self._leaving:
                 self._screen.remark("the receipt is not filed yet; what is left is ended now, and by the next start")
                 self._done = True
@@ -237,7 +247,7 @@ class Chat:
             if line.cut:
                 raise Invalid(
                     "the message is too large",
-                    expected=f"at most {self._config.message_max_bytes} bytes of UTF-8",
+                    expected=f"at most {self._host.limits.message_max_bytes or LINE_MAX_BYTES} bytes of UTF-8",
                     got=f"a line of {line.total_bytes} bytes",
                     remedy="send it in parts, or put it in a file that the agent can read",
                 )
@@ -246,7 +256,7 @@ class Chat:
             )
         except CountermandError as error:
             self._screen.remark(refusal(error))
-            self._earn(ExitCode.REFUSED)
+            self._earn(of_error(error))
         except (Timeout, ActorDeadError) as error:
             self._screen.remark(f"the message got no answer: {error}")
             self._earn(ExitCode.RUN)
@@ -256,13 +266,19 @@ class Chat:
         self._input_over = True
         if end.error:
             self._screen.remark(f"the input could not be read to its end: {end.error}")
-            self._earn(ExitCode.REFUSED)
+            self._earn(ExitCode.FAILED)
         self._screen.leave_prompt()
+        if self._interactive and self._host.outlives:
+            if self._live:
+                self._screen.remark("left; the daemon goes on with what runs")
+            self._done = True
+            return
         self._leave_when_at_rest()
         if self._interactive and self._at_rest() is None and not self._leaving:
-            self._leave_at = time.monotonic() + self._config.drain_s
+            self._leave_at = time.monotonic() + self._host.limits.drain_s
             self._screen.remark(
-                f"leaving: what runs may go on for {self._config.drain_s:g} s and is stopped then; Ctrl-C stops it now"
+                f"leaving: what runs may go on for {self._host.limits.drain_s:g} s and is stopped then; "
+                "Ctrl-C stops it now"
             )
 
     # ── What the session does ─────────────────────────────────────────────────────────────────────
@@ -314,7 +330,7 @@ class Chat:
 
     def _signal(self, number: signal.Signals) -> None:
         if number is not signal.SIGINT:
-            self._leave_stopped(number.name)
+            self._leave(number.name)
             return
         if self._interactive:
             self._screen.interrupted()
@@ -324,6 +340,14 @@ class Chat:
             self._stop("Ctrl-C")
         else:
             self._screen.remark("nothing is running; Ctrl-D leaves")
+
+    def _leave(self, reason: str) -> None:
+        """Leave because the person has gone. What the chat itself runs is stopped; of a daemon it was only a client."""
+        if not self._host.outlives:
+            self._leave_stopped(reason)
+            return
+        self._earn(ExitCode.STOPPED)
+        self._done = True
 
     def _leave_stopped(self, reason: str) -> None:
         """Stop what runs, and leave when its receipt is there; called again: end it harder."""
@@ -336,7 +360,7 @@ class Chat:
             self._done = True
             return
         # Whatever happens to the receipt, such as a store that is down, this process ends.
-        self._leave_at = time.monotonic() + self._config.grace_s + self._config.kill_s + RECEIPT_SLACK_S
+        self._leave_at = time.monotonic() + self._host.limits.ending_s
         for run_id in (*stopped.joined, stopped.run_id):
             self._await_receipt(run_id)
 
@@ -366,7 +390,8 @@ class Chat:
         if not stopped.durable:
             self._screen.remark("the store is down: the stop holds, and is written when the store is back")
         if mode is Mode.GRACEFUL:
-            self._screen.remark(f"stopping… ({self._config.grace_s:g} s grace; Ctrl-C again kills at once)")
+            grace = "" if self._host.limits.grace_s is None else f"{self._host.limits.grace_s:g} s grace; "
+            self._screen.remark(f"stopping… ({grace}Ctrl-C again kills at once)")
         else:
             self._screen.remark("killing…")
         return stopped
@@ -405,8 +430,13 @@ class Chat:
             ) from error
 
     def _at_rest(self) -> int | None:
-        """Return the session's last `seq` if nothing runs in it, or is about to; else None."""
+        """Return the session's last `seq` if nothing runs in it, or is about to; else None.
+
+        In a daemon others may keep it busy for ever: there only what this chat has sent counts.
+        """
         status = self._status()
+        if self._host.outlives:
+            return None if self._mine & self._live else status.last_seq
         runs = status.run_id is not None or bool(status.ending)
         starts = status.waiting > 0 and not status.parked and status.state == "idle"
         return None if runs or starts else status.last_seq
@@ -424,8 +454,8 @@ class Chat:
 
     def _greet(self) -> None:
         if self._interactive:
-            name, agent = self._session.session, self._config.agent
-            self._screen.remark(f"countermand · session {name} · agent {agent} · {self._config.state_dir}")
+            name, agent = self._session.session, self._host.agent
+            self._screen.remark(f"countermand · session {name} · agent {agent} · {self._host.place}")
             what = "a shell script" if agent == "shell" else "a message"
             self._screen.remark(f"Enter runs {what}, a new one takes over; Ctrl-C stops, Ctrl-D leaves.")
         before = self._before
@@ -448,29 +478,6 @@ def _why(event: Event) -> str:
         return f": {provenance['source']}: {head(provenance['reason'], 300)}"
     error = event.data.get("error")
     return f": {head(error, 300)}" if error else ""
-
-
-def _look(state_dir: Path, session: str) -> Before:
-    """Read what the store holds of a session, before the supervisor takes it up."""
-    path = state_dir / STORE_NAME
-    if not path.exists():
-        return Before()
-    try:
-        reader = SqliteReader(path)
-    except StoreUnavailable:
-        # An older store, say: the supervisor brings it up to date, or says what is wrong with it.
-        return Before()
-    try:
-        row = reader.session(session)
-        live = (RunStatus.IN_PROGRESS, RunStatus.CANCELLING)
-        return Before(
-            last_seq=reader.last_seq(session),
-            cut_off=tuple(run for run in reader.runs(session) if run.status in live),
-            waiting=len(reader.waiting(session)),
-            parked=row.parked if row is not None else False,
-        )
-    finally:
-        reader.close()
 
 
 @contextmanager
@@ -504,17 +511,3 @@ def _signals(inbox: SimpleQueue[Item]) -> Iterator[None]:
 
 def _noted(number: int, frame: FrameType | None) -> None:
     """The handler has nothing to do: that it is there makes the interpreter write the number to the wake-up pipe."""
-
-
-def _close(supervisor: Supervisor, drain_s: float | None, screen: Screen) -> None:
-    """End the supervisor, and say so where that takes long: other sessions may have something running."""
-    limit_s = supervisor.config.drain_s if drain_s is None else drain_s
-    text = f"other sessions have something running: it may go on for {limit_s:g} s, then it is ended…"
-    slow = threading.Timer(QUIET_CLOSE_S, screen.remark, (text,))
-    slow.daemon = True
-    slow.start()
-    try:
-        if not supervisor.close(drain_s):
-            screen.remark("not everything came to rest in time; the next start takes it up")
-    finally:
-        slow.cancel()

@@ -3,7 +3,8 @@
 Options that say where and what (`--state-dir`, `--agent`, `--verbose`) are taken before the command and after it; after
 it wins. What a command needs is imported when it runs, so that `--help` and `--version` wait for nothing.
 
-Exit codes: 0; 1 a script ended non-zero; 2 wrong usage or a refusal; 3 a run failed or expired; 130 stopped.
+A command that reads asks the daemon that runs, and the store on the disk where none does. One that acts needs a daemon.
+`exits.py` has the exit codes.
 """
 
 from __future__ import annotations
@@ -17,11 +18,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
+from supervisor.console import completions
+
 if TYPE_CHECKING:
+    from supervisor.console.place import Place
     from supervisor.daemon.settings import Source
 
-REFUSED: Final = 2
+USAGE: Final = 2
 STOPPED: Final = 130
+RECEIPT_S: Final = 120.0
+"""How long `stop` and `kill` wait for a receipt, if nobody says otherwise."""
 
 StateDir = Annotated[
     # A text, since an empty path would be the current folder.
@@ -33,9 +39,39 @@ StateDir = Annotated[
     ),
 ]
 Agent = Annotated[str | None, typer.Option("--agent", metavar="NAME", help="The agent that runs messages.")]
+Socket = Annotated[
+    str | None,
+    typer.Option(
+        "--socket", metavar="PATH", help="The daemon's socket. Default: countermand.sock in the state directory."
+    ),
+]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log what happens inside, on standard error.")]
-SessionOption = Annotated[str | None, typer.Option("--session", metavar="NAME", help="The session's name.")]
-SessionArgument = Annotated[str | None, typer.Argument(metavar="[SESSION]", help="The session's name; default: main.")]
+SessionOption = Annotated[
+    str | None,
+    typer.Option("--session", metavar="NAME", help="The session's name.", autocompletion=completions.sessions),
+]
+SessionArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="[SESSION]", help="The session's name; default: main.", autocompletion=completions.sessions),
+]
+NamedSession = Annotated[
+    str, typer.Argument(metavar="SESSION", help="The session's name.", autocompletion=completions.sessions)
+]
+RunArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="The id of a run or of its receipt, or the beginning of one.",
+        autocompletion=completions.runs,
+    ),
+]
+RequestId = Annotated[
+    str | None,
+    typer.Option("--id", metavar="ID", help="The request's id: sent again under it, it has one effect."),
+]
+Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it goes on record.")]
+Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for the receipt, or be content with the fence.")]
+WaitS = Annotated[float, typer.Option("--timeout", metavar="S", min=0.0, help="How long to wait, in seconds.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
 ConfigFile = Annotated[
@@ -54,12 +90,15 @@ Assignments = Annotated[
 
 DEFAULT_SESSION: Final = "main"
 
+EXIT_CODES: Final = (
+    "Exit codes: 0; 1 refused or failed, or a script ended non-zero; 2 wrong usage; 3 no daemon answers; "
+    "4 a run failed or expired; 130 stopped by a signal, by Ctrl-C, or a run ended cancelled. The highest decides."
+)
+
 app = typer.Typer(
     name="countermand",
     help="Chat with an agent, stop it, and see who stopped what and why.",
-    epilog="Exit codes: 0; 1 a script ended non-zero; 2 wrong usage or a refusal; "
-    "3 a run failed or expired; 130 stopped by a signal, by Ctrl-C, or a run ended cancelled. The highest decides.",
-    add_completion=False,
+    epilog=EXIT_CODES,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},
@@ -84,13 +123,14 @@ def root(
     context: typer.Context,
     state_dir: StateDir = None,
     agent: Agent = None,
+    socket: Socket = None,
     verbose: Verbose = False,
     version: Annotated[  # noqa: ARG001  # its callback has answered before this is called
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Chat with an agent, stop it, and see who stopped what and why. Without a command: chat."""
-    context.obj = {"state_dir": state_dir, "agent": agent, "verbose": verbose}
+    context.obj = {"state_dir": state_dir, "agent": agent, "verbose": verbose, "socket": socket}
     if context.invoked_subcommand is None:
         chat(context)
 
@@ -101,21 +141,23 @@ def chat(
     session: SessionOption = None,
     state_dir: StateDir = None,
     agent: Agent = None,
+    socket: Socket = None,
     verbose: Verbose = False,
 ) -> None:
     """Send lines as messages and show what comes of them.
 
     On a terminal a line takes over from what runs; Ctrl-C stops it, Ctrl-D leaves. From a pipe each line is a message,
-    in order, each waited for.
+    in order, each waited for. Attaches to the daemon that runs; where none does it brings a supervisor of its own.
     """
-    options = _options(context, state_dir, agent, verbose)
+    options = _options(context, state_dir, agent, verbose, socket)
     with _refusals():
         from supervisor.config import Config
         from supervisor.console.chat import chat as run_chat
 
         _logs(options["verbose"])
         config = Config(state_dir=_state_dir(options), agent=options["agent"] or "shell")
-        code = int(run_chat(config, DEFAULT_SESSION if session is None else session))
+        name = DEFAULT_SESSION if session is None else session
+        code = int(run_chat(config, name, _place(options), agent=options["agent"]))
     raise typer.Exit(code)
 
 
@@ -127,15 +169,16 @@ def thread(
     as_json: AsJson = False,
     state_dir: StateDir = None,
     agent: Agent = None,
+    socket: Socket = None,
     verbose: Verbose = False,
 ) -> None:
     """Show the messages of a session, as the next model call would see them; also while it is in use."""
-    options = _options(context, state_dir, agent, verbose)
+    options = _options(context, state_dir, agent, verbose, socket)
     with _refusals():
-        from supervisor.console.views import show_thread
+        from supervisor.console.thread import show_thread
 
         _logs(options["verbose"])
-        show_thread(_state_dir(options), _session(session, named), as_json=as_json)
+        show_thread(_place(options), _session(session, named), as_json=as_json)
 
 
 @app.command()
@@ -146,15 +189,16 @@ def runs(
     as_json: AsJson = False,
     state_dir: StateDir = None,
     agent: Agent = None,
+    socket: Socket = None,
     verbose: Verbose = False,
 ) -> None:
     """List the runs of a session and how each ended; also while it is in use."""
-    options = _options(context, state_dir, agent, verbose)
+    options = _options(context, state_dir, agent, verbose, socket)
     with _refusals():
-        from supervisor.console.views import show_runs
+        from supervisor.console.runs import show_runs
 
         _logs(options["verbose"])
-        show_runs(_state_dir(options), _session(session, named), as_json=as_json)
+        show_runs(_place(options), _session(session, named), as_json=as_json)
 
 
 @app.command()
@@ -167,34 +211,246 @@ def ps(
     as_json: AsJson = False,
     state_dir: StateDir = None,
     agent: Agent = None,
+    socket: Socket = None,
     verbose: Verbose = False,
 ) -> None:
-    """List the processes that run now, with their owners: a run, or the session itself; also while it is in use."""
-    options = _options(context, state_dir, agent, verbose)
+    """Show what lives now, as a tree: session, run, call, process; with age, processor time and memory."""
+    options = _options(context, state_dir, agent, verbose, socket)
     with _refusals():
         from supervisor.console.ps import show_ps
 
         _logs(options["verbose"])
         chosen = None if session is None and named is None else _session(session, named)
-        show_ps(_state_dir(options), chosen, as_json=as_json)
+        show_ps(_place(options), chosen, as_json=as_json)
 
 
 @app.command()
 def why(
     context: typer.Context,
-    run: Annotated[str, typer.Argument(metavar="RUN", help="The id of a run or a receipt, or the beginning of one.")],
+    run: RunArgument,
     as_json: AsJson = False,
     state_dir: StateDir = None,
     agent: Agent = None,
+    socket: Socket = None,
     verbose: Verbose = False,
 ) -> None:
-    """Tell the story of a run: its input, who ended it and why, and what became of each part."""
-    options = _options(context, state_dir, agent, verbose)
+    """Tell the story of a run: its input, who ended it and why, each moment, and what became of each part."""
+    options = _options(context, state_dir, agent, verbose, socket)
     with _refusals():
         from supervisor.console.why import show_why
 
         _logs(options["verbose"])
-        show_why(_state_dir(options), run, as_json=as_json)
+        show_why(_place(options), run, as_json=as_json)
+
+
+@app.command()
+def sessions(
+    context: typer.Context,
+    as_json: AsJson = False,
+    state_dir: StateDir = None,
+    agent: Agent = None,
+    socket: Socket = None,
+    verbose: Verbose = False,
+) -> None:
+    """List the sessions, and what each is doing."""
+    options = _options(context, state_dir, agent, verbose, socket)
+    with _refusals():
+        from supervisor.console.sessions import show_sessions
+
+        _logs(options["verbose"])
+        show_sessions(_place(options), as_json=as_json)
+
+
+@app.command()
+def events(
+    context: typer.Context,
+    session: NamedSession,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")] = False,
+    from_seq: Annotated[
+        int, typer.Option("--from-seq", metavar="N", min=0, help="Begin behind the event of this number.")
+    ] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each event as a JSON document on one line.")] = False,
+    state_dir: StateDir = None,
+    agent: Agent = None,
+    socket: Socket = None,
+    verbose: Verbose = False,
+) -> None:
+    """Show the log of a session, one event a line. A break of the connection loses none, and repeats none."""
+    options = _options(context, state_dir, agent, verbose, socket)
+    with _refusals():
+        from supervisor.console.events import show_events
+
+        _logs(options["verbose"])
+        show_events(_place(options), session, from_seq, follow=follow, as_json=as_json)
+
+
+@app.command()
+def send(
+    context: typer.Context,
+    session: NamedSession,
+    text: Annotated[str, typer.Argument(metavar="[TEXT]", help="The message; - or none: from standard input.")] = "-",
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            "--policy",
+            metavar="WORD",
+            help="What it does to a run: interrupt (the default), enqueue, steer, reject or rollback.",
+        ),
+    ] = None,
+    identity: RequestId = None,
+    origin: Annotated[str, typer.Option("--origin", metavar="NAME", help="On whose behalf.")] = "user",
+    merge: Annotated[bool, typer.Option("--merge/--no-merge", help="May share its turn, or has its own.")] = True,
+    wait: Annotated[bool, typer.Option("--wait", "-w", help="Print what its run says, until that has ended.")] = False,
+    as_json: AsJson = False,
+    state_dir: StateDir = None,
+    agent: Agent = None,
+    socket: Socket = None,
+    verbose: Verbose = False,
+) -> None:
+    """Send a message to a session; the session comes into being with its first one."""
+    options = _options(context, state_dir, agent, verbose, socket)
+    with _refusals():
+        from actors.messages import NewMessage, new_request_id
+        from supervisor.console.sending import send as send_message
+
+        _logs(options["verbose"])
+        content = sys.stdin.buffer.read().decode("utf-8", "replace") if text == "-" else text
+        message = NewMessage(
+            content=content, policy=policy, origin=origin, merge=merge, id=identity or new_request_id()
+        )
+        code = send_message(_place(options), session, message, wait=wait, as_json=as_json)
+    raise typer.Exit(int(code))
+
+
+@app.command()
+def stop(
+    context: typer.Context,
+    session: Annotated[
+        str | None,
+        typer.Argument(metavar="[SESSION]", help="The session's name.", autocompletion=completions.sessions),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Stop what runs in every session.")] = False,
+    run: Annotated[
+        str | None,
+        typer.Option("--run", metavar="RUN", help="Only this run, and nothing else.", autocompletion=completions.runs),
+    ] = None,
+    mode: Annotated[
+        str | None, typer.Option("--mode", metavar="WORD", help="graceful (the default), or immediate.")
+    ] = None,
+    scope: Annotated[
+        str | None,
+        typer.Option("--scope", metavar="WORD", help="run (the default), or session: its own processes too."),
+    ] = None,
+    waiting: Annotated[
+        str | None,
+        typer.Option("--waiting", metavar="WORD", help="What becomes of waiting messages: withdraw, park or keep."),
+    ] = None,
+    reason: Reason = "stopped on the command line",
+    identity: RequestId = None,
+    wait: Wait = True,
+    timeout: WaitS = RECEIPT_S,
+    as_json: AsJson = False,
+    state_dir: StateDir = None,
+    agent: Agent = None,
+    socket: Socket = None,
+    verbose: Verbose = False,
+) -> None:
+    """Stop what runs in a session, and wait for the receipt: the proof that everything has ended.
+
+    Ctrl-C ends the waiting; the stop holds.
+    """
+    options = _options(context, state_dir, agent, verbose, socket)
+    if everything == (session is not None):
+        raise typer.BadParameter("name a session, or give --all; one of the two")
+    if everything and run is not None:
+        raise typer.BadParameter("--run names one run, and --all means every one")
+    with _refusals():
+        from supervisor.console.stopping import stop_all, stop_session, wish
+
+        _logs(options["verbose"])
+        wanted = wish(reason, identity, run_id=run, mode=mode, scope=scope, waiting=waiting)
+        wait_s = timeout if wait else 0.0
+        if session is None:
+            code = stop_all(_place(options), wanted, wait_s, as_json=as_json)
+        else:
+            code = stop_session(_place(options), session, wanted, wait_s, as_json=as_json)
+    raise typer.Exit(int(code))
+
+
+@app.command()
+def kill(
+    context: typer.Context,
+    run: RunArgument,
+    reason: Reason = "killed on the command line",
+    identity: RequestId = None,
+    wait: Wait = True,
+    timeout: WaitS = RECEIPT_S,
+    as_json: AsJson = False,
+    state_dir: StateDir = None,
+    agent: Agent = None,
+    socket: Socket = None,
+    verbose: Verbose = False,
+) -> None:
+    """End one run at once, without a grace, and nothing else; and wait for the receipt, as stop does."""
+    options = _options(context, state_dir, agent, verbose, socket)
+    with _refusals():
+        from supervisor.console.stopping import kill_run, wish
+
+        _logs(options["verbose"])
+        wait_s = timeout if wait else 0.0
+        code = kill_run(_place(options), run, wish(reason, identity), wait_s, as_json=as_json)
+    raise typer.Exit(int(code))
+
+
+@app.command()
+def logs(
+    context: typer.Context,
+    session: Annotated[
+        str | None,
+        typer.Argument(metavar="[SESSION]", help="Only lines about this session.", autocompletion=completions.sessions),
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", metavar="N", min=0, help="How many from before.")] = 50,
+    level: Annotated[
+        str | None, typer.Option("--level", metavar="WORD", help="Only lines of this level or above.")
+    ] = None,
+    unit: Annotated[
+        str, typer.Option("--unit", metavar="NAME", help="Whose journal is read where no daemon runs.")
+    ] = "countermand.service",
+    as_json: Annotated[bool, typer.Option("--json", help="Print lines as the daemon wrote them, in JSON.")] = False,
+    state_dir: StateDir = None,
+    agent: Agent = None,
+    socket: Socket = None,
+    verbose: Verbose = False,
+) -> None:
+    """Show the daemon's own log: its file, or the journal. What happens in a session is in events."""
+    options = _options(context, state_dir, agent, verbose, socket)
+    with _refusals():
+        from supervisor.console.logs import LEVELS, Wanted, show_logs
+
+        if level is not None and level not in LEVELS:
+            raise typer.BadParameter(f"no such level: {level!r}; one of {', '.join(LEVELS)}")
+        _logs(options["verbose"])
+        show_logs(_place(options), Wanted(lines, session, level), unit, follow=follow, as_json=as_json)
+
+
+@app.command()
+def doctor(
+    context: typer.Context,
+    as_json: AsJson = False,
+    state_dir: StateDir = None,
+    agent: Agent = None,
+    socket: Socket = None,
+    verbose: Verbose = False,
+) -> None:
+    """Look for what is wrong, and say what helps; 1 where something is. It changes nothing."""
+    options = _options(context, state_dir, agent, verbose, socket)
+    with _refusals():
+        from supervisor.console.doctor import examine
+
+        _logs(options["verbose"])
+        code = examine(_place(options), as_json=as_json)
+    raise typer.Exit(int(code))
 
 
 @app.command()
@@ -239,7 +495,7 @@ def config_check(
     except WrongSettings as error:
         for problem in error.problems:
             print(f"countermand: {refusal(problem)}", file=sys.stderr)
-        raise typer.Exit(REFUSED) from None
+        raise typer.Exit(USAGE) from None
     print(f"ok: {settings.file}" if settings.file else "ok: no file, the defaults hold")
 
 
@@ -279,13 +535,16 @@ def main() -> NoReturn:
     raise AssertionError("typer exits by itself")
 
 
-def _options(context: typer.Context, state_dir: str | None, agent: str | None, verbose: bool) -> dict[str, Any]:
+def _options(
+    context: typer.Context, state_dir: str | None, agent: str | None, verbose: bool, socket: str | None = None
+) -> dict[str, Any]:
     """Put the options from behind the command over those from before it."""
     before: dict[str, Any] = context.obj
     return {
         "state_dir": state_dir if state_dir is not None else before["state_dir"],
         "agent": agent if agent is not None else before["agent"],
         "verbose": verbose or before["verbose"],
+        "socket": socket if socket is not None else before["socket"],
     }
 
 
@@ -297,6 +556,16 @@ def _state_dir(options: dict[str, Any]) -> Path:
     if chosen is not None and not chosen.strip():
         raise Invalid("--state-dir is empty", expected="a path", got="''", remedy="name a directory, or leave it out")
     return (Path(chosen) if chosen is not None else default_state_dir()).expanduser()
+
+
+def _place(options: dict[str, Any]) -> Place:
+    from actors.errors import Invalid
+    from supervisor.console.place import Place
+
+    socket: str | None = options["socket"]
+    if socket is not None and not socket.strip():
+        raise Invalid("--socket is empty", expected="a path", got="''", remedy="name a socket, or leave it out")
+    return Place(_state_dir(options), Path(socket).expanduser() if socket is not None else None)
 
 
 def _session(argument: str | None, option: str | None) -> str:
@@ -326,6 +595,7 @@ def _logs(verbose: bool) -> None:
 def _refusals() -> Iterator[None]:
     """Say a refusal on standard error, without a traceback; end quietly where nobody reads the output."""
     from actors.errors import CountermandError
+    from supervisor.console.exits import of_error
     from supervisor.console.words import refusal
 
     try:
@@ -333,7 +603,7 @@ def _refusals() -> Iterator[None]:
         sys.stdout.flush()
     except CountermandError as error:
         print(f"countermand: {refusal(error)}", file=sys.stderr)
-        raise typer.Exit(REFUSED) from None
+        raise typer.Exit(int(of_error(error))) from None
     except KeyboardInterrupt:
         raise typer.Exit(STOPPED) from None
     except BrokenPipeError:

@@ -1,7 +1,7 @@
-"""The exit codes, and which one a run's end earns.
+"""The exit codes, the same for every command, and which one an error or a run's end earns.
 
-Where several apply the highest decides: to be stopped outweighs a run that failed, which outweighs a message that
-was refused, which outweighs a script that said no.
+Where several apply the highest decides: to be stopped outweighs a run that failed, which outweighs a script that said
+no.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
+from actors.errors import CountermandError, Invalid
 from actors.model import Json, RunStatus
 
 
@@ -16,11 +17,13 @@ class ExitCode(IntEnum):
     """What the process says when it ends."""
 
     OK = 0
-    SCRIPT = 1
-    """A run completed, and what it returned has an `exit_code` other than 0."""
-    REFUSED = 2
-    """Wrong usage, or a refusal: unknown option, agent, session or run; a directory in use; a store that is down."""
-    RUN = 3
+    FAILED = 1
+    """A refusal, something that was asked for and did not come about, or a script that ended non-zero."""
+    USAGE = 2
+    """What was asked for cannot be right: an unknown option, a value that is not allowed, an ambiguous id."""
+    NO_DAEMON = 3
+    """No daemon answers, or it went away before its answer."""
+    RUN = 4
     """A run failed or expired, or a request got no answer."""
     STOPPED = 130
     """A signal or Ctrl-C ended it, nobody reads the output any more, or a run ended cancelled."""
@@ -39,4 +42,11 @@ def of_run(status: RunStatus, result: Json) -> ExitCode:
     if status in _BY_STATUS:
         return _BY_STATUS[status]
     said = result.get("exit_code") if isinstance(result, dict) else None
-    return ExitCode.OK if said in (None, 0) else ExitCode.SCRIPT
+    return ExitCode.OK if said in (None, 0) else ExitCode.FAILED
+
+
+def of_error(error: CountermandError) -> ExitCode:
+    """Return the exit code that a refusal earns."""
+    if error.code == "no_daemon":
+        return ExitCode.NO_DAEMON
+    return ExitCode.USAGE if isinstance(error, Invalid) else ExitCode.FAILED

@@ -13,11 +13,11 @@ from typing import Final
 
 from msgspec import Struct
 
-from actors.errors import StoreUnavailable
+from actors.errors import CountermandError, StoreUnavailable
 from actors.model import Event
+from supervisor.console.hosts import TalkSession
 from supervisor.console.screen import OutputClosed, Screen
 from supervisor.console.words import head
-from supervisor.handle import SessionHandle
 
 NEWS: Final = frozenset({"run.started", "run.status", "run.ended"})
 READ_TRIES_MAX: Final = 5
@@ -36,7 +36,7 @@ class OutputGone(Struct, frozen=True):
 class PrinterFailed(Struct, frozen=True):
     """The events cannot be read any more."""
 
-    error: StoreUnavailable
+    error: CountermandError
 
 
 PrinterNews = Event | Printed | OutputGone | PrinterFailed
@@ -53,7 +53,7 @@ class Printer:
     """
 
     def __init__(
-        self, session: SessionHandle, from_seq: int, screen: Screen, on_news: Callable[[PrinterNews], None]
+        self, session: TalkSession, from_seq: int, screen: Screen, on_news: Callable[[PrinterNews], None]
     ) -> None:
         self._session = session
         self._screen = screen
@@ -98,6 +98,9 @@ class Printer:
                     self._on_news(PrinterFailed(error))
                     return
                 continue
+            except CountermandError as error:
+                self._on_news(PrinterFailed(error))
+                return
             with self._changed:
                 self._position = event.seq
                 self._changed.notify_all()

@@ -1,54 +1,112 @@
-"""`ps`: what runs now below a supervisor, and whose it is; also while another process is that supervisor."""
+"""`ps`: what lives now, as a tree: session, run, call, process."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import time
+from collections.abc import Iterable, Iterator
 from typing import Final
 
-from actors.model import Owner
-from supervisor.console.reading import check_session, open_store
-from supervisor.console.views import console, print_json
-from supervisor.console.words import duration, head
-from supervisor.listing import LiveProcess, live_processes
+from msgspec import Struct
+
+from supervisor.console.output import console, grid, print_json
+from supervisor.console.place import Place
+from supervisor.console.records import open_records
+from supervisor.console.words import age, head
+from supervisor.listing import LiveProcess
+from supervisor.living import LiveRun, LiveSession, Living
 
 MIB: Final = 1024 * 1024
+NUMBERS: Final = ("pid", "generation", "age", "cpu", "memory")
+WHAT_MAX: Final = 110
 
 
-def show_ps(state_dir: Path, session: str | None, *, as_json: bool) -> None:
-    """Print the live processes of one session, or of all. Raises NotFound, StoreUnavailable."""
-    with open_store(state_dir) as reader:
+class _Line(Struct, frozen=True):
+    """A line of the tree. `processes`: those at it and below it, whose time and memory it sums up."""
+
+    depth: int
+    what: str
+    processes: tuple[LiveProcess, ...]
+    style: str = ""
+    pid: int | None = None
+    generation: int | None = None
+    age_s: float | None = None
+
+
+def show_ps(place: Place, session: str | None, *, as_json: bool) -> None:
+    """Print the live tree of one session, or of all. Raises NotFound; see `open_records`."""
+    with open_records(place) as records:
         if session is not None:
-            check_session(reader, session)
-        found = live_processes(state_dir, reader, session)
+            records.session(session)
+        tree = records.living(session)
     if as_json:
-        print_json(found)
+        print_json(tree)
         return
-    from rich.table import Table
     from rich.text import Text
 
     out = console()
-    if not found:
+    if not tree.sessions:
         out.print(Text("nothing runs", style="dim"))
         return
-    grid = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    for name in ("session", "owner", "pid", "parent", "cpu", "memory", "age", "command"):
-        right = name in ("pid", "parent", "cpu", "memory", "age")
-        grid.add_column(name, no_wrap=True, overflow="ellipsis", justify="right" if right else "left")
-    depths: dict[int, int] = {}
-    for one in found:
-        depth = depths[one.pid] = depths.get(one.parent, -1) + 1
-        grid.add_row(
-            Text(head(one.session, 20)),
-            Text(_owner(one)),
-            str(one.pid),
-            str(one.parent),
-            "-" if one.cpu_s is None else f"{one.cpu_s:.2f} s",
-            "-" if one.rss_bytes is None else f"{one.rss_bytes / MIB:.1f} MiB",
-            duration(0.0, one.age_s),
-            Text("  " * depth + head(one.command, 80)),
+    table = grid("what", *NUMBERS, right=NUMBERS)
+    for line in _lines(tree):
+        cpu_s = [one.cpu_s for one in line.processes if one.cpu_s is not None]
+        rss = [one.rss_bytes for one in line.processes if one.rss_bytes is not None]
+        table.add_row(
+            Text("  " * line.depth + line.what, style=line.style),
+            str(line.pid or ""),
+            str(line.generation or ""),
+            age(line.age_s),
+            f"{sum(cpu_s):.2f} s" if cpu_s else "",
+            f"{sum(rss) / MIB:.1f} MiB" if rss else "",
         )
-    out.print(grid)
+    out.print(table)
+    if tree.more:
+        out.print(Text("and more", style="dim"))
 
 
-def _owner(process: LiveProcess) -> str:
-    return "the session" if process.owner is Owner.SESSION else process.run_id
+def _lines(tree: Living) -> Iterator[_Line]:
+    for session in tree.sessions:
+        everything = tuple(_of_session(session))
+        yield _Line(0, f"session {head(session.session, 60)}", everything, "bold")
+        for run in session.runs:
+            yield from _run(run)
+        if session.processes:
+            yield _Line(1, "of the session itself", tuple(session.processes), "cyan")
+            yield from _processes(session.processes, 2)
+
+
+def _run(run: LiveRun) -> Iterator[_Line]:
+    style = {"in_progress": "green", "queued": ""}.get(run.status, "yellow")
+    status = run.status.replace("_", " ")
+    what = f"run {run.run_id} · {status} · agent {head(run.agent, 30)}"
+    yield _Line(1, what, tuple(_of_run(run)), style, generation=run.generation, age_s=_since(run.started_at))
+    for call in run.calls:
+        what = f"call {head(call.tool, 30)} · {call.state} · {call.call_id}"
+        yield _Line(2, what, tuple(call.processes), age_s=_since(call.started_at))
+        yield from _processes(call.processes, 3)
+    if run.processes:
+        yield _Line(2, "of calls that have ended", tuple(run.processes))
+        yield from _processes(run.processes, 3)
+
+
+def _processes(processes: Iterable[LiveProcess], base: int) -> Iterator[_Line]:
+    depths: dict[int, int] = {}
+    for one in processes:
+        depth = depths[one.pid] = depths.get(one.parent, -1) + 1
+        yield _Line(base + depth, head(one.command, WHAT_MAX), (one,), "dim", pid=one.pid, age_s=one.age_s)
+
+
+def _of_session(session: LiveSession) -> Iterator[LiveProcess]:
+    for run in session.runs:
+        yield from _of_run(run)
+    yield from session.processes
+
+
+def _of_run(run: LiveRun) -> Iterator[LiveProcess]:
+    for call in run.calls:
+        yield from call.processes
+    yield from run.processes
+
+
+def _since(at: float | None) -> float | None:
+    return None if at is None else max(0.0, time.time() - at)  # noqa: TID251  # as the times in the store

@@ -2,87 +2,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
 from typing import Final
 
-from actors.errors import Invalid, NotFound, StoreUnavailable
-from actors.model import RunInfo
+from actors.errors import StoreUnavailable
+from actors.model import Event, Message, Receipt, RunInfo
+from supervisor.console.records import RUNS_MAX, SessionFacts, WaitingFacts, unknown_session
+from supervisor.listing import live_processes
+from supervisor.living import Living, living
+from supervisor.lock import held
 from supervisor.store.reader import SqliteReader
 
 STORE_NAME: Final = "store.sqlite3"
-PREFIXES: Final = ("run_", "rcpt_")
 
 
-@contextmanager
-def open_store(state_dir: Path) -> Iterator[SqliteReader]:
-    """Open the store of a state directory for reading.
+class StoreRecords:
+    """`Records` of a state directory; a context manager.
 
     Raises:
-        StoreUnavailable: there is none yet, or it cannot be read; the error names the directory.
+        StoreUnavailable: there is no store yet, or it cannot be read; the error names the directory.
     """
-    path = state_dir / STORE_NAME
-    if not path.exists():
-        raise StoreUnavailable(
-            f"there is nothing to read in {state_dir}",
-            expected="a state directory that a chat has used before",
-            got=f"no file {path}" if state_dir.exists() else "a directory that does not exist",
-            remedy=f"name another with --state-dir, or begin there: countermand --state-dir {state_dir} chat",
-        )
-    reader = SqliteReader(path)
-    try:
-        yield reader
-    finally:
-        reader.close()
 
+    def __init__(self, state_dir: Path) -> None:
+        path = state_dir / STORE_NAME
+        if not path.exists():
+            raise StoreUnavailable(
+                f"there is nothing to read in {state_dir}",
+                expected="a state directory that a chat or a daemon has used before",
+                got=f"no file {path}" if state_dir.exists() else "a directory that does not exist",
+                remedy=f"name another with --state-dir, or begin there: countermand --state-dir {state_dir} chat",
+            )
+        self._state_dir = state_dir
+        self._reader = SqliteReader(path)
+        self.served = held(state_dir)
 
-def check_session(reader: SqliteReader, session: str) -> None:
-    """Raise NotFound unless the store knows the session."""
-    if reader.session(session) is None:
-        names = [row.session for row in reader.sessions(limit=8)]
-        raise NotFound(
-            f"there is no session {session!r}",
-            expected=f"one of {', '.join(names)}" if names else "a session; the store holds none yet",
-            got=repr(session),
-            remedy="check the name and the state directory",
-        )
+    def __enter__(self) -> StoreRecords:
+        return self
 
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._reader.close()
 
-def find_run(reader: SqliteReader, identity: str) -> RunInfo:
-    """Return the run with this id, with this receipt, or whose id or receipt's id alone begins like this.
+    def sessions(self) -> list[SessionFacts]:
+        """All sessions, by name."""
+        found: list[SessionFacts] = []
+        while rows := self._reader.sessions(found[-1].session if found else ""):
+            found += [SessionFacts(row.session, row.generation, row.seq, row.parked, row.quarantined) for row in rows]
+        return found
 
-    Raises:
-        NotFound: there is none.
-        Invalid: several begin like this; the error names some.
-    """
-    info = reader.find_run(identity)
-    if info is None:
-        receipt = reader.find_receipt(identity)
-        if receipt is not None and receipt.run_id is not None:
-            info = reader.find_run(receipt.run_id)
-    if info is not None:
-        return info
-    # Ids begin with the time, so `why` takes as much of one as tells it from the others, with its prefix or without.
-    starts = (identity, *(prefix + identity for prefix in PREFIXES)) if identity else ()
-    found = [
-        run
-        for row in reader.sessions()
-        for run in reader.runs(row.session)
-        if starts and (run.run_id.startswith(starts) or run.receipt_id.startswith(starts))
-    ]
-    if len(found) > 1:
-        raise Invalid(
-            f"{len(found)} runs begin with {identity!r}",
-            expected="an id, or so much of it that one run alone begins with it",
-            got=", ".join(run.run_id for run in found[-4:]) + (" and more" if len(found) > 4 else ""),
-            remedy="give more of the id",
-        )
-    if not found:
-        raise NotFound(
-            f"there is no run {identity!r}",
-            expected="the id of a run or of its receipt, or the beginning of one",
-            got=repr(identity),
-            remedy="list the runs of a session: countermand runs SESSION",
-        )
-    return found[0]
+    def session(self, name: str) -> SessionFacts:
+        """One session. Raises NotFound."""
+        row = self._reader.session(name)
+        if row is None:
+            raise unknown_session(name, [row.session for row in self._reader.sessions(limit=9)])
+        return SessionFacts(row.session, row.generation, row.seq, row.parked, row.quarantined)
+
+    def thread(self, name: str) -> list[Message]:
+        """The messages of a session."""
+        return self._reader.thread(name)
+
+    def waiting(self, name: str) -> list[WaitingFacts]:
+        """The messages of a session that wait, in their order."""
+        return [
+            WaitingFacts(row.message.id, row.run_id, row.message.content, row.accepted_at)
+            for row in self._reader.waiting(name)
+        ]
+
+    def runs(self, name: str) -> list[RunInfo]:
+        """The newest runs of a session, the oldest of them first."""
+        return self._reader.runs(name, RUNS_MAX)
+
+    def runs_beginning(self, start: str) -> list[RunInfo]:
+        """Runs of any session whose id, or whose receipt's, begins like this."""
+        return self._reader.runs_beginning(start, RUNS_MAX)
+
+    def receipt(self, name: str, run_id: str) -> Receipt | None:
+        """The receipt of a run of a session, if it is filed."""
+        return self._reader.receipt(name, run_id)
+
+    def events(self, name: str, after: int) -> list[Event]:
+        """Some events of a session behind a seq, in order."""
+        return self._reader.events(name, after)
+
+    def living(self, name: str | None) -> Living:
+        """What lives now, in one session or in all."""
+        return living(self._reader, live_processes(self._state_dir, self._reader, name), name)

@@ -2,81 +2,200 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct
 
-from actors.model import Message, Provenance, Receipt, RunInfo, RunStatus
-from supervisor.console.reading import find_run, open_store
+from actors.model import Event, Message, Provenance, Receipt, RunInfo, RunStatus
+from supervisor.console.output import console, heading, print_json, say
+from supervisor.console.place import Place
 from supervisor.console.receipts import table
-from supervisor.console.views import console, print_json
-from supervisor.console.words import cause_in_full, date_time, duration, head, shown
-from supervisor.store.reader import SqliteReader
+from supervisor.console.records import Records, find_run, open_records
+from supervisor.console.words import cause_in_full, clock_time, date_time, duration, head, plural, shown
+
+MOMENTS_MAX: Final = 60
+"""Moments that are told of a run, the first and the last of them; the log has the others."""
+CHATTER: Final = frozenset({"text", "tool.output", "message"})
+
+
+class Moment(Struct, frozen=True):
+    """Something that happened to a run. `at`: seconds since the epoch, UTC; `seq`: of the event, 0 for a signal."""
+
+    at: float
+    seq: int
+    what: str
+
+
+class Held(Struct, frozen=True):
+    """What the store holds of a run: events by kind, and messages of the thread by role and status."""
+
+    events: dict[str, int]
+    first_seq: int
+    last_seq: int
+    thread: dict[str, int]
 
 
 class Story(Struct, frozen=True):
-    """All that the store tells of a run. `texts`: the contents of the messages it names, by their ids."""
+    """All that is on record of a run.
+
+    `texts`: the contents of the messages it names, by their ids. `taken_over_by`: the message that ended it, and the
+    run that this became.
+    """
 
     run: RunInfo
     receipt: Receipt | None
     inputs: tuple[Message, ...]
     retried_by: tuple[str, ...]
     texts: dict[str, str]
+    taken_over_by: tuple[str, str] | None
+    moments: tuple[Moment, ...]
+    held: Held
 
 
-def read_story(reader: SqliteReader, run: RunInfo) -> Story:
-    """Gather what the store holds of a run."""
-    receipt = reader.receipt(run.session, run.run_id)
-    thread = {message.id: message for message in reader.thread(run.session)}
-    named = set(run.inputs)
-    if receipt is not None:
-        named.update(receipt.waiting, receipt.withdrawn)
-    texts = {key: thread[key].content for key in named if key in thread}
-    if named - texts.keys():
-        texts |= _texts_of_returned(reader, run.session, named - texts.keys())
+def read_story(records: Records, run: RunInfo) -> Story:
+    """Gather what is on record of a run."""
+    receipt = records.receipt(run.session, run.run_id)
+    thread = records.thread(run.session)
+    by_id = {message.id: message for message in thread}
+    runs = records.runs(run.session)
+    events = list(_of_run(records, run))
+    texts = {message.id: message.content for message in thread if message.role == "user"}
+    # Messages that never became an input: the log alone holds them.
+    for event in events:
+        if event.kind in ("session.message_waiting", "session.message_returned"):
+            texts.setdefault(event.data["message_id"], event.data["content"])
+    named = {*run.inputs, *(() if receipt is None else (*receipt.waiting, *receipt.withdrawn))}
+    after = _taken_over_by(run, runs)
+    if after is not None:
+        named.add(after[0])
+    own = [event for event in events if _is_of(event, run)]
     return Story(
         run=run,
         receipt=receipt,
-        inputs=tuple(thread[key] for key in run.inputs if key in thread),
-        retried_by=tuple(other.run_id for other in reader.runs(run.session) if other.retry_of == run.run_id),
-        texts=texts,
+        inputs=tuple(by_id[key] for key in run.inputs if key in by_id),
+        retried_by=tuple(other.run_id for other in runs if other.retry_of == run.run_id),
+        texts={key: texts[key] for key in named if key in texts},
+        taken_over_by=after,
+        moments=_moments(own, receipt),
+        held=_held(own, [message for message in thread if message.run_id == run.run_id]),
     )
 
 
-def _texts_of_returned(reader: SqliteReader, session: str, wanted: set[str]) -> dict[str, str]:
-    """Find messages that never became an input: the log alone holds them."""
-    texts: dict[str, str] = {}
-    after = 0
-    while events := reader.events(session, after):
-        for event in events:
-            if event.kind in ("session.message_waiting", "session.message_returned"):
-                key = event.data["message_id"]
-                if key in wanted:
-                    texts[key] = event.data["content"]
-        after = events[-1].seq
-    return texts
-
-
-def show_why(state_dir: Path, identity: str, *, as_json: bool) -> None:
-    """Print the story of a run. Raises NotFound, Invalid, StoreUnavailable."""
-    with open_store(state_dir) as reader:
-        story = read_story(reader, find_run(reader, identity))
+def show_why(place: Place, identity: str, *, as_json: bool) -> None:
+    """Print the story of a run. Raises NotFound, Invalid; see `open_records`."""
+    with open_records(place) as records:
+        story = read_story(records, find_run(records, identity))
     if as_json:
         print_json(story)
         return
     out = console()
     _tell(out, story)
+    _tell_moments(out, story)
     if story.receipt is not None:
-        _head(out, "What became of its parts")
+        heading(out, "What became of its parts")
         # Laid out already; printed as it is, so that nothing in it is taken for markup.
         out.file.write(table(story.receipt, out.width, colour=out.is_terminal))
-        _tell_rest(out, story, story.receipt)
+    _tell_fenced(out, story)
+    _tell_held(out, story)
+
+
+# ── Gathering ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def _of_run(records: Records, run: RunInfo) -> list[Event]:
+    """The events of a session that may be about a run, or about messages that it left."""
+    found: list[Event] = []
+    after = 0
+    while events := records.events(run.session, after):
+        after = events[-1].seq
+        found += [one for one in events if _is_of(one, run) or one.kind.startswith("session.message_")]
+    return found
+
+
+def _is_of(event: Event, run: RunInfo) -> bool:
+    return run.run_id in (event.run_id, event.data.get("run_id"))
+
+
+def _taken_over_by(run: RunInfo, runs: list[RunInfo]) -> tuple[str, str] | None:
+    """The message that ended a run by taking over, and its own run."""
+    cause = run.provenance
+    if cause is None or cause.source != "session.new_message" or cause.requested_by is None:
+        return None
+    after = next((other.run_id for other in runs if cause.requested_by in other.inputs), "")
+    return cause.requested_by, after
+
+
+def _moments(events: list[Event], receipt: Receipt | None) -> tuple[Moment, ...]:
+    told = [Moment(event.at, event.seq, _moment(event)) for event in events if event.kind not in CHATTER]
+    if receipt is not None:
+        told += _signals(receipt.rows)
+    return tuple(sorted(told, key=lambda moment: (moment.at, moment.seq)))
+
+
+def _signals(rows: Any) -> list[Moment]:
+    """The signals that were sent, one moment for those of one name that went out together."""
+    sent: dict[tuple[str, int], list[int | None]] = {}
+    at: dict[tuple[str, int], float] = {}
+    todo = list(rows)
+    while todo:
+        row = todo.pop(0)
+        todo += row.rows
+        for signal in row.signals:
+            key = (signal.signal, round(signal.at * 10))
+            at[key] = min(at.get(key, signal.at), signal.at)
+            pids = sent.setdefault(key, [])
+            if row.pid not in pids:
+                pids.append(row.pid)
+    return [
+        Moment(at[key], 0, f"{key[0]} sent to {', '.join(str(pid) for pid in pids if pid)}")
+        for key, pids in sent.items()
+    ]
+
+
+def _moment(event: Event) -> str:
+    data = event.data
+    match event.kind:
+        case "run.started":
+            return f"began, as generation {event.generation}"
+        case "run.status":
+            return f"is {str(data['status']).replace('_', ' ')}"
+        case "run.ended":
+            return f"its receipt was filed: {data['receipt']['receipt_id']}"
+        case "session.fenced":
+            return f"fenced: from here on nothing of it counts; the session went on to generation {event.generation}"
+        case "tool.requested":
+            return f"asked for {data['tool']}({head(', '.join(f'{k}={v!r}' for k, v in data['arguments'].items()))})"
+        case "tool.started":
+            return f"call {data['call_id']} started"
+        case "tool.ended":
+            return f"call {data['call_id']} of {data['tool']} {str(data['outcome']).replace('_', ' ')}"
+        case "process.started":
+            return f"process {data['pid']} started: {head(data['name'])}"
+        case "process.ended":
+            proof = "proven gone" if data.get("proven") else "NOT proven gone"
+            return f"its processes ended ({data['how'] or 'gone'}), {data['reaped']} reaped, {proof}"
+        case _:
+            return event.kind.replace(".", ": ", 1).replace("_", " ")
+
+
+def _held(events: list[Event], thread: list[Message]) -> Held:
+    kinds: dict[str, int] = {}
+    for event in events:
+        kinds[event.kind] = kinds.get(event.kind, 0) + 1
+    roles: dict[str, int] = {}
+    for message in thread:
+        name = message.role if message.status == "complete" else f"{message.role} ({message.status})"
+        roles[name] = roles.get(name, 0) + 1
+    seqs = [event.seq for event in events]
+    return Held(kinds, min(seqs, default=0), max(seqs, default=0), roles)
+
+
+# ── Telling ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def _tell(out: Any, story: Story) -> None:
     run = story.run
-    _head(out, f"Run {run.run_id}")
+    heading(out, f"Run {run.run_id}")
     ended = f"{date_time(run.ended_at)}, after {duration(run.started_at, run.ended_at)}" if run.ended_at else "not yet"
     facts = [
         ("session", shown(run.session)),
@@ -91,15 +210,20 @@ def _tell(out: Any, story: Story) -> None:
         facts.append(("retry of", f"{run.retry_of} (attempt {run.attempt})"))
     facts.extend(("tried again", run_id) for run_id in story.retried_by)
     for name, value in facts:
-        _say(out, f"  {name:<11} {value}")
-    _head(out, "What it was given")
+        say(out, f"  {name:<11} {value}")
+    heading(out, "What it was given")
     for key in run.inputs:
-        _say(out, f"  {key}  {head(story.texts.get(key, 'its text is not in the store'))}")
+        say(out, f"  {key}  {head(story.texts.get(key, 'its text is not on record'))}")
     if not run.inputs:
-        _say(out, "  no message of its own" + (": it resumed the thread" if run.started_at else ""))
-    _head(out, "Who ended it")
+        say(out, "  no message of its own" + (": it resumed the thread" if run.started_at else ""))
+    heading(out, "Who ended it")
     for line in _ending(run):
-        _say(out, f"  {line}")
+        say(out, f"  {line}")
+    if story.taken_over_by is not None:
+        message_id, run_id = story.taken_over_by
+        say(out, f"  the message {message_id}  {head(story.texts.get(message_id, ''))}")
+        if run_id:
+            say(out, f"  went on as {run_id}")
 
 
 def _status(run: RunInfo) -> str:
@@ -131,22 +255,49 @@ def _chain(provenance: Provenance | None) -> list[str]:
     return lines
 
 
-def _tell_rest(out: Any, story: Story, receipt: Receipt) -> None:
-    if receipt.refused:
-        refused = ", ".join(f"{count} of kind {kind!r}" for kind, count in sorted(receipt.refused.items()))
-        _say(out, f"Refused after its end: {refused}")
-    for title, keys in (("Left waiting", receipt.waiting), ("Withdrawn", receipt.withdrawn)):
+def _tell_moments(out: Any, story: Story) -> None:
+    if not story.moments:
+        return
+    heading(out, "What happened, moment by moment")
+    moments = story.moments
+    left_out = len(moments) - MOMENTS_MAX
+    if left_out > 0:
+        moments = (*moments[: MOMENTS_MAX // 2], *moments[-MOMENTS_MAX // 2 :])
+    for index, moment in enumerate(moments):
+        if left_out > 0 and index == MOMENTS_MAX // 2:
+            say(out, f"  … {plural(left_out, 'moment')} more: countermand events {shown(story.run.session)}", "dim")
+        place = f"#{moment.seq}" if moment.seq else ""
+        say(out, f"  {clock_time(moment.at)}.{int(moment.at % 1 * 1000):03d}  {place:>6}  {moment.what}")
+
+
+def _tell_fenced(out: Any, story: Story) -> None:
+    receipt = story.receipt
+    if receipt is None:
+        return
+    if story.run.fence_seq is not None or receipt.refused:
+        heading(out, "What was fenced")
+        if receipt.refused:
+            refused = ", ".join(f"{count} of kind {kind!r}" for kind, count in sorted(receipt.refused.items()))
+            say(out, f"  refused after its end: {refused}")
+        else:
+            say(out, "  nothing came after the fence")
+    for title, keys in (("left waiting", receipt.waiting), ("withdrawn", receipt.withdrawn)):
         for key in keys:
-            _say(out, f"{title}: {key}  {head(story.texts.get(key, ''))}")
+            say(out, f"  {title}: {key}  {head(story.texts.get(key, ''))}")
 
 
-def _head(out: Any, text: str) -> None:
-    from rich.text import Text
+def _tell_held(out: Any, story: Story) -> None:
+    heading(out, "What the store holds")
+    held = story.held
+    if held.events:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in held.events.items())
+        say(out, f"  events {held.first_seq} to {held.last_seq} of its session, of it: {kinds}")
+    if held.thread:
+        parts = ", ".join(f"{count} {name}" for name, count in held.thread.items())
+        say(out, f"  messages in the thread: {parts}")
+    receipt = story.receipt
+    say(out, f"  {'no receipt yet' if receipt is None else f'receipt {receipt.receipt_id}, {_whole(receipt)}'}")
 
-    out.print(Text(text, style="bold"))
 
-
-def _say(out: Any, text: str) -> None:
-    from rich.text import Text
-
-    out.print(Text(shown(text)), soft_wrap=True)
+def _whole(receipt: Receipt) -> str:
+    return "complete" if receipt.complete else "NOT complete: something could not be ended"

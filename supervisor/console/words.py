@@ -65,3 +65,17 @@ def refusal(error: CountermandError) -> str:
         if value:
             lines.append(f"  {label}: {value}")
     return shown("\n".join(lines))
+
+
+def age(seconds: float | None) -> str:
+    """Return how long something has lasted, in the two largest units that fit; empty where that is not known."""
+    if seconds is None:
+        return ""
+    whole = int(seconds)
+    if whole < 60:
+        return f"{seconds:.1f} s"
+    if whole < 3_600:
+        return f"{whole // 60} min {whole % 60} s"
+    if whole < 86_400:
+        return f"{whole // 3_600} h {whole % 3_600 // 60} min"
+    return f"{whole // 86_400} d {whole % 86_400 // 3_600} h"

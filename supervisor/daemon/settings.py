@@ -414,7 +414,7 @@ def _defaults(config: Config, http: HttpSettings, log: LogSettings) -> dict[str,
     for key in KEYS:
         table, _, name = key.rpartition(".")
         values[key] = getattr({"": config, "http": http, "log": log}[table], name)
-    values.update(state_dir=str(config.state_dir), agents={}, tools=[])
+    values.update(state_dir=str(config.state_dir), agents={}, tools=[], layers=sorted(config.layers))
     return {key: Found(value, "default") for key, value in values.items()}
 
 

@@ -17,10 +17,11 @@ import msgspec
 
 from actors.errors import Invalid, StoreUnavailable
 from actors.model import Event, Message, Receipt, RunInfo
-from actors.ports import ProcessRow, SessionRow, WaitingRow
+from actors.ports import CallRow, ProcessRow, SessionRow, WaitingRow
 from actors.text import shown
 from supervisor.store import tables
-from supervisor.store.schema import open_reader
+from supervisor.store.schema import open_reader, schema_version
+from supervisor.store.tables import UnfitBatch
 
 IDLE_MAX: Final = 4
 EVENTS_MAX: Final = 1_000
@@ -49,7 +50,8 @@ class SqliteReader:
         self._lock = threading.Lock()
         self._idle: list[sqlite3.Connection] = []
         self._closed = False
-        self._read(tables.last_seq, "")
+        # Opens it, and looks at no page that holds a row: one that is damaged is no reason not to read the others.
+        self._read(schema_version)
 
     def events(self, session: str, after_seq: int = 0, limit: int = EVENTS_MAX) -> list[Event]:
         """Return at most `limit` events whose `seq` is above `after_seq`, in order."""
@@ -75,6 +77,18 @@ class SqliteReader:
         """Return a run of whichever session."""
         return self._read(tables.run, None, run_id)
 
+    def runs_beginning(self, start: str, limit: int = ROWS_MAX) -> list[RunInfo]:
+        """Return at most `limit` runs, of any session, whose id or whose receipt's begins with `start`."""
+        return self._read(tables.runs_beginning, start, limit)
+
+    def open_runs(self, session: str | None = None, limit: int = ROWS_MAX) -> list[RunInfo]:
+        """Return at most `limit` runs that are not settled, of one session or of all, the oldest first."""
+        return self._read(tables.open_runs, session, limit)
+
+    def open_calls(self, session: str | None = None, limit: int = ROWS_MAX) -> list[CallRow]:
+        """Return at most `limit` calls, of runs that are not settled, that have not ended as far as is on record."""
+        return self._read(tables.open_calls, session, limit)
+
     def receipt(self, session: str, identity: str) -> Receipt | None:
         """Return a receipt of a session by its own id or by its run's."""
         return self._read(tables.receipt, session, identity)
@@ -95,6 +109,10 @@ class SqliteReader:
         """Return the messages of a session that wait, in their order."""
         return self._read(tables.waiting, session)
 
+    def count_waiting(self) -> int:
+        """Return how many messages wait, in all sessions."""
+        return self._read(tables.count_waiting)
+
     def is_pending(self, session: str, receipt_id: str) -> bool:
         """True if the receipt of a Stop waits for process trees of its session."""
         return self._read(tables.is_pending, session, receipt_id)
@@ -106,6 +124,22 @@ class SqliteReader:
     def unfinished(self) -> list[str]:
         """Return the sessions that have something to finish: a run, messages that wait unparked, a tree, a receipt."""
         return self._read(tables.unfinished)
+
+    def attachment(self, session: str, name: str) -> bytes | None:
+        """Return the bytes of an attachment of a session."""
+        return self._read(tables.attachment, session, name)
+
+    def unfit(self, limit: int = ROWS_MAX) -> list[UnfitBatch]:
+        """Return the newest `limit` batches that could not be stored, the oldest first."""
+        return self._read(tables.unfit, limit)
+
+    def count(self) -> int:
+        """How many sessions there are; deleted ones do not count."""
+        return self._read(tables.count)
+
+    def settled(self) -> list[tuple[str, int, float]]:
+        """Return the sessions that could be deleted: name, last seq, and its time; the longest unused first."""
+        return self._read(tables.settled)
 
     def close(self) -> None:
         """Close what is idle; reads under way end first and close their own. May be called twice."""

@@ -34,14 +34,27 @@ def migrations() -> list[tuple[int, str]]:
     return found
 
 
-def open_writer(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
-    """Open the file for the one writer, make it where there is none, and bring it up to date.
+def open_writer(path: Path, busy_timeout_s: float, *, make: bool = True) -> sqlite3.Connection:
+    """Open the file for the one writer, and bring it up to date.
 
-    A statement that finds the file locked waits `busy_timeout_s` seconds for it. The connection may be used
-    from any thread, by one at a time. Raises sqlite3.Error, OSError, or StoreUnavailable for a newer file.
+    Args:
+        path: the file.
+        busy_timeout_s: how long a statement waits for a file that is locked.
+        make: make the file where there is none. Else that is an error, as is one that is empty: what was durable in it
+            is not there any more.
+
+    The connection may be used from any thread, by one at a time. Raises sqlite3.Error, OSError, or StoreUnavailable for
+    a newer file and for one that is not to be made.
     """
     # SQLite gives its side files the mode of the main file: conversations are the owner's alone.
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if make else 0), 0o600))
+    if not make and path.stat().st_size == 0:
+        raise StoreUnavailable(
+            "the store's file is empty",
+            expected="the file that was opened at the start",
+            got=f"an empty file at {path}",
+            remedy="stop the supervisor, and put the file back from a copy",
+        )
     connection = sqlite3.connect(path, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False)
     try:
         _check_not_newer(connection, path)

@@ -11,14 +11,21 @@ sent again harmless, makes every batch behind a failed one fail, and keeps a gro
 error in COMMIT, whose outcome nobody knows, from being written twice.
 
 Failures, by whose fault they are:
-  - the batch's (text that is not UTF-8, a number that does not fit, a sequence number that is taken): every
-    batch has its savepoint, so the offender alone is rolled back and fails; the rest of the group commits
-    (law L13);
-  - another process's (the file is locked): SQLite waits for it up to `busy_timeout_s`, then the group fails;
-  - the disk's (I/O error, full, malformed): roll back, close, reopen, check the version, and try the group
-    once more; then it fails. The next group starts with a fresh attempt, so the store heals when the disk
-    does;
+  - the batch's (text that is not UTF-8, a number that does not fit, a sequence number that is taken): the group is
+    rolled back and written again with a savepoint for each batch, so the offender alone fails; the rest commits (law
+    L13). It is told that it is unfit, and what it held is put aside in a table of its own;
+  - another process's (the file is locked): SQLite waits for it up to `busy_timeout_s`, then the group fails. What a
+    short lock holds up is late, and no worse: no run ends for it;
+  - the disk's (I/O error, full, malformed): roll back, close, open again, check the file, and try the group once more;
+    then it fails. Where the file is malformed its sessions are tried one by one: the page that is damaged may be
+    another's. A file that is gone is not made anew under a daemon that has been told it is durable;
   - ours: whatever else is raised fails the group and is logged. Nothing ends the thread but `close`.
+
+Health. From the first failure of the disk until a write succeeds the store is *failing*. It finds out by itself: with
+nothing to write it tries a small write of its own every second. The check after an error (`quick_check`) has a bound
+in time and in how often it is made, and what it finds is said and not acted on: what can be written still is.
+
+Stops that cannot wait are in the stop journal (`journal.py`), which this class opens first and reads with each load.
 
 Bounds. The queue has no limit of its own, because a refused batch would break its session and a blocked one
 would block an actor. It is bounded by those who fill it: an agent waits for credit (256 events or 1 MiB a
@@ -31,11 +38,12 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import msgspec
 from loguru import logger
@@ -43,13 +51,17 @@ from msgspec import Struct
 
 from actors.errors import CountermandError, StoreUnavailable
 from actors.messages import CommitFailed, Committed, Loaded, LoadFailed
-from actors.ports import Batch, Clock, Snapshot
+from actors.ports import Batch, Clock, KeptStop, Snapshot
 from supervisor.store import tables
+from supervisor.store.health import StoreHealth
+from supervisor.store.journal import StopJournal
 from supervisor.store.reader import SqliteReader
 from supervisor.store.schema import open_writer
 
 if TYPE_CHECKING:
     from pykka import ActorRef
+
+T = TypeVar("T")
 
 GROUP_MAX: Final = 256
 """Batches in one transaction: enough to make the flush cheap, few enough that none waits long."""
@@ -57,6 +69,16 @@ LAST_KEPT_MAX: Final = 10_000
 """Incarnations whose last batch is known without a read."""
 PRUNE_EVERY: Final = 64
 """Old requests are deleted in one of so many batches of an incarnation; who loads a session never sees them."""
+
+LEFT_OUT_MAX: Final = 100
+"""Names of what was left out that `health` remembers."""
+NOT_FINISHED: Final = "not checked to the end: the file is large"
+SLOW_S: Final = 1.0
+ATTEMPT_EVERY_S: Final = 1.0
+CHECK_EVERY_S: Final = 10.0
+CHECK_MAX_S: Final = 2.0
+CHECK_STEPS: Final = 50_000
+"""Instructions of SQLite's machine between two looks at the clock."""
 
 _Last = dict[tuple[str, str], int]
 
@@ -73,31 +95,48 @@ _DATA_ERRORS: Final = (
     ValueError,
 )
 _BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+_MALFORMED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+
+
+class _DoesNotFollow(StoreUnavailable):
+    """A batch is not the next one: one before it has failed."""
 
 
 class _Commit:
-    """A batch on its way; `error` is why it failed, and stays None where it is durable."""
+    """A batch on its way; `error` is why it failed, and stays None where it is durable. `unfit`: by its own fault."""
 
-    __slots__ = ("batch", "error", "owner", "statements")
+    __slots__ = ("batch", "error", "owner", "since", "statements", "unfit")
 
-    def __init__(self, batch: Batch, owner: ActorRef[Any]) -> None:
+    def __init__(self, batch: Batch, owner: ActorRef[Any], since: float) -> None:
         self.batch = batch
         self.owner = owner
+        self.since = since
         self.error: str | None = None
+        self.unfit = False
         self.statements: list[tables.Statement] | None = None
+
+    def failed(self, error: BaseException) -> None:
+        """It cannot be stored as it is, or comes behind one that could not."""
+        self.error = _words(error)
+        self.unfit = not isinstance(error, _DoesNotFollow)
 
 
 class _Load:
     """A session to be read."""
 
-    __slots__ = ("owner", "session")
+    __slots__ = ("owner", "session", "since")
 
-    def __init__(self, session: str, owner: ActorRef[Any]) -> None:
+    def __init__(self, session: str, owner: ActorRef[Any], since: float) -> None:
         self.session = session
         self.owner = owner
+        self.since = since
 
 
-_Work: TypeAlias = _Commit | _Load | threading.Event
+class _Attempt:
+    """Nothing to do, but to find out whether writes succeed again."""
+
+
+_Work: TypeAlias = _Commit | _Load | _Attempt | threading.Event
 
 
 class SqliteStore:
@@ -105,7 +144,7 @@ class SqliteStore:
 
     Args:
         path: the file; it is made (mode 0600) where there is none. Only one process may write it: the caller
-            holds the lock of the state directory.
+            holds the lock of the state directory. The stop journal is beside it, as `<path>-stops`.
         clock: `wall` says how old a request is.
         busy_timeout_s: how long the writer waits for a file that somebody else has locked.
         lend: around the telling of what is durable, when nothing else waits to be written; see `PooledDispatcher.lend`.
@@ -120,7 +159,7 @@ class SqliteStore:
         path: Path,
         *,
         clock: Clock,
-        busy_timeout_s: float = 5.0,
+        busy_timeout_s: float = 10.0,
         requests_kept: int = 10_000,
         requests_kept_s: float = 7 * 86_400.0,
         lend: Callable[[], AbstractContextManager[None]] = nullcontext,
@@ -131,33 +170,82 @@ class SqliteStore:
         self._requests_kept = requests_kept
         self._requests_kept_s = requests_kept_s
         self._lend = lend
+        self.journal = StopJournal(path.with_name(path.name + "-stops"))
         try:
             self._connection: sqlite3.Connection | None = open_writer(path, busy_timeout_s)
-        except (sqlite3.Error, OSError) as error:
+            self.reader = SqliteReader(path)
+        except BaseException as error:
+            self.journal.close()
+            if not isinstance(error, sqlite3.Error | OSError):
+                raise
             raise StoreUnavailable(
                 "the store cannot be opened",
                 expected=f"a writable store at {path}",
                 got=str(error),
                 remedy="check the disk, the permissions, and that no other program holds the file",
             ) from error
-        self.reader = SqliteReader(path)
         # What is durable of each incarnation; read once, then known, since nobody else writes.
         self._last: _Last = {}
         self._work: deque[_Work] = deque()
         self._wake = threading.Condition()
         self._closing = False
+        # Written by the writer's thread alone.
+        self._failing = False
+        self._error: str | None = None
+        self._failed_at: float | None = None
+        self._busy_since: float | None = None
+        self._integrity: str | None = None
+        self._checked_at: float | None = None
+        self._left_out: deque[str] = deque(maxlen=LEFT_OUT_MAX)
         self._thread = threading.Thread(target=self._run, name="countermand-store", daemon=True)
         self._thread.start()
 
     def commit(self, batch: Batch, owner: ActorRef[Any]) -> None:
         """Write a batch; `owner` is told Committed, for all up to that number, or CommitFailed."""
-        if not self._enqueue(_Commit(batch, owner)):
+        if not self._enqueue(_Commit(batch, owner, self._clock.monotonic())):
             _tell(owner, CommitFailed(batch.number, "the store is closed"))
 
     def load(self, session: str, owner: ActorRef[Any]) -> None:
         """Read a session after all that was handed in before; `owner` is told Loaded or LoadFailed."""
-        if not self._enqueue(_Load(session, owner)):
+        if not self._enqueue(_Load(session, owner, self._clock.monotonic())):
             _tell(owner, LoadFailed("the store is closed"))
+
+    def keep_stop(self, kept: KeptStop) -> None:
+        """Write a Stop to the stop journal, which does not wait for the store; again is harmless."""
+        self.journal.keep(kept)
+
+    def forget_stop(self, session: str, request_id: str) -> None:
+        """The Stop is durable, and so is the event that says so: the journal may let it go."""
+        self.journal.forget(session, request_id)
+
+    def unfinished(self) -> list[str]:
+        """Return the sessions that somebody has to take up: those of the reader, and those with Stops in the journal.
+
+        Blocks for one read, on the caller's thread. Raises StoreUnavailable.
+        """
+        return sorted({*self.reader.unfinished(), *self.journal.sessions()})
+
+    def health(self) -> StoreHealth:
+        """How the store is; waits for nothing, and may be called from any thread at any time."""
+        with self._wake:
+            first = self._work[0] if self._work else None
+            since = self._busy_since
+            if since is None and isinstance(first, _Commit | _Load):
+                since = first.since
+            waiting, closed = len(self._work), self._closing and not self._thread.is_alive()
+            left_out = tuple(self._left_out)
+        lag_s = 0.0 if since is None else max(0.0, self._clock.monotonic() - since)
+        if closed:
+            state = "closed"
+        elif self._failing:
+            state = "failing"
+        elif self._integrity not in (None, "ok", NOT_FINISHED):
+            state = "damaged"
+        else:
+            state = "slow" if lag_s > SLOW_S else "ok"
+        return StoreHealth(
+            state, self._error, self._failed_at, waiting, lag_s, self._integrity, left_out, self.journal.health()
+        )
 
     def answers(self, timeout: float) -> bool:
         """Wait until the writer thread has passed this moment; False after `timeout` seconds: it hangs."""
@@ -177,6 +265,11 @@ class SqliteStore:
             self._wake.notify()
         return seen.wait(timeout)
 
+    @property
+    def queued(self) -> int:
+        """How many batches and loads wait for the writer thread."""
+        return len(self._work)
+
     def close(self, timeout: float | None = None) -> bool:
         """Write what was handed in, empty the write-ahead log, and end. May be called again.
 
@@ -186,7 +279,7 @@ class SqliteStore:
             self._closing = True
             self._wake.notify_all()
         self._thread.join(timeout)
-        return not self._thread.is_alive()
+        return self.journal.close(timeout) and not self._thread.is_alive()
 
     # ── The writer thread ─────────────────────────────────────────────────────────────────────────
 
@@ -205,14 +298,19 @@ class SqliteStore:
             except BaseException:  # noqa: BLE001 - the thread serves all: it outlives whatever comes
                 # Nothing below lets an error out; should one come all the same, the writer outlives it.
                 logger.exception("the store's writer met an error of its own")
+            self._busy_since = None
         self._shut()
 
     def _next(self) -> list[_Work]:
         """Wait for work and take it: commits as a group, anything else alone. Empty: closing, all done."""
         with self._wake:
             while not self._work and not self._closing:
-                self._wake.wait()
+                if not self._wake.wait(ATTEMPT_EVERY_S if self._failing else None) and not self._work:
+                    return [_Attempt()]
             group: list[_Work] = []
+            first = self._work[0] if self._work else None
+            if isinstance(first, _Commit | _Load):
+                self._busy_since = first.since
             while self._work and len(group) < GROUP_MAX:
                 if group and not isinstance(self._work[0], _Commit):
                     break
@@ -227,6 +325,8 @@ class SqliteStore:
             first.set()
         elif isinstance(first, _Load):
             self._load(first)
+        elif isinstance(first, _Attempt):
+            self._attempt_write()
         else:
             self._commit([work for work in group if isinstance(work, _Commit)])
 
@@ -235,9 +335,42 @@ class SqliteStore:
             snapshot = self._insist(lambda connection: self._snapshot(connection, load.session))
         except BaseException as error:  # noqa: BLE001 - whatever it was, the owner has to be told
             logger.bind(session=load.session).error("session {} could not be loaded: {!r}", load.session, error)
+            if isinstance(error, sqlite3.Error | OSError) and not _is_malformed(error):
+                self._failed(error)
             _tell(load.owner, LoadFailed(_words(error)))
         else:
+            self._leave_out(f"session {load.session}: {name}" for name in snapshot.left_out)
             _tell(load.owner, Loaded(snapshot))
+
+    def _leave_out(self, names: Iterable[str]) -> None:
+        with self._wake:
+            for name in names:
+                if name not in self._left_out:
+                    self._left_out.append(name)
+
+    def _attempt_write(self) -> None:
+        try:
+            self._insist(lambda connection: tables.attempt(connection, self._clock.wall()))
+        except (sqlite3.Error, OSError, StoreUnavailable) as error:
+            logger.debug("the store still fails: {!r}", error)
+            self._failed(error)
+        else:
+            self._works()
+
+    def _works(self) -> None:
+        if self._failing:
+            logger.info("the store takes writes again")
+        self._failing = False
+
+    def _failed(self, error: BaseException) -> None:
+        self._failing = True
+        self._note(error)
+
+    def _note(self, error: BaseException) -> None:
+        self._error = _words(error)
+        self._failed_at = self._clock.wall()
+        if _is_malformed(error):
+            self._integrity = self._error
 
     def _commit(self, group: list[_Commit]) -> None:
         for commit in group:
@@ -245,17 +378,54 @@ class SqliteStore:
             try:
                 commit.statements = tables.statements(commit.batch)
             except Exception as error:  # noqa: BLE001 - a batch may hold anything; only it fails
-                commit.error = _words(error)
+                commit.failed(error)
         try:
-            self._insist(lambda connection: self._write(connection, group))
+            written = self._insist(lambda connection: self._write(connection, group))
         except BaseException as error:  # noqa: BLE001 - whatever it was, the owners have to be told
-            logger.error("{} batches could not be written: {!r}", len(group), error)
-            for commit in group:
-                commit.error = commit.error or _words(error)
+            if _is_malformed(error):
+                self._note(error)
+                self._write_by_session(group)
+            else:
+                self._failed(error)
+                logger.error("{} batches could not be written: {!r}", len(group), error)
+                _fail_all(group, error)
+        else:
+            # Where none of them was to be written, as behind one that failed, nothing is known of the disk.
+            if written:
+                self._works()
+        self._put_aside([commit for commit in group if commit.unfit])
         self._tell_all(group)
 
-    def _write(self, connection: sqlite3.Connection, group: list[_Commit]) -> None:
-        """Write a group in one transaction. What a batch did wrong is noted in it; the rest is raised."""
+    def _write_by_session(self, group: list[_Commit]) -> None:
+        """The file is malformed where one of a group has to be written: the others may be elsewhere (law L13)."""
+        sessions: dict[str, list[_Commit]] = {}
+        for commit in group:
+            sessions.setdefault(commit.batch.session, []).append(commit)
+        for session, commits in sessions.items():
+            try:
+                written = self._attempt(lambda connection, commits=commits: self._write(connection, commits))  # type: ignore[misc]
+            except BaseException as error:  # noqa: BLE001 - as above
+                logger.error("{} batches of session {} could not be written: {!r}", len(commits), session, error)
+                _fail_all(commits, error)
+            else:
+                if written:
+                    self._works()
+
+    def _put_aside(self, unfit: list[_Commit]) -> None:
+        """Keep what could not be stored where a person can look at it, as far as it can be shown."""
+        for commit in unfit:
+            batch, error = commit.batch, commit.error or ""
+            self._leave_out([f"session {batch.session}: batch {batch.number} of {batch.incarnation}: {error}"])
+            try:
+                self._attempt(lambda connection: tables.put_aside(connection, batch, error, self._clock.wall()))  # noqa: B023
+            except Exception as again:  # noqa: BLE001 - it is named in the log and in `health` all the same
+                logger.warning("an unfit batch could not be put aside: {!r}", again)
+
+    def _write(self, connection: sqlite3.Connection, group: list[_Commit]) -> bool:
+        """Write a group in one transaction. What a batch did wrong is noted in it; the rest is raised.
+
+        False: none of them was to be written.
+        """
         written: _Last = {}
         try:
             connection.execute("BEGIN IMMEDIATE")
@@ -270,10 +440,11 @@ class SqliteStore:
         self._last.update(written)
         while len(self._last) > LAST_KEPT_MAX:
             self._last.pop(next(iter(self._last)))
+        return bool(written)
 
     def _write_apart(self, connection: sqlite3.Connection, group: list[_Commit], written: _Last) -> None:
         """Write a group in which something cannot be stored: each batch by itself, so that only that one fails."""
-        errors: dict[int, str] = {}
+        errors: dict[int, BaseException] = {}
         connection.execute("BEGIN IMMEDIATE")
         for place, commit in enumerate(group):
             if commit.statements is None:
@@ -282,12 +453,12 @@ class SqliteStore:
             try:
                 self._write_batch(connection, commit.batch, commit.statements, written)
             except _DATA_ERRORS as error:
-                errors[place] = _words(error)
+                errors[place] = error
                 connection.execute("ROLLBACK TO batch")
             connection.execute("RELEASE batch")
         connection.execute("COMMIT")
-        for place, words in errors.items():
-            group[place].error = words
+        for place, offence in errors.items():
+            group[place].failed(offence)
 
     def _write_batch(
         self, connection: sqlite3.Connection, batch: Batch, statements: list[tables.Statement], written: _Last
@@ -299,7 +470,7 @@ class SqliteStore:
         if batch.number <= last:
             return
         if batch.number != last + 1:
-            raise StoreUnavailable(
+            raise _DoesNotFollow(
                 f"batch {batch.number} of session {batch.session} does not follow on what is written",
                 expected=f"batch {last + 1}",
                 got=f"batch {batch.number}",
@@ -316,21 +487,54 @@ class SqliteStore:
         return self._clock.wall() - self._requests_kept_s
 
     def _snapshot(self, connection: sqlite3.Connection, session: str) -> Snapshot:
-        return tables.snapshot(connection, session, kept=self._requests_kept, since=self._horizon())
+        found = tables.snapshot(connection, session, kept=self._requests_kept, since=self._horizon())
+        return msgspec.structs.replace(found, kept=self.journal.of(session))
 
-    def _insist(self, work: Callable[[sqlite3.Connection], Any]) -> Any:
+    def _insist(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Do some work with the connection; after an error of the disk once more with a fresh one."""
         try:
             return self._attempt(work)
         except (sqlite3.Error, OSError) as error:
+            self._note(error)
             if _is_busy(error):
                 raise
             logger.warning("the store failed and is opened again: {!r}", error)
+            self._check()
             return self._attempt(work)
 
-    def _attempt(self, work: Callable[[sqlite3.Connection], Any]) -> Any:
+    def _check(self) -> None:
+        """Look for damage after an error, for a bounded time. What it finds is said, not acted on."""
+        now = self._clock.monotonic()
+        if self._checked_at is not None and now < self._checked_at + CHECK_EVERY_S:
+            return
+        self._checked_at = now
+        until = time.monotonic() + CHECK_MAX_S
+
+        def check(connection: sqlite3.Connection) -> str:
+            connection.set_progress_handler(lambda: time.monotonic() > until, CHECK_STEPS)
+            try:
+                return str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
+            finally:
+                connection.set_progress_handler(None, 0)
+
+        try:
+            found = self._attempt(check)
+        except sqlite3.DatabaseError as error:
+            if _code(error) == sqlite3.SQLITE_INTERRUPT:
+                found = NOT_FINISHED
+            elif _is_malformed(error):
+                found = _words(error)
+            else:
+                return
+        except (OSError, StoreUnavailable):
+            return
+        if found not in ("ok", NOT_FINISHED):
+            logger.error("the store's file is damaged: {}", found)
+        self._integrity = found
+
+    def _attempt(self, work: Callable[[sqlite3.Connection], T]) -> T:
         if self._connection is None:
-            self._connection = open_writer(self._path, self._busy_timeout_s)
+            self._connection = open_writer(self._path, self._busy_timeout_s, make=False)
         connection = self._connection
         try:
             return work(connection)
@@ -373,7 +577,7 @@ class SqliteStore:
                     commit.batch.session,
                     commit.error,
                 )
-                _tell(commit.owner, CommitFailed(commit.batch.number, commit.error))
+                _tell(commit.owner, CommitFailed(commit.batch.number, commit.error, unfit=commit.unfit))
 
     def _shut(self) -> None:
         # Readers first: the last to close a file is the one that can take its write-ahead log away.
@@ -404,9 +608,24 @@ def _close(connection: sqlite3.Connection) -> None:
         logger.warning("a connection of the store could not be closed: {!r}", error)
 
 
-def _is_busy(error: BaseException) -> bool:
+def _fail_all(commits: Iterable[_Commit], error: BaseException) -> None:
+    for commit in commits:
+        if commit.error is None:
+            commit.error = _words(error)
+
+
+def _code(error: BaseException) -> int | None:
+    """Return SQLite's primary code of an error, if it has one."""
     code = getattr(error, "sqlite_errorcode", None)
-    return code is not None and code & 0xFF in _BUSY
+    return code & 0xFF if isinstance(code, int) else None
+
+
+def _is_busy(error: BaseException) -> bool:
+    return _code(error) in _BUSY
+
+
+def _is_malformed(error: BaseException) -> bool:
+    return _code(error) in _MALFORMED
 
 
 def _words(error: BaseException) -> str:

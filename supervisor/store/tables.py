@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import functools
 import sqlite3
+import sys
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 import msgspec
 from loguru import logger
+from msgspec import Struct
 
 from actors.errors import CountermandError, Invalid
-from actors.model import Event, Message, Receipt, RunInfo
+from actors.model import Event, Message, Receipt, RunInfo, RunStatus
 from actors.ports import Batch, CallRow, ProcessRow, RequestRow, SessionRow, Snapshot, WaitingRow
-from actors.thread import Thread
+from actors.text import cut, storable, storable_json
+from actors.thread import KINDS, Thread
 
 PAGE: Final = 500
 """Events read at a time when a whole log is gone through."""
@@ -23,8 +27,39 @@ EVENTS_A_STATEMENT: Final = 64
 INCARNATIONS_KEPT: Final = 8
 """Incarnations of a session whose last batch is remembered; older ones have nobody left to send one again."""
 
+UNREADABLE: Final = "unreadable"
+"""The kind under which an event is read whose data cannot be: it has its place in the log, and nobody acts on it."""
+
+UNTRIED: Final = sys.maxsize
+UNFIT_KEPT: Final = 1_000
+UNFIT_MAX_BYTES: Final = 65_536
+
+_FATES: Final = frozenset(
+    {
+        "session.message_returned",
+        "session.stop_durable",
+        "process.ended",
+        "run.started",
+        "run.status",
+        "run.ended",
+    }
+)
+"""What `snapshot` reads of a log besides the messages."""
+
 T = TypeVar("T")
 Statement = tuple[str, tuple[Any, ...]]
+
+
+class UnfitBatch(Struct, frozen=True):
+    """A batch that could not be stored, and why. `shown` is what it held, as far as that can be shown, as JSON."""
+
+    session: str
+    incarnation: str
+    number: int
+    error: str
+    shown: str
+    at: float
+
 
 _encode: Final = msgspec.json.Encoder().encode
 _data: Final = msgspec.json.Decoder(dict[str, Any]).decode
@@ -54,6 +89,25 @@ _UPSERTS: Final = {
 }
 
 
+_OF_A_SESSION: Final = (
+    "events",
+    "runs",
+    "calls",
+    "processes",
+    "receipts",
+    "pending_receipts",
+    "waiting",
+    "requests",
+    "attachments",
+    "batches_unfit",
+)
+"""What is removed with a session. Its row stays, as a tombstone, and `batches`, so that no batch is written twice."""
+
+_LIVING: Final = """FROM sessions WHERE NOT COALESCE(
+    CASE WHEN json_valid(CAST(doc AS TEXT)) THEN json_extract(CAST(doc AS TEXT), '$.deleted') END, 0)"""
+"""Those that were not deleted; one whose row is damaged is there, and whoever decodes it says so."""
+
+
 def statements(batch: Batch) -> list[Statement]:
     """Encode a batch as statements with their rows.
 
@@ -64,6 +118,8 @@ def statements(batch: Batch) -> list[Statement]:
     if strangers:
         raise Invalid("a batch holds events of another session", expected=session, got=", ".join(sorted(strangers)))
     made: list[Statement] = []
+    if batch.erase:
+        made += [(f"DELETE FROM {table} WHERE session = ?", (session,)) for table in _OF_A_SESSION]  # noqa: S608  # names above
 
     def add(sql: str, rows: list[tuple[Any, ...]]) -> None:
         made.extend((sql, row) for row in rows)
@@ -93,6 +149,10 @@ def statements(batch: Batch) -> list[Statement]:
         [(session, message_id) for message_id in batch.unwaiting],
     )
     add(_UPSERTS["requests"], [(session, session, r.request_id, r.at, _encode(r)) for r in batch.requests])
+    add(
+        "INSERT OR IGNORE INTO attachments (session, name, data, at) VALUES (?, ?, ?, ?)",
+        [(session, a.name, a.data, a.at) for a in batch.attachments],
+    )
     return made
 
 
@@ -110,6 +170,33 @@ def prune_requests(connection: sqlite3.Connection, session: str, kept: int, befo
         (session, session, kept),
     )
     connection.execute("DELETE FROM requests WHERE session = ? AND at < ?", (session, before))
+
+
+def attempt(connection: sqlite3.Connection, at: float) -> None:
+    """Write something small, in a transaction of its own, to find out whether that succeeds."""
+    connection.execute(
+        "INSERT INTO attempts (one, at) VALUES (1, ?) ON CONFLICT (one) DO UPDATE SET at = excluded.at", (at,)
+    )
+
+
+def put_aside(connection: sqlite3.Connection, batch: Batch, error: str, at: float) -> None:
+    """Keep what an unfit batch held, as far as it can be shown; the newest `UNFIT_KEPT` are kept."""
+    shown = {name: storable_json(getattr(batch, name)) for name in batch.__struct_fields__}
+    row = (storable(batch.session), storable(batch.incarnation), batch.number, storable(error))
+    doc = cut(_encode(shown).decode(), UNFIT_MAX_BYTES)
+    sql = "INSERT INTO batches_unfit (session, incarnation, number, error, doc, at) VALUES (?, ?, ?, ?, ?, ?)"
+    place = connection.execute(sql, (*row, doc.encode(), at)).lastrowid
+    connection.execute("DELETE FROM batches_unfit WHERE place <= ?", ((place or 0) - UNFIT_KEPT,))
+
+
+def unfit(connection: sqlite3.Connection, limit: int) -> list[UnfitBatch]:
+    """Return the newest batches that could not be stored, the oldest of them first."""
+    sql = "SELECT session, incarnation, number, error, doc, at FROM batches_unfit ORDER BY place DESC LIMIT ?"
+    found = [
+        UnfitBatch(session, incarnation, number, error, doc.decode(), at)
+        for session, incarnation, number, error, doc, at in connection.execute(sql, (limit,))
+    ]
+    return found[::-1]
 
 
 def last_batch(connection: sqlite3.Connection, session: str, incarnation: str) -> int:
@@ -138,26 +225,32 @@ def set_last_batch(connection: sqlite3.Connection, session: str, incarnation: st
 # ── Reading ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def _docs(connection: sqlite3.Connection, kind: type[T], sql: str, *values: Any) -> list[T]:
-    decode: Callable[[bytes], T] = _decoder(kind)
-    return [decode(row[0]) for row in connection.execute(sql, values)]
-
-
 def _doc(connection: sqlite3.Connection, kind: type[T], sql: str, *values: Any) -> T | None:
-    found = _docs(connection, kind, sql, *values)
-    return found[0] if found else None
+    row = connection.execute(sql, values).fetchone()
+    return _decoder(kind)(row[0]) if row else None
 
 
-def _readable(connection: sqlite3.Connection, kind: type[T], sql: str, *values: Any) -> list[T]:
-    """As `_docs`, for lists: a row that cannot be read is logged and left out, so that it hides no other (law L13)."""
+def _readable(
+    connection: sqlite3.Connection, kind: type[T], sql: str, *values: Any, left_out: list[str] | None = None
+) -> list[T]:
+    """Read a list of documents; `sql` selects each with its id.
+
+    One that cannot be read is logged, named in `left_out`, and hides no other (law L13).
+    """
     decode = _decoder(kind)
     found: list[T] = []
-    for (doc,) in connection.execute(sql, values):
+    for doc, identity in connection.execute(sql, values):
         try:
             found.append(decode(doc))
-        except (msgspec.MsgspecError, CountermandError) as error:
-            logger.error("a stored {} cannot be read and is left out: {}", kind.__name__, error)
+        except (msgspec.MsgspecError, CountermandError, UnicodeDecodeError) as error:
+            _leave_out(f"{kind.__name__} {identity}", error, left_out)
     return found
+
+
+def _leave_out(what: str, error: Exception, left_out: list[str] | None) -> None:
+    logger.error("a stored row cannot be read: {}: {}", what, error)
+    if left_out is not None:
+        left_out.append(f"{what}: {error}")
 
 
 _decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
@@ -171,20 +264,32 @@ def _decoder(kind: type[T]) -> Callable[[bytes], T]:
 
 
 def events(connection: sqlite3.Connection, session: str, after_seq: int, limit: int) -> list[Event]:
-    """Return at most `limit` events with a `seq` above `after_seq`, in order."""
+    """Return at most `limit` events with a `seq` above `after_seq`, in order.
+
+    One that cannot be read is there as an event of the kind ``unreadable``: it leaves no gap, and hides no other.
+    """
     rows = connection.execute(
         _event + "WHERE session = ? AND seq > ? ORDER BY seq LIMIT ?", (session, after_seq, limit)
     )
-    return [
-        Event(seq, of, generation, run_id, kind, _data(data), at)
-        for seq, of, generation, run_id, kind, data, at in rows
-    ]
+    return [_read_event(*row) for row in rows]
 
 
-def log(connection: sqlite3.Connection, session: str) -> Iterator[Event]:
-    """Go through the whole log of a session, a page at a time."""
+def _read_event(
+    seq: int, session: str, generation: int, run_id: str | None, kind: str, data: bytes, at: float
+) -> Event:
+    try:
+        return Event(seq, session, generation, run_id, kind, _data(data), at)
+    except (msgspec.MsgspecError, UnicodeDecodeError, TypeError) as error:
+        return Event(seq, session, generation, run_id, UNREADABLE, {"kind": kind, "error": str(error)}, at)
+
+
+def _folded(connection: sqlite3.Connection, session: str, kinds: Iterable[str]) -> Iterator[Event]:
+    """Go through the events of some kinds, in order. Most of a log is output, which is not decoded for it."""
+    wanted = sorted(kinds)
+    marks = ", ".join("?" * len(wanted))
+    sql = f"{_event} WHERE session = ? AND seq > ? AND kind IN ({marks}) ORDER BY seq LIMIT ?"
     after = 0
-    while page := events(connection, session, after, PAGE):
+    while page := [_read_event(*row) for row in connection.execute(sql, (session, after, *wanted, PAGE))]:
         yield from page
         after = page[-1].seq
 
@@ -198,14 +303,14 @@ def last_seq(connection: sqlite3.Connection, session: str) -> int:
 def thread(connection: sqlite3.Connection, session: str) -> list[Message]:
     """Fold the log of a session into its messages."""
     fold = Thread()
-    for event in log(connection, session):
+    for event in _folded(connection, session, KINDS):
         fold.apply(event)
     return fold.messages()
 
 
 def runs(connection: sqlite3.Connection, session: str, limit: int) -> list[RunInfo]:
     """Return the newest `limit` runs of a session in order of creation, the oldest first."""
-    sql = "SELECT doc FROM runs WHERE session = ? ORDER BY place DESC LIMIT ?"
+    sql = "SELECT doc, run_id FROM runs WHERE session = ? ORDER BY place DESC LIMIT ?"
     return _readable(connection, RunInfo, sql, session, limit)[::-1]
 
 
@@ -213,6 +318,30 @@ def run(connection: sqlite3.Connection, session: str | None, run_id: str) -> Run
     """Return a run, of any session where `session` is None."""
     sql = "SELECT doc FROM runs WHERE run_id = ? AND (? IS NULL OR session = ?) ORDER BY place DESC LIMIT 1"
     return _doc(connection, RunInfo, sql, run_id, session, session)
+
+
+def runs_beginning(connection: sqlite3.Connection, start: str, limit: int) -> list[RunInfo]:
+    """Return runs of any session whose id, or whose receipt's, begins with `start`, the oldest first."""
+    # Not LIKE, nor GLOB: what they take for a pattern may be in an id that somebody types.
+    sql = """SELECT doc, run_id FROM runs
+        WHERE substr(run_id, 1, length(?1)) = ?1 OR substr(receipt_id, 1, length(?1)) = ?1 ORDER BY place LIMIT ?2"""
+    return _readable(connection, RunInfo, sql, start, limit)
+
+
+def open_runs(connection: sqlite3.Connection, session: str | None, limit: int) -> list[RunInfo]:
+    """Return runs that are not settled, of any session where `session` is None, the oldest first."""
+    sql = "SELECT doc, run_id FROM runs WHERE settled = 0 AND (? IS NULL OR session = ?) ORDER BY place LIMIT ?"
+    return _readable(connection, RunInfo, sql, session, session, limit)
+
+
+def open_calls(connection: sqlite3.Connection, session: str | None, limit: int) -> list[CallRow]:
+    """Return calls of runs that are not settled whose execution has not ended, by session and run."""
+    sql = """SELECT calls.doc, calls.call_id
+        FROM runs JOIN calls ON calls.session = runs.session AND calls.run_id = runs.run_id
+        WHERE runs.settled = 0 AND (? IS NULL OR runs.session = ?)
+        ORDER BY runs.place, calls.call_id LIMIT ?"""
+    rows = _readable(connection, CallRow, sql, session, session, limit)
+    return [row for row in rows if row.ended_at is None]
 
 
 def receipt(connection: sqlite3.Connection, session: str | None, identity: str) -> Receipt | None:
@@ -226,9 +355,10 @@ def receipt(connection: sqlite3.Connection, session: str | None, identity: str) 
     return None
 
 
-def pending_receipts(connection: sqlite3.Connection, session: str) -> list[Receipt]:
-    """Return the receipts of Stops that wait for process trees of the session."""
-    return _readable(connection, Receipt, "SELECT doc FROM pending_receipts WHERE session = ?", session)
+def pending_receipts(connection: sqlite3.Connection, session: str, left_out: list[str] | None = None) -> list[Receipt]:
+    """Return the receipts of Stops that wait for process trees of the session; see `_readable` for `left_out`."""
+    sql = "SELECT doc, receipt_id FROM pending_receipts WHERE session = ?"
+    return _readable(connection, Receipt, sql, session, left_out=left_out)
 
 
 def is_pending(connection: sqlite3.Connection, session: str, receipt_id: str) -> bool:
@@ -239,8 +369,15 @@ def is_pending(connection: sqlite3.Connection, session: str, receipt_id: str) ->
 
 def live_processes(connection: sqlite3.Connection, session: str | None) -> list[ProcessRow]:
     """Return the process trees that are not known to have ended, of any session where it is None."""
-    sql = "SELECT doc FROM processes WHERE state <> 'ended' AND (? IS NULL OR session = ?) ORDER BY session, process_id"
+    sql = """SELECT doc, process_id FROM processes WHERE state <> 'ended' AND (? IS NULL OR session = ?)
+        ORDER BY session, process_id"""
     return _readable(connection, ProcessRow, sql, session, session)
+
+
+def attachment(connection: sqlite3.Connection, session: str, name: str) -> bytes | None:
+    """Return the bytes of an attachment."""
+    row = connection.execute("SELECT data FROM attachments WHERE session = ? AND name = ?", (session, name)).fetchone()
+    return row[0] if row else None
 
 
 def session_row(connection: sqlite3.Connection, session: str) -> SessionRow | None:
@@ -249,14 +386,20 @@ def session_row(connection: sqlite3.Connection, session: str) -> SessionRow | No
 
 
 def sessions(connection: sqlite3.Connection, after: str, limit: int) -> list[SessionRow]:
-    """Return at most `limit` sessions whose name is above `after`, by name."""
-    sql = "SELECT doc FROM sessions WHERE session > ? ORDER BY session LIMIT ?"
+    """Return at most `limit` sessions whose name is above `after`, by name; deleted ones are not among them."""
+    sql = f"SELECT doc, session {_LIVING} AND session > ? ORDER BY session LIMIT ?"
     return _readable(connection, SessionRow, sql, after, limit)
 
 
-def waiting(connection: sqlite3.Connection, session: str) -> list[WaitingRow]:
-    """Return the messages that wait, in their order."""
-    return _readable(connection, WaitingRow, "SELECT doc FROM waiting WHERE session = ? ORDER BY place", session)
+def waiting(connection: sqlite3.Connection, session: str, left_out: list[str] | None = None) -> list[WaitingRow]:
+    """Return the messages that wait, in their order; see `_readable` for `left_out`."""
+    sql = "SELECT doc, message_id FROM waiting WHERE session = ? ORDER BY place"
+    return _readable(connection, WaitingRow, sql, session, left_out=left_out)
+
+
+def count_waiting(connection: sqlite3.Connection) -> int:
+    """Return how many messages wait, in all sessions."""
+    return int(connection.execute("SELECT COUNT(*) FROM waiting").fetchone()[0])
 
 
 def unfinished(connection: sqlite3.Connection) -> list[str]:
@@ -278,77 +421,154 @@ def unfinished(connection: sqlite3.Connection) -> list[str]:
     return [row[0] for row in rows]
 
 
+def count(connection: sqlite3.Connection) -> int:
+    """Return how many sessions there are; deleted ones do not count."""
+    (number,) = connection.execute(f"SELECT COUNT(*) {_LIVING}").fetchone()
+    return int(number)
+
+
+def settled(connection: sqlite3.Connection) -> list[tuple[str, int, float]]:
+    """Return the sessions with nothing to finish and nothing waiting, parked or not, the longest unused first.
+
+    Each with the seq and the time (epoch seconds, UTC) of its last event.
+    """
+    busy = set(unfinished(connection))
+    busy.update(row[0] for row in connection.execute("SELECT DISTINCT session FROM waiting"))
+    # The last event of each, by the primary key: one step down the tree for each session.
+    newest = "(SELECT MAX(seq) FROM events WHERE events.session = sessions.session)"
+    last = f"SELECT session AS name, {newest} AS last {_LIVING}"
+    rows = connection.execute(
+        f"SELECT session, seq, at FROM ({last}) JOIN events ON session = name AND seq = last ORDER BY at"  # noqa: S608  # constants
+    )
+    return [(session, seq, at) for session, seq, at in rows if session not in busy]
+
+
+@dataclass(slots=True)
+class _Log:
+    """What the log of a session says, where its rows do not."""
+
+    thread: Thread = field(default_factory=Thread)
+    said: set[str] = field(default_factory=set)
+    fates: dict[str, str] = field(default_factory=dict)
+    ended: dict[str, str] = field(default_factory=dict)
+    told_durable: set[str] = field(default_factory=set)
+    statuses: dict[str, tuple[str, int, str]] = field(default_factory=dict)
+    over: set[str] = field(default_factory=set)
+
+    def take(self, event: Event) -> None:
+        """Take in one event, in order."""
+        self.thread.apply(event)
+        run_id, data = event.run_id, event.data
+        match event.kind:
+            case "text" | "tool.requested" if run_id is not None:
+                self.said.add(run_id)
+            case "message":
+                self.fates[data["id"]] = "input"
+            case "session.message_returned":
+                self.fates[data["message_id"]] = "returned"
+            case "process.ended":
+                # Of one that was the session's, the run that it came from is in the data.
+                self.ended[data["process_id"]] = run_id or data["run_id"]
+            case "run.started" if run_id is not None:
+                self.statuses[run_id] = RunStatus.IN_PROGRESS, event.generation, data["agent"]
+            case "run.status" if run_id in self.statuses:
+                self.statuses[run_id] = (data["status"], *self.statuses[run_id][1:])
+            case "run.ended":
+                # Its receipt is filed, so nobody asks any more for the processes that it lists.
+                self.ended = {process: of for process, of in self.ended.items() if of != run_id}
+                self.over.add(run_id or "")
+            case "session.stop_durable":
+                self.told_durable.add(data["request_id"])
+            case _:
+                pass
+
+
+def _unsettled(connection: sqlite3.Connection, session: str, log: _Log, left_out: list[str]) -> Iterator[RunInfo]:
+    """Go through the runs that are not settled. One whose row cannot be read is ended by what the log says of it."""
+    sql = "SELECT run_id, receipt_id, doc FROM runs WHERE session = ? AND settled = 0 ORDER BY place"
+    for run_id, receipt_id, doc in connection.execute(sql, (session,)).fetchall():
+        try:
+            yield _decoder(RunInfo)(doc)
+        except (msgspec.MsgspecError, CountermandError, UnicodeDecodeError) as error:
+            _leave_out(f"RunInfo {run_id}", error, left_out)
+            if run_id in log.over:
+                # Its receipt is filed; what may be heard of it still will be a dead letter.
+                continue
+            status, generation, agent = log.statuses.get(run_id, (RunStatus.QUEUED, None, ""))
+            # Never tried again: what its inputs were is not known.
+            yield RunInfo(session, run_id, RunStatus(status), agent, generation, receipt_id, attempt=UNTRIED)
+
+
+def _own_row(connection: sqlite3.Connection, session: str, left_out: list[str]) -> SessionRow | None:
+    """Return a session's own facts; where they cannot be read, what the log and the columns say of them."""
+    try:
+        return session_row(connection, session)
+    except (msgspec.MsgspecError, CountermandError, UnicodeDecodeError) as error:
+        _leave_out(f"SessionRow {session}", error, left_out)
+        parked = connection.execute("SELECT parked FROM sessions WHERE session = ?", (session,)).fetchone()[0]
+        sql = "SELECT MAX(generation), MAX(seq) FROM events WHERE session = ?"
+        generation, seq = connection.execute(sql, (session,)).fetchone()
+        return SessionRow(session, generation or 0, seq or 0, parked=bool(parked))
+
+
 def _processes(
-    connection: sqlite3.Connection, session: str, ended: Iterable[str], waited_for: set[str]
+    connection: sqlite3.Connection, session: str, ended: Iterable[str], waited_for: set[str], left_out: list[str]
 ) -> Iterator[ProcessRow]:
     """Go through the process trees that may live, and those that have ended and are among `ended` (ids).
 
     Those of the session that have ended come too, where a receipt that is not filed is to name them.
     """
-    yield from _readable(
-        connection, ProcessRow, "SELECT doc FROM processes WHERE session = ? AND state <> 'ended'", session
-    )
+    sql = "SELECT doc, process_id FROM processes WHERE session = ? AND state <> 'ended'"
+    yield from _readable(connection, ProcessRow, sql, session, left_out=left_out)
     if waited_for:
-        sql = "SELECT doc FROM processes WHERE session = ? AND owner = 'session' AND state = 'ended'"
-        for row in _readable(connection, ProcessRow, sql, session):
+        sql = "SELECT doc, process_id FROM processes WHERE session = ? AND owner = 'session' AND state = 'ended'"
+        for row in _readable(connection, ProcessRow, sql, session, left_out=left_out):
             if row.process_id not in ended and waited_for.intersection(row.receipts):
                 yield row
     for process_id in ended:
-        sql = "SELECT doc FROM processes WHERE session = ? AND process_id = ? AND state = 'ended'"
-        yield from _readable(connection, ProcessRow, sql, session, process_id)
-
-
-def _receipts(connection: sqlite3.Connection, session: str, run_ids: Iterable[str]) -> Iterator[Receipt]:
-    for run_id in run_ids:
-        yield from _readable(
-            connection, Receipt, "SELECT doc FROM receipts WHERE session = ? AND run_id = ?", session, run_id
-        )
+        sql = "SELECT doc, process_id FROM processes WHERE session = ? AND process_id = ? AND state = 'ended'"
+        yield from _readable(connection, ProcessRow, sql, session, process_id, left_out=left_out)
 
 
 def snapshot(connection: sqlite3.Connection, session: str, *, kept: int = 10_000, since: float = 0.0) -> Snapshot:
     """Read all that an actor needs in order to take a session up.
 
-    Of its requests the newest `kept`, of those not before `since` (epoch seconds). A waiting message, a request, a call
-    or a process whose row cannot be read is left out: the session goes on without it.
+    Of its requests the newest `kept`, of those not before `since` (epoch seconds). What cannot be read is left out and
+    named, and the session goes on without it.
     """
-    fold = Thread()
-    said: set[str] = set()
-    fates: dict[str, str] = {}
-    ended: dict[str, str] = {}
-    for event in log(connection, session):
-        fold.apply(event)
-        if event.kind in ("text", "tool.requested") and event.run_id is not None:
-            said.add(event.run_id)
-        elif event.kind == "message":
-            fates[event.data["id"]] = "input"
-        elif event.kind == "session.message_returned":
-            fates[event.data["message_id"]] = "returned"
-        elif event.kind == "process.ended":
-            # Of one that was the session's, the run that it came from is in the data.
-            ended[event.data["process_id"]] = event.run_id or event.data["run_id"]
-        elif event.kind == "run.ended":
-            # Its receipt is filed, so nobody asks any more for the processes that it lists.
-            ended = {process: run_id for process, run_id in ended.items() if run_id != event.run_id}
-    unsettled = _docs(
-        connection, RunInfo, "SELECT doc FROM runs WHERE session = ? AND settled = 0 ORDER BY place", session
-    )
+    told, left_out = _Log(), list[str]()
+    for event in _folded(connection, session, KINDS | _FATES):
+        try:
+            told.take(event)
+        except (LookupError, TypeError, ValueError) as error:
+            _leave_out(f"Event {event.seq}, {event.kind}", error, left_out)
+        if event.kind == UNREADABLE:
+            left_out.append(f"Event {event.seq}, {event.data['kind']}: {event.data['error']}")
+    runs = list(_unsettled(connection, session, told, left_out))
+    pending = pending_receipts(connection, session, left_out)
+    waited_for = {receipt.receipt_id for receipt in pending} | {run.run_id for run in runs}
     settled = connection.execute("SELECT run_id, receipt_id FROM runs WHERE session = ? AND settled = 1", (session,))
-    newest = "SELECT doc FROM requests WHERE session = ? AND at >= ? ORDER BY place DESC LIMIT ?"
-    pending = pending_receipts(connection, session)
-    waited_for = {receipt.receipt_id for receipt in pending} | {run.run_id for run in unsettled}
-    calls_of = "SELECT doc FROM calls WHERE session = ? AND run_id = ? ORDER BY call_id"
+    calls_of = "SELECT doc, call_id FROM calls WHERE session = ? AND run_id = ? ORDER BY call_id"
+    receipts_of = "SELECT doc, receipt_id FROM receipts WHERE session = ? AND run_id = ?"
+    newest = "SELECT doc, request_id FROM requests WHERE session = ? AND at >= ? ORDER BY place DESC LIMIT ?"
+
+    def rows(kind: type[T], sql: str, *values: Any) -> list[T]:
+        return _readable(connection, kind, sql, session, *values, left_out=left_out)
+
     return Snapshot(
         session=session,
-        row=session_row(connection, session),
-        thread=fold,
-        runs=tuple(unsettled),
-        calls=tuple(row for run in unsettled for row in _readable(connection, CallRow, calls_of, session, run.run_id)),
-        processes=tuple(_processes(connection, session, ended, waited_for)),
+        row=_own_row(connection, session, left_out),
+        thread=told.thread,
+        runs=tuple(runs),
+        calls=tuple(row for run in runs for row in rows(CallRow, calls_of, run.run_id)),
+        processes=tuple(_processes(connection, session, told.ended, waited_for, left_out)),
         pending=tuple(pending),
-        receipts=tuple(_receipts(connection, session, [run.run_id for run in unsettled if run.late])),
-        waiting=tuple(waiting(connection, session)),
-        requests=tuple(reversed(_readable(connection, RequestRow, newest, session, since, kept))),
-        said=frozenset(said & {run.run_id for run in unsettled}),
-        fates=fates,
+        receipts=tuple(row for run in runs if run.late for row in rows(Receipt, receipts_of, run.run_id)),
+        waiting=tuple(waiting(connection, session, left_out)),
+        requests=tuple(reversed(rows(RequestRow, newest, since, kept))),
+        said=frozenset(told.said & {run.run_id for run in runs}),
+        fates=told.fates,
         over=dict(settled.fetchall()),
+        told_durable=frozenset(told.told_durable),
+        left_out=tuple(left_out),
     )

@@ -40,7 +40,7 @@ from actors.dead_letters import DeadLetters
 from actors.dispatcher import PooledDispatcher
 from actors.mailbox import Mailbox
 from actors.messages import Committed, ProcessEnded, ProcessExited, ProcessOutput, Said
-from actors.model import Address, Event, Mode, Policy
+from actors.model import Address, Event, Mode, Policy, Receipt, RunInfo, RunStatus
 from actors.plugins import Plugins
 from actors.ports import Batch, Ports, SessionRow, Settings, SpawnSpec
 from supervisor import Config, SessionHandle, Supervisor
@@ -127,9 +127,14 @@ class Rounds(msgspec.Struct, frozen=True):
     children: int = 200
     lines: int = 150
     flood_mb: int = 2000
+    resident: int = 10_000
+    stored: int = 100_000
+    activations: int = 300
+    ready_stored: int = 10_000
+    ready_halves: int = 100
 
 
-QUICK = Rounds(8, 3, 50, 10, 5, 300, 4_000, 0.5, 5_000, 100, 3, 3, 200, 200, 50, 300)
+QUICK = Rounds(8, 3, 50, 10, 5, 300, 4_000, 0.5, 5_000, 100, 3, 3, 200, 200, 50, 300, 1_000, 5_000, 100, 1_000, 20)
 
 
 # ── Small things ──────────────────────────────────────────────────────────────────────────────────
@@ -810,6 +815,124 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+def write_sessions(folder: Path, number: int, *, halves: int = 0) -> Path:
+    """Write a store of so many sessions, `halves` of them with a run that is going on; returns the state directory.
+
+    Each has three runs, of a message, five texts, a call and its result: 40 events, as after a short talk.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    clock = SystemClock()
+    store = SqliteStore(folder / "store.sqlite3", clock=clock)
+    inbox: Any = Inbox()
+    try:
+        for place in range(number):
+            store.commit(a_session(f"session {place:06}", half=place < halves), inbox)
+            if place % 1000 == 999:
+                assert store.answers(WAIT_S)
+        assert store.answers(WAIT_S)
+    finally:
+        store.close(WAIT_S)
+        clock.close()
+    return folder
+
+
+def a_session(name: str, *, half: bool) -> Batch:
+    """A session's whole past as one batch."""
+    events: list[Event] = []
+    runs: list[RunInfo] = []
+    receipts: list[Receipt] = []
+    at = SystemClock().wall()
+    for generation in (1, 2, 3):
+        run_id = f"run_{name}_{generation}"
+        open_ = half and generation == 3
+
+        def add(kind: str, data: Any, generation: int = generation, run_id: str = run_id) -> None:
+            events.append(Event(len(events) + 1, name, generation, run_id, kind, data, at))
+
+        add(
+            "message", {"id": f"m_{name}_{generation}", "content": "make test", "origin": "user", "policy": "interrupt"}
+        )
+        add("run.started", {"agent": "waits", "inputs": [f"m_{name}_{generation}"]})
+        for word in range(5):
+            add("text", {"text": f"word {word} of what it says"})
+        call = f"call_{name}_{generation}"
+        add("tool.requested", {"call_id": call, "tool": "shell", "arguments": {"script": "make test"}})
+        if not open_:
+            add("tool.started", {"call_id": call})
+            add("tool.ended", {"call_id": call, "tool": "shell", "outcome": "finished", "content": "it is done " * 20})
+            add("run.status", {"status": "completed"})
+            add("run.ended", {"status": "completed", "receipt": {}})
+            receipts.append(Receipt(f"rcpt_{run_id}", run_id, generation, None, at, at, complete=True))
+        status = RunStatus.IN_PROGRESS if open_ else RunStatus.COMPLETED
+        runs.append(
+            RunInfo(
+                session=name,
+                run_id=run_id,
+                status=status,
+                agent="waits",
+                generation=generation,
+                receipt_id=f"rcpt_{run_id}",
+                inputs=(f"m_{name}_{generation}",),
+                created_at=at,
+                started_at=at,
+                settled=not open_,
+            )
+        )
+    row = SessionRow(name, 3, len(events))
+    return Batch(name, "inc_0", 1, tuple(events), row, tuple(runs), receipts=tuple(receipts))
+
+
+def idle_sessions(folder: Path, rounds: Rounds) -> Iterator[Figure]:
+    """(h) What a session costs that has nothing to do: in memory, and when it comes back to it."""
+    state_dir = write_sessions(folder / "many", rounds.stored)
+    config = Config(state_dir=state_dir, agent="idle", agents={"idle": idle}, passivate_s=None)
+    with Supervisor.start(config) as supervisor:
+        threads = threading.active_count()
+        names = [f"session {place:06}" for place in range(rounds.resident)]
+        taken = []
+        for name in names[: rounds.activations]:
+            session = supervisor.session(name)
+            taken.append(timed(lambda session=session: session.status(timeout=WAIT_S)))  # type: ignore[misc]
+        before = resident()
+        for name in names[rounds.activations :]:
+            supervisor.session(name).status(timeout=WAIT_S)
+        each = (resident() - before) / (rounds.resident - rounds.activations)
+        more = threading.active_count() - threads
+        warm = [timed(lambda n=n: supervisor.session(n).status(timeout=WAIT_S)) for n in names[: rounds.activations]]  # type: ignore[misc]
+        listed = timed(lambda: len(supervisor.sessions()))
+    what = f"idle sessions: {rounds.resident:,} resident, {rounds.stored:,} stored"
+    yield Figure(what, "activation, median", median_ms(taken), "ms", median_ms(warm), "one that is resident")
+    yield Figure(what, "activation, p95", p95_ms(taken), "ms", p95_ms(warm), "one that is resident")
+    yield Figure(what, "memory of a resident session", each, "bytes")
+    yield Figure(what, "threads for them", float(more), "")
+    yield Figure(what, "the first 10,000 listed", listed * 1000, "ms")
+
+
+def ready_again(folder: Path, rounds: Rounds) -> Iterator[Figure]:
+    """(i) A start over many stored sessions, some of which have a run to be closed."""
+    empty = []
+    for number in range(3):
+        config = Config(state_dir=folder / f"empty {number}", agent="idle", agents={"idle": idle})
+        started = time.perf_counter()
+        with Supervisor.start(config):
+            empty.append(time.perf_counter() - started)
+    state_dir = write_sessions(folder / "stored", rounds.ready_stored, halves=rounds.ready_halves)
+    config = Config(state_dir=state_dir, agent="idle", agents={"idle": idle})
+    started = time.perf_counter()
+    with Supervisor.start(config) as supervisor:
+        supervisor.session("another").ask(NewMessage(content="x"), timeout=WAIT_S)
+        ready = time.perf_counter() - started
+        reader = supervisor._store.reader
+        while reader.unfinished():
+            time.sleep(0.005)
+        closed = time.perf_counter() - started
+    what = f"a start: {rounds.ready_stored:,} stored sessions, {rounds.ready_halves} half-runs"
+    yield Figure(what, "to the first answer", ready * 1000, "ms", median_ms(empty), "an empty store, started")
+    yield Figure(
+        what, "until every half-run is closed", closed * 1000, "ms", median_ms(empty), "an empty store, started"
+    )
+
+
 def console_start(folder: Path, rounds: Rounds) -> Iterator[Figure]:
     """(g) What a start of the command costs, and what the script around it adds."""
     python = [timed(lambda: run([sys.executable, "-c", "pass"])) for _ in range(rounds.starts)]
@@ -838,6 +961,8 @@ MEASUREMENTS: tuple[Callable[[Path, Rounds], Iterator[Figure]], ...] = (
     answer_latency,
     throughput,
     group_commit,
+    idle_sessions,
+    ready_again,
     console_start,
     big_trees,
     spawn_from_a_big_daemon,

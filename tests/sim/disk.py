@@ -1,4 +1,5 @@
-"""Disk: what survives a crash of a simulated daemon, in memory: the rows of the store, and the ledgers of the wardens.
+"""Disk: what survives a crash of a simulated daemon, in memory: the rows of the store, the stop journal, and the
+ledgers of the wardens.
 
 It keeps what `supervisor.store.tables` keeps, without encoding it, so that a world can take tens of thousands of steps
 a second; `tests.test_sim` plays schedules on both and compares what they hold.
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from actors.model import Event, Message, Owner, Receipt, RunInfo, RunStatus
-from actors.ports import Batch, CallRow, ProcessRow, RequestRow, SessionRow, Snapshot, WaitingRow
+from actors.ports import Batch, CallRow, KeptStop, ProcessRow, RequestRow, SessionRow, Snapshot, WaitingRow
 from actors.thread import Thread
 
 if TYPE_CHECKING:
@@ -40,6 +41,9 @@ class Disk:
     def __init__(self) -> None:
         self.tables: dict[str, Tables] = {}
         self.ledgers: dict[str, Ending] = {}
+        self.journal: dict[tuple[str, str], KeptStop] = {}
+        # What was ever written, and is not there any more since its session was deleted: for those who watch.
+        self.deleted: dict[str, list[Event]] = {}
         self.on_batch: Callable[[Batch], None] | None = None
 
     def of(self, session: str) -> Tables:
@@ -59,6 +63,9 @@ class Disk:
             return False
         if self.on_batch is not None:
             self.on_batch(batch)
+        if batch.erase:
+            self.deleted.setdefault(batch.session, []).extend(tables.events)
+            self.tables[batch.session] = tables = Tables(batches=tables.batches)
         for event in batch.events:
             assert event.seq > (tables.events[-1].seq if tables.events else 0), f"the seq {event.seq} is taken"
             tables.events.append(event)
@@ -81,6 +88,10 @@ class Disk:
     def events(self, session: str) -> list[Event]:
         """The log of a session."""
         return self.of(session).events
+
+    def ever(self, session: str) -> list[Event]:
+        """All events that a session ever had, those too that were deleted with it."""
+        return self.deleted.get(session, []) + self.of(session).events
 
     def last_seq(self, session: str) -> int:
         """The last seq of a session; 0 if it has no events."""
@@ -156,6 +167,7 @@ class Disk:
         said: set[str] = set()
         fates: dict[str, str] = {}
         ended: dict[str, str] = {}
+        told_durable: set[str] = set()
         for event in tables.events:
             fold.apply(event)
             match event.kind:
@@ -169,6 +181,8 @@ class Disk:
                     ended[event.data["process_id"]] = event.run_id or event.data["run_id"]
                 case "run.ended":
                     ended = {process: of for process, of in ended.items() if of != event.run_id}
+                case "session.stop_durable":
+                    told_durable.add(event.data["request_id"])
                 case _:
                     pass
         unsettled = [run for run in tables.runs.values() if not run.settled or run.late]
@@ -200,6 +214,8 @@ class Disk:
             said=frozenset(said & ids),
             fates=fates,
             over={run.run_id: run.receipt_id for run in settled},
+            kept=tuple(kept for kept in self.journal.values() if kept.session == session),
+            told_durable=frozenset(told_durable),
         )
 
     def _waiting(self, session: str) -> list[WaitingRow]:

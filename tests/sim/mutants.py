@@ -18,6 +18,7 @@ from actors import mailbox
 from actors.cancel import Cell
 from actors.lifecycle import RunLifecycle
 from actors.messages import Down
+from actors.owned import OwnedTrees
 from actors.protocol import Protocol
 from actors.record import Part
 from actors.reports import RunReports
@@ -26,6 +27,7 @@ from actors.run import RunActor
 from actors.session import SessionActor
 from actors.state import SessionState
 from actors.waiting import WaitingRoom
+from supervisor.supervisor import SupervisorActor
 from tests.sim.disk import Disk
 from tests.sim.schedule import broken, draw
 from tests.sim.store import SimStore
@@ -101,7 +103,7 @@ def _mutant(name: str, law: str, owner: type, function: str, old: str, new: str)
 
 
 def _at_once(effect: str) -> tuple[str, str]:
-    """An edit of `_flush` that carries out one kind of effect when it is decided, not when it is durable."""
+    """An edit of `_send_step` that carries out one kind of effect when it is decided, not when it is durable."""
     old = "    later = step.later\n"
     new = (
         f"    self._carry_out_later([one for one in step.later if type(one).__name__ == {effect!r}])\n"
@@ -121,7 +123,7 @@ _BUMP_AFTER_HALT: Final = """
         return
     self._told = False
     try:
-        self._protocol.request(request, reply)
+        self._protocol.request(request, reply, answered.at if answered is not None else None)
 """
 
 MUTANTS: Final = (
@@ -131,7 +133,7 @@ MUTANTS: Final = (
         "L1",
         SessionActor,
         "_request",
-        "    try:\n        self._protocol.request(request, reply)\n",
+        "    try:\n        self._protocol.request(request, reply, answered.at if answered is not None else None)\n",
         _BUMP_AFTER_HALT.lstrip("\n"),
     ),
     _mutant("the fence does not count", "L1", RunLifecycle, "_fence", "self.generation += 1", "pass"),
@@ -176,8 +178,8 @@ MUTANTS: Final = (
         "notes.closed_result(state, finished, cause, call.output)",
         "notes.closed_result(CellState.CLOSED if finished else state, None, cause, call.output)",
     ),
-    _mutant("permit before its commit", "L2", SessionActor, "_flush", *_at_once("GivePermit")),
-    _mutant("spawn permit before its commit", "L2", SessionActor, "_flush", *_at_once("GiveSpawn")),
+    _mutant("permit before its commit", "L2", SessionActor, "_send_step", *_at_once("GivePermit")),
+    _mutant("spawn permit before its commit", "L2", SessionActor, "_send_step", *_at_once("GiveSpawn")),
     _mutant(
         "a failing session leaves its gates open", "L2", SessionActor, "on_failure", "self._protocol.abandon(", "("
     ),
@@ -224,7 +226,7 @@ MUTANTS: Final = (
         "self.step.later.append(AdoptRun(record.id))",
         "pass",
     ),
-    _mutant("a part is forgotten before its commit", "L3", SessionActor, "_flush", *_at_once("ForgetPart")),
+    _mutant("a part is forgotten before its commit", "L3", SessionActor, "_send_step", *_at_once("ForgetPart")),
     _mutant(
         "a Stop of the session leaves its trees",
         "L3",
@@ -233,8 +235,8 @@ MUTANTS: Final = (
         "        if stop.scope is Scope.SESSION:\n            self._end_owned(provenance, active)\n",
         "",
     ),
-    _mutant("said to be handed over before its commit", "L12", SessionActor, "_flush", *_at_once("SayHandedOver")),
-    _mutant("spawned for the session before its commit", "L12", SessionActor, "_flush", *_at_once("SpawnOwn")),
+    _mutant("said to be handed over before its commit", "L12", SessionActor, "_send_step", *_at_once("SayHandedOver")),
+    _mutant("spawned for the session before its commit", "L12", SessionActor, "_send_step", *_at_once("SpawnOwn")),
     # ── taking over, and what waits ──
     _mutant(
         "takeover in two steps",
@@ -356,8 +358,8 @@ MUTANTS: Final = (
         "L7",
         SessionActor,
         "on_receive",
-        "case KillDeadline():\n            if message.incarnation == self._incarnation:",
-        "case KillDeadline():\n            if message:",
+        "if message.incarnation == self._incarnation:\n                self._protocol.kill_deadline",
+        "if message:\n                self._protocol.kill_deadline",
     ),
     _mutant(
         "a proof that comes late amends nothing",
@@ -408,13 +410,13 @@ MUTANTS: Final = (
         "the content of a repeat is not compared", "L10", RequestBook, "known", "row.digest != digest(request)", "False"
     ),
     # ── durable first ──
-    _mutant("answer before commit", "L12", SessionActor, "_flush", *_at_once("AnswerRequest")),
-    _mutant("the agent starts before its run is durable", "L12", SessionActor, "_flush", *_at_once("StartRun")),
+    _mutant("answer before commit", "L12", SessionActor, "_send_step", *_at_once("AnswerRequest")),
+    _mutant("the agent starts before its run is durable", "L12", SessionActor, "_send_step", *_at_once("StartRun")),
     _mutant(
         "publish before commit",
         "L12",
         SessionActor,
-        "_flush",
+        "_send_step",
         "        self._ports.store.commit(batch, self.actor_ref)\n",
         "        self._ports.publisher.publish(self._session, events)\n"
         "        self._ports.store.commit(batch, self.actor_ref)\n",
@@ -477,7 +479,189 @@ MUTANTS: Final = (
         "L12",
         Protocol,
         "restore",
-        "    stops = tuple(stop for stop in stops if stop.id not in on_record)\n",
+        "[kept for kept in stops if kept.stop.id not in on_record]",
+        "list(stops)",
+    ),
+    # ── the stop journal ──
+    _mutant(
+        "the journal is not read at a restart",
+        "L12",
+        SessionActor,
+        "_loaded",
+        "(*self._stops.values(), *loaded.snapshot.kept)",
+        "self._stops.values()",
+    ),
+    _mutant(
+        "the journal lets a Stop go before it is on record", "L12", SessionActor, "_send_step", *_at_once("ForgetStop")
+    ),
+    _mutant(
+        "a Stop that is overdue is not kept in the journal",
+        "L12",
+        SessionActor,
+        "_keep",
+        "self._ports.store.keep_stop(self._stops.setdefault(kept.stop.id, kept))",
+        "self._stops.setdefault(kept.stop.id, kept)",
+    ),
+    _mutant(
+        "nobody is told that a Stop is durable at last",
+        "L12",
+        SessionActor,
+        "_stops_are_durable",
+        "        self._protocol.stop_durable(kept.stop, effect.answer)\n",
+        "        pass\n",
+    ),
+    _mutant(
+        "a Stop is told to be durable again after a restart",
+        "L12",
+        Protocol,
+        "restore",
+        "told=kept.stop.id in snapshot.told_durable",
+        "told=False",
+    ),
+    _mutant(
+        "what a Stop of the journal was aimed at is not looked up",
+        "L12",
+        Protocol,
+        "restore",
+        "            stopped_by.setdefault(kept.stop.run_id, provenance)\n",
+        "            pass\n",
+    ),
+    # ── idle ──
+    _mutant(
+        "passivates with a batch under way",
+        "L11",
+        SessionActor,
+        "_at_rest",
+        "        and not self._sent\n        and not self._protocol.step.has_records\n",
         "",
+    ),
+    _mutant(
+        "passivates with a run under way",
+        "L11",
+        SessionState,
+        "quiet",
+        "self.active is None and not self.ending",
+        "not self.ending",
+    ),
+    _mutant("passivates over an open barrier", "L11", OwnedTrees, "nothing_left", "and not self.late", "and True"),
+    _mutant(
+        "passivates with a tree of the session",
+        "L11",
+        OwnedTrees,
+        "nothing_left",
+        "self.quiet and not self.late and not self.owned",
+        "RunLifecycle.quiet.fget(self) and not self.late",
+    ),
+    _mutant(
+        "message at passivation dropped",
+        "L11",
+        SupervisorActor,
+        "_release",
+        "held.returned + held.later",
+        "held.returned",
+    ),
+    _mutant(
+        "message at passivation given to the one that leaves",
+        "L11",
+        SupervisorActor,
+        "_route",
+        "if not ends:",
+        "if not ends or not route.returned:",
+    ),
+    _mutant(
+        "message that finds the session in use is held for ever",
+        "L11",
+        SupervisorActor,
+        "_rested",
+        "    self._release(rested.session)\n",
+        "",
+    ),
+    _mutant(
+        "deleted before the proofs",
+        "L11",
+        Protocol,
+        "erase_if_proven",
+        "self.deleting is None or not self.nothing_left",
+        "self.deleting is None or self.active is not None",
+    ),
+    _mutant(
+        "a deletion forgets which ids were used",
+        "L10",
+        RequestBook,
+        "forget",
+        "    self._forgotten_to = max(",
+        "    max(",
+    ),
+    _mutant(
+        "the generation begins anew after a deletion",
+        "L1",
+        Protocol,
+        "erase_if_proven",
+        "    self.step.erase = True\n",
+        "    self.step.erase = True\n    self.generation = 0\n",
+    ),
+    _mutant(
+        "shutdown does not wait for proofs",
+        "L11",
+        SessionState,
+        "quiet",
+        "self.active is None and not self.ending",
+        "self.active is None",
+    ),
+    _mutant(
+        "shutdown does not wait for what it decided to be written",
+        "L11",
+        SessionActor,
+        "_say_quiet",
+        "not self._sent and not self._protocol.step.has_records and not self._stash",
+        "True",
+    ),
+    _mutant(
+        "what a session said before a Stop came counts",
+        "L11",
+        SupervisorActor,
+        "_quiet",
+        "if self._noisy.get(quiet.session) == quiet.number:",
+        "if quiet.session in self._noisy:",
+    ),
+    _mutant(
+        "drain starts the next turn",
+        "L11",
+        RunLifecycle,
+        "_start_next",
+        "self.active is not None or self.draining or self.quarantined",
+        "self.active is not None or self.quarantined",
+    ),
+    _mutant(
+        "waiting turns start as a draining session is taken up",
+        "L11",
+        Protocol,
+        "restore",
+        "    if self.draining or self.quarantined:\n        return\n",
+        "    self.draining, draining = False, self.draining\n    self._start_next(at)\n    self.draining = draining\n",
+    ),
+    _mutant(
+        "shutdown interrupts at once",
+        "L11",
+        SupervisorActor,
+        "_shutdown",
+        "call_later(shutdown.drain_s, ",
+        "call_later(0.0, ",
+    ),
+    _mutant(
+        "what is not at rest is not interrupted",
+        "L11",
+        Protocol,
+        "interrupt",
+        "    active = self.active\n    if active is None:\n",
+        "    active = self.active\n    if active:\n",
+    ),
+    _mutant(
+        "a session that takes a Stop in the shutdown need not come to rest",
+        "L11",
+        SupervisorActor,
+        "_forward",
+        "    if self._shutting_down:\n",
+        "    if False:\n",
     ),
 )

@@ -54,7 +54,8 @@ CONTENTS: Final = (
 )
 POLICIES: Final = (None, "interrupt", "enqueue", "enqueue", "steer", "reject", "rollback")
 AGES: Final = (None, None, None, 0.0, 0.5, 5.0)
-TROUBLES: Final = ("none", "none", "store", "failures", "crashes", "all")
+IDLES: Final = (0.001, 0.05, 1.0)
+TROUBLES: Final = ("none", "none", "store", "failures", "crashes", "shutdowns", "all")
 OPS_MIN, OPS_MAX = 5, 22
 WORLDS: Final = 1 << 32
 
@@ -83,14 +84,15 @@ def draw(seed: int) -> Schedule:
     random = Random(seed)
     trouble = random.choice(TROUBLES)
     script = []
+    settings = _settings(random)
     for _ in range(random.randint(OPS_MIN, OPS_MAX)):
-        op = _op(random, trouble)
+        op = _op(random, trouble, settings)
         if random.random() < 0.1:
             op = ("at", "t", op) if _asks(op) else op
         if random.random() < 0.1:
             op = ("later", random.choice((0.0, 0.001, 0.5)), op) if _asks(op) else op
         script.append(op)
-    return Schedule(random.randrange(WORLDS), _settings(random), tuple(script))
+    return Schedule(random.randrange(WORLDS), settings, tuple(script))
 
 
 def _settings(random: Random) -> Settings:
@@ -101,6 +103,8 @@ def _settings(random: Random) -> Settings:
         settings = _changed(settings, call_deadline_s=random.choice((0.5, 2.0)))
     if random.random() < 0.15:
         settings = _changed(settings, run_deadline_s=random.choice((0.5, 3.0)))
+    if random.random() < 0.3:
+        settings = _changed(settings, passivate_s=random.choice(IDLES))
     if random.random() < 0.1:
         settings = _changed(settings, queue_max=2, calls_open_max=1, processes_max=1, credit_events=1)
     return settings
@@ -111,20 +115,24 @@ def _changed(settings: Settings, **changes: object) -> Settings:
     return changed
 
 
-def _op(random: Random, trouble: str) -> Op:
+def _op(random: Random, trouble: str, settings: Settings) -> Op:
     draws: list[tuple[float, Callable[[Random], Op]]] = [(6, _news), (3.5, _stop), (2.5, _other), (9, _pause)]
+    if settings.passivate_s is not None:
+        draws += [(3, _idle), (1, _tree)]
     if trouble in ("store", "all"):
         draws.append((2, _fault))
     if trouble in ("failures", "all"):
         draws.append((2, _failure))
     if trouble in ("crashes", "all"):
         draws.append((1.5, _crash))
+    if trouble in ("shutdowns", "all"):
+        draws.append((1.5, _shutdown))
     kinds = [kind for _, kind in draws]
     return random.choices(kinds, [weight for weight, _ in draws])[0](random)
 
 
 def _asks(op: Op) -> bool:
-    return op[0] in ("new", "stop", "withdraw", "resume", "repeat", "reuse")
+    return op[0] in ("new", "stop", "withdraw", "resume", "delete", "repeat", "reuse")
 
 
 def _news(random: Random) -> Op:
@@ -141,8 +149,8 @@ def _stop(random: Random) -> Op:
 
 
 def _other(random: Random) -> Op:
-    kind = random.choice(("withdraw", "withdraw", "resume", "repeat", "repeat", "reuse", "leave", "come"))
-    return (kind,) if kind in ("resume", "leave", "come") else (kind, random.randrange(10))
+    kind = random.choice(("withdraw", "withdraw", "resume", "delete", "repeat", "repeat", "reuse", "leave", "come"))
+    return (kind,) if kind in ("resume", "delete", "leave", "come") else (kind, random.randrange(10))
 
 
 def _pause(random: Random) -> Op:
@@ -154,8 +162,17 @@ def _pause(random: Random) -> Op:
     return ("hold", random.random() < 0.4)
 
 
+def _tree(random: Random) -> Op:
+    """A message whose process tree becomes the session's."""
+    return ("new", random.choice(CONTENTS[-4:]), None, "user", True, None)
+
+
+def _idle(random: Random) -> Op:
+    return ("idle", random.randrange(8))
+
+
 def _fault(random: Random) -> Op:
-    kind = random.choice(("fail", "lose", "down"))
+    kind = random.choice(("fail", "lose", "down", "unfit"))
     return ("down", random.random() < 0.4) if kind == "down" else (kind, random.randint(1, 2))
 
 
@@ -167,6 +184,10 @@ def _failure(random: Random) -> Op:
 def _crash(random: Random) -> Op:
     del random
     return ("crash",)
+
+
+def _shutdown(random: Random) -> Op:
+    return ("shutdown", random.choice((0.0, 0.5, 3.0)))
 
 
 def broken(schedule: Schedule) -> str | None:
@@ -231,6 +252,8 @@ def _simpler(op: Op) -> list[Op]:
         case ("stop", *_):
             plain = ("stop", "graceful", None, None, "run", "user", None)
             return [plain] if op != plain else []
+        case ("shutdown", float(drain_s)) if drain_s:
+            return [("shutdown", 0.0)]
         case ("wait", float(seconds)) if seconds > 0.05:
             return [("steps", 1), ("wait", 0.05)]
         case ("steps", int(count)) if count > 1:

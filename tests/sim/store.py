@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pykka import ActorDeadError
 
 from actors.messages import CommitFailed, Committed, Loaded, LoadFailed
-from actors.ports import Batch
+from actors.ports import Batch, KeptStop
 from tests.sim.disk import Disk
 from tests.sim.watch import Watch
 
@@ -29,7 +29,7 @@ class SimStore:
 
     Faults, each for a whole group, as of a disk: `fail_next` groups fail and nothing of them is written;
     `lose_next` groups are written and reported as failed, as when a COMMIT has an outcome that nobody knows; while
-    it is `down` all fails, loads too.
+    it is `down` all fails, loads too. And one of a batch: of `unfit_next` groups the first cannot be stored.
     """
 
     def __init__(self, disk: Disk, random: Random, watch: Watch) -> None:
@@ -39,8 +39,10 @@ class SimStore:
         self._queue: deque[tuple[Batch | str, ActorRef[Any]]] = deque()
         self._down = False
         self._held = False
+        self._journal: deque[KeptStop | tuple[str, str]] = deque()
         self._fail_next = 0
         self._lose_next = 0
+        self._unfit_next = 0
         self.failures = 0
 
     def commit(self, batch: Batch, owner: ActorRef[Any]) -> None:
@@ -51,6 +53,16 @@ class SimStore:
         """Read a session at a later step, after all that was handed in before."""
         self._queue.append((session, owner))
 
+    def keep_stop(self, kept: KeptStop) -> None:
+        """Take a Stop in; it is in the journal at a later step, whatever holds the store up."""
+        self._watch.keeps(kept)
+        self._journal.append(kept)
+
+    def forget_stop(self, session: str, request_id: str) -> None:
+        """Let a Stop go at a later step."""
+        self._watch.forgets(session, request_id)
+        self._journal.append((session, request_id))
+
     def fail_next(self, groups: int = 1) -> None:
         """Let the next groups fail."""
         self._fail_next += groups
@@ -58,6 +70,10 @@ class SimStore:
     def lose_next(self, groups: int = 1) -> None:
         """Write the next groups, and say that they failed."""
         self._lose_next += groups
+
+    def unfit_next(self, groups: int = 1) -> None:
+        """Let the first batch of the next groups be one that cannot be stored."""
+        self._unfit_next += groups
 
     def down(self, is_down: bool) -> None:
         """Let everything fail, or no more."""
@@ -71,6 +87,20 @@ class SimStore:
     def ready(self) -> bool:
         """True if there is something to do."""
         return bool(self._queue) and not self._held
+
+    @property
+    def journal_ready(self) -> bool:
+        """True if there is something to write to the journal."""
+        return bool(self._journal)
+
+    def journal_step(self) -> None:
+        """Write one record of the journal, or let one go."""
+        work = self._journal.popleft()
+        if isinstance(work, KeptStop):
+            self._disk.journal.setdefault((work.session, work.stop.id), work)
+            self._watch.journalled(work)
+        else:
+            self._disk.journal.pop(work, None)
 
     def step(self) -> None:
         """Write one group, or read one session."""
@@ -86,9 +116,14 @@ class SimStore:
             group.append((batch, of))
         self._commit(group)
 
+    def unwritten(self, session: str) -> bool:
+        """True if a batch of a session waits to be written."""
+        return any(isinstance(work, Batch) and work.session == session for work, _ in self._queue)
+
     def drop(self) -> None:
         """A crash: what was handed in and not written is gone."""
         self._queue.clear()
+        self._journal.clear()
 
     def _load(self, session: str, owner: ActorRef[Any]) -> None:
         if self._down:
@@ -103,8 +138,10 @@ class SimStore:
             self._fail_next = max(0, self._fail_next - 1)
             self._fail(group, "the simulated disk failed")
             return
+        unfit = [batch for batch, _ in group[:1]] if self._unfit_next else []
+        self._unfit_next = max(0, self._unfit_next - 1)
         # A batch that does not follow on what is written is refused, as the store's writer does.
-        refused = [batch for batch, _ in group if not self._disk.write(batch)]
+        refused = [batch for batch, _ in group if batch in unfit or not self._disk.write(batch)]
         if self._lose_next:
             self._lose_next -= 1
             self._fail(group, "the outcome of the simulated commit is not known")
@@ -115,15 +152,17 @@ class SimStore:
                 durable[id(owner)] = (batch.number, owner)
         for number, owner in durable.values():
             _tell(owner, Committed(number))
-        self._fail([(batch, owner) for batch, owner in group if batch in refused], "it does not follow")
+        self._fail([(batch, owner) for batch, owner in group if batch in unfit], "it cannot be stored", unfit=True)
+        behind = [(batch, owner) for batch, owner in group if batch in refused and batch not in unfit]
+        self._fail(behind, "it does not follow")
 
-    def _fail(self, group: list[tuple[Batch, ActorRef[Any]]], why: str) -> None:
+    def _fail(self, group: list[tuple[Batch, ActorRef[Any]]], why: str, *, unfit: bool = False) -> None:
         if not group:
             return
         self._watch.faults = True
         self.failures += len(group)
         for batch, owner in group:
-            _tell(owner, CommitFailed(batch.number, why))
+            _tell(owner, CommitFailed(batch.number, why, unfit=unfit))
 
 
 def _tell(owner: ActorRef[Any], message: object) -> None:

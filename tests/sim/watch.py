@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from actors.cancel import CellState
-from actors.errors import CountermandError
-from actors.messages import Accepted, NewMessage, OutsideRequest, Reply, Resumed, Stop, Stopped
+from actors.errors import CountermandError, ShuttingDown
+from actors.messages import Accepted, Delete, NewMessage, OutsideRequest, Reply, Resumed, Stop, Stopped
 from actors.model import Event, How, Mode, Outcome, Owner, Receipt, Row, RunStatus, Scope, Waiting
-from actors.ports import Batch, ProcessRow, Settings
+from actors.ports import Batch, KeptStop, ProcessRow, Settings
 from actors.record import CallRecord, RunRecord
+from actors.session import STOPS_KEPT_MAX
 from tests.sim.laws import LogLaws
 
 if TYPE_CHECKING:
@@ -47,6 +48,11 @@ class Watch:
         self.broken: list[str] = []
         self.faults = False
         self.crashes = 0
+        self.restarts = 0
+        self.left_memory = 0
+        self.names: dict[str, str] = {}
+        self.deleted_receipts: set[str] = set()
+        self.deleted_requests: set[str] = set()
         self.requests: dict[str, OutsideRequest] = {}
         self.began: set[str] = set()
         self.inside: dict[str, str] = {}
@@ -57,6 +63,10 @@ class Watch:
         self.ran: set[str] = set()
         self.left: set[str] = set()
         self.told_at: dict[str, float] = {}
+        self.kept: dict[str, KeptStop] = {}
+        self.owed: dict[str, tuple[KeptStop, int]] = {}
+        self.stops_told: set[str] = set()
+        self.refused_at: dict[str, float] = {}
         self._disk = disk
         self._fold = fold
         self._world: World | None = None
@@ -69,6 +79,7 @@ class Watch:
     def enter(self, world: World) -> None:
         """From here on this is the world that is watched; what was inside a function in the last one is gone."""
         self.inside.clear()
+        self.refused_at.clear()
         self._world = world
 
     def laws(self, session: str) -> LogLaws:
@@ -208,11 +219,130 @@ class Watch:
         run = self._disk.run(run_id)
         return run.session if run else None
 
+    # ── Doors: Stops that the store does not have yet ─────────────────────────────────────────────
+
+    def keeps(self, kept: KeptStop) -> None:
+        """A Stop is handed to the journal."""
+        self.kept.setdefault(kept.stop.id, kept)
+
+    def journalled(self, kept: KeptStop) -> None:
+        """A Stop is in the journal: from here on no crash may lose it (law L12)."""
+        if not self._was_on_record(kept.session, kept.stop.id):
+            self.owed[kept.stop.id] = kept, self.crashes
+
+    def forgets(self, session: str, request_id: str) -> None:
+        """The journal is told to let a Stop go: it is on record, with the event that says so (law L12)."""
+        kept = self.kept.get(request_id)
+        if kept is None or not self._has_its_run(kept):
+            return
+        if not self._was_on_record(session, request_id):
+            self.break_(f"the journal lets {request_id} go before it is on record (L12)")
+        elif request_id not in self.stops_told:
+            self.break_(f"the journal lets {request_id} go before anybody was told that it is durable (L12)")
+
+    def _was_on_record(self, session: str, request_id: str) -> bool:
+        """It is, or was until the session was deleted with it."""
+        return request_id in self._disk.requests(session) or request_id in self.deleted_requests
+
+    def _has_its_run(self, kept: KeptStop) -> bool:
+        """False: it was aimed at a run that never came to be, and is nothing to decide."""
+        return kept.stop.run_id is None or kept.stop.run_id in self._disk.of(kept.session).runs
+
+    def _owed(self, batch: Batch, told: set[str]) -> None:
+        """After a crash a Stop of the journal is decided before anything starts, and ends what it stopped (law L12)."""
+        for request_id, (kept, crashes) in list(self.owed.items()):
+            if kept.session != batch.session or not self._has_its_run(kept):
+                continue
+            for event in batch.events if self.crashes > crashes else ():
+                source = (event.data.get("provenance") or {}).get("source")
+                mine = kept.stop.run_id in (None, event.run_id) and event.run_id in self._disk.of(batch.session).runs
+                if event.kind == "run.status" and source in FROM_FAULTS and mine:
+                    self.break_(f"{event.run_id} ends by {source}, and {request_id} had stopped it (L12)")
+                if event.kind == "run.started" and request_id not in told:
+                    self.break_(f"{event.run_id} starts, and {request_id} is not decided, which was answered (L12)")
+            if request_id in told:
+                del self.owed[request_id]
+
+    def _stop_durable(self, event: Event, told: set[str]) -> None:
+        request_id = event.data["request_id"]
+        if request_id in self.stops_told and request_id not in self.deleted_requests:
+            self.break_(f"{request_id} is told to be durable twice (L12)")
+        self.stops_told.add(request_id)
+        if request_id not in told and not self._was_on_record(event.session, request_id):
+            self.break_(f"{request_id} is told to be durable, and is not on record (L12)")
+
+    # ── Doors: who leaves ─────────────────────────────────────────────────────────────────────────
+
+    def passivates(self, session: str) -> None:
+        """A session leaves memory: all of it is written, and nothing of it goes on (law L11)."""
+        tables, world = self._disk.of(session), self._world
+        assert world is not None, "a world was entered"
+        self.left_memory += 1
+        for run in tables.runs.values():
+            if run.status is not RunStatus.QUEUED and (not run.settled or run.late):
+                self.break_(f"{session} leaves while {run.run_id} is {run.status} (L11)")
+        if tables.waiting and not (tables.row is not None and tables.row.parked):
+            self.break_(f"{session} leaves while {list(tables.waiting)} wait (L11)")
+        if tables.pending:
+            self.break_(f"{session} leaves while {list(tables.pending)} are to be filed (L11)")
+        if world.store.unwritten(session):
+            self.break_(f"{session} leaves with a batch under way (L11)")
+        for process in tables.processes.values():
+            if process.process_id in self.spawned and world.processes.lives(process.process_id):
+                self.break_(f"{session} leaves while {process.process_id} lives (L11)")
+        for fence, of in self.inside.items():
+            if of == session and not self.faults:
+                self.break_(f"{session} leaves while {fence} runs (L11)")
+
+    def _deletes(self, session: str) -> None:
+        """All that is stored of a session is removed: all that it started was proven to have ended (law L3)."""
+        tables, world = self._disk.of(session), self._world
+        assert world is not None, "a world was entered"
+        for run in tables.runs.values():
+            if not run.settled or run.late:
+                self.break_(f"{session} is deleted while {run.run_id} is {run.status} (L3)")
+        if tables.waiting:
+            self.break_(f"{session} is deleted while {list(tables.waiting)} wait (L4)")
+        for process in tables.processes.values():
+            if process.process_id in self.spawned and world.processes.lives(process.process_id):
+                self.break_(f"{session} is deleted while {process.process_id} lives (L3)")
+        for fence, of in self.inside.items():
+            if of == session:
+                self.break_(f"{session} is deleted while {fence} runs (L3)")
+        self.deleted_receipts.update(tables.receipts)
+        self.deleted_requests.update(tables.requests)
+
+    def came_to_rest(self, world: World) -> None:
+        """A shutdown says that all came to rest: nothing was left under way (law L11)."""
+        if self.faults:
+            # A session that is quarantined, and failed again, is taken up by nobody before the next start.
+            return
+        for session, tables in self._disk.tables.items():
+            for run in tables.runs.values():
+                if run.status in (RunStatus.IN_PROGRESS, RunStatus.CANCELLING) or (run.ended_at and not run.settled):
+                    self.break_(f"the shutdown is over while {run.run_id} is {run.status} (L11)")
+            if world.store.unwritten(session):
+                self.break_(f"the shutdown is over, and {session} is not written (L11)")
+            for process in tables.processes.values():
+                if not (process.process_id in self.spawned and world.processes.lives(process.process_id)):
+                    continue
+                if not self._given_up(process):
+                    self.break_(f"the shutdown is over while {process.process_id} lives (L11)")
+
+    def _given_up(self, process: ProcessRow) -> bool:
+        """True if it is on record that a tree was told to end and did not: it is abandoned."""
+        if process.owner is Owner.SESSION:
+            return process.ending is not None
+        receipt = self._disk.receipt(process.run_id)
+        return receipt is not None and not receipt.complete
+
     # ── What becomes durable ──────────────────────────────────────────────────────────────────────
 
     def _batch(self, batch: Batch) -> None:
         """One step of a session is written: what belongs together is in it together (laws L4, L10)."""
         laws = self.laws(batch.session)
+        if batch.erase:
+            self._deletes(batch.session)
         told = {row.request_id for row in batch.requests}
         inputs_before = set(laws.inputs)
         waiting_before = list(laws.waiting)
@@ -223,10 +353,14 @@ class Watch:
             self.break_(f"{batch.session}: {error}")
             return
         moved = {event.run_id for event in batch.events if event.kind == "run.status"}
+        self._owed(batch, told)
         for event in batch.events:
             match event.kind:
                 case "session.fenced":
                     self._fenced(event, batch, told, moved)
+                case "run.started":
+                    if event.at > self.refused_at.get(batch.session, event.at):
+                        self.break_(f"{event.run_id} starts, and the supervisor is shutting down (L11)")
                 case "run.status":
                     self._aimed(event)
                 case "message" | "session.message_waiting":
@@ -237,11 +371,13 @@ class Watch:
                     self._tool_ended(event)
                 case "process.ended":
                     self._process_ended(event)
+                case "session.stop_durable":
+                    self._stop_durable(event, told)
                 case _:
                     pass
         self.told_at.update((row.request_id, row.at) for row in batch.requests if row.request_id not in self.told_at)
         for call in batch.calls:
-            if call.how is How.SIGKILL and call.call_id in self.left and not self.crashes:
+            if call.how is How.SIGKILL and call.call_id in self.left and not (self.crashes or self.restarts):
                 self.break_(f"{call.call_id} is on record as killed, and has returned (L6)")
         for receipt in batch.receipts:
             self._receipt(batch.session, receipt)
@@ -256,11 +392,15 @@ class Watch:
             self.break_(f"{run} is fenced, and not closed in the same step (L4)")
         if source in FROM_FAULTS and not self.faults and not self.crashes:
             self.break_(f"{run} ends by {source}, and nothing has failed (L5)")
+        if source == "supervisor.shutdown":
+            world = self._world
+            if world is None or world.interrupts_at is None or event.at < world.interrupts_at - INSTANT_S:
+                self.break_(f"{run} is interrupted while it may end by itself (L11)")
         request = self.requests.get(str(by))
         if source == "session.new_message" and self.faults:
             # Its fence was shut in memory, and the store did not take it: it was refused, and says so.
             return
-        if request is not None and by not in told:
+        if request is not None and by not in told and not isinstance(request, Delete):
             self.break_(f"{by} has fenced {run}, and its id is not on record with that (L10)")
         if source == "session.new_message" and by is not None:
             touched = {e.data["id"] for e in batch.events if e.kind == "message"}
@@ -370,7 +510,9 @@ class Watch:
         for told in batch.requests:
             request, answer = self.requests.get(told.request_id), _decode(told.answer)
             if isinstance(request, Stop) and isinstance(answer, Stopped) and answer.outcome != "already_over":
-                sent_at = told.at if request.sent_at is None else min(request.sent_at, told.at)
+                kept = self.kept.get(request.id)
+                handled_at = told.at if kept is None else min(told.at, kept.at)
+                sent_at = handled_at if request.sent_at is None else min(request.sent_at, handled_at)
                 key = (batch.session, request.origin)
                 self._cutoffs[key] = max(sent_at, self._cutoffs.get(key, sent_at))
             elif isinstance(request, NewMessage) and isinstance(answer, Accepted) and request.sent_at is not None:
@@ -406,17 +548,23 @@ class Watch:
         if self.requests[request.id] is not request:
             # Another request under an id that was used: its answer is no answer to that id.
             return
+        if isinstance(outcome, ShuttingDown) and self._world is not None:
+            self.refused_at.setdefault(session, self._world.clock.wall())
         if isinstance(outcome, CountermandError):
             known = self._answers.get(request.id)
             if known is not None and type(outcome).__name__ in ("Invalid", "RequestReused", "RunActive"):
                 self.break_(f"{request.id} was answered by {known}, and is refused now: {outcome} (L10)")
             return
+        mine = sum(1 for kept in self.kept.values() if kept.session == session)
+        if isinstance(outcome, Stopped) and not (outcome.durable or request.id in self.kept or mine >= STOPS_KEPT_MAX):
+            self.break_(f"{request.id} is answered before it is durable, and the journal was not told (L12)")
         if not isinstance(outcome, msgspec.Struct) or not getattr(outcome, "durable", True):
             return
-        row = self._disk.requests(session).get(request.id)
-        if row is None:
+        if request.id not in self.told_at:
             self.break_(f"{request.id} is answered before its effect is durable (L12)")
-        if self._answers.setdefault(request.id, outcome) != outcome:
+        # A Stop is never too old: where it comes again behind a deletion it has its effect again.
+        again = request.id in self.deleted_requests and isinstance(request, Stop)
+        if self._answers.setdefault(request.id, outcome) != outcome and not again:
             self.break_(f"{request.id} has two answers: {self._answers[request.id]} and {outcome} (L10)")
         if isinstance(outcome, Stopped) and outcome.run_id is not None:
             known = self._receipts.setdefault(outcome.run_id, outcome.receipt_id)

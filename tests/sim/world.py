@@ -7,7 +7,8 @@ about may come, and the same seed brings the same. A step takes `STEP_S` of virt
 do, time moves on to the next timer; with a small probability it does so before, as on a machine under load.
 
 A crash drops everything that is in memory, without a hook or a handler, and makes a new world over the same
-`Disk`. The wardens of the process trees outlive it by a moment, end their trees, and leave ledgers.
+`Disk`. The wardens of the process trees outlive it by a moment, end their trees, and leave ledgers. A shutdown that is
+answered ends a world in the same way: whatever it had not finished by then is lost.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from actors.base import Actor
 from actors.dead_letters import DeadLetters
 from actors.dispatcher import StepDispatcher
 from actors.future import ReplyFuture
-from actors.messages import Activate, Inspect, OutsideRequest, Route, Shutdown
+from actors.mailbox import Mailbox
+from actors.messages import Activate, Idle, Inspect, OutsideRequest, Rested, Route, Shutdown
 from actors.model import Event, Message, RunStatus
 from actors.plugins import Tool
 from actors.ports import Ports, Settings
@@ -82,6 +84,20 @@ class Asked:
             return error
 
 
+class SimSupervisor(SupervisorActor):
+    """The supervisor, with the watch at the door through which sessions leave."""
+
+    def __init__(self, watch: Watch, *args: Any) -> None:
+        super().__init__(*args)
+        self._watch = watch
+
+    def on_receive(self, message: Any) -> None:
+        """Handle one message."""
+        if isinstance(message, Rested) and message.leaves:
+            self._watch.passivates(message.session)
+        super().on_receive(message)
+
+
 class World:
     """See the head of this file. A context manager: leaving it drops everything.
 
@@ -112,6 +128,13 @@ class World:
         self.errors: list[str] = []
         self.steps = 0
         self.asked: list[Asked] = []
+        # When the shutdown began, and is to interrupt what runs: virtual seconds since the epoch.
+        self.interrupts_at: float | None = None
+        self.ended = False
+        self.came_to_rest = False
+        # The machine was so slow while it shut down that what there is time for need not have been done.
+        self.hesitated = False
+        self._closed = False
         self.disk: Disk = before.disk if before else Disk()
         self.ids: SimIds = before.ids if before else SimIds()
         self.watch: Watch = before.watch if before else Watch(self.disk)
@@ -139,9 +162,9 @@ class World:
             settings=self.settings,
         )
         plugins = SimPlugins(self._agents, [*tools(self.effects), *self._more_tools])
-        self.supervisor: ActorRef[SupervisorActor] = SupervisorActor.start(ports, plugins, policy)
+        self.supervisor: ActorRef[SimSupervisor] = SimSupervisor.start(self.watch, ports, plugins, policy)
         self.watch.enter(self)
-        for session in self.disk.unfinished():
+        for session in sorted({*self.disk.unfinished(), *(session for session, _ in self.disk.journal)}):
             self.supervisor.tell(Activate(session))
 
     # ── Requests ──────────────────────────────────────────────────────────────────────────────────
@@ -172,10 +195,20 @@ class World:
         return future
 
     def shutdown(self, drain_s: float) -> ReplyFuture[Any]:
-        """Drain, then interrupt; the answer says whether all came to rest."""
+        """Drain, then interrupt; the answer says whether all came to rest, and with it the world ends."""
         future: ReplyFuture[Any] = ReplyFuture()
+        if self.interrupts_at is None:
+            self.interrupts_at = self.clock.wall() + drain_s
+            future.add_done_callback(self._over)
         self.supervisor.actor_inbox.put(Envelope(Shutdown(drain_s), future))
         return future
+
+    def _over(self, answer: ReplyFuture[Any]) -> None:
+        self.ended = True
+        with contextlib.suppress(ActorDeadError, ActorPoisoned):
+            self.came_to_rest = answer.get(timeout=0)
+        if self.came_to_rest:
+            self.watch.came_to_rest(self)
 
     def _send(self, asked: Asked) -> None:
         asked.tries += 1
@@ -189,6 +222,8 @@ class World:
             self.watch.answered(asked.session, asked.request, outcome)
             asked.future.try_set(outcome)
         except (ActorDeadError, ActorPoisoned) as error:
+            if not (self.watch.faults or self._closed):
+                self.watch.break_(f"{asked.request.id} finds nobody, and nothing has failed (L11)")
             if asked.tries < TRIES_MAX and self.supervisor.is_alive():
                 self.clock.call_at(self.clock.monotonic() + TRY_AGAIN_S, lambda: self._send(asked))
             else:
@@ -196,6 +231,12 @@ class World:
         except Exception as error:
             self.watch.answered(asked.session, asked.request, error)
             asked.future.try_set_exception(error)
+
+    def someone_is_idle(self) -> bool:
+        """True at the instant in which a session has said that it is idle, and the supervisor has not heard it."""
+        waits = self.supervisor.actor_inbox
+        assert isinstance(waits, Mailbox), "actors have no other"
+        return any(isinstance(envelope.message, Idle) for envelope in waits._ordinary or ())
 
     # ── Steps ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -206,6 +247,8 @@ class World:
             LawBroken: a predicate of the watch does not hold after it.
         """
         ready, random, clock = self._ready, self._random, self.clock
+        if self.ended:
+            return False
         while True:
             ready.clear()
             if self.dispatcher.waits():
@@ -214,6 +257,8 @@ class World:
                 ready.append(self.dispatcher.step)
             if self.store.ready:
                 ready.append(self.store.step)
+            if self.store.journal_ready:
+                ready.append(self.store.journal_step)
             if self.processes.ready:
                 ready.append(self.processes.step)
             if self.executor.loop_ready:
@@ -222,11 +267,14 @@ class World:
             if self.executor.callbacks_ready:
                 ready.append(self.executor.callback_step)
             due = clock.next_due()
-            if due is not None and (due <= clock.monotonic() or not ready or random() < EARLY_TIMER):
+            early = due is not None and due > clock.monotonic() and bool(ready)
+            if due is not None and (not early or random() < EARLY_TIMER):
                 ready.append(clock.fire)
             if not ready:
                 return False
-            if ready[int(random() * len(ready))]() is not False:
+            chosen = ready[int(random() * len(ready))]
+            self.hesitated = self.hesitated or (early and chosen == clock.fire and self.interrupts_at is not None)
+            if chosen() is not False:
                 break
             # Nobody was behind the entry of the dispatcher: somebody else has the step.
         clock.elapse(STEP_S)
@@ -261,7 +309,7 @@ class World:
         """Step until `seconds` of virtual time have passed."""
         passed: list[bool] = []
         self.clock.call_at(self.clock.monotonic() + seconds, lambda: passed.append(True))
-        assert self.run(lambda: bool(passed))
+        assert self.run(lambda: bool(passed)) or self.ended
 
     # ── What is there ─────────────────────────────────────────────────────────────────────────────
 
@@ -333,6 +381,17 @@ class World:
     def crash(self, seed: int | None = None) -> World:
         """`kill -9`, and a start over what was durable. What was asked and not answered fails."""
         self.watch.crashes += 1
+        return self._next(seed)
+
+    def restart(self, seed: int | None = None) -> World:
+        """A start after a shutdown that was answered; where that could not bring all to rest, it is as a crash."""
+        assert self.ended, "a shutdown was answered"
+        if self.came_to_rest:
+            self.watch.restarts += 1
+            return self._next(seed)
+        return self.crash(seed)
+
+    def _next(self, seed: int | None) -> World:
         self.close()
         return World(
             self.seed + 1 if seed is None else seed,
@@ -345,6 +404,7 @@ class World:
 
     def close(self) -> None:
         """Drop everything, without a handler or a hook of an actor."""
+        self._closed = True
         self.store.drop()
         self.executor.drop()
         self.processes.drop()

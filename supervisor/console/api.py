@@ -1,0 +1,212 @@
+"""Api: a daemon's HTTP API, over its Unix socket.
+
+What the daemon refuses is raised as the same error that the library raises for it, so no command can tell the one
+from the other. Where there is no daemon, or it goes away while it is asked, that is a `NoDaemon`, which says what to
+do about it.
+"""
+
+from __future__ import annotations
+
+import stat
+from typing import Any, Final, TypeVar
+from urllib.parse import quote
+
+import httpx
+import msgspec
+from msgspec import Struct
+
+from actors import errors
+from actors.errors import CountermandError
+from supervisor.console.place import CONNECT_S, Place
+
+T = TypeVar("T")
+
+ANSWER_S: Final = 35.0
+"""A little longer than a session may take to answer: the daemon's own word about that is the better one."""
+BASE: Final = "http://countermand"
+
+_KINDS: Final[dict[str, type[CountermandError]]] = {
+    kind.code: kind
+    for kind in (
+        errors.Invalid,
+        errors.NotFound,
+        errors.QueueFull,
+        errors.Quarantined,
+        errors.ReceiptPending,
+        errors.RequestReused,
+        errors.RequestTooOld,
+        errors.ShuttingDown,
+        errors.StoreUnavailable,
+    )
+}
+
+
+class NoDaemon(CountermandError):
+    """No daemon answers on the socket, or the one that did went away."""
+
+    code = "no_daemon"
+
+
+class Info(Struct, frozen=True):
+    """What serves on a socket. `started_at`: seconds since the epoch, UTC."""
+
+    version: str
+    pid: int
+    started_at: float
+    state_dir: str
+    agent: str
+
+
+class _Refusal(Struct, frozen=True):
+    code: str
+    message: str
+    expected: str = ""
+    got: str = ""
+    remedy: str = ""
+
+
+class _Refused(Struct, frozen=True):
+    error: _Refusal
+
+
+class Api:
+    """A client of one daemon. Every method may be called from any thread, and blocks until there is an answer.
+
+    Args:
+        place: where its socket is.
+
+    Raises (the constructor and each request): NoDaemon; else what the daemon refuses, as the library does.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.client = httpx.Client(
+            # There is no TLS on it: to load certificates would take longer than to ask.
+            transport=httpx.HTTPTransport(uds=place.resolved, verify=False),
+            base_url=BASE,
+            timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S),
+            trust_env=False,
+        )
+        try:
+            self.info = self.get("/v1/info", Info)
+        except BaseException:
+            self.close()
+            raise
+
+    def get(self, path: str, into: type[T], *, patience_s: float = 0.0, **params: Any) -> T:
+        """Ask for something. `patience_s`: seconds that the daemon may take beyond its own limit for an answer."""
+        return self._decoded(self._send("GET", path, None, params, patience_s), into)
+
+    def post(self, path: str, into: type[T], body: object, *, patience_s: float = 0.0) -> T:
+        """Have something done, and return the answer."""
+        return self._decoded(self._send("POST", path, body, {}, patience_s), into)
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self.client.close()
+
+    def _send(self, method: str, path: str, body: object, params: dict[str, Any], patience_s: float) -> httpx.Response:
+        try:
+            answer = self.client.request(
+                method,
+                path,
+                content=None if body is None else msgspec.json.encode(body),
+                headers={"content-type": "application/json"} if body is not None else None,
+                params=params,
+                timeout=httpx.Timeout(ANSWER_S + patience_s, connect=CONNECT_S),
+            )
+        except httpx.ConnectError as error:
+            raise no_daemon(self.place, str(error)) from None
+        except httpx.TransportError as error:
+            raise gone(self.place, error) from None
+        if answer.status_code >= 400:
+            raise refused(answer.content, answer.status_code)
+        return answer
+
+    def _decoded(self, answer: httpx.Response, into: type[T]) -> T:
+        try:
+            return msgspec.json.decode(answer.content, type=into)
+        except msgspec.MsgspecError as error:
+            raise CountermandError(
+                "the daemon gave an answer that this command does not understand",
+                expected=into.__name__,
+                got=str(error),
+                remedy="use the command of the daemon's own version",
+            ) from error
+
+
+def find_api(place: Place) -> Api | None:
+    """Return the daemon at a place, or None if nobody listens there.
+
+    Raises:
+        NoDaemon: the socket was named, and nobody listens; or somebody does and gives no answer.
+        CountermandError: a daemon is there and lets nobody in.
+    """
+    if place.is_listening():
+        return Api(place)
+    if place.named is not None:
+        raise _nobody(place)
+    return None
+
+
+def need_api(place: Place) -> Api:
+    """Return the daemon at a place. Raises NoDaemon, which says how to start one."""
+    api = find_api(place)
+    if api is None:
+        raise _nobody(place)
+    return api
+
+
+def _nobody(place: Place) -> NoDaemon:
+    return no_daemon(place, "nobody listens there" if is_socket(place) else "no such socket")
+
+
+def is_socket(place: Place) -> bool:
+    """True if there is a socket at a place, whether or not anybody listens."""
+    try:
+        return stat.S_ISSOCK(place.socket.stat().st_mode)
+    except OSError:
+        return False
+
+
+def no_daemon(place: Place, got: str) -> NoDaemon:
+    """Return the refusal of a command that needs a daemon where there is none."""
+    start = "countermand serve" if place.named else f"countermand --state-dir {quote_shell(place.state_dir)} serve"
+    return NoDaemon(
+        "no daemon answers",
+        expected=f"one on {place.socket}",
+        got=got,
+        remedy=f"start one ({start}; or systemctl start countermand), name its --socket, or ask: countermand doctor",
+    )
+
+
+def gone(place: Place, error: Exception) -> NoDaemon:
+    """Return the refusal for a daemon that went away, or fell silent, while it was asked."""
+    return NoDaemon(
+        "the daemon gave no answer; what was asked for may have been done",
+        expected=f"an answer on {place.socket}",
+        got=f"{type(error).__name__}: {error}".rstrip(": "),
+        remedy="look with countermand doctor and countermand logs; sent again under the same --id it has one effect",
+    )
+
+
+def refused(content: bytes, status: int) -> CountermandError:
+    """Return the error that an answer tells of."""
+    try:
+        error = msgspec.json.decode(content, type=_Refused).error
+    except msgspec.MsgspecError:
+        return CountermandError(f"the daemon answered {status}", got=content[:200].decode(errors="replace"))
+    kind = _KINDS.get(error.code, CountermandError)
+    return kind(error.message, expected=error.expected, got=error.got, remedy=error.remedy)
+
+
+def segment(name: str) -> str:
+    """Return a name as one segment of a path."""
+    return quote(name, safe="")
+
+
+def quote_shell(value: object) -> str:
+    """Return a value as a shell takes it for one word."""
+    import shlex
+
+    return shlex.quote(str(value))

@@ -1,0 +1,45 @@
+"""Where a daemon is to be found: its state directory, and its socket."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+SOCKET_NAME: Final = "countermand.sock"
+CONNECT_S: Final = 5.0
+
+
+class Place(Struct, frozen=True):
+    """A state directory, and a socket where one was named.
+
+    Without a name the socket is looked for in the state directory: wherever a daemon listens, that leads to it.
+    """
+
+    state_dir: Path
+    named: Path | None = None
+
+    @property
+    def socket(self) -> Path:
+        """The path of the daemon's socket."""
+        return self.named or self.state_dir / SOCKET_NAME
+
+    @property
+    def resolved(self) -> str:
+        """Its path as the kernel takes it: a link to a socket may be longer than a socket's path may."""
+        return os.path.realpath(self.socket)
+
+    def is_listening(self) -> bool:
+        """True if somebody listens on the socket; also if that cannot be found out, for lack of permission."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.settimeout(CONNECT_S)
+            try:
+                probe.connect(self.resolved)
+            except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
+                return False
+            except OSError:
+                return True
+        return True

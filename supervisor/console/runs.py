@@ -1,0 +1,70 @@
+"""`runs`: the runs of a session, and how each ended."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from actors.model import LIVE, RunInfo, RunStatus
+from supervisor.console.output import console, print_json
+from supervisor.console.place import Place
+from supervisor.console.records import RUNS_MAX, open_records
+from supervisor.console.words import cause, date_time, duration, head
+
+ID_WIDTH: Final = 30
+
+STYLES: Final = {
+    RunStatus.COMPLETED: "green",
+    RunStatus.CANCELLED: "yellow",
+    RunStatus.CANCELLING: "yellow",
+    RunStatus.FAILED: "red",
+    RunStatus.EXPIRED: "red",
+}
+
+
+def show_runs(place: Place, session: str, *, as_json: bool) -> None:
+    """Print the runs of a session, the oldest first. Raises NotFound; see `open_records`."""
+    with open_records(place) as records:
+        records.session(session)
+        runs = records.runs(session)
+        texts = {} if as_json else {message.id: message.content for message in records.thread(session)}
+        served = records.served
+    if as_json:
+        print_json(runs)
+        return
+    from rich.text import Text
+
+    out = console()
+    if not runs:
+        out.print(Text(f"session {session} has had no run yet", style="dim"))
+    if len(runs) == RUNS_MAX:
+        out.print(Text(f"the newest {RUNS_MAX} runs", style="dim"))
+    # A line of facts for each run, and below it what it was given and why it ended: both may be long.
+    for run in runs:
+        code = _exit_code(run)
+        line = Text(f"{run.run_id:<{ID_WIDTH}}  ")
+        line.append(f"{run.status} ({code})" if code else str(run.status), style=STYLES.get(run.status, ""))
+        lasted = "" if run.ended_at is None else f"  {duration(run.started_at, run.ended_at)}"
+        line.append(f"  {date_time(run.started_at or run.created_at)}{lasted}", style="dim")
+        out.print(line, soft_wrap=True)
+        for key in run.inputs:
+            out.print(Text("    " + head(texts.get(key, key), out.width - 4)), soft_wrap=True)
+        why = _why_in_brief(run)
+        if why:
+            out.print(Text("    " + why, style="dim"), soft_wrap=True)
+    if any(run.status in LIVE for run in runs) and not served:
+        hint = f"what had the runs that are not over has ended; `countermand chat --session {session}` takes them up"
+        out.print(Text(hint, style="yellow"), soft_wrap=True)
+
+
+def _exit_code(run: RunInfo) -> str:
+    """Name the exit code of a run that completed with another than 0."""
+    code = run.result.get("exit_code") if isinstance(run.result, dict) else None
+    return f"exit code {code}" if code else ""
+
+
+def _why_in_brief(run: RunInfo) -> str:
+    if run.provenance is not None:
+        return f"ended by {cause(run.provenance)}"
+    if run.error:
+        return f"failed with {head(run.error, 120)}"
+    return f"retry of {run.retry_of}" if run.retry_of else ""

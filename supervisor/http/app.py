@@ -1,0 +1,45 @@
+"""make_app: the routes, the errors and the OpenAPI document, put together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from litestar import Litestar
+from litestar.di import Provide
+
+from supervisor.http.desk import Desk
+from supervisor.http.document import openapi_config
+from supervisor.http.events import EVENTS
+from supervisor.http.gauges import Gauges, Levels
+from supervisor.http.health import HEALTH, own_version
+from supervisor.http.metrics import METRICS
+from supervisor.http.processes import PROCESSES
+from supervisor.http.refusals import respond
+from supervisor.http.runs import RUNS
+from supervisor.http.sessions import SESSIONS
+
+
+def make_app(desk: Desk) -> Litestar:
+    """Return the application for what is at a desk. Whoever gets a request into it has been let in; see `Door`."""
+    gauges = Gauges(desk.supervisor)
+    gauges.registry.register(Levels(desk))
+    desk.on_stop = gauges.stop_seconds.observe
+
+    def the_desk() -> Any:
+        return desk
+
+    def the_gauges() -> Any:
+        return gauges
+
+    return Litestar(
+        route_handlers=[SESSIONS, RUNS, EVENTS, PROCESSES, HEALTH, METRICS],
+        dependencies={
+            "desk": Provide(the_desk, sync_to_thread=False),
+            "gauges": Provide(the_gauges, sync_to_thread=False),
+        },
+        exception_handlers={Exception: respond},
+        request_max_body_size=desk.limits.body_max,
+        openapi_config=openapi_config(own_version()),
+        logging_config=None,
+        debug=False,
+    )

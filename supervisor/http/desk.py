@@ -1,0 +1,330 @@
+"""Desk: what the routes ask of the supervisor. Its methods are awaited on the server's loop and never block it.
+
+Reads of the store run on the pool's threads. What goes to a session goes as a message and comes back by a future. A
+receipt is waited for by its session's events, which costs no thread either. So a store that hangs takes the readers
+and nobody else; a Stop, least of all, waits for it: a session that has an actor is known without a read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+from pykka import ActorDeadError, Timeout
+
+from actors.errors import CountermandError, Invalid, NotFound, ReceiptPending
+from actors.messages import Stop, Stopped, new_request_id
+from actors.model import Receipt, RunInfo
+from supervisor.embed import Supervisor
+from supervisor.handle import AsyncSessionHandle, SessionHandle
+from supervisor.http.bodies import AllStopped, NotStopped, StopAllBody, StopAnswer
+from supervisor.http.limits import Limits
+from supervisor.http.refusals import Busy, Refused, failure
+from supervisor.publisher import Subscription
+
+if TYPE_CHECKING:
+    from actors.messages import OutsideRequest, Reply
+
+T = TypeVar("T")
+
+KNOWN_S: Final = 1.0
+"""How long a Stop waits to learn whether its session exists, before it is sent to it all the same."""
+STOPS_AT_ONCE: Final = 64
+CHATTER: Final = frozenset({"text", "tool.output", "tool.started", "tool.requested", "process.started"})
+"""Events with which no receipt comes."""
+
+
+class Desk:
+    """What the routes share: the supervisor, the bounds, and what is open.
+
+    Args:
+        supervisor: whom they ask.
+        limits: what a client may take.
+    """
+
+    def __init__(self, supervisor: Supervisor, limits: Limits) -> None:
+        self.supervisor = supervisor
+        self.limits = limits
+        self.started_at = time.time()  # noqa: TID251  # for people: the API has no clock of its own
+        self.streams = 0
+        self.waits = 0
+        self.on_stop: Callable[[float], object] = lambda _: None
+        self._open: weakref.WeakSet[Subscription] = weakref.WeakSet()
+        self._closed = False
+
+    # ── Sessions ──────────────────────────────────────────────────────────────────────────────────
+
+    def handle(self, segment: str) -> SessionHandle:
+        """Return the handle of the session that a segment of a path names. Raises Invalid if none can be named so."""
+        return self.supervisor.session(decoded(segment))
+
+    async def known(self, segment: str) -> SessionHandle:
+        """Return the handle of a session that exists. Asking for one that does not would make it, and keep it.
+
+        Raises:
+            NotFound: the store knows no such session, and it has no actor.
+        """
+        session = self.handle(segment)
+        row = await self.read(self.supervisor.store.session, session.session)
+        if (row is None and session.ref is None) or (row is not None and row.deleted):
+            raise _unknown(session.session)
+        return session
+
+    async def stoppable(self, segment: str) -> SessionHandle:
+        """As `known`, but no Stop waits for the store: what has an actor exists, and what the store is silent of."""
+        session = self.handle(segment)
+        if session.ref is not None:
+            return session
+        try:
+            async with asyncio.timeout(KNOWN_S):
+                return await self.known(segment)
+        except NotFound:
+            raise
+        except (TimeoutError, CountermandError):
+            return session
+
+    async def ask(self, session: AsyncSessionHandle, request: OutsideRequest) -> Reply:
+        """Send a request and return its answer."""
+        answer: Reply = await session.ask(request, timeout=self.limits.ask_s)
+        return answer
+
+    async def stop(self, session: SessionHandle, request: Stop, wait_s: float, receive: Any = None) -> StopAnswer:
+        """Stop, and wait at most `wait_s` seconds for the receipt; see `receipt`."""
+        since = time.monotonic()
+        stopped = await self.ask(session.aio, request)
+        self.on_stop(time.monotonic() - since)
+        assert isinstance(stopped, Stopped)
+        receipt = None
+        if wait_s > 0:
+            try:
+                receipt = await self.receipt(session, stopped.receipt_id, wait_s, receive)
+            except CountermandError:
+                # The fence is shut whatever the store says now: that is the answer.
+                receipt = None
+        return _stop_answer(session.session, stopped, receipt)
+
+    async def stop_all(self, body: StopAllBody, requested_by: str) -> AllStopped:
+        """Stop every session in which something runs, ends or waits."""
+        gate = asyncio.Semaphore(STOPS_AT_ONCE)
+
+        async def stop_one(name: str) -> StopAnswer | NotStopped | None:
+            async with gate:
+                try:
+                    session = self.supervisor.session(name)
+                    status = await session.aio.status(timeout=self.limits.ask_s)
+                    if status.state == "idle" and (status.waiting == 0 or status.parked) and not status.barrier:
+                        return None
+                    request = Stop(
+                        source=body.source,
+                        reason=body.reason,
+                        scope=body.scope,
+                        mode=body.mode,
+                        waiting=body.waiting,
+                        requested_by=requested_by,
+                        id=body.id or new_request_id(),
+                    )
+                    return await self.stop(session, request, 0.0)
+                except (CountermandError, Timeout, ActorDeadError) as error:
+                    refused = msgspec.json.decode(failure(error).body, type=Refused)
+                    return NotStopped(name, refused.error)
+
+        answers = await asyncio.gather(*(stop_one(name) for name in await self._busy_sessions()))
+        return AllStopped(
+            [one for one in answers if isinstance(one, StopAnswer)],
+            [one for one in answers if isinstance(one, NotStopped)],
+        )
+
+    async def _busy_sessions(self) -> list[str]:
+        """The sessions with an actor, and those that the store says have something to finish."""
+        names = dict.fromkeys(self.supervisor.resident())
+        try:
+            async with asyncio.timeout(KNOWN_S):
+                names.update(dict.fromkeys(await self.read(self.supervisor.store.unfinished)))
+        except (TimeoutError, CountermandError):
+            # What runs has an actor; what only the store knows of does not run.
+            pass
+        return list(names)
+
+    # ── Runs and receipts ─────────────────────────────────────────────────────────────────────────
+
+    async def run(self, segment: str) -> RunInfo:
+        """Return a run of whichever session. Raises NotFound."""
+        run_id = decoded(segment)
+        info = await self.read(self.supervisor.store.find_run, run_id)
+        if info is None:
+            raise NotFound(
+                f"there is no run {run_id}",
+                expected="the id of a run",
+                got=f"{run_id!r:.80}",
+                remedy="list the runs of a session: GET /v1/sessions/{session}/runs",
+            )
+        return info
+
+    async def receipt(self, session: SessionHandle, identity: str, wait_s: float = 0.0, receive: Any = None) -> Receipt:
+        """Return a receipt, waiting for it at most `wait_s` seconds, without holding a thread.
+
+        Args:
+            session: whose.
+            identity: its own id, or its run's.
+            wait_s: how long to wait; `wait_max_s` at most.
+            receive: the request's; where its client goes away the wait ends, and nothing else does.
+
+        Raises:
+            ReceiptPending: it is not filed yet, or too many wait already.
+            NotFound: there is none of that id, and none will be.
+        """
+        try:
+            return await session.aio.receipt(identity)
+        except ReceiptPending:
+            if wait_s <= 0 or self.waits >= self.limits.waits_max:
+                raise
+        self.waits += 1
+        try:
+            async with asyncio.timeout(min(wait_s, self.limits.wait_max_s)):
+                coming = asyncio.create_task(self._receipt_to_come(session, identity))
+                leaving = asyncio.create_task(gone(receive))
+                try:
+                    await asyncio.wait({coming, leaving}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    await cancelled(leaving)
+                    if not coming.done():
+                        await cancelled(coming)
+        except TimeoutError:
+            return await session.aio.receipt(identity)
+        else:
+            return coming.result() if not coming.cancelled() else await session.aio.receipt(identity)
+        finally:
+            self.waits -= 1
+
+    async def _receipt_to_come(self, session: SessionHandle, identity: str) -> Receipt:
+        # From what the store holds now, so that an end between the first look and this one is seen.
+        last_seq = await self.read(self.supervisor.store.last_seq, session.session)
+        with self.subscribe(session, last_seq) as events:
+            while True:
+                try:
+                    return await session.aio.receipt(identity)
+                except ReceiptPending:
+                    if not await _news(events):
+                        raise
+
+    # ── Streams and reads ─────────────────────────────────────────────────────────────────────────
+
+    def subscribe(self, session: SessionHandle, from_seq: int, *, ephemeral: bool = False) -> Subscription:
+        """Subscribe to a session's events; the end of the server ends it, silence of `heartbeat_s` interrupts it."""
+        subscription = session.subscribe(from_seq, ephemeral=ephemeral, timeout=self.limits.heartbeat_s)
+        self._open.add(subscription)
+        if self._closed:
+            subscription.close()
+        return subscription
+
+    def enter_stream(self) -> None:
+        """Take the place of a stream. Raises Busy if there is none."""
+        if self.streams >= self.limits.streams_max:
+            raise Busy(
+                "too many clients read events",
+                expected=f"at most {self.limits.streams_max} streams",
+                got=f"{self.streams}",
+                remedy="close streams that nobody reads, or read the log a page at a time",
+            )
+        self.streams += 1
+
+    def leave_stream(self) -> None:
+        """Give the place back."""
+        self.streams -= 1
+
+    async def read(self, query: Callable[..., T], *arguments: Any) -> T:
+        """Run what blocks, such as a read of the store, on a thread of the pool."""
+        return await asyncio.to_thread(query, *arguments)
+
+    def close(self) -> None:
+        """End every stream, and every wait for a receipt. Any thread."""
+        self._closed = True
+        for subscription in list(self._open):
+            subscription.close()
+
+
+async def gone(receive: Any) -> None:
+    """Return when the client of a request has gone away, whose body was read; never where `receive` is None."""
+    if receive is None:
+        await asyncio.get_running_loop().create_future()
+    while (await receive())["type"] != "http.disconnect":
+        continue
+
+
+async def cancelled(*tasks: asyncio.Task[Any]) -> None:
+    """End tasks, and let what one of them failed with come out."""
+    for task in tasks:
+        task.cancel()
+    for task in tasks:
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+def decoded(segment: str) -> str:
+    """Return the name that a segment of a path spells, decoded once. Raises Invalid where it spells none."""
+    try:
+        return unquote_to_bytes(segment).decode()
+    except UnicodeDecodeError:
+        raise Invalid(
+            "this path has a name that is not UTF-8",
+            expected="a name, percent-encoded as UTF-8",
+            got=f"{segment!r:.80}",
+            remedy="encode the name as UTF-8 first",
+        ) from None
+
+
+def within(items: Iterable[T], count: int, size: int) -> list[T]:
+    """Return the first `count` items that fit into `size` bytes as JSON, and always the first."""
+    kept: list[T] = []
+    for item in items:
+        if len(kept) >= count:
+            break
+        size -= len(msgspec.json.encode(item))
+        if size < 0 and kept:
+            break
+        kept.append(item)
+    return kept
+
+
+def newest_within(items: Sequence[T], count: int, size: int) -> list[T]:
+    """Return the last items that fit, in their order."""
+    return within(reversed(items), count, size)[::-1]
+
+
+async def _news(events: Subscription) -> bool:
+    """Wait for an event with which a receipt may come; False: there will be none."""
+    while True:
+        async for event in events:
+            if event.kind not in CHATTER:
+                return True
+        if events.over:
+            return False
+
+
+def _stop_answer(session: str, stopped: Stopped, receipt: Receipt | None) -> StopAnswer:
+    return StopAnswer(
+        session=session,
+        outcome=stopped.outcome,
+        run_id=stopped.run_id,
+        receipt_id=stopped.receipt_id,
+        fence_seq=stopped.fence_seq,
+        durable=stopped.durable,
+        withdrawn=stopped.withdrawn,
+        joined=stopped.joined,
+        receipt=receipt,
+    )
+
+
+def _unknown(session: str) -> NotFound:
+    return NotFound(
+        f"there is no session {session}",
+        expected="a session that has had a message",
+        got=f"{session!r:.80}",
+        remedy="list them: GET /v1/sessions; a session comes into being with its first message",
+    )

@@ -1,0 +1,105 @@
+"""Events: a session's log, a page at a time or as a stream, and the replies that came too late."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from litestar import Router, get
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import HeaderParameter, QueryParameter
+from litestar.response.base import ASGIResponse
+
+from actors.errors import Invalid
+from actors.model import Event
+from supervisor.http.bodies import Letter, Letters, LogPage
+from supervisor.http.desk import within
+from supervisor.http.routing import READ, SEQ_MAX, Limit, Seq, SessionName, TheDesk, refusals
+from supervisor.http.streams import MEDIA_TYPE, EventStream
+
+READ_AT_ONCE = 64
+"""Events of a page that are read at a time: each may hold a megabyte, and a page ends where it is full."""
+
+_STREAM = {
+    200: ResponseSpec(
+        data_container=str,
+        description="Server-Sent Events, without an end: `id` is the seq, `event` the kind, `data` the event as JSON.",
+        media_type=MEDIA_TYPE,
+        generate_examples=False,
+    )
+}
+
+
+@get("/v1/sessions/{session:str}/log", summary="Events, a page at a time", responses=READ)
+async def session_log(desk: TheDesk, session: SessionName, from_seq: Seq = 0, limit: Limit = 1_000) -> LogPage:
+    """Read the log of a session behind `from_seq`."""
+    handle = await desk.known(session)
+
+    def page() -> LogPage:
+        events: list[Event] = []
+        count, size, position = min(limit, desk.limits.page_max), desk.limits.page_bytes, from_seq
+        while len(events) < count:
+            read = desk.supervisor.store.events(handle.session, position, min(READ_AT_ONCE, count - len(events)))
+            kept = within(read, count, size)
+            events += kept
+            position = events[-1].seq if events else from_seq
+            if len(kept) < READ_AT_ONCE:
+                break
+            size //= 2
+        last = desk.supervisor.store.last_seq(handle.session)
+        return LogPage(events, position if position < last else None)
+
+    return await desk.read(page)
+
+
+@get(
+    "/v1/sessions/{session:str}/events",
+    summary="Events as they come",
+    media_type=MEDIA_TYPE,
+    responses={**refusals(), **_STREAM},
+)
+async def session_events(
+    desk: TheDesk,
+    session: SessionName,
+    from_seq: Seq = 0,
+    ephemeral: Annotated[
+        bool, QueryParameter(description="Also give `typing` and `progress`, which are not stored.")
+    ] = False,
+    last_event_id: Annotated[
+        str | None,
+        HeaderParameter(name="Last-Event-ID", pattern=r"^[0-9]{1,18}$", description="Goes before `from_seq`."),
+    ] = None,
+) -> ASGIResponse:
+    """Follow a session: what is stored first, then what comes, without a gap. It may not exist yet."""
+    position = from_seq
+    if last_event_id is not None:
+        if not last_event_id.isascii() or not last_event_id.isdigit() or int(last_event_id) > SEQ_MAX:
+            raise Invalid(
+                "this Last-Event-ID is no event of ours",
+                expected="the seq of an event",
+                got=f"{last_event_id!r:.80}",
+                remedy="send the id of the last event that came, or leave it out",
+            )
+        position = int(last_event_id)
+    return EventStream(desk, desk.handle(session), position, ephemeral=ephemeral)
+
+
+@get("/v1/dead-letters", summary="Replies that came too late", responses=refusals())
+async def dead_letters(desk: TheDesk) -> Letters:
+    """Show the last replies that came too late."""
+    letters = [
+        Letter(
+            one.kind,
+            one.why,
+            one.at,
+            one.shown,
+            one.address.session if one.address else None,
+            one.address.generation if one.address else None,
+            one.address.run if one.address else None,
+            one.address.call if one.address else None,
+        )
+        for one in desk.supervisor.dead_letters()
+    ]
+    return Letters(letters, desk.supervisor.refused())
+
+
+EVENTS = Router("/", route_handlers=[session_log, session_events, dead_letters], tags=["events"])

@@ -1,0 +1,157 @@
+"""What is measured: counted as events are published, or read when somebody asks.
+
+The actors know nothing of it. The hub tells of each committed event (`EventHub.tap`); what is a level and no count is
+read at the scrape. An event may be told of twice, after a session was restarted; its seq says so.
+
+Labels are bounded: kinds and statuses are closed lists, and of the sources that clients choose the first
+`SOURCES_MAX` get their own name, the others one together.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from loguru import logger
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+from actors.errors import CountermandError
+from actors.model import INSIDE_SOURCES, Event
+from supervisor.embed import Supervisor
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+    from supervisor.http.desk import Desk
+
+SOURCES_MAX: Final = 32
+SESSIONS_KEPT: Final = 10_000
+_FAST: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+_SLOW: Final = (0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 2.0, 3.0, 5.0, 7.5, 10.0, 30.0)
+
+
+class Gauges:
+    """The metrics of one server, in a registry of their own. Any thread.
+
+    Args:
+        supervisor: whose events are counted, from here on.
+    """
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self.registry = CollectorRegistry(auto_describe=False)
+        self.stop_seconds = Histogram(
+            "countermand_stop_seconds",
+            "From the arrival of a stop at the API to its answer: the fence is shut.",
+            registry=self.registry,
+            buckets=_FAST,
+        )
+        self._end_seconds = Histogram(
+            "countermand_stop_end_seconds",
+            "From the fence to the receipt: all parts of the run are proven ended, or named abandoned.",
+            registry=self.registry,
+            buckets=_SLOW,
+        )
+        self._lag_seconds = Histogram(
+            "countermand_store_lag_seconds",
+            "From deciding an event to its being durable and published.",
+            registry=self.registry,
+            buckets=_FAST,
+        )
+        self._runs = Counter(
+            "countermand_runs", "Runs that ended, by status and by source.", ["end", "source"], registry=self.registry
+        )
+        self._sources: set[str] = set()
+        self._seen: OrderedDict[str, int] = OrderedDict()
+        supervisor.tap(self.saw)
+
+    def saw(self, session: str, events: Sequence[Event]) -> None:
+        """Count events that were published; quick, since it is on the thread of a session's actor."""
+        last = self._seen.pop(session, 0)
+        self._seen[session] = max(last, events[-1].seq)
+        if len(self._seen) > SESSIONS_KEPT:
+            self._seen.popitem(last=False)
+        self._lag_seconds.observe(max(0.0, time.time() - events[-1].at))  # noqa: TID251  # as the events' own times
+        for event in events:
+            if event.kind == "run.ended" and event.seq > last:
+                self._ended(event)
+
+    def _ended(self, event: Event) -> None:
+        receipt = event.data["receipt"]
+        provenance = receipt["provenance"]
+        source = self._source(provenance["source"]) if provenance else "itself"
+        self._runs.labels(event.data["status"], source).inc()
+        if provenance:
+            self._end_seconds.observe(max(0.0, receipt["ended_at"] - receipt["fenced_at"]))
+
+    def _source(self, source: str) -> str:
+        if source in INSIDE_SOURCES or source in self._sources:
+            return source
+        if len(self._sources) >= SOURCES_MAX:
+            return f"{source.partition('.')[0]}.other"
+        self._sources.add(source)
+        return source
+
+
+class Levels:
+    """What is read at a scrape. It blocks for a read of the store: not for the loop's thread.
+
+    Args:
+        desk: where the server's own levels are.
+    """
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield each level."""
+        desk, supervisor = self._desk, self._desk.supervisor
+        fenced = CounterMetricFamily(
+            "countermand_fenced_effects",
+            "Effects of closed runs and calls that were refused, by kind.",
+            labels=["kind"],
+        )
+        for kind, count in supervisor.refused().items():
+            fenced.add_metric([kind], count)
+        yield fenced
+        yield _gauge("sessions_resident", "Sessions that have an actor.", len(supervisor.resident()))
+        yield _gauge("threads_busy", "Threads of agents and tools.", len(supervisor.executing()))
+        queues = GaugeMetricFamily("countermand_queue_depth", "What waits, by queue.", labels=["queue"])
+        queues.add_metric(["store"], supervisor.store_queue())
+        queues.add_metric(["actors"], supervisor.ready_actors())
+        yield _gauge("http_streams", "Event streams that are open.", desk.streams)
+        yield _gauge("http_waits", "Requests that wait for a receipt.", desk.waits)
+        try:
+            waiting, leaked = supervisor.store.count_waiting(), len(leaked_threads(supervisor))
+            processes = supervisor.processes()
+        except CountermandError as error:
+            # A level that cannot be read is left out, which an alert can be made of; the others are there.
+            logger.warning("the store could not be read for metrics: {}", error)
+            yield queues
+            return
+        queues.add_metric(["messages"], waiting)
+        yield queues
+        yield _gauge("processes", "Processes that live below wardens.", len(processes))
+        yield _gauge("process_trees", "Process trees that live.", len({one.process_id for one in processes}))
+        yield _gauge("threads_leaked", "Threads whose run or call is over and that go on: they ignore it.", leaked)
+
+
+def leaked_threads(supervisor: Supervisor) -> list[str]:
+    """Return the ids of runs and calls that are over and whose agent or tool has not ended. Reads the store."""
+    executing = supervisor.executing()
+    if not executing:
+        return []
+    # A run that is not settled is still being ended: its threads have their grace.
+    unsettled = {run.run_id for run in supervisor.store.open_runs() if not run.settled}
+    calls = {call.call_id for call in supervisor.store.open_calls() if call.run_id in unsettled}
+    return sorted(_without(executing, unsettled | calls))
+
+
+def _without(keys: Iterable[str], known: set[str]) -> Iterator[str]:
+    return (key for key in keys if key not in known)
+
+
+def _gauge(name: str, help_text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"countermand_{name}", help_text, value=value)

@@ -1,0 +1,161 @@
+"""How the daemon is: alive, ready, what it is, and what it finds when it looks at itself."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import time
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Final
+
+from litestar import Response, Router, get
+from litestar.openapi.datastructures import ResponseSpec
+
+from actors.errors import CountermandError
+from actors.model import RunInfo
+from actors.text import storable
+from supervisor.embed import Supervisor
+from supervisor.http.bodies import Diagnosis, Finding, Health, Info, Readiness
+from supervisor.http.gauges import leaked_threads
+from supervisor.http.routing import TheDesk, refusals
+
+PROBE_S: Final = 1.0
+DISK_LEAST_BYTES: Final = 256 * 1024 * 1024
+STUCK_SLACK_S: Final = 5.0
+NAMED_MAX: Final = 5
+
+
+@get("/v1/health", summary="Is it alive?", responses=refusals())
+async def health() -> Health:
+    """Answer, which is all there is to it."""
+    return Health("ok")
+
+
+@get(
+    "/v1/ready",
+    summary="Does it take requests?",
+    responses={
+        **refusals(),
+        503: ResponseSpec(data_container=Readiness, description="Not now.", generate_examples=False),
+    },
+)
+async def ready(desk: TheDesk) -> Response[Readiness]:
+    """Say whether the supervisor and the store's thread answer, and whether new work is taken."""
+    found = await desk.read(readiness, desk.supervisor)
+    return Response(found, status_code=200 if found.ready else 503)
+
+
+@get("/v1/info", summary="What serves here?", responses=refusals())
+async def info(desk: TheDesk) -> Info:
+    """Say which version serves which directory."""
+    now = time.time()  # noqa: TID251  # for people: the API has no clock of its own
+    supervisor = desk.supervisor
+    state_dir = storable(str(supervisor.state_dir))
+    return Info(own_version(), os.getpid(), now - desk.started_at, desk.started_at, state_dir, supervisor.config.agent)
+
+
+@get("/v1/doctor", summary="What is wrong, and what helps?", responses=refusals())
+async def doctor(desk: TheDesk) -> Diagnosis:
+    """Look at the store, the disk, permissions, stops that do not end, and what was left running."""
+    findings = await desk.read(lambda: list(diagnose(desk.supervisor)))
+    return Diagnosis(all(one.ok for one in findings), findings)
+
+
+def own_version() -> str:
+    """Return the version of what is installed."""
+    try:
+        return version("countermand")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def readiness(supervisor: Supervisor) -> Readiness:
+    """Ask the supervisor's actor and the store's thread; waits for each at most `PROBE_S` seconds."""
+    pong = supervisor.ping(PROBE_S)
+    store = supervisor.store_responds(PROBE_S)
+    serving = pong is not None and pong.phase == "serving"
+    return Readiness(
+        ready=serving and store,
+        phase=pong.phase if pong is not None else None,
+        supervisor=pong is not None,
+        store=store,
+        sessions=pong.sessions if pong is not None else 0,
+    )
+
+
+def diagnose(supervisor: Supervisor) -> Iterator[Finding]:
+    """Yield what is found. Reads the store and the disk: not for the loop's thread."""
+    found = readiness(supervisor)
+    yield Finding(
+        "supervisor",
+        found.supervisor,
+        f"{found.phase}, {found.sessions} sessions resident" if found.supervisor else "it does not answer",
+        "" if found.supervisor else "restart the daemon: what was accepted is kept",
+    )
+    yield Finding(
+        "store",
+        found.store,
+        f"its thread answers, {supervisor.store_queue()} wait" if found.store else "its thread hangs",
+        "" if found.store else "look at the disk and at who has the store's file open; stops work meanwhile",
+    )
+    yield from _places(supervisor.state_dir)
+    try:
+        yield from _runs(supervisor)
+    except CountermandError as error:
+        yield Finding("runs", ok=False, found=str(error), remedy=error.remedy or "look at the store")
+    late = sum(supervisor.refused().values())
+    yield Finding("dead letters", ok=True, found=f"{late} effects of closed runs were refused since the start")
+
+
+def _places(state_dir: Path) -> Iterator[Finding]:
+    free = shutil.disk_usage(state_dir).free
+    roomy = free >= DISK_LEAST_BYTES
+    yield Finding(
+        "disk",
+        roomy,
+        f"{free // 1_048_576} MiB free in the state directory",
+        "" if roomy else "make room: a full disk refuses messages, and stops are only kept in the journal",
+    )
+    seen = state_dir.stat()
+    private = not seen.st_mode & 0o077 and seen.st_uid == os.geteuid()
+    yield Finding(
+        "permissions",
+        private,
+        f"the state directory has mode {stat.S_IMODE(seen.st_mode):04o} and belongs to uid {seen.st_uid}",
+        "" if private else f"chmod 700 it and give it to uid {os.geteuid()}: it holds every thread, and the socket",
+    )
+
+
+def _runs(supervisor: Supervisor) -> Iterator[Finding]:
+    config = supervisor.config
+    now = time.time()  # noqa: TID251  # as the times in the store
+    runs = supervisor.store.open_runs()
+    ends_within = config.grace_s + config.kill_s + STUCK_SLACK_S
+    stuck = [run for run in runs if _ending_since(run, now) > ends_within]
+    yield _named(
+        "stops", "that have not ended in time", [run.run_id for run in stuck], "kill them: countermand kill RUN"
+    )
+    late = [run.run_id for run in runs if run.late]
+    yield _named(
+        "abandoned", "with a part that could not be ended", late, "see the receipt for what it is: countermand why RUN"
+    )
+    yield _named("threads", "that ignore their stop", leaked_threads(supervisor), "only a restart ends a thread")
+    ill = [row.session for row in supervisor.store.sessions() if row.quarantined]
+    yield _named("quarantine", "sessions that failed too often", ill, "see the log for why; a restart tries them again")
+
+
+def _ending_since(run: RunInfo, now: float) -> float:
+    if run.settled or run.provenance is None:
+        return 0.0
+    return now - (run.ended_at or run.provenance.initiated_at)
+
+
+def _named(check: str, what: str, names: list[str], remedy: str) -> Finding:
+    shown = ", ".join(names[:NAMED_MAX]) + ("…" if len(names) > NAMED_MAX else "")
+    return Finding(check, not names, f"{len(names)} {what}" + (f": {shown}" if names else ""), remedy if names else "")
+
+
+HEALTH = Router("/", route_handlers=[health, ready, info, doctor], tags=["daemon"])

@@ -1,0 +1,24 @@
+"""The live tree, over HTTP."""
+
+from __future__ import annotations
+
+from litestar import Router, get
+
+from supervisor.http.routing import READ, SessionName, TheDesk, refusals
+from supervisor.living import Living, living
+
+
+@get("/v1/processes", summary="What lives now", responses=refusals())
+async def all_processes(desk: TheDesk) -> Living:
+    """Show the runs, calls and processes of all sessions that live now."""
+    return await desk.read(lambda: living(desk.supervisor.store, desk.supervisor.processes()))
+
+
+@get("/v1/sessions/{session:str}/processes", summary="What lives now in a session", responses=READ)
+async def session_processes(desk: TheDesk, session: SessionName) -> Living:
+    """Show the runs, calls and processes of a session that live now."""
+    handle = await desk.known(session)
+    return await desk.read(lambda: living(desk.supervisor.store, handle.processes(), handle.session))
+
+
+PROCESSES = Router("/", route_handlers=[all_processes, session_processes], tags=["processes"])

@@ -1,0 +1,79 @@
+"""What all routes have in common: where they find the desk and who asks, and which refusals they may answer with."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, TypeVar
+
+import msgspec
+from litestar import Request
+from litestar.di import NamedDependency
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import PathParameter, QueryParameter
+
+from supervisor.http.access import WHO
+from supervisor.http.desk import Desk
+from supervisor.http.refusals import Refused
+
+_WHY: Final = {
+    400: "The request cannot be right.",
+    401: "No token, or one that is not known (loopback only).",
+    403: "A process of another user (Unix socket only).",
+    404: "There is no such session, run, message or receipt.",
+    408: "The request did not come in time.",
+    409: "A run is active, the id came before with other content, or the receipt is not filed yet.",
+    413: "The body is too large.",
+    421: "The Host header names no host of ours (loopback only).",
+    423: "The session is quarantined: it takes a stop and nothing else.",
+    429: "The session's queue is full.",
+    431: "The request line and the headers are too large.",
+    503: "The store takes no writes, the daemon is ending, or a bound is reached. See Retry-After.",
+    504: "The session did not answer in time.",
+}
+
+
+def refusals(*statuses: int) -> dict[int, ResponseSpec]:
+    """Return how a route's refusals are described: those of the door, and those given."""
+    chosen = sorted({400, 401, 403, 408, 421, 431, 503, *statuses})
+    return {
+        status: ResponseSpec(data_container=Refused, description=_WHY[status], generate_examples=False)
+        for status in chosen
+    }
+
+
+READ: Final = refusals(404)
+WRITE: Final = refusals(404, 409, 413, 423, 429, 504)
+
+SEQ_MAX: Final = 2**53 - 1
+"""What every reader of JSON holds exactly."""
+
+B = TypeVar("B", bound=msgspec.Struct)
+
+TheDesk = NamedDependency[Desk]
+SessionName = Annotated[
+    str,
+    PathParameter(
+        description="The session's name, 1 to 128 printable characters, percent-encoded.",
+        schema_extra={"format": "session-name", "minLength": 1, "maxLength": 128},
+    ),
+]
+RunId = Annotated[str, PathParameter(description="The id of a run.", schema_extra={"minLength": 1})]
+Seq = Annotated[
+    int, QueryParameter(ge=0, le=SEQ_MAX, description="The seq of the last event that you have; 0 for all.")
+]
+Limit = Annotated[int, QueryParameter(ge=1, le=1_000, description="Entries at most; an answer may hold fewer.")]
+WaitS = Annotated[float, QueryParameter(ge=0, le=86_400, description="Seconds to wait; bounded by the daemon.")]
+
+
+def who(request: Request[Any, Any, Any]) -> str:
+    """Return who makes a request, as provenances name it."""
+    name: str = request.scope["state"][WHO]
+    return name
+
+
+async def exact(request: Request[Any, Any, Any], data: B) -> B:
+    """Return the body as what `data` is, read to the letter: Litestar takes ``0`` for false and ``"5"`` for 5.
+
+    Raises:
+        msgspec.ValidationError: a field is not of its type.
+    """
+    return msgspec.json.decode(await request.body(), type=type(data))

@@ -1,0 +1,90 @@
+"""Runs and their receipts."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from litestar import Request, Router, get, post
+from litestar.params import JSONBody, PathParameter, QueryParameter
+
+from actors.messages import Stop, new_request_id
+from actors.model import Mode, Receipt, RunInfo
+from supervisor.http.bodies import KillBody, RunPage, StopAnswer
+from supervisor.http.desk import decoded, newest_within, within
+from supervisor.http.routing import READ, WRITE, Limit, RunId, SessionName, TheDesk, WaitS, exact, refusals, who
+
+
+@get("/v1/sessions/{session:str}/runs", summary="The newest runs of a session", responses=READ)
+async def list_runs(desk: TheDesk, session: SessionName, limit: Limit = 100) -> RunPage:
+    """List the newest runs of a session, the oldest of them first."""
+    handle = await desk.known(session)
+
+    def page() -> RunPage:
+        found = desk.supervisor.store.runs(handle.session, limit + 1)
+        kept = newest_within(found, limit, desk.limits.page_bytes)
+        return RunPage(kept, len(kept) < len(found))
+
+    return await desk.read(page)
+
+
+@get("/v1/sessions/{session:str}/runs/{run_id:str}", summary="A run of a session", responses=READ)
+async def session_run(desk: TheDesk, session: SessionName, run_id: RunId) -> RunInfo:
+    """Show a run of a session."""
+    handle = await desk.known(session)
+    return await handle.aio.run(decoded(run_id))
+
+
+@get("/v1/sessions/{session:str}/receipts/{identity:str}", summary="A receipt", responses=refusals(404, 409))
+async def session_receipt(
+    desk: TheDesk,
+    request: Request[Any, Any, Any],
+    session: SessionName,
+    identity: Annotated[
+        str, PathParameter(description="The id of a receipt, or of its run.", schema_extra={"minLength": 1})
+    ],
+    wait_s: WaitS = 0.0,
+) -> Receipt:
+    """Show what was running when a run ended and how each part ended; wait for it if it is not filed yet."""
+    handle = await desk.known(session)
+    return await desk.receipt(handle, decoded(identity), wait_s, request.receive)
+
+
+@get("/v1/runs", summary="Runs by the beginning of an id", responses=refusals())
+async def runs_beginning(
+    desk: TheDesk,
+    start: Annotated[str, QueryParameter(min_length=1, description="How the id of a run, or of its receipt, begins.")],
+    limit: Limit = 100,
+) -> RunPage:
+    """Find runs, of whichever session, by as much of an id as there is; the oldest first."""
+    found = await desk.read(desk.supervisor.store.runs_beginning, start, limit + 1)
+    kept = within(found, limit, desk.limits.page_bytes)
+    return RunPage(kept, len(kept) < len(found))
+
+
+@get("/v1/runs/{run_id:str}", summary="A run of whichever session", responses=READ)
+async def find_run(desk: TheDesk, run_id: RunId) -> RunInfo:
+    """Find a run by its id alone."""
+    return await desk.run(run_id)
+
+
+@post("/v1/runs/{run_id:str}/kill", summary="Kill a run", status_code=200, responses=WRITE)
+async def kill_run(
+    desk: TheDesk, request: Request[Any, Any, Any], run_id: RunId, data: JSONBody[KillBody | None] = None
+) -> StopAnswer:
+    """End one run, and nothing else, at once: an immediate stop aimed at it, in whichever session it is."""
+    body = KillBody() if data is None else await exact(request, data)
+    info = await desk.run(run_id)
+    stop = Stop(
+        source=body.source,
+        reason=body.reason,
+        run_id=info.run_id,
+        mode=Mode.IMMEDIATE,
+        requested_by=who(request),
+        id=body.id or new_request_id(),
+    )
+    return await desk.stop(desk.supervisor.session(info.session), stop, body.wait_s, request.receive)
+
+
+RUNS = Router(
+    "/", route_handlers=[list_runs, session_run, session_receipt, runs_beginning, find_run, kill_run], tags=["runs"]
+)

@@ -1,0 +1,121 @@
+"""HttpServer: the API on sockets that are ready, by uvicorn in a thread of its own.
+
+The supervisor needs nothing of it: it may come after the supervisor, and go before it. Nothing on its loop blocks;
+reads of the store go to a pool of threads that only they use.
+
+This module is light. What it needs is imported by its thread, so that a daemon need not wait for that: who connects
+meanwhile waits in the sockets' backlog.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from loguru import logger
+
+from actors.errors import StoreUnavailable
+from supervisor.embed import Supervisor
+from supervisor.http.access import Access
+from supervisor.http.limits import Limits
+
+if TYPE_CHECKING:
+    from supervisor.http.serving import Serving
+
+START_S: Final = 30.0
+CLOSE_SLACK_S: Final = 5.0
+
+
+class HttpServer:
+    """The API of a supervisor.
+
+    Args:
+        supervisor: whom it is about; it is not ended with the server.
+        sockets: listening ones, Unix or loopback; the server closes them.
+        tokens: bearer tokens, by the names that provenances say, for those on loopback; see `read_tokens`.
+        access: who may come in, in place of `tokens` and of the default: the daemon's own uid, and root.
+        limits: what a client may take.
+
+    `start` and `close` may be called from any thread but the server's own.
+    """
+
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        sockets: Sequence[socket.socket],
+        *,
+        tokens: Mapping[str, str] | None = None,
+        access: Access | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self._supervisor = supervisor
+        self._sockets = list(sockets)
+        self._access = access or Access(tokens)
+        self._limits = limits or Limits()
+        self._up = threading.Event()
+        self._lock = threading.Lock()
+        self._serving: Serving | None = None
+        self._closing = False
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="countermand-http", daemon=True)
+
+    def start(self, *, wait: bool = True) -> None:
+        """Serve.
+
+        Args:
+            wait: return when requests are answered. False: at once; `serving` tells what became of it.
+
+        Raises:
+            StoreUnavailable: the sockets cannot be served on.
+        """
+        self._thread.start()
+        if wait and not self.serving(START_S):
+            self.close()
+            raise StoreUnavailable(
+                "the API cannot be served",
+                expected="sockets that listen",
+                got=str(self._failure or f"no sign of life within {START_S:g} s"),
+                remedy="look at the log; close what else uses the sockets",
+            ) from self._failure
+
+    def serving(self, timeout: float = 0.0) -> bool:
+        """True if requests are answered; waits for that at most `timeout` seconds."""
+        return self._up.wait(timeout) and self._failure is None and self._thread.is_alive()
+
+    def close(self) -> bool:
+        """End the streams, let requests that are being answered end, and close the sockets. Again is harmless.
+
+        Returns:
+            True if the server's thread has ended.
+        """
+        with self._lock:
+            self._closing = True
+            if self._serving is not None:
+                self._serving.end()
+        if threading.current_thread() is self._thread:
+            return False
+        if self._thread.ident is not None:
+            self._thread.join(self._limits.close_s + CLOSE_SLACK_S)
+        if not self._thread.is_alive():
+            # What never came to be served is not closed yet.
+            for one in self._sockets:
+                one.close()
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            from supervisor.http.serving import Serving
+
+            serving = Serving(self._supervisor, self._sockets, self._access, self._limits, self._up.set)
+            with self._lock:
+                if self._closing:
+                    return
+                self._serving = serving
+            serving.run()
+        except BaseException as error:  # noqa: BLE001  # whatever it was, `start` or the log has to say it
+            self._failure = error
+            logger.opt(exception=True).error("the API's server failed")
+        finally:
+            self._up.set()

@@ -1,0 +1,106 @@
+"""Serving: one server's life on its loop. This is where the libraries come in, which takes a while."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import socket
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+import uvicorn
+
+from supervisor.embed import Supervisor
+from supervisor.http.access import Access
+from supervisor.http.app import make_app
+from supervisor.http.desk import Desk
+from supervisor.http.door import Door
+from supervisor.http.limits import Limits
+from supervisor.http.wire import Connection
+
+READERS: Final = 16
+"""Threads for reads of the store."""
+BACKLOG: Final = 512
+TICKS_A_SWEEP: Final = 10
+"""uvicorn ticks ten times a second."""
+
+
+class Serving:
+    """A server that is ready to run.
+
+    Args:
+        supervisor: whom it is about.
+        sockets: that listen.
+        access: who may come in.
+        limits: what a client may take.
+        on_up: called as soon as requests are answered.
+    """
+
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        sockets: Sequence[socket.socket],
+        access: Access,
+        limits: Limits,
+        on_up: Callable[[], object],
+    ) -> None:
+        self._sockets = list(sockets)
+        self._desk = Desk(supervisor, limits)
+        config = uvicorn.Config(
+            Door(make_app(self._desk), access, limits.header_max),
+            # The class is made with arguments that uvicorn does not know of.
+            http=_protocol(access, limits),
+            ws="none",
+            lifespan="off",
+            loop="asyncio",
+            log_config=None,
+            access_log=False,
+            # Whoever sends X-Forwarded-For is not believed.
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+            backlog=BACKLOG,
+            timeout_keep_alive=int(limits.idle_s) + 1,
+            timeout_graceful_shutdown=max(1, int(limits.close_s)),
+            h11_max_incomplete_event_size=limits.header_max,
+        )
+        self._server = _Server(config)
+        self._server.on_up = on_up
+
+    def run(self) -> None:
+        """Serve until `end`; blocks the calling thread."""
+        asyncio.run(self._serve())
+
+    def end(self) -> None:
+        """End the streams, and the server when its requests are answered. Any thread; again is harmless."""
+        self._server.should_exit = True
+        self._desk.close()
+
+    async def _serve(self) -> None:
+        pool = ThreadPoolExecutor(READERS, thread_name_prefix="countermand-http-read")
+        asyncio.get_running_loop().set_default_executor(pool)
+        await self._server.serve(sockets=self._sockets)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's, which says when it is up, and sweeps."""
+
+    on_up: Callable[[], object] = staticmethod(lambda: None)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and say so."""
+        await super().startup(sockets)
+        self.on_up()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Once a second, close the connections that have used up their time."""
+        if counter % TICKS_A_SWEEP == 0:
+            for one in list(self.server_state.connections):
+                if isinstance(one, Connection):
+                    one.sweep()
+        return await super().on_tick(counter)
+
+
+def _protocol(access: Access, limits: Limits) -> Any:
+    return functools.partial(Connection, access=access, limits=limits)

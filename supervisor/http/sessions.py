@@ -1,0 +1,210 @@
+"""Sessions: list them, look at one, send it messages, stop it, resume it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from litestar import Request, Response, Router, delete, get, post, route
+from litestar.params import JSONBody, QueryParameter
+
+from actors.messages import (
+    Accepted,
+    Delete,
+    Deleted,
+    NewMessage,
+    Resume,
+    Resumed,
+    Stop,
+    Withdraw,
+    Withdrawn,
+    new_request_id,
+)
+from actors.model import SessionStatus
+from supervisor.http.bodies import (
+    AllStopped,
+    DeleteBody,
+    MessageBody,
+    ResumeBody,
+    SessionEntry,
+    SessionPage,
+    StopAllBody,
+    StopAnswer,
+    StopBody,
+    ThreadPage,
+    WaitingMessage,
+    WaitingPage,
+    WithdrawBody,
+)
+from supervisor.http.desk import within
+from supervisor.http.routing import READ, WRITE, Limit, SessionName, TheDesk, exact, refusals, who
+
+
+@get("/v1/sessions", summary="Sessions, by name", responses=refusals())
+async def list_sessions(
+    desk: TheDesk,
+    after: Annotated[str, QueryParameter(description="Those whose name sorts behind this one.")] = "",
+    limit: Limit = 100,
+) -> SessionPage:
+    """List sessions."""
+    rows = await desk.read(desk.supervisor.store.sessions, after, limit)
+    resident = set(desk.supervisor.resident())
+    entries = [
+        SessionEntry(row.session, row.generation, row.seq, row.parked, row.quarantined, row.session in resident)
+        for row in rows
+    ]
+    return SessionPage(entries, entries[-1].session if len(entries) == limit else None)
+
+
+@get("/v1/sessions/{session:str}", summary="What a session is doing now", responses=refusals(404, 504))
+async def session_status(desk: TheDesk, session: SessionName) -> SessionStatus:
+    """Show a session's status."""
+    handle = await desk.known(session)
+    return await handle.aio.status(timeout=desk.limits.ask_s)
+
+
+@delete("/v1/sessions/{session:str}", summary="Delete a session", status_code=200, responses=WRITE)
+async def delete_session(
+    desk: TheDesk,
+    request: Request[Any, Any, Any],
+    session: SessionName,
+    data: JSONBody[DeleteBody | None] = None,
+) -> Deleted:
+    """Delete a session. The answer is given when its rows are gone; a name that is used again begins anew."""
+    body = DeleteBody() if data is None else await exact(request, data)
+    handle = await desk.known(session)
+    deleted = await desk.ask(handle.aio, Delete(**_given(body), requested_by=who(request)))
+    assert isinstance(deleted, Deleted)
+    return deleted
+
+
+@route("/v1/sessions/{session:str}", http_method=["OPTIONS"], status_code=204, include_in_schema=False)
+async def session_methods(session: SessionName) -> Response[None]:  # noqa: ARG001  # it is in the path
+    """Say what a session's path allows: what Litestar says by itself is that of one of its handlers."""
+    return Response(None, headers={"allow": "DELETE, GET, OPTIONS"})
+
+
+@post("/v1/sessions/{session:str}/messages", summary="Send a message", status_code=202, responses=WRITE)
+async def send_message(
+    desk: TheDesk, request: Request[Any, Any, Any], session: SessionName, data: JSONBody[MessageBody]
+) -> Accepted:
+    """Send a message. The answer is given when it is durable."""
+    body = await exact(request, data)
+    accepted = await desk.ask(desk.handle(session).aio, NewMessage(**_given(body)))
+    assert isinstance(accepted, Accepted)
+    return accepted
+
+
+@post("/v1/sessions/{session:str}/stop", summary="Stop a run", status_code=200, responses=WRITE)
+async def stop_session(
+    desk: TheDesk, request: Request[Any, Any, Any], session: SessionName, data: JSONBody[StopBody | None] = None
+) -> StopAnswer:
+    """Stop the current run, or the one named. The answer says that the fence is shut; the receipt follows."""
+    body = StopBody() if data is None else await exact(request, data)
+    options = _given(body)
+    wait_s = options.pop("wait_s")
+    handle = await desk.stoppable(session)
+    return await desk.stop(handle, Stop(**options, requested_by=who(request)), wait_s, request.receive)
+
+
+@post("/v1/sessions/{session:str}/resume", summary="Resume a session", status_code=200, responses=WRITE)
+async def resume_session(
+    desk: TheDesk, request: Request[Any, Any, Any], session: SessionName, data: JSONBody[ResumeBody | None] = None
+) -> Resumed:
+    """Start a run that sees the thread as it is, with the messages that were parked."""
+    body = ResumeBody() if data is None else await exact(request, data)
+    handle = await desk.known(session)
+    resumed = await desk.ask(handle.aio, Resume(**_given(body)))
+    assert isinstance(resumed, Resumed)
+    return resumed
+
+
+@post("/v1/sessions/{session:str}/withdraw", summary="Take a waiting message back", status_code=200, responses=WRITE)
+async def withdraw_message(
+    desk: TheDesk, request: Request[Any, Any, Any], session: SessionName, data: JSONBody[WithdrawBody]
+) -> Withdrawn:
+    """Take a waiting message back."""
+    body = await exact(request, data)
+    handle = await desk.known(session)
+    withdrawn = await desk.ask(handle.aio, Withdraw(**_given(body)))
+    assert isinstance(withdrawn, Withdrawn)
+    return withdrawn
+
+
+@get("/v1/sessions/{session:str}/thread", summary="The messages of a session", responses=READ)
+async def session_thread(
+    desk: TheDesk,
+    session: SessionName,
+    offset: Annotated[int, QueryParameter(ge=0, le=2**31, description="The place of the first message wanted.")] = 0,
+    limit: Limit = 1_000,
+) -> ThreadPage:
+    """Show the thread, as the next model call would see it, and what was retracted."""
+    handle = await desk.known(session)
+
+    def page() -> ThreadPage:
+        messages = handle.thread()
+        kept = within(messages[offset:], min(limit, desk.limits.page_max), desk.limits.page_bytes)
+        end = offset + len(kept)
+        return ThreadPage(kept, offset, len(messages), end if end < len(messages) else None)
+
+    return await desk.read(page)
+
+
+@get("/v1/sessions/{session:str}/waiting", summary="The messages that wait", responses=READ)
+async def session_waiting(desk: TheDesk, session: SessionName, limit: Limit = 1_000) -> WaitingPage:
+    """Show the messages that wait for their turn, in their order."""
+    handle = await desk.known(session)
+
+    def page() -> WaitingPage:
+        rows = desk.supervisor.store.waiting(handle.session)
+        row = desk.supervisor.store.session(handle.session)
+        messages = [
+            WaitingMessage(
+                one.message.id,
+                one.run_id,
+                one.message.content,
+                one.message.origin,
+                one.accepted_at,
+                one.steering,
+            )
+            for one in rows[:limit]
+        ]
+        kept = within(messages, limit, desk.limits.page_bytes)
+        return WaitingPage(kept, row is not None and row.parked, len(kept) < len(rows))
+
+    return await desk.read(page)
+
+
+@post("/v1/stop", summary="Stop everything", status_code=200, responses=WRITE)
+async def stop_all(
+    desk: TheDesk, request: Request[Any, Any, Any], data: JSONBody[StopAllBody | None] = None
+) -> AllStopped:
+    """Stop what runs in every session."""
+    body = StopAllBody() if data is None else await exact(request, data)
+    return await desk.stop_all(body, who(request))
+
+
+def _given(body: msgspec.Struct) -> dict[str, Any]:
+    """The fields of a body as arguments of a request, with a fresh id where none was given."""
+    fields = msgspec.structs.asdict(body)
+    return {**fields, "id": fields["id"] or new_request_id()}
+
+
+SESSIONS = Router(
+    "/",
+    route_handlers=[
+        # Before the others of its path, or Litestar makes one of its own.
+        session_methods,
+        list_sessions,
+        session_status,
+        delete_session,
+        send_message,
+        stop_session,
+        resume_session,
+        withdraw_message,
+        session_thread,
+        session_waiting,
+        stop_all,
+    ],
+    tags=["sessions"],
+)

@@ -1,0 +1,93 @@
+"""A session's events as Server-Sent Events: ``id`` is the seq, ``event`` the kind, ``data`` the event as JSON.
+
+The subscription is pulled: the next event is taken when the transport has room for it, so a client that reads slowly
+costs one page of the log, and one that goes away costs nothing and stops nothing. It holds one place among the
+streams from the first byte to the last, however it ends.
+
+No gap and no double: the store is read first and the ring of recent events then, both by the position that the client
+names (``Last-Event-ID``, else ``from_seq``). Ephemeral events have no id, so they move no client's position. While the
+store cannot be read the stream says so in a comment and goes on from where it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import msgspec
+from litestar.response.base import ASGIResponse
+
+from actors.errors import StoreUnavailable
+from actors.model import Event
+from supervisor.handle import SessionHandle
+from supervisor.http.desk import Desk, cancelled, gone
+from supervisor.publisher import Subscription
+
+MEDIA_TYPE: Final = "text/event-stream"
+EPHEMERAL: Final = frozenset({"typing", "progress"})
+RETRY_S: Final = 1.0
+_OPENING: Final = b"retry: 1000\n\n"
+_HEARTBEAT: Final = b": still here\n\n"
+_STORE_DOWN: Final = b": the store cannot be read now; the stream goes on when it can\n\n"
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class EventStream(ASGIResponse):
+    """The events of a session behind a position, until the client goes away or the server ends.
+
+    Args:
+        desk: where the stream's place is taken.
+        session: whose events.
+        from_seq: the seq of the last event that the client has.
+        ephemeral: also give `typing` and `progress`.
+    """
+
+    def __init__(self, desk: Desk, session: SessionHandle, from_seq: int, *, ephemeral: bool) -> None:
+        super().__init__(media_type=MEDIA_TYPE)
+        self._desk = desk
+        self._session = session
+        self._from_seq = from_seq
+        self._ephemeral = ephemeral
+
+    async def __call__(self, _: Any, receive: Any, send: Any) -> None:
+        """Send the stream. Raises Busy, before anything is sent, where there are too many."""
+        self._desk.enter_stream()
+        try:
+            with self._desk.subscribe(self._session, self._from_seq, ephemeral=self._ephemeral) as events:
+                writing = asyncio.create_task(_write(events, send))
+                leaving = asyncio.create_task(gone(receive))
+                try:
+                    await asyncio.wait({writing, leaving}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    await cancelled(writing, leaving)
+        finally:
+            self._desk.leave_stream()
+
+
+async def _write(events: Subscription, send: Any) -> None:
+    headers = [(b"content-type", MEDIA_TYPE.encode()), (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await _say(send, _OPENING)
+    while True:
+        try:
+            async for event in events:
+                await _say(send, framed(event))
+        except StoreUnavailable:
+            await _say(send, _STORE_DOWN)
+            await asyncio.sleep(RETRY_S)
+            continue
+        if events.over:
+            break
+        await _say(send, _HEARTBEAT)
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _say(send: Any, piece: bytes) -> None:
+    await send({"type": "http.response.body", "body": piece, "more_body": True})
+
+
+def framed(event: Event) -> bytes:
+    """Return an event as it goes over the wire."""
+    place = b"" if event.kind in EPHEMERAL else b"id: %d\n" % event.seq
+    return b"%bevent: %b\ndata: %b\n\n" % (place, event.kind.encode(), _encode(event))

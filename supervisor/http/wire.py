@@ -1,0 +1,200 @@
+"""One connection: who is at the other end, and how long it may take.
+
+Theory of operation. uvicorn's protocol parses and writes; this one adds what it leaves open. A connection is in one
+of four states: *idle* (no byte of a request has come), *receiving* (a request has begun and is not whole),
+*answering*, and, beside answering, *stalled* (the client takes nothing of what is written). Each but answering has a
+limit, and one sweep a second over all connections enforces them, which costs no timer for each request.
+
+Only a connection that is answering may keep its place: at the bound on connections the oldest of the others is closed
+for the new one. Whoever opens many and says nothing, or says it slowly, keeps nobody out, a Stop least of all.
+
+Memory. What comes in is bounded by the parser (headers) and by the routes (body); while a request is answered, nothing
+more is read. What goes out waits for the transport's buffer to empty: it holds 64 KiB and one piece more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import h11
+from loguru import logger
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+
+from supervisor.http.access import PEER, Access, peer_of
+from supervisor.http.limits import Limits
+from supervisor.http.refusals import Busy, Failure, Refusal, as_bytes, failure, packed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+DRAINED_FACTOR: Final = 2
+"""How many times `body_max` is read, and dropped, of a body that was refused, so that its sender reads the answer."""
+
+LINGER_S: Final = 1.0
+
+_READ_WHOLE: Final = (h11.DONE, h11.MUST_CLOSE, h11.CLOSED, h11.ERROR)
+
+
+class Connection(H11Protocol):
+    """A connection of the API. On the loop's thread only.
+
+    Args:
+        access: who may come in.
+        limits: how long it may take.
+        options: of `H11Protocol`.
+    """
+
+    def __init__(self, *, access: Access, limits: Limits, **options: Any) -> None:
+        super().__init__(**options)
+        self._access = access
+        self._limits = limits
+        self._idle_since = self.loop.time()
+        self._receiving_since: float | None = None
+        self._stalled_since: float | None = None
+        self._received = 0
+        self._ending = False
+
+    # ── What the transport says ───────────────────────────────────────────────────────────────────
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the base has it
+        """Take a connection, or refuse it before anything is read from it."""
+        super().connection_made(transport)
+        peer = peer_of(transport.get_extra_info("socket"))
+        refused = self._access.refuses(peer)
+        if refused is not None:
+            logger.warning("a connection is refused: {}", refused.got)
+            self._end(failure(refused), "Forbidden")
+            return
+        self.app_state = {**self.app_state, PEER: peer}
+        if len(self.connections) > self._limits.clients_max and not self._made_room():
+            busy = Busy(
+                "too many requests are being answered",
+                expected=f"at most {self._limits.clients_max} connections",
+                got=f"{len(self.connections)}",
+                remedy="close connections that are not needed, or try again later",
+            )
+            self._end(failure(busy), "Service Unavailable")
+
+    def data_received(self, data: bytes) -> None:
+        """Read on; how long a request takes counts from its first byte."""
+        if self._ending or self.transport.is_closing():
+            return
+        if self._receiving_since is None:
+            self._receiving_since = self.loop.time()
+            self._received = 0
+        self._received += len(data)
+        if self._received > self._limits.header_max + DRAINED_FACTOR * self._limits.body_max:
+            self.transport.abort()
+            return
+        super().data_received(data)
+        self._note()
+
+    def on_response_complete(self) -> None:
+        """Go on with the next request, if there is one."""
+        self._idle_since = self.loop.time()
+        super().on_response_complete()
+        self._note()
+
+    def pause_writing(self) -> None:
+        """The client takes nothing, and the buffer is full: whoever writes waits."""
+        super().pause_writing()
+        self._stalled_since = self.loop.time()
+
+    def resume_writing(self) -> None:
+        """The client has taken most of the buffer."""
+        super().resume_writing()
+        self._stalled_since = None
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP, in the form that all errors have."""
+        refusal = Refusal(
+            "invalid",
+            "this is no HTTP request",
+            expected=f"HTTP/1.1, with a request line and headers of at most {self._limits.header_max} bytes",
+            got=msg,
+            remedy="see /v1/openapi.json",
+        )
+        self._end(packed(refusal), "Bad Request")
+
+    # ── Limits ────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def answering(self) -> bool:
+        """True while a request is answered; one whose body is still coming is not, as far as limits go."""
+        cycle: RequestResponseCycle | None = self.cycle
+        return cycle is not None and not cycle.response_complete
+
+    @property
+    def idle_for(self) -> float | None:
+        """Seconds for which nobody has been served here; None while somebody is."""
+        if self._receiving_since is not None:
+            return self.loop.time() - self._receiving_since
+        return None if self.answering else self.loop.time() - self._idle_since
+
+    def sweep(self) -> None:
+        """Close the connection if it has used up its time."""
+        now, limits = self.loop.time(), self._limits
+        if self._ending or self.transport.is_closing():
+            # What is left to be written is not taken by anybody who reads.
+            if self._stalled_since is not None and now - self._stalled_since > limits.stalled_s:
+                self.transport.abort()
+        elif self._stalled_since is not None and now - self._stalled_since > limits.stalled_s:
+            logger.info("a client that takes nothing is let go")
+            self.transport.abort()
+        elif self._receiving_since is not None and now - self._receiving_since > limits.request_s:
+            refusal = Refusal(
+                "request_timeout",
+                "the request did not come in time",
+                expected=f"a whole request within {limits.request_s:g} s",
+                got=f"{self._received} bytes of it",
+                remedy="send it again, faster",
+            )
+            self._end(packed(refusal), "Request Timeout")
+        elif self._receiving_since is None and not self.answering and now - self._idle_since > limits.idle_s:
+            self.transport.close()
+
+    def _made_room(self) -> bool:
+        """Close the connection that has gone the longest without being served; False if all are."""
+        others = [one for one in cast("Iterable[Connection]", self.connections) if one is not self]
+        free = [(one.idle_for, one) for one in others if one.idle_for is not None and not one.transport.is_closing()]
+        if not free:
+            return False
+        _, oldest = max(free, key=lambda pair: pair[0] or 0.0)
+        self.connections.discard(oldest)
+        oldest.transport.abort()
+        return True
+
+    def _note(self) -> None:
+        """Note whether a request is still coming."""
+        theirs = self.conn.their_state
+        if theirs in _READ_WHOLE or (theirs is h11.IDLE and not self.conn.trailing_data[0]):
+            self._receiving_since = None
+
+    def _end(self, made: Failure, reason: str) -> None:
+        """Say something and close; where an answer has begun, only close."""
+        if self._ending:
+            return
+        self._ending = True
+        self._receiving_since = None
+        # It has no place among the connections any more.
+        self.connections.discard(self)
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is None or not cycle.response_started or cycle.response_complete:
+            self.transport.write(as_bytes(made, reason))
+        if cycle is not None:
+            # Whoever reads the body, or is about to answer, learns that there is nobody.
+            cycle.disconnected = True
+            cycle.message_event.set()
+        lingering = self.loop.create_task(self._linger())
+        lingering.add_done_callback(self.tasks.discard)
+        self.tasks.add(lingering)
+
+    async def _linger(self) -> None:
+        """Close a little later: whoever is still sending would see a broken pipe, and not what was said."""
+        try:
+            if self.transport.can_write_eof() and not self.transport.is_closing():
+                self.transport.write_eof()
+            await asyncio.sleep(LINGER_S)
+        finally:
+            self.transport.close()

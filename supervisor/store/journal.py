@@ -1,0 +1,315 @@
+"""The stop journal: Stops that were answered before the store had them, in a small file beside it.
+
+Theory of operation. A store that hangs or fails hides no Stop: it is answered after 250 ms all the same, and then it is
+written here, so that a crash before the store is back does not forget it. The next start reads this file before
+anything else, and decides what is in it before anything starts.
+
+The file has its full size from the first start on, is kept open, and is only ever overwritten in place: a disk that
+fills up later takes nothing away from it. It is a ring of slots of one page. A record takes one slot, or
+consecutive ones where it is long: a header (magic, length, number, checksum), then the Stop as JSON. It is let go by
+overwriting its header; the next record goes behind the last one, so all slots wear alike and what was let go is
+readable for a while.
+
+  - *Torn write.* The checksum covers number and text: a record of which only a part came to the disk is none. Its
+    answer said `durable=False`, and the sync that would have made more of it never returned.
+  - *What looks like a header inside of a text* cannot: the magic has a byte that UTF-8 never has.
+  - *A Stop that was let go comes back* if the crash was faster than the disk. Whoever reads it finds its id on record.
+  - *The write fails.* The file is opened again, all that is live is written once more (what a failed sync left in the
+    page cache is not trusted), and so on until it works. Meanwhile `health` says so.
+  - *No slot is free.* The Stop is not kept here, and `health` counts it: it has stopped what ran all the same.
+
+It has a thread of its own, started with the first Stop: the store's may be the one that hangs.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+import zlib
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from loguru import logger
+
+from actors.errors import CountermandError, StoreUnavailable
+from actors.ports import KeptStop
+from supervisor.store.health import JournalHealth
+
+SLOT_BYTES: Final = 4096
+SLOTS: Final = 512
+RETRY_FIRST_S: Final = 0.1
+RETRY_MAX_S: Final = 5.0
+_MAGIC: Final = b"\xffSTP"
+_HEADER: Final = struct.Struct(">4sIQI")
+_NOTHING: Final = bytes(_HEADER.size)
+
+_encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder(KeptStop).decode
+_Key = tuple[str, str]
+
+
+class _Record:
+    """A Stop in its slots."""
+
+    __slots__ = ("count", "first", "frame", "kept", "number")
+
+    def __init__(self, kept: KeptStop, number: int, first: int, frame: bytes) -> None:
+        self.kept = kept
+        self.number = number
+        self.first = first
+        self.frame = frame
+        self.count = -(-len(frame) // SLOT_BYTES)
+
+
+class StopJournal:
+    """See the head of this file. The methods may be called from any thread; only `synced` and `close` wait.
+
+    Args:
+        path: the file, made (mode 0600) where there is none. Only one process may use it.
+        slots: how many pages it has when it is made; one that is there keeps its size if that is larger.
+
+    Raises StoreUnavailable where the file cannot be made or read.
+    """
+
+    def __init__(self, path: Path, *, slots: int = SLOTS) -> None:
+        self._path = path
+        self._slots = slots
+        self._changed = threading.Condition()
+        self._live: dict[_Key, _Record] = {}
+        self._taken: set[int] = set()
+        # By slot, what has to be written there.
+        self._dirty: dict[int, bytes] = {}
+        self._number = 0
+        self._next = 0
+        self._torn = self._refused = 0
+        self._error: str | None = None
+        self._closing = False
+        self._thread: threading.Thread | None = None
+        try:
+            self._fd: int | None = self._open()
+            try:
+                self._scan(os.pread(self._fd, self._slots * SLOT_BYTES, 0))
+            except BaseException:
+                os.close(self._fd)
+                raise
+        except OSError as error:
+            raise StoreUnavailable(
+                "the stop journal cannot be opened",
+                expected=f"a file of {slots * SLOT_BYTES} bytes at {path} that can be written",
+                got=str(error),
+                remedy="check the disk and the permissions of the state directory",
+            ) from error
+        if self._dirty:
+            self._start()
+
+    def keep(self, kept: KeptStop) -> bool:
+        """Write a Stop soon; again is harmless. False: there is no room for it, or the journal is closed."""
+        key = (kept.session, kept.stop.id)
+        with self._changed:
+            if key in self._live:
+                return True
+            frame = _frame(kept, self._number + 1)
+            first = None if self._closing else self._room(-(-len(frame) // SLOT_BYTES))
+            if first is None:
+                self._refused += 1
+                logger.error("the stop journal has no room for Stop {} of session {}", kept.stop.id, kept.session)
+                return False
+            self._number += 1
+            self._take(_Record(kept, self._number, first, frame))
+            self._dirty[first] = frame
+            self._start()
+            self._changed.notify_all()
+            return True
+
+    def forget(self, session: str, request_id: str) -> None:
+        """The Stop is durable in the store: its slots are free. One that is not kept is ignored."""
+        with self._changed:
+            record = self._live.pop((session, request_id), None)
+            if record is None:
+                return
+            self._taken.difference_update(range(record.first, record.first + record.count))
+            self._dirty[record.first] = _NOTHING
+            self._start()
+            self._changed.notify_all()
+
+    def of(self, session: str) -> tuple[KeptStop, ...]:
+        """The Stops of a session that are kept, in the order in which they came."""
+        with self._changed:
+            return tuple(kept for kept in self._in_order() if kept.session == session)
+
+    def sessions(self) -> list[str]:
+        """The sessions that have Stops here."""
+        with self._changed:
+            return sorted({session for session, _ in self._live})
+
+    def synced(self, timeout: float) -> bool:
+        """Wait until all that was handed in is on the disk; False after `timeout` seconds."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._dirty, timeout)
+
+    def health(self) -> JournalHealth:
+        """How it is now."""
+        with self._changed:
+            free = self._slots - len(self._taken)
+            return JournalHealth(
+                len(self._live), len(self._dirty), self._slots, free, self._torn, self._refused, self._error
+            )
+
+    def close(self, timeout: float | None = None) -> bool:
+        """Write what was handed in, if the disk takes it, and close the file. May be called again.
+
+        False: the disk hangs, and the thread did not end within `timeout` seconds.
+        """
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+            thread = self._thread
+        if thread is not None:
+            thread.join(timeout)
+            if thread.is_alive():
+                return False
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            os.close(fd)
+        return True
+
+    # ── Slots, under the lock ─────────────────────────────────────────────────────────────────────
+
+    def _in_order(self) -> list[KeptStop]:
+        return [record.kept for record in sorted(self._live.values(), key=lambda record: record.number)]
+
+    def _room(self, count: int) -> int | None:
+        """Find `count` free slots in a row, behind the last record first."""
+        behind = self._slots - count + 1
+        firsts: list[int] = [*range(self._next, behind), *range(min(self._next, behind))]
+        for first in firsts:
+            if self._taken.isdisjoint(range(first, first + count)):
+                return first
+        return None
+
+    def _take(self, record: _Record) -> None:
+        self._live[record.kept.session, record.kept.stop.id] = record
+        self._taken.update(range(record.first, record.first + record.count))
+        self._next = (record.first + record.count) % self._slots
+
+    def _scan(self, data: bytes) -> None:
+        """Find the records that a file holds. What is torn or unreadable is named, and its slots are free."""
+        slot, records = 0, []
+        while slot < self._slots:
+            record = self._read(data, slot)
+            if record is not None:
+                records.append(record)
+            slot += 1 if record is None else record.count
+        for record in sorted(records, key=lambda record: record.number):
+            older = self._live.get((record.kept.session, record.kept.stop.id))
+            if older is not None:
+                self._taken.difference_update(range(older.first, older.first + older.count))
+                self._dirty[older.first] = _NOTHING
+            self._take(record)
+            self._number = record.number
+
+    def _read(self, data: bytes, slot: int) -> _Record | None:
+        start = slot * SLOT_BYTES
+        magic, length, number, checksum = _HEADER.unpack_from(data, start)
+        if magic != _MAGIC:
+            return None
+        text = data[start + _HEADER.size : start + _HEADER.size + length]
+        if len(text) != length or _checksum(number, text) != checksum:
+            self._torn += 1
+            logger.warning("slot {} of the stop journal holds a Stop that was not written to its end", slot)
+            return None
+        try:
+            return _Record(_decode(text), number, slot, data[start : start + _HEADER.size + length])
+        except (msgspec.MsgspecError, CountermandError) as error:
+            logger.error("slot {} of the stop journal cannot be read and is left out: {}", slot, error)
+            return None
+
+    # ── The thread ────────────────────────────────────────────────────────────────────────────────
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="countermand-stops", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        retry_s = RETRY_FIRST_S
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._dirty or self._closing)
+                if not self._dirty:
+                    return
+                writes = dict(self._dirty)
+            try:
+                self._write(writes)
+            except Exception as error:  # noqa: BLE001  # whatever it was, what is kept is still to be written
+                logger.error("the stop journal could not be written, and is tried again: {!r}", error)
+                with self._changed:
+                    self._error = str(error) or type(error).__name__
+                    self._dirty.update((record.first, record.frame) for record in self._live.values())
+                    if self._closing:
+                        return
+                    self._changed.wait_for(lambda: self._closing, retry_s)
+                retry_s = min(2 * retry_s, RETRY_MAX_S)
+                continue
+            retry_s = RETRY_FIRST_S
+            with self._changed:
+                self._error = None
+                for slot, frame in writes.items():
+                    if self._dirty.get(slot) is frame:
+                        del self._dirty[slot]
+                self._changed.notify_all()
+
+    def _write(self, writes: dict[int, bytes]) -> None:
+        """Write frames and sync. After an error the file is closed: the next attempt opens it anew."""
+        if self._fd is None:
+            self._fd = self._open()
+        try:
+            # What was let go first: its header may be where the middle of a new record is.
+            for slot, frame in sorted(writes.items(), key=lambda write: write[1] is not _NOTHING):
+                _write_all(self._fd, frame, slot * SLOT_BYTES)
+            os.fdatasync(self._fd)
+        except BaseException:
+            fd, self._fd = self._fd, None
+            os.close(fd)
+            raise
+
+    def _open(self) -> int:
+        """Open the file, and give it its size: with zeros that are written, so that its blocks are its own."""
+        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            size = os.fstat(fd).st_size
+            self._slots = max(self._slots, size // SLOT_BYTES)
+            if size < self._slots * SLOT_BYTES:
+                _write_all(fd, bytes(self._slots * SLOT_BYTES - size), size)
+                os.fsync(fd)
+                _sync_directory(self._path.parent)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+
+def _frame(kept: KeptStop, number: int) -> bytes:
+    text = _encode(kept)
+    return _HEADER.pack(_MAGIC, len(text), number, _checksum(number, text)) + text
+
+
+def _checksum(number: int, text: bytes) -> int:
+    return zlib.crc32(text, zlib.crc32(number.to_bytes(8, "big")))
+
+
+def _write_all(fd: int, data: bytes, offset: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(fd, view, offset)
+        view, offset = view[written:], offset + written
+
+
+def _sync_directory(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,342 @@
+"""Deletion of a session: ended, proven, removed; what is left of it, and what may not be deleted. And retention."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from pathlib import Path
+
+import pytest
+
+from actors import Delete, Invalid, NotFound, RequestTooOld, RunActive, Spawn, Stop, StoreUnavailable, Turn, tool
+from actors.messages import Old
+from actors.model import Waiting
+from actors.ports import Batch, KeptStop
+from supervisor import SessionHandle, Supervisor
+from supervisor.retention import Retention
+from supervisor.store import tables
+from supervisor.store.journal import StopJournal
+from tests.kit import WAIT_S, Kit, Listener, check_rest, log, message, say, settled, stop, until
+
+
+def speak(turn: Turn) -> None:
+    for one in turn.inputs:
+        turn.emit(f"heard {one.content}")
+
+
+def delete(session: SessionHandle, reason: str = "not needed any more") -> Delete:
+    """Delete a session, and return the request."""
+    request = Delete(source="user.test", reason=reason)
+    session.ask(request, timeout=WAIT_S)
+    return request
+
+
+def rows(state_dir: Path, session: str) -> dict[str, int]:
+    """How many rows of a session each table holds, but for none."""
+    connection = sqlite3.connect(state_dir / "store.sqlite3")
+    try:
+        of_sessions = """SELECT name FROM sqlite_master WHERE type = 'table'
+            AND EXISTS (SELECT 1 FROM pragma_table_info(sqlite_master.name) WHERE name = 'session')"""
+        names = [name for (name,) in connection.execute(of_sessions)]
+        counts = {
+            name: connection.execute(f"SELECT COUNT(*) FROM {name} WHERE session = ?", (session,)).fetchone()[0]
+            for name in names
+        }
+    finally:
+        connection.close()
+    return {name: count for name, count in counts.items() if count}
+
+
+def test_what_is_deleted_is_gone_and_a_tombstone_is_left(kit: Kit) -> None:
+    session = kit.session(speak)
+    run_id = say(session, "a secret")
+    settled(session)
+    before = session.status()
+    request = Delete(source="user.test", reason="not needed any more")
+    deleted = session.ask(request, timeout=WAIT_S)
+    assert (deleted.session, deleted.seq) == ("s1", before.last_seq + 1)
+    assert (session.thread(), session.runs()) == ([], [])
+    with pytest.raises(NotFound):
+        session.run(run_id)
+    with pytest.raises(NotFound):
+        session.receipt(run_id)
+    (event,) = list(session.subscribe(timeout=0.0))
+    assert (event.seq, event.kind) == (deleted.seq, "session.deleted")
+    assert event.data["provenance"]["source"] == "session.deleted"
+    assert event.data["provenance"]["cause"]["source"] == "user.test"
+    assert kit.supervisor is not None
+    assert kit.supervisor.sessions() == []
+    left = rows(kit.state_dir, "s1")
+    assert set(left) == {"events", "sessions", "requests", "batches"}
+    assert (left["events"], left["sessions"], left["requests"]) == (1, 1, 1)
+    kit.close()
+    for file in kit.state_dir.glob("store.sqlite3*"):
+        assert b"a secret" not in file.read_bytes()
+
+
+def test_what_was_put_aside_or_attached_goes_with_its_session_and_with_no_other(kit: Kit) -> None:
+    supervisor = kit.start(speak)
+    for one in (supervisor.session("s1"), supervisor.session("s2")):
+        say(one, os.fsdecode(b"caf\xe9"))
+        settled(one)
+    kit.close()
+    connection = sqlite3.connect(kit.state_dir / "store.sqlite3", isolation_level=None)
+    try:
+        for name in ("s1", "s2"):
+            tables.put_aside(connection, Batch(session=name, incarnation="i", number=1), "it did not fit", 1.0)
+    finally:
+        connection.close()
+    supervisor = kit.start(speak)
+    assert {"attachments", "batches_unfit"} <= rows(kit.state_dir, "s1").keys()
+    before = rows(kit.state_dir, "s2")
+    delete(supervisor.session("s1"))
+    assert rows(kit.state_dir, "s1").keys() == {"events", "sessions", "requests", "batches"}
+    assert rows(kit.state_dir, "s2") == before
+
+
+def test_l12_a_stop_that_the_journal_still_holds_is_let_go_and_wakes_no_deleted_session(kit: Kit) -> None:
+    session = kit.session(speak)
+    say(session)
+    settled(session)
+    asked_at = list(session.subscribe(timeout=0.0))[-1].at
+    delete(session)
+    events = list(session.subscribe(timeout=0.0))
+    kit.close()
+    # As after a crash that came before the journal had let it go.
+    path = kit.state_dir / "store.sqlite3-stops"
+    journal = StopJournal(path)
+    assert journal.keep(KeptStop("s1", Stop(source="user.test", reason="before the deletion"), asked_at))
+    assert journal.close(WAIT_S)
+    supervisor = kit.start(speak)
+    until(lambda: not supervisor.store_health().journal.kept, "the journal lets it go")
+    assert supervisor.sessions() == []
+    assert list(supervisor.session("s1").subscribe(timeout=0.0)) == events
+
+
+def test_l3_what_runs_is_ended_and_proven_before_anything_is_removed(kit: Kit) -> None:
+    @tool(isolation="thread")
+    def serve(spawn: Spawn, script: str) -> str:
+        spawn(["bash", "-c", script], owner="session")
+        spawn(["bash", "-c", script]).wait()
+        return "it is over"
+
+    def agent(turn: Turn) -> None:
+        turn.call("serve", script=kit.script("(trap '' TERM; sleep 300) & sleep 300"))
+
+    session = kit.session(agent, tools=[serve])
+    listener = Listener(session)
+    run_id = say(session)
+    waiting = session.ask(message("waits", policy="enqueue"), timeout=WAIT_S)
+    until(lambda: len(kit.alive()) >= 4, "both trees run")
+    delete(session)
+    assert not kit.alive(), "the answer comes behind the proofs"
+    assert rows(kit.state_dir, "s1").keys() == {"events", "sessions", "requests", "batches"}
+    until(lambda: listener.events and listener.events[-1].kind == "session.deleted", "the last event")
+    events = listener.close()
+    (ended,) = [event for event in events if event.kind == "run.ended" and event.run_id == run_id]
+    assert ended.data["receipt"]["complete"]
+    assert ended.data["receipt"]["provenance"]["source"] == "session.deleted"
+    returned = [event.data["message_id"] for event in events if event.kind == "session.message_returned"]
+    assert returned == [waiting.message_id]
+
+
+def test_l10_a_delete_sent_again_has_the_same_answer_and_deletes_nothing_that_came_after_it(kit: Kit) -> None:
+    session = kit.session(speak)
+    say(session)
+    settled(session)
+    request = Delete(source="user.test", reason="once")
+    answer = session.ask(request, timeout=WAIT_S)
+    say(session, "a new beginning")
+    settled(session)
+    assert session.ask(request, timeout=WAIT_S) == answer
+    assert [one.content for one in session.thread()] == ["a new beginning", "heard a new beginning"]
+    kit.close()
+    again = kit.session(speak)
+    assert again.ask(request, timeout=WAIT_S) == answer
+    assert len(again.thread()) == 2
+
+
+def test_l1_and_l10_a_name_that_is_used_again_goes_on_from_its_tombstone(kit: Kit) -> None:
+    session = kit.session(speak, passivate_s=0.05)
+    old, late = message("before"), message("was under way when the session was deleted")
+    session.ask(old, timeout=WAIT_S)
+    settled(session)
+    before = session.status()
+    delete(session)
+    for _ in range(2):
+        with pytest.raises(RequestTooOld):
+            session.ask(old, timeout=WAIT_S)
+        with pytest.raises(RequestTooOld):
+            session.ask(late, timeout=WAIT_S)
+        until(lambda: session.ref is None, "it leaves memory, and is asked once more")
+    accepted = session.ask(message("after"), timeout=WAIT_S)
+    assert accepted.generation == before.generation + 1, "a fencing token is never given twice"
+    settled(session)
+    events = list(session.subscribe(timeout=0.0))
+    assert [event.seq for event in events] == list(range(before.last_seq + 1, before.last_seq + 1 + len(events)))
+    assert kit.supervisor is not None
+    assert kit.supervisor.sessions() == ["s1"]
+
+
+def test_while_it_is_being_deleted_a_session_refuses_messages_and_takes_a_stop(kit: Kit) -> None:
+    session = kit.session()
+    say(session, kit.script("trap '' TERM; echo up; sleep 300 & wait; sleep 300"))
+    until(kit.alive, "it runs")
+    answers: list[object] = []
+    deleting = threading.Thread(target=lambda: answers.append(delete(session)))
+    deleting.start()
+    try:
+
+        def refused() -> bool:
+            try:
+                session.ask(message("too late", policy="reject"), timeout=WAIT_S)
+            except NotFound as refusal:
+                return "being deleted" in str(refusal)
+            except RunActive:
+                return False
+            return False
+
+        until(refused, "a message is refused")
+        assert stop(session, mode="immediate").outcome == "stopping"
+    finally:
+        deleting.join(WAIT_S)
+    assert answers
+
+
+@pytest.mark.parametrize("name", ["s1", "other"])
+def test_a_session_that_is_not_there_cannot_be_deleted(kit: Kit, name: str) -> None:
+    session = kit.session(speak)
+    say(session)
+    settled(session)
+    delete(session)
+    assert kit.supervisor is not None
+    with pytest.raises(NotFound):
+        delete(kit.supervisor.session(name))
+
+
+def test_what_is_not_proven_to_have_ended_is_not_deleted(kit: Kit) -> None:
+    release = kit.gate()
+
+    @tool(isolation="thread")
+    def deaf() -> str:
+        release.wait()
+        return "at last"
+
+    def agent(turn: Turn) -> None:
+        turn.call("deaf")
+
+    session = kit.session(agent, tools=[deaf])
+    run_id = say(session)
+    until(lambda: any(event.kind == "tool.started" for event in log(session)), "the call")
+    with pytest.raises(RunActive) as refusal:
+        delete(session)
+    assert refusal.value.run_id == run_id
+    assert not session.receipt(run_id, timeout=WAIT_S).complete
+    release.set()
+    until(lambda: session.receipt(run_id).complete, "it ends at last")
+    delete(session)
+    assert session.runs() == []
+
+
+def test_a_delete_cannot_claim_to_come_from_inside() -> None:
+    with pytest.raises(Invalid):
+        Delete(source="session.deleted", reason="x")
+    with pytest.raises(Invalid):
+        Delete(source="user.test", reason=" ")
+
+
+def test_l12_a_delete_that_cannot_be_written_is_refused_and_nothing_is_gone(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = kit.session(speak)
+    say(session)
+    settled(session)
+    thread = session.thread()
+    encode = tables.statements
+
+    def fails(batch: object) -> list[tables.Statement]:
+        if getattr(batch, "erase", False):
+            return [("DELETE FROM no_such_table", ())]  # as where the file is damaged: not the fault of the batch
+        return encode(batch)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(tables, "statements", fails)
+    request = Delete(source="user.test", reason="not today")
+    with pytest.raises(StoreUnavailable):
+        session.ask(request, timeout=WAIT_S)
+    monkeypatch.undo()
+    until(lambda: session.status().state == "idle", "it is read again")
+    assert session.thread() == thread
+    session.ask(request, timeout=WAIT_S)
+    assert session.thread() == []
+
+
+# ── Retention ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_is_old_is_what_is_over_a_limit_the_longest_unused_first() -> None:
+    settled_ones = [("a", 7, 100.0), ("b", 8, 200.0), ("c", 9, 300.0)]
+    assert not Retention().limited
+    assert Retention(kept_s=150.0).old(settled_ones, 3, 400.0) == Old((("a", 7), ("b", 8)))
+    assert Retention(sessions_max=2).old(settled_ones, 3, 400.0) == Old((("a", 7),))
+    # Five are stored, two of which are in use: those count, and are not among what can go.
+    assert Retention(sessions_max=3).old(settled_ones, 5, 400.0) == Old((("a", 7), ("b", 8)))
+    assert Retention(sessions_max=9, kept_s=1e6).old(settled_ones, 5, 400.0) == Old(())
+
+
+def test_retention_deletes_what_was_not_used_for_its_time_and_never_what_waits_or_runs(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("supervisor.supervisor.LOOK_FIRST_S", 0.3)
+    monkeypatch.setattr("supervisor.supervisor.LOOK_EVERY_S", 0.1)
+    go = kit.gate()
+
+    def agent(turn: Turn) -> None:
+        turn.emit("here")
+        if turn.inputs and turn.inputs[-1].content == "hold":
+            while not go.wait(0.01):
+                turn.cancel_token.raise_if_cancelled()
+
+    supervisor = kit.start(agent, retention_s=1.0, passivate_s=0.1)
+    settled_one, running, parked = (supervisor.session(name) for name in ("settled", "running", "parked"))
+    say(settled_one)
+    run_id = say(running, "hold")
+    held = say(parked, "hold")
+    parked.ask(message("waits", policy="enqueue"), timeout=WAIT_S)
+    stop(parked, waiting=Waiting.PARK)
+    parked.receipt(held, timeout=WAIT_S)
+    until(lambda: supervisor.sessions() == ["parked", "running"], "what is settled is deleted")
+    (event,) = list(settled_one.subscribe(timeout=0.0))
+    assert event.data["provenance"]["source"] == "session.deleted"
+    assert parked.status().waiting == 1
+    assert running.status().run_id == run_id
+    go.set()
+    running.receipt(run_id, timeout=WAIT_S)
+    until(lambda: supervisor.sessions() == ["parked"], "what has ended is deleted in its time")
+
+
+def test_what_is_used_between_the_look_and_the_deletion_stays(kit: Kit) -> None:
+    session = kit.session(speak)
+    say(session)
+    settled(session)
+    seq = session.status().last_seq
+    assert kit.supervisor is not None
+    say(session, "used again")
+    settled(session)
+    kit.supervisor._actor.tell(Old((("s1", seq),)))
+    # Behind it in the same lane.
+    assert session.status().last_seq > seq
+    check_rest(session)
+    assert [one.content for one in session.thread() if one.role == "user"] == ["go", "used again"]
+    kit.supervisor._actor.tell(Old((("s1", session.status().last_seq),)))
+    until(lambda: kit.supervisor is not None and kit.supervisor.sessions() == [], "it is old now")
+
+
+def test_nothing_is_deleted_unless_a_limit_is_set(tmp_path: Path) -> None:
+    from supervisor import Config
+
+    with Supervisor.start(Config(state_dir=tmp_path)) as supervisor:
+        assert not supervisor._retention.limited
+    for wrong in ({"retention_s": -1.0}, {"retention_s": "a week"}, {"sessions_max": 0}, {"passivate_s": 0.0}):
+        with pytest.raises(Invalid):
+            Config(state_dir=tmp_path, **wrong)

@@ -1,0 +1,478 @@
+"""The API, noun by noun, against a real supervisor: what comes of a message and of a stop, and what is refused."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+from actors import AsyncTurn, NewMessage
+from actors.messages import new_request_id
+from supervisor.http.limits import Limits
+from tests.http_kit import Api, api, code
+from tests.kit import WAIT_S, check_rest, kit, log, until
+
+__all__ = ["api", "kit"]
+
+
+async def answers(turn: AsyncTurn) -> None:
+    await turn.emit(f"heard {turn.inputs[-1].content}" if turn.inputs else "resumed")
+
+
+async def waits(turn: AsyncTurn) -> None:
+    await turn.emit("working")
+    await turn.cancel_token.wait()
+
+
+def say(client: httpx.Client, content: str = "go", session: str = "s1", **fields: Any) -> dict[str, Any]:
+    response = client.post(f"/v1/sessions/{session}/messages", json={"content": content, **fields})
+    assert response.status_code == 202, response.text
+    accepted: dict[str, Any] = response.json()
+    return accepted
+
+
+def stop(client: httpx.Client, session: str = "s1", **fields: Any) -> dict[str, Any]:
+    response = client.post(f"/v1/sessions/{session}/stop", json={"reason": "the test says so", **fields})
+    assert response.status_code == 200, response.text
+    stopped: dict[str, Any] = response.json()
+    return stopped
+
+
+def get(client: httpx.Client, path: str, **params: Any) -> Any:
+    response = client.get(path, params=params)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def running(client: httpx.Client, session: str = "s1") -> None:
+    until(lambda: get(client, f"/v1/sessions/{session}")["last_seq"] >= 3, "a run that speaks")
+
+
+# ── Messages ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_message_runs_and_can_be_read_in_every_form(api: Api) -> None:
+    client = api.start(answers)
+    accepted = say(client, "hello", sent_at=2e9)
+    assert accepted["policy"] == "interrupt"
+    run_id = accepted["run_id"]
+    receipt = get(client, f"/v1/sessions/s1/receipts/{run_id}", wait_s=WAIT_S)
+    assert receipt["complete"] is True
+    thread = get(client, "/v1/sessions/s1/thread")
+    assert [one["content"] for one in thread["messages"]] == ["hello", "heard hello"]
+    assert (thread["total"], thread["next"]) == (2, None)
+    assert get(client, f"/v1/runs/{run_id}") == get(client, f"/v1/sessions/s1/runs/{run_id}")
+    assert [one["run_id"] for one in get(client, "/v1/sessions/s1/runs")["runs"]] == [run_id]
+    assert get(client, "/v1/sessions/s1")["state"] == "idle"
+    events = get(client, "/v1/sessions/s1/log")["events"]
+    assert [one["seq"] for one in events] == [one.seq for one in log(api.session())]
+
+
+def test_a_request_sent_again_has_one_effect_and_the_same_answer(api: Api) -> None:
+    client = api.start(answers)
+    identity = new_request_id()
+    first = say(client, "once", id=identity)
+    check_rest(api.session())
+    assert say(client, "once", id=identity) == first
+    other = client.post("/v1/sessions/s1/messages", json={"content": "twice", "id": identity})
+    assert (other.status_code, code(other)) == (409, "request_reused")
+    assert [one.content for one in api.session().thread() if one.role == "user"] == ["once"]
+
+
+def test_a_request_of_long_ago_is_refused(api: Api) -> None:
+    client = api.start(answers)
+    response = client.post("/v1/sessions/s1/messages", json={"content": "x", "id": "req_" + "0" * 26})
+    assert (response.status_code, code(response)) == (409, "request_too_old")
+
+
+def test_every_policy_does_over_the_api_what_it_does_without(api: Api) -> None:
+    client = api.start(waits)
+    first = say(client)
+    running(client)
+    refused = client.post("/v1/sessions/s1/messages", json={"content": "x", "policy": "reject"})
+    assert (refused.status_code, code(refused)) == (409, "run_active")
+    assert refused.json()["error"]["run_id"] == first["run_id"]
+    waiting = say(client, "later", policy="enqueue")
+    assert waiting["queued"] is True
+    assert waiting["generation"] is None
+    taken_back = client.post("/v1/sessions/s1/withdraw", json={"message_id": waiting["message_id"]}).json()
+    assert taken_back["outcome"] == "withdrawn"
+    over = say(client, "now", policy="interrupt")
+    assert over["superseded_run_id"] == first["run_id"]
+    rolled = say(client, "again", policy="rollback")
+    assert rolled["superseded_run_id"] == over["run_id"]
+    assert stop(client)["outcome"] == "stopped"
+
+
+def test_a_full_queue_is_said_and_says_when_to_try_again(api: Api) -> None:
+    client = api.start(waits, queue_max=1)
+    say(client)
+    say(client, "waits", policy="enqueue")
+    full = client.post("/v1/sessions/s1/messages", json={"content": "x", "policy": "enqueue"})
+    assert (full.status_code, code(full)) == (429, "queue_full")
+    assert int(full.headers["retry-after"]) >= 1
+    assert stop(client)["withdrawn"][0]["content"] == "waits"
+
+
+def test_a_message_over_the_limit_is_refused_with_the_limit(api: Api) -> None:
+    client = api.start(answers, message_max_bytes=1000)
+    response = client.post("/v1/sessions/s1/messages", json={"content": "x" * 1001})
+    assert (response.status_code, code(response)) == (400, "invalid")
+    assert "1000" in response.text
+
+
+def test_parked_messages_run_when_the_session_is_resumed(api: Api) -> None:
+    client = api.start(waits)
+    say(client)
+    say(client, "parked", policy="enqueue")
+    assert stop(client, waiting="park", wait_s=WAIT_S)["receipt"]["complete"]
+    assert get(client, "/v1/sessions")["sessions"][0]["parked"] is True
+    resumed = client.post("/v1/sessions/s1/resume").json()
+    assert [one["content"] for one in resumed["with_messages"]] == ["parked"]
+
+
+# ── Stops ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_stop_says_who_and_why_and_waits_for_its_receipt(api: Api) -> None:
+    client = api.start(waits)
+    run_id = say(client)["run_id"]
+    running(client)
+    stopped = stop(client, source="user.console", wait_s=WAIT_S)
+    assert (stopped["outcome"], stopped["run_id"], stopped["durable"]) == ("stopped", run_id, True)
+    provenance = stopped["receipt"]["provenance"]
+    assert (provenance["source"], provenance["reason"]) == ("user.console", "the test says so")
+    assert provenance["requested_by"].startswith("uid:")
+    assert get(client, f"/v1/sessions/s1/receipts/{stopped['receipt_id']}") == stopped["receipt"]
+
+
+def test_a_stop_without_a_body_stops(api: Api) -> None:
+    client = api.start(waits)
+    say(client)
+    assert client.post("/v1/sessions/s1/stop").json()["outcome"] == "stopped"
+
+
+def test_a_stop_that_claims_an_inside_source_is_refused(api: Api) -> None:
+    client = api.start(waits)
+    say(client)
+    response = client.post("/v1/sessions/s1/stop", json={"source": "supervisor.shutdown"})
+    assert (response.status_code, code(response)) == (400, "invalid")
+    assert get(client, "/v1/sessions/s1")["state"] == "running"
+
+
+def test_a_stop_of_a_session_that_nobody_knows_is_said_and_makes_none(api: Api) -> None:
+    client = api.start(answers)
+    for method, path in (
+        ("POST", "stop"),
+        ("POST", "resume"),
+        ("GET", ""),
+        ("GET", "thread"),
+        ("GET", "runs"),
+        ("GET", "log"),
+        ("GET", "processes"),
+        ("GET", "receipts/x"),
+        ("GET", "runs/x"),
+    ):
+        response = client.request(method, f"/v1/sessions/typo/{path}".rstrip("/"))
+        assert (response.status_code, code(response)) == (404, "not_found"), path
+    assert api.supervisor.resident() == []
+
+
+def test_an_aimed_stop_and_a_kill_touch_one_run_and_no_other(api: Api) -> None:
+    client = api.start(waits)
+    mine, other = say(client, session="s1"), say(client, session="s2")
+    running(client, "s2")
+    killed = client.post(f"/v1/runs/{mine['run_id']}/kill", json={"wait_s": WAIT_S}).json()
+    assert (killed["session"], killed["outcome"]) == ("s1", "stopped")
+    assert killed["receipt"]["provenance"]["mode"] == "immediate"
+    assert client.post(f"/v1/runs/{mine['run_id']}/kill").json()["outcome"] == "already_over"
+    assert get(client, f"/v1/runs/{other['run_id']}")["status"] == "in_progress"
+    assert code(client.post("/v1/runs/run_none/kill")) == "not_found"
+
+
+def test_a_stop_of_all_stops_what_runs_and_leaves_what_rests(api: Api) -> None:
+    client = api.start(waits)
+    for number in range(5):
+        say(client, session=f"s{number}")
+    stop(client, "s0", wait_s=WAIT_S)
+    fence = get(client, "/v1/sessions/s0")["generation"]
+    identity = new_request_id()
+    answer = client.post("/v1/stop", json={"reason": "enough", "id": identity}).json()
+    assert answer["failed"] == []
+    assert {one["session"] for one in answer["stopped"]} == {"s1", "s2", "s3", "s4"}
+    assert {one["outcome"] for one in answer["stopped"]} == {"stopped"}
+    assert get(client, "/v1/sessions/s0")["generation"] == fence
+    for number in range(5):
+        check_rest(api.session(f"s{number}"))
+
+
+def test_a_session_is_deleted_with_what_runs_in_it_and_its_name_begins_anew(api: Api) -> None:
+    client = api.start(waits)
+    run_id = say(client)["run_id"]
+    running(client)
+    say(client, session="other")
+    identity = new_request_id()
+    deleted = client.request("DELETE", "/v1/sessions/s1", json={"reason": "done with it", "id": identity})
+    assert deleted.status_code == 200, deleted.text
+    assert deleted.json()["session"] == "s1"
+    assert [one["session"] for one in get(client, "/v1/sessions")["sessions"]] == ["other"]
+    assert client.get(f"/v1/runs/{run_id}").status_code == 404
+    say(client, "again")
+    running(client)
+    contents = [one["content"] for one in get(client, "/v1/sessions/s1/thread")["messages"]]
+    assert contents[0] == "again"
+    assert get(client, "/v1/sessions/other")["state"] == "running"
+    assert code(client.delete("/v1/sessions/none")) == "not_found"
+
+
+def test_a_deleted_session_is_not_there(api: Api) -> None:
+    client = api.start(answers)
+    say(client)
+    check_rest(api.session())
+    assert client.delete("/v1/sessions/s1").status_code == 200
+    for path in ("", "/thread", "/log", "/runs", "/processes"):
+        assert code(client.get(f"/v1/sessions/s1{path}")) == "not_found"
+    assert code(client.post("/v1/sessions/s1/resume")) == "not_found"
+    assert code(client.delete("/v1/sessions/s1")) == "not_found"
+    api.close_server()
+    api.kit.close()
+    api.serve(api.kit.start(answers))
+    assert code(api.client().post("/v1/sessions/s1/stop")) == "not_found"
+    assert api.supervisor.resident() == []
+
+
+def test_a_stop_comes_through_while_the_store_cannot_be_read(api: Api) -> None:
+    client = api.start(waits)
+    say(client)
+    running(client)
+    busy = threading.Event()
+
+    def hang(*_: object) -> None:
+        busy.wait(WAIT_S)
+
+    # As on a disk that hangs: each read holds its thread, and there are more of them than threads.
+    store = api.supervisor.store
+    originals = {name: getattr(store, name) for name in ("session", "thread", "sessions")}
+    for name in originals:
+        setattr(store, name, hang)
+    pool = ThreadPoolExecutor(40)
+    try:
+        reads = [pool.submit(api.client().get, "/v1/sessions") for _ in range(40)]
+        until(lambda: sum("http-read" in one.name for one in threading.enumerate()) >= 16, "busy readers")
+        assert stop(client)["outcome"] == "stopped"
+        assert client.get("/v1/health").status_code == 200
+    finally:
+        busy.set()
+        for name, original in originals.items():
+            setattr(store, name, original)
+        pool.shutdown()
+    assert all(one.done() for one in reads)
+
+
+def test_a_stop_of_a_session_that_has_an_actor_reads_nothing(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = api.start(waits)
+    say(client)
+    asked: list[object] = []
+    monkeypatch.setattr(api.supervisor.store, "session", asked.append)
+    assert stop(client)["outcome"] == "stopped"
+    assert asked == []
+
+
+def test_a_client_that_goes_away_while_it_waits_stops_nothing(api: Api) -> None:
+    client = api.start(waits)
+    run_id = say(client)["run_id"]
+    for _ in range(3):
+        impatient = api.client()
+        with pytest.raises(httpx.ReadTimeout):
+            impatient.get(f"/v1/sessions/s1/receipts/{run_id}", params={"wait_s": 30}, timeout=0.2)
+        impatient.close()
+    assert get(client, "/v1/sessions/s1")["state"] == "running"
+    until(lambda: "countermand_http_waits 0.0" in client.get("/metrics").text, "no wait is left")
+
+
+def test_a_receipt_that_is_not_filed_is_pending_and_then_comes(api: Api) -> None:
+    client = api.start(waits)
+    run_id = say(client)["run_id"]
+    url = f"/v1/sessions/s1/receipts/{run_id}"
+    pending = client.get(url)
+    assert (pending.status_code, code(pending)) == (409, "receipt_pending")
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(api.client().get, url, params={"wait_s": WAIT_S})
+        until(lambda: "countermand_http_waits 1.0" in client.get("/metrics").text, "a wait")
+        stop(client)
+        assert waiting.result(WAIT_S).json()["run_id"] == run_id
+
+
+def test_waits_beyond_the_bound_are_answered_at_once(api: Api) -> None:
+    client = api.start(waits, limits=Limits(waits_max=0))
+    run_id = say(client)["run_id"]
+    response = client.get(f"/v1/sessions/s1/receipts/{run_id}", params={"wait_s": 86_400})
+    assert code(response) == "receipt_pending"
+
+
+# ── What is refused ───────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", "../../etc/passwd", "a%2Fb", "ü ñ", "s?x#y", "a:b:1", "%", "runs"])
+def test_a_name_is_a_name_whatever_is_in_it(api: Api, name: str) -> None:
+    client = api.start(answers)
+    from urllib.parse import quote
+
+    segment = quote(name, safe="").replace(".", "%2E")
+    say(client, "hello", session=segment)
+    assert [one["session"] for one in get(client, "/v1/sessions")["sessions"]] == [name]
+    check_rest(api.session(name))
+    assert len(get(client, f"/v1/sessions/{segment}/thread")["messages"]) == 2
+    assert get(client, f"/v1/sessions/{segment}")["session"] == name
+
+
+def test_what_a_path_allows_is_said(api: Api) -> None:
+    client = api.start(answers)
+    assert set(client.options("/v1/sessions/s1").headers["allow"].split(", ")) == {"GET", "DELETE", "OPTIONS"}
+    refused = client.put("/v1/sessions/s1")
+    assert (refused.status_code, code(refused)) == (405, "method_not_allowed")
+    assert "DELETE" in refused.headers["allow"]
+
+
+def test_pages_go_on_where_the_last_one_ended(api: Api) -> None:
+    client = api.start(answers, limits=Limits(page_bytes=2_000))
+    for number in range(12):
+        say(client, f"message {number} {'x' * 300}")
+        check_rest(api.session())
+    for path, key, place in (("log", "events", "from_seq"), ("thread", "messages", "offset")):
+        items: list[Any] = []
+        position: Any = 0
+        pages = 0
+        while position is not None:
+            page = get(client, f"/v1/sessions/s1/{path}", **{place: position, "limit": 7})
+            assert 1 <= len(page[key]) <= 7
+            items += page[key]
+            position = page["next"]
+            pages += 1
+        expected = len(log(api.session())) if key == "events" else len(api.session().thread())
+        assert len(items) == expected
+        assert pages > expected / 7, "a page is bounded by its bytes too"
+    runs = get(client, "/v1/sessions/s1/runs", limit=3)
+    assert len(runs["runs"]) == 3
+    assert runs["more"] is True
+
+
+def test_sessions_are_listed_a_page_at_a_time(api: Api) -> None:
+    client = api.start(answers)
+    for number in range(5):
+        say(client, session=f"s{number}")
+    first = get(client, "/v1/sessions", limit=3)
+    rest = get(client, "/v1/sessions", limit=3, after=first["next"])
+    assert [one["session"] for one in first["sessions"] + rest["sessions"]] == [f"s{number}" for number in range(5)]
+    assert rest["next"] is None
+
+
+def test_a_session_in_quarantine_takes_a_stop_and_says_why_it_takes_nothing_else(api: Api) -> None:
+    from tests.kit import poison
+
+    client = api.start(answers)
+    say(client)
+    check_rest(api.session())
+
+    def quarantined() -> bool:
+        ref = api.session().ref
+        if ref is not None:
+            poison(ref)
+        return bool(get(client, "/v1/sessions/s1")["state"] == "quarantined")
+
+    until(quarantined, "the quarantine")
+    response = client.post("/v1/sessions/s1/messages", json={"content": "x"})
+    assert (response.status_code, code(response)) == (423, "quarantined")
+    assert stop(client)["outcome"] == "nothing_running"
+    doctor = get(client, "/v1/doctor")
+    assert doctor["ok"] is False
+    assert [one["found"] for one in doctor["findings"] if not one["ok"]] == ["1 sessions that failed too often: s1"]
+
+
+def test_a_store_that_takes_no_writes_is_said_and_stops_nobody_from_stopping(api: Api) -> None:
+    client = api.start(waits)
+    say(client)
+    running(client)
+    other = sqlite3.connect(api.supervisor.state_dir / "store.sqlite3", isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    try:
+        stopped = stop(client)
+        assert stopped["outcome"] == "stopped"
+    finally:
+        other.execute("ROLLBACK")
+        other.close()
+    check_rest(api.session())
+
+
+# ── What lives, and how the daemon is ─────────────────────────────────────────────────────────────
+
+
+def test_the_live_tree_shows_session_run_call_and_process(api: Api) -> None:
+    client = api.start()
+    script = api.kit.script("sleep 60 & sleep 61")
+    run_id = say(client, script, session="a:b")["run_id"]
+
+    def shown() -> Any:
+        found = get(client, "/v1/processes")["sessions"]
+        calls = found[0]["runs"][0]["calls"] if found and found[0]["runs"] else []
+        return found if calls and len(calls[0]["processes"]) == 3 else None
+
+    until(shown, "three processes")
+    (session,) = get(client, "/v1/sessions/a%3Ab/processes")["sessions"]
+    (run,) = session["runs"]
+    assert (session["session"], run["run_id"], run["status"]) == ("a:b", run_id, "in_progress")
+    (call,) = run["calls"]
+    assert call["tool"] == "shell"
+    leader = call["processes"][0]
+    assert leader["leader"] is True
+    assert leader["rss_bytes"] > 0
+    assert {one["pid"] for one in call["processes"]} == set(api.kit.alive())
+    assert "countermand_processes 3.0" in client.get("/metrics").text
+    stop(client, "a%3Ab", wait_s=WAIT_S)
+    assert get(client, "/v1/processes")["sessions"] == []
+
+
+def test_the_daemon_says_what_it_is_and_that_it_is_ready(api: Api) -> None:
+    import os
+
+    client = api.start(answers)
+    assert get(client, "/v1/health") == {"status": "ok"}
+    info = get(client, "/v1/info")
+    assert (info["pid"], info["state_dir"]) == (os.getpid(), str(api.supervisor.state_dir))
+    ready = get(client, "/v1/ready")
+    assert (ready["ready"], ready["phase"]) == (True, "serving")
+    assert get(client, "/v1/doctor")["ok"] is True
+
+
+def test_what_is_not_ready_says_so(api: Api) -> None:
+    client = api.start(answers)
+    say(client)
+    api.supervisor.close()
+    response = client.get("/v1/ready")
+    assert response.status_code == 503
+    assert response.json()["supervisor"] is False
+    refused = client.post("/v1/sessions/s1/messages", json={"content": "x"})
+    assert (refused.status_code, code(refused)) == (503, "shutting_down")
+    assert "retry-after" in refused.headers
+
+
+def test_doctor_names_a_state_directory_that_others_can_read(api: Api) -> None:
+    client = api.start(answers)
+    api.supervisor.state_dir.chmod(0o755)
+    found = get(client, "/v1/doctor")
+    assert [one["check"] for one in found["findings"] if not one["ok"]] == ["permissions"]
+    assert all(one["remedy"] for one in found["findings"] if not one["ok"])
+
+
+def test_the_handle_and_the_api_see_the_same_session(api: Api) -> None:
+    client = api.start(answers)
+    api.session("both").ask(NewMessage(content="from inside"))
+    check_rest(api.session("both"))
+    say(client, "from outside", session="both")
+    check_rest(api.session("both"))
+    contents = [one["content"] for one in get(client, "/v1/sessions/both/thread")["messages"] if one["role"] == "user"]
+    assert contents == ["from inside", "from outside"]
