@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Final, TypeVar, cast
 
@@ -63,6 +63,19 @@ DEFECTS: Final = (BlockingAskError, InvalidTransition)
 
 _numbers = itertools.count(1)
 _waiting = threading.Lock()
+
+
+class _Here(threading.local):
+    actor: Actor | None = None
+
+
+_here = _Here()
+
+
+def log_context() -> Mapping[str, object]:
+    """What the actor that has a turn on this thread adds to a line of the log; empty where none has one."""
+    actor = _here.actor
+    return {} if actor is None else actor.log_context()
 
 
 class StopFlag:
@@ -200,6 +213,10 @@ class Actor(PykkaActor):
         A turn that ends in a stop does not come here: `on_stop` does. What it raises fails the actor.
         """
 
+    def log_context(self) -> Mapping[str, object]:
+        """What lines of the log are to name while this actor has its turn: session, run, generation. Only in a turn."""
+        return {}
+
     def on_undelivered(self, envelope: Envelope[Any]) -> None:
         """A message was told to this actor and not taken: it was closed, or full of bounded requests.
 
@@ -226,6 +243,8 @@ class Actor(PykkaActor):
     def run_turn(self, batch: int) -> None:
         """Handle up to `batch` messages; the start counts as one. Called by the mailbox."""
         inbox = self._mailbox
+        # A turn may begin inside of another one, where a sender lends its thread.
+        outer, _here.actor = _here.actor, self
         try:
             if not self._started:
                 self._started = True
@@ -247,6 +266,8 @@ class Actor(PykkaActor):
             self.on_turn_end()
         except BaseException as error:  # noqa: BLE001  # a SystemExit ends this actor alone
             self._fail(error)
+        finally:
+            _here.actor = outer
 
     def abandon(self) -> None:
         """End without a hook but `hand_back`: the dispatcher was closed. Called by the mailbox."""

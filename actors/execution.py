@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
+from loguru import logger
 
 from actors.cancel import CancelToken, Cell, CellState
 from actors.errors import Invalid, RunCancelled
@@ -72,7 +73,8 @@ def body(
             return NOT_STARTED
         started()
         try:
-            result = as_result(await tool.function(**tool.convert(arguments), **extra), max_bytes)
+            with logger.contextualize(**address.log_context):
+                result = as_result(await tool.function(**tool.convert(arguments), **extra), max_bytes)
         except BaseException as error:  # noqa: BLE001  # every way out gives the cell its word
             return _raised(cell, error)
         return _returned(cell, result)
@@ -82,7 +84,8 @@ def body(
             return NOT_STARTED
         started()
         try:
-            result = as_result(tool.function(**tool.convert(arguments), **extra), max_bytes)
+            with logger.contextualize(**address.log_context):
+                result = as_result(tool.function(**tool.convert(arguments), **extra), max_bytes)
         except BaseException as error:  # noqa: BLE001  # every way out gives the cell its word
             return _raised(cell, error)
         return _returned(cell, result)
@@ -90,18 +93,22 @@ def body(
     return as_task if tool.isolation == "task" else as_thread
 
 
-def agent_body(agent: Callable[..., Any], turn: object, max_bytes: int, *, as_task: bool) -> Callable[[], Any]:
+def agent_body(
+    agent: Callable[..., Any], turn: object, address: Address, max_bytes: int, *, as_task: bool
+) -> Callable[[], Any]:
     """Return what the executor runs for an agent: a function, or one that gives a coroutine."""
 
     async def task() -> AgentDone:
         try:
-            return AgentDone(How.RETURNED, plain(await agent(turn), max_bytes), None)
+            with logger.contextualize(**address.log_context):
+                return AgentDone(How.RETURNED, plain(await agent(turn), max_bytes), None)
         except BaseException as error:  # noqa: BLE001  # every way out of an agent is told
             return AgentDone(How.RAISED, None, words(error))
 
     def thread() -> AgentDone:
         try:
-            return AgentDone(How.RETURNED, plain(agent(turn), max_bytes), None)
+            with logger.contextualize(**address.log_context):
+                return AgentDone(How.RETURNED, plain(agent(turn), max_bytes), None)
         except BaseException as error:  # noqa: BLE001  # every way out of an agent is told
             return AgentDone(How.RAISED, None, words(error))
 

@@ -24,6 +24,7 @@ from actors.messages import (
     ProcessEnded,
     ProcessExited,
     ProcessOutput,
+    ProcessRemaining,
     ProcessReport,
     ProcessStarted,
     RunExpired,
@@ -406,8 +407,20 @@ class RunLifecycle(RunReports):
                 self._process_output(record, report, news)
             case ProcessExited() as news:
                 part.status = news.status
+            case ProcessRemaining() as news:
+                self._process_remains(part, news)
             case ProcessEnded() as news:
                 self._process_ended(record, part, report, news)
+
+    def _process_remains(self, part: Part, news: ProcessRemaining) -> None:
+        """Some of a tree could not be killed so far: the receipt is to name it, also one that was filed before."""
+        if part.ended:
+            return
+        named, part.remaining = part.remaining is not None, news
+        at = self._clock.wall()
+        for record in [] if named else list(self.late.values()):
+            if record.parts.get(part.id) is part:
+                self._amend(record, at)
 
     def _process_ended(self, record: RunRecord, part: Part, report: ProcessReport, news: ProcessEnded) -> None:
         if part.ended or (part.lost and not news.proven):
@@ -462,15 +475,19 @@ class RunLifecycle(RunReports):
     def _after_part(self, record: RunRecord, at: float) -> None:
         """A part ended for sure: settle its run, amend its receipt, or let permits go on."""
         if record.id in self.late:
-            receipt = record.file_receipt(at, record.info.later)
-            self.step.receipts[receipt.receipt_id] = receipt
-            self._event("receipt.amended", {"receipt": storable_json(receipt)}, record)
+            self._amend(record, at)
             if not record.open_parts():
                 self._no_longer_late(record)
             self._go_on(at)
             return
         self._settle_if_done(record, at)
         self._go_on(at)
+
+    def _amend(self, record: RunRecord, at: float) -> None:
+        """File the receipt of a settled run again, with what has become known since."""
+        receipt = record.file_receipt(at, record.info.later)
+        self.step.receipts[receipt.receipt_id] = receipt
+        self._event("receipt.amended", {"receipt": storable_json(receipt)}, record)
 
     # ── Turns that wait ──────────────────────────────────────────────────────────────────────────────
 

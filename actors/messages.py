@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct, field
@@ -530,6 +530,18 @@ class Shutdown(Command, frozen=True):
     drain_s: float
 
 
+class Ping(Command, frozen=True):
+    """Ask the supervisor whether it answers; it does with a Pong."""
+
+
+class Pong(Struct, frozen=True):
+    """How many sessions are live, whether a shutdown drains or interrupts them, and for how many it waits."""
+
+    sessions: int
+    phase: Literal["serving", "draining", "interrupting"]
+    awaited: int
+
+
 class KillProcess(Command, frozen=True):
     """A tool ends a process that it started."""
 
@@ -728,7 +740,9 @@ class ProcessExited(Report, frozen=True):
 
     `status` is the exit status, negative for a signal. `tail` holds the last 64 KiB of all output;
     `total_bytes` counts it; `lossy`: some bytes were not UTF-8 and were replaced; `held`: a process of
-    the tree still holds the output open. CPU in seconds, `max_rss_kb` in KiB.
+    the tree still holds the output open. CPU in seconds, `max_rss_kb` in KiB. `spool` is the path of a file with the
+    exact bytes of the output, where the tail is not all of it, or not exact, or more may come; its first
+    `spooled_bytes` are in there by now.
     """
 
     process_id: str
@@ -741,6 +755,8 @@ class ProcessExited(Report, frozen=True):
     held: bool
     cpu_s: float = 0.0
     max_rss_kb: int = 0
+    spool: str | None = None
+    spooled_bytes: int = 0
 
 
 class ProcessEnded(Report, frozen=True):
@@ -763,7 +779,19 @@ class ProcessEnded(Report, frozen=True):
     note: str = ""
 
 
-ProcessNews: TypeAlias = ProcessStarted | ProcessOutput | ProcessExited | ProcessEnded
+class ProcessRemaining(Report, frozen=True):
+    """Some of a killed tree could not be killed so far; `rows` and `note` say who and why.
+
+    News of the moment `at`, and no end: they are waited for, and ProcessEnded follows. Told again when they are others.
+    """
+
+    process_id: str
+    at: float
+    rows: tuple[Row, ...]
+    note: str
+
+
+ProcessNews: TypeAlias = ProcessStarted | ProcessOutput | ProcessExited | ProcessRemaining | ProcessEnded
 
 
 class Committed(Struct, frozen=True):

@@ -120,6 +120,12 @@ class Address(Struct, frozen=True):
         return Address(self.session, self.generation, self.run, call)
 
     @property
+    def log_context(self) -> dict[str, object]:
+        """What a line of the log names of it."""
+        named = {"session": self.session, "run": self.run, "generation": self.generation}
+        return {**named, "call": self.call} if self.call is not None else named
+
+    @property
     def fence(self) -> str:
         """The fencing token as a tool sees it: ``session:generation:call``."""
         return f"{self.session}:{self.generation}:{self.call or ''}"

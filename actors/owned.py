@@ -35,6 +35,7 @@ from actors.messages import (
     ProcessEnded,
     ProcessExited,
     ProcessOutput,
+    ProcessRemaining,
     ProcessReport,
     ProcessStarted,
     SpawnRequested,
@@ -262,6 +263,8 @@ class OwnedTrees(RunLifecycle):
                     self._process_output(record, report, news)
             case ProcessExited() as news:
                 owned.part.status = news.status
+            case ProcessRemaining() as news:
+                self._owned_remains(owned, news)
             case ProcessEnded() as news:
                 self._owned_ended(owned, news)
 
@@ -278,6 +281,14 @@ class OwnedTrees(RunLifecycle):
             data: JsonObject = {"call_id": owned.row.call_id, "process_id": owned.id, "pid": news.pid}
             self._event("process.started", {**data, "name": owned.row.name, "owner": str(Owner.SESSION)}, record)
         self._leave_run(record, owned.id, news.at)
+
+    def _owned_remains(self, owned: OwnedTree, news: ProcessRemaining) -> None:
+        named = owned.part.remaining is not None
+        self._process_remains(owned.part, news)
+        at = self._clock.wall()
+        for waiting in [] if named else list(self._stop_receipts.values()):
+            if waiting.filed and owned.id in waiting.parts:
+                self._file(waiting, at)
 
     def _owned_ended(self, owned: OwnedTree, news: ProcessEnded) -> None:
         part, at = owned.part, self._clock.wall()

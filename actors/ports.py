@@ -76,12 +76,19 @@ class Executor(Protocol):
 
 
 class SpawnSpec(Struct, frozen=True):
-    """A command to spawn: `argv` as exec takes it, `env` added to the clean environment, `name` for people."""
+    """A command to spawn: `argv` as exec takes it, `env` added to the clean environment, `name` for people.
+
+    `stdin` is all that it can read from its input. With `pty` it gets a terminal of `pty_size` (columns, rows), on
+    which nothing is typed, and all it writes is stream ``stdout``.
+    """
 
     argv: tuple[str, ...]
     name: str
     cwd: str | None = None
     env: dict[str, str] = field(default_factory=dict)
+    pty: bool = False
+    pty_size: tuple[int, int] = (80, 24)
+    stdin: bytes | None = None
 
 
 class Processes(Protocol):
@@ -91,7 +98,8 @@ class Processes(Protocol):
         """Register `process_id`, then spawn. Never blocks, never raises for what the world does.
 
         Tells the owner ProcessStarted, ProcessOutput (any number), ProcessExited, ProcessEnded, in this
-        order; or ProcessEnded alone (NOT_STARTED) where nothing could be spawned.
+        order; or ProcessEnded alone (NOT_STARTED) where nothing could be spawned. ProcessRemaining, before the end,
+        if some of a killed tree cannot be killed.
         """
 
     def kill(self, process_id: str, grace_s: float) -> None:
@@ -101,7 +109,7 @@ class Processes(Protocol):
         """
 
     def adopt(self, process_id: str, owner: ActorRef[Any]) -> None:
-        """From here on tell `owner`, and tell it again what it may have missed (exit, end).
+        """From here on tell `owner`, and tell it again what it may have missed (exit, who remains, end).
 
         For an id that this instance never spawned, the ledger that its warden left is read: ProcessEnded
         follows when that warden is done, or says that nothing was found.

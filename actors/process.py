@@ -10,7 +10,7 @@ finishes it, whoever ends the tree for the run closes it, and only the first of 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -25,6 +25,7 @@ from actors.messages import (
     ProcessExited,
     ProcessNews,
     ProcessOutput,
+    ProcessRemaining,
     ProcessReport,
     ProcessStarted,
     Release,
@@ -71,6 +72,10 @@ class ProcessActor(Actor):
         self._listener = listener
         self._running = False
 
+    def log_context(self) -> Mapping[str, object]:
+        """Its address."""
+        return self._address.log_context
+
     def on_start(self) -> None:
         """Spawn, if no fence was first: the compare-and-set is the gate, and nothing stands between."""
         if self._spec is None:
@@ -89,7 +94,7 @@ class ProcessActor(Actor):
     def on_receive(self, message: Any) -> None:
         """Handle one message."""
         match message:
-            case ProcessStarted() | ProcessOutput() | ProcessExited():
+            case ProcessStarted() | ProcessOutput() | ProcessExited() | ProcessRemaining():
                 self._report(message)
             case ProcessEnded():
                 self._running = False
@@ -118,7 +123,7 @@ class ProcessActor(Actor):
         """As `on_stop`; the parent takes the tree over when it hears Down."""
         self.on_stop()
 
-    def _report(self, news: ProcessStarted | ProcessOutput | ProcessExited | ProcessEnded) -> None:
+    def _report(self, news: ProcessNews) -> None:
         if self._listener is not None:
             self._listener(news)
         self.tell_parent(ProcessReport(self._address, self._process_id, news))

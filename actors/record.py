@@ -16,7 +16,7 @@ import msgspec
 
 from actors.cancel import CancelToken, Cell
 from actors.credit import Credit
-from actors.messages import ProcessEnded, ToolResult
+from actors.messages import ProcessEnded, ProcessRemaining, ToolResult
 from actors.model import (
     TERMINAL,
     Address,
@@ -36,13 +36,17 @@ from actors.ports import CallRow, ProcessRow
 
 AGENT = "agent"
 OUTPUT_KEPT_CHARS = 4096
+OUTPUT_LOGGED_MAX_BYTES = 1_048_576
 PARTS_KEPT_MAX = 1000
 HANDED_OVER_NOTE = "it belongs to the session: Stop(scope='session') ends it"
 
 
 @dataclass(slots=True)
 class Part:
-    """Something of a run that may still be running. `holds`: the barrier waits for its end."""
+    """Something of a run that may still be running.
+
+    `holds`: the barrier waits for its end. `remaining`: what of it could not be killed so far.
+    """
 
     id: str
     kind: str
@@ -59,6 +63,7 @@ class Part:
     rows: tuple[Row, ...] = ()
     note: str = ""
     lost: bool = False
+    remaining: ProcessRemaining | None = None
 
     @property
     def ended(self) -> bool:
@@ -67,6 +72,7 @@ class Part:
 
     def end(self, how: How, at: float, note: str = "") -> None:
         """Note its end."""
+        self.remaining = None
         self.how, self.ended_at = how, at
         self.note = note or self.note
 
@@ -98,21 +104,26 @@ class Part:
             status=self.status,
             signals=self.signals,
             pid=self.pid,
-            note=self.note,
+            note=self.note or (self.remaining.note if self.remaining is not None else ""),
             reaped=self.reaped,
-            rows=self.rows + below,
+            rows=self.rows + (self.remaining.rows if self.remaining is not None else ()) + below,
         )
 
 
 @dataclass(slots=True)
 class CallRecord:
-    """One call: its row, its cell once it is granted, and the tail of its output for the model."""
+    """One call: its row, its cell once it is granted, and the tail of its output for the model.
+
+    `logged_bytes` of its output are in the log; `muted`: and a marker, after which comes no more.
+    """
 
     row: CallRow
     problem: str | None = None
     cell: Cell[ToolResult] | None = None
     token: CancelToken | None = None
     output: str = ""
+    logged_bytes: int = 0
+    muted: bool = False
 
     @property
     def open(self) -> bool:

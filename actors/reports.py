@@ -34,7 +34,7 @@ from actors.model import (
     Provenance,
 )
 from actors.ports import CallRow, ProcessRow
-from actors.record import OUTPUT_KEPT_CHARS, CallRecord, Part, ProcessRecord, RunRecord
+from actors.record import OUTPUT_KEPT_CHARS, OUTPUT_LOGGED_MAX_BYTES, CallRecord, Part, ProcessRecord, RunRecord
 from actors.state import SessionState
 from actors.step import (
     GivePermit,
@@ -272,16 +272,34 @@ class RunReports(SessionState):
             self._stale("output", report.address, news.text)
             return
         call = record.calls[report.address.call or ""]
+        call.output = tail(call.output + news.text, OUTPUT_KEPT_CHARS)
+        if call.muted:
+            return
+        text, marker = storable(news.text), news.marker
+        room = OUTPUT_LOGGED_MAX_BYTES - call.logged_bytes
+        encoded = text.encode()
+        if len(encoded) > room and not marker:
+            # Each of its processes has this limit too, but several of them together have come to it.
+            self._log_output(record, report, news.stream, encoded[:room].decode(errors="ignore"))
+            text = f"[the limit of {OUTPUT_LOGGED_MAX_BYTES} bytes of logged output is reached]"
+            marker = True
+        call.muted = marker
+        call.logged_bytes += len(encoded)
+        self._log_output(record, report, news.stream, text, marker=marker)
+
+    def _log_output(
+        self, record: RunRecord, report: ProcessReport, stream: str, text: str, *, marker: bool = False
+    ) -> None:
         data: JsonObject = {
             "call_id": report.address.call,
             "process_id": report.process_id,
-            "stream": news.stream,
-            "text": storable(news.text),
+            "stream": stream,
+            "text": text,
         }
-        if news.marker:
+        if marker:
             data["marker"] = True
-        call.output = tail(call.output + news.text, OUTPUT_KEPT_CHARS)
-        self._event("tool.output", data, record)
+        if text:
+            self._event("tool.output", data, record)
 
     def _void_spawn(self, record: RunRecord, process: ProcessRecord, part: Part, at: float) -> None:
         """A spawn that was granted will not take place: its tool is told, also where the permit is on its way."""

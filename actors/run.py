@@ -8,7 +8,7 @@ started for just that, by a session whose earlier run actor failed or that comes
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +36,7 @@ from actors.messages import (
     ProcessEnded,
     ProcessExited,
     ProcessOutput,
+    ProcessRemaining,
     ProcessReport,
     ProcessStarted,
     RecancelExecution,
@@ -132,6 +133,10 @@ class RunActor(Actor):
         self._deadline_stage = 0
         self._timer: PortTimer | None = None
 
+    def log_context(self) -> Mapping[str, object]:
+        """Its address."""
+        return self._address.log_context
+
     def on_start(self) -> None:
         """Start the agent; or take over."""
         if self._start is not None:
@@ -158,7 +163,7 @@ class RunActor(Actor):
                 self._tree_taken(message)
             case ProcessReport():
                 self._process_report(message)
-            case ProcessStarted() | ProcessOutput() | ProcessExited() | ProcessEnded():
+            case ProcessStarted() | ProcessOutput() | ProcessExited() | ProcessRemaining() | ProcessEnded():
                 # From the port itself: a tree that was taken over.
                 call = self._processes.get(message.process_id)
                 address = self._address.of_call(call) if call else self._address
@@ -214,7 +219,9 @@ class RunActor(Actor):
         )
         as_task = is_async(start.agent)
         turn = AsyncTurn(core) if as_task else Turn(core)
-        body = execution.agent_body(start.agent, turn, self._ports.settings.content_max_bytes, as_task=as_task)
+        body = execution.agent_body(
+            start.agent, turn, self._address, self._ports.settings.content_max_bytes, as_task=as_task
+        )
         self._agent_running = True
         self._ports.executor.start(
             self._address.run, f"agent {start.agent_name}", "task" if as_task else "thread", body, self.actor_ref

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final
@@ -67,6 +67,7 @@ from actors.messages import (
     ProcessExited,
     ProcessNews,
     ProcessOutput,
+    ProcessRemaining,
     ProcessReport,
     ProcessStarted,
     Quiet,
@@ -211,6 +212,12 @@ class SessionActor(Actor):
         self._idle_watched = False
         self._used = False
 
+    def log_context(self) -> Mapping[str, object]:
+        """Its session, and its generation and active run as they are now."""
+        active = self._protocol.active
+        named = {"session": self._session, "generation": self._protocol.generation}
+        return {**named, "run": active.id} if active is not None else named
+
     def on_start(self) -> None:
         """Read the session from the store; requests wait until it is there."""
         self._ports.store.load(self._session, self.actor_ref)
@@ -320,7 +327,7 @@ class SessionActor(Actor):
                 protocol.hand_over_requested(message)
             case ProcessReport():
                 self._process_report(message)
-            case ProcessStarted() | ProcessOutput() | ProcessExited() | ProcessEnded():
+            case ProcessStarted() | ProcessOutput() | ProcessExited() | ProcessRemaining() | ProcessEnded():
                 # From the port itself: a tree that was taken over from a process actor that failed.
                 self._tree_news(message)
             case SteeringRequested():

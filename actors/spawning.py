@@ -19,12 +19,18 @@ from actors.model import Owner
 from actors.pending import Pending, fail
 from actors.ports import SpawnSpec
 
+PTY_SIZE_MAX = 10_000
+STDIN_MAX_BYTES = 16_777_216
+
 
 class Exit(Struct, frozen=True):
     """How a command exited.
 
     `status` is its exit status, negative for a signal; `output` the last 64 KiB of what it printed, of
     `total_bytes`. `lossy`: some of it was not UTF-8. `held`: a process that it left behind still holds its output open.
+    In each of these cases, and where it printed more than that, `spool` is the path of a file with the exact bytes of
+    its output from the beginning, which held `spooled_bytes` of them when this was said. It is capped, and kept for as
+    long as the configuration says.
     """
 
     status: int
@@ -35,6 +41,8 @@ class Exit(Struct, frozen=True):
     held: bool = False
     cpu_s: float = 0.0
     max_rss_kb: int = 0
+    spool: str | None = None
+    spooled_bytes: int = 0
 
 
 Request = Callable[[SpawnSpec, Owner, "Process"], None]
@@ -135,7 +143,15 @@ class AsyncProcess:
             await self._process._pending.wait_async(self._process._begin_hand_over())
 
 
-def _spec(argv: Sequence[str], cwd: str | None, env: Mapping[str, str] | None, name: str | None) -> SpawnSpec:
+def _spec(
+    argv: Sequence[str],
+    cwd: str | None,
+    env: Mapping[str, str] | None,
+    name: str | None,
+    pty: bool = False,
+    pty_size: tuple[int, int] = (80, 24),
+    stdin: bytes | None = None,
+) -> SpawnSpec:
     """Check a command as exec takes it; the texts in what is returned are exact."""
     words: object = argv
     if not isinstance(words, Sequence) or isinstance(words, str) or not words or not all(map(_text, words)):
@@ -155,12 +171,16 @@ def _spec(argv: Sequence[str], cwd: str | None, env: Mapping[str, str] | None, n
     ):
         # Not shown: an environment may hold secrets.
         raise _invalid("env", "a mapping of names without '=' to texts, both without NUL, or None", type(env).__name__)
+    _check_input(pty, pty_size, stdin)
     exact = str.__str__
     return SpawnSpec(
         tuple(map(exact, words)),
         exact(name or argv[0]),
         None if cwd is None else exact(cwd),
         {exact(key): exact(value) for key, value in given.items()},
+        pty,
+        (int(pty_size[0]), int(pty_size[1])),
+        None if stdin is None else bytes(stdin),
     )
 
 
@@ -169,6 +189,25 @@ def _owner(value: object) -> Owner:
         return Owner(value)  # type: ignore[arg-type]  # what it is not raises
     except (TypeError, ValueError):
         raise _invalid("owner", " or ".join(repr(str(owner)) for owner in Owner), value) from None
+
+
+def _check_input(pty: object, size: object, stdin: object) -> None:
+    """Check what a command reads from, and the terminal that it has."""
+    if not isinstance(pty, bool):
+        raise _invalid("pty", "True or False", pty)
+    if not isinstance(size, Sequence) or len(size) != 2 or not all(map(_cells, size)):
+        raise _invalid("pty_size", f"a pair of whole numbers, columns and rows, 1 to {PTY_SIZE_MAX}", size)
+    if stdin is None:
+        return
+    if not isinstance(stdin, bytes | bytearray | memoryview) or len(bytes(stdin)) > STDIN_MAX_BYTES:
+        # Not shown either.
+        raise _invalid("stdin", f"at most {STDIN_MAX_BYTES} bytes, or None", type(stdin).__name__)
+    if pty:
+        raise _invalid("stdin", "None, for on a terminal nothing is typed", type(stdin).__name__)
+
+
+def _cells(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= PTY_SIZE_MAX
 
 
 def _text(value: object) -> bool:
@@ -207,6 +246,9 @@ class Spawn:
         env: Mapping[str, str] | None = None,
         name: str | None = None,
         owner: Owner | str = Owner.RUN,
+        pty: bool = False,
+        pty_size: tuple[int, int] = (80, 24),
+        stdin: bytes | None = None,
     ) -> Process:
         """Run a command.
 
@@ -217,6 +259,10 @@ class Spawn:
             name: what people see; the program by default.
             owner: ``run``: it dies with the run, however that ends; ``session``: it lives on, holds up no later run,
                 and is ended by Stop(scope="session") or with the session. Its output is logged while this call is open.
+            pty: give it a terminal, for programs that need one. All that it writes is one stream then, nothing is
+                typed, and a graceful end hangs up after half of the grace.
+            pty_size: columns and rows of that terminal.
+            stdin: what it can read, at most 16 MiB; None for an input that is at its end.
 
         Raises:
             RunCancelled: the call was cancelled first; nothing was started.
@@ -224,20 +270,13 @@ class Spawn:
             Invalid: a parameter is not what a command takes.
             QueueFull: its owner has as many processes as it may have.
         """
-        process = self.begin(argv, cwd, env, name, owner)
+        process = self.begin(_spec(argv, cwd, env, name, pty, pty_size, stdin), owner)
         self._pending.wait(process._started, None)
         return process
 
-    def begin(
-        self,
-        argv: Sequence[str],
-        cwd: str | None,
-        env: Mapping[str, str] | None,
-        name: str | None,
-        owner: Owner | str = Owner.RUN,
-    ) -> Process:
+    def begin(self, spec: SpawnSpec, owner: Owner | str = Owner.RUN) -> Process:
         """Ask for a process, without waiting."""
-        spec, owner = _spec(argv, cwd, env, name), _owner(owner)
+        owner = _owner(owner)
         self._pending.token.raise_if_cancelled()
         hand_over = self._hand_over
         process = Process(
@@ -263,8 +302,11 @@ class AsyncSpawn:
         env: Mapping[str, str] | None = None,
         name: str | None = None,
         owner: Owner | str = Owner.RUN,
+        pty: bool = False,
+        pty_size: tuple[int, int] = (80, 24),
+        stdin: bytes | None = None,
     ) -> AsyncProcess:
         """Run a command; see `Spawn.__call__`."""
-        process = self._spawn.begin(argv, cwd, env, name, owner)
+        process = self._spawn.begin(_spec(argv, cwd, env, name, pty, pty_size, stdin), owner)
         await self._spawn._pending.wait_async(process._started)
         return AsyncProcess(process)

@@ -8,10 +8,11 @@ are there, for the execution and for every process tree.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
+import msgspec
 from loguru import logger
 from pykka import ActorDeadError, ActorRef
 from pykka._envelope import Envelope
@@ -35,6 +36,7 @@ from actors.messages import (
     ProcessExited,
     ProcessNews,
     ProcessOutput,
+    ProcessRemaining,
     ProcessReport,
     ProcessStarted,
     RecancelExecution,
@@ -91,6 +93,10 @@ class ToolActor(Actor):
         self._asked: set[str] = set()
         self._timer: Timer | None = None
 
+    def log_context(self) -> Mapping[str, object]:
+        """Its address."""
+        return self._address.log_context
+
     def on_start(self) -> None:
         """Begin the execution; its first line passes the cell, or does not."""
         permit, ref = self._permit, self.actor_ref
@@ -133,7 +139,7 @@ class ToolActor(Actor):
                 self._tree_taken(message)
             case ProcessReport():
                 self._process_news(message)
-            case ProcessStarted() | ProcessOutput() | ProcessExited() | ProcessEnded():
+            case ProcessStarted() | ProcessOutput() | ProcessExited() | ProcessRemaining() | ProcessEnded():
                 # From the port itself: a tree that was taken over from a process actor that failed.
                 self._process_news(ProcessReport(self._address, message.process_id, message))
             case Halt():
@@ -200,7 +206,7 @@ class ToolActor(Actor):
         """Ask for a process; called on the tool's thread."""
         process_id = process._id = self._ports.ids.new("proc")
         env = {**spec.env, "COUNTERMAND_FENCE": self._address.fence}
-        spec = SpawnSpec(spec.argv, spec.name, spec.cwd, env)
+        spec = msgspec.structs.replace(spec, env=env)
         try:
             self.actor_ref.tell(SpawnRequested(self._address, process_id, spec, process, owner))
         except ActorDeadError:
@@ -336,7 +342,7 @@ def _tell_handle(process: Process, news: ProcessNews) -> None:
             settle(process._exited, _as_exit(news))
         case ProcessEnded():
             process._fail(OSError(news.note or "the process tree was lost"))
-        case ProcessOutput():
+        case ProcessOutput() | ProcessRemaining():
             pass
 
 
@@ -354,6 +360,8 @@ def _as_exit(news: ProcessExited) -> Exit:
         held=news.held,
         cpu_s=news.cpu_s,
         max_rss_kb=news.max_rss_kb,
+        spool=news.spool,
+        spooled_bytes=news.spooled_bytes,
     )
 
 

@@ -3,6 +3,7 @@
 The map, from the outside in:
 
     console/       the `countermand` command: chat, thread, runs, ps, why
+    daemon/        `countermand serve`: settings, systemd, signals, the log, the order of coming and going
     embed.py       Supervisor: start, session, close; the order in which all of this comes and goes
     listing.py     what runs now, and whose it is
     handle.py      SessionHandle: the way into one session, blocking and awaitable

@@ -16,8 +16,12 @@ from actors.text import shown, storable
 
 Agent = Callable[..., Any]
 
-_MAY_BE_ZERO: Final = ("grace_s", "kill_s", "drain_s")
+_MAY_BE_ZERO: Final = ("grace_s", "kill_s", "drain_s", "spool_keep_s")
 _MAY_BE_NEVER: Final = ("passivate_s", "retention_s", "run_deadline_s", "call_deadline_s")
+LAYERS = frozenset({"cgroup", "subreaper", "zygote", "marker"})
+"""The layers of containment that can be switched off, each to test what the others hold."""
+LIMITS = frozenset({"nofile", "nproc", "as_bytes", "cpu_s", "core_bytes", "fsize_bytes"})
+"""What can be limited for each process that a run starts, as setrlimit has it."""
 
 
 def default_state_dir() -> Path:
@@ -51,8 +55,16 @@ class Config:
         call_deadline_s: after which a call is closed; None: never.
         queue_max: messages that may wait in a session.
         message_max_bytes: the size of a message, in UTF-8.
+        spool_max_bytes: how much of a process's output is kept in a file, where a result has no room for all of it or
+            it is not text. 0: no files.
+        spool_total_bytes: how large these files may be together; the oldest go first.
+        spool_keep_s: how long after its last byte such a file is kept.
         barrier: what permits do when something of an earlier run could not be ended: ``forced`` lets them go on,
             with an event; ``strict`` refuses them.
+        limits: for each process that a run starts, both the soft and the hard one: ``nofile`` (descriptors), ``nproc``
+            (processes of this user), ``as_bytes`` (address space), ``cpu_s`` (seconds of processor time),
+            ``core_bytes`` and ``fsize_bytes`` (of a core dump and of a file). What is not named is inherited.
+        layers: the layers of containment that hold; for tests of one without another.
 
     Raises:
         Invalid: a key is not known, or a value cannot be right; the error names the key and what is allowed.
@@ -72,7 +84,12 @@ class Config:
     call_deadline_s: float | None = None
     queue_max: int = 1000
     message_max_bytes: int = 1_048_576
+    spool_max_bytes: int = 67_108_864
+    spool_total_bytes: int = 1_073_741_824
+    spool_keep_s: float = 604_800.0
     barrier: Literal["forced", "strict"] = "forced"
+    limits: Mapping[str, int] = field(default_factory=dict)
+    layers: Collection[str] = LAYERS
 
     def __new__(cls, *_: Any, **options: Any) -> Config:
         """Refuse keys that are not known, before Python does it without a word about the known ones."""
@@ -93,6 +110,8 @@ class Config:
             ("state_dir", _is_path, "a path, as a str or a Path"),
             ("agent", _is_text, "the name of an agent"),
             ("agents", _is_by_name, "a mapping of names to functions"),
+            ("limits", _is_limits, f"a mapping of {' | '.join(sorted(LIMITS))} to whole numbers, at least 0"),
+            ("layers", _is_layers, f"a set of {' | '.join(sorted(LAYERS))}"),
             ("tools", _is_list, "a list of functions marked by actors.tool, or of actors.Tools"),
         )
         for key, fits, expected in checks:
@@ -105,12 +124,13 @@ class Config:
             if value is not None or least == 0.0:
                 seconds = duration(f"the configuration key {key!r}", value, least=least)
                 object.__setattr__(self, key, seconds)
-        for key in ("queue_max", "message_max_bytes", "sessions_max"):
+        for key in ("queue_max", "message_max_bytes", "sessions_max", "spool_max_bytes", "spool_total_bytes"):
             value = getattr(self, key)
             if key == "sessions_max" and value is None:
                 continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise _invalid(key, "a whole number, at least 1", value)
+            smallest = 0 if key.startswith("spool_") else 1
+            if isinstance(value, bool) or not isinstance(value, int) or value < smallest:
+                raise _invalid(key, f"a whole number, at least {smallest}", value)
         if self.barrier not in ("forced", "strict"):
             raise _invalid("barrier", "'forced' or 'strict'", self.barrier)
 
@@ -144,6 +164,21 @@ def _is_by_name(value: object) -> bool:
 
 def _is_list(value: object) -> bool:
     return isinstance(value, Collection) and not isinstance(value, str | bytes | Mapping)
+
+
+def _is_limits(value: object) -> bool:
+    return isinstance(value, Mapping) and all(
+        name in LIMITS and isinstance(limit, int) and not isinstance(limit, bool) and 0 <= limit < 2**63
+        for name, limit in value.items()
+    )
+
+
+def _is_layers(value: object) -> bool:
+    return (
+        isinstance(value, Collection)
+        and not isinstance(value, str | bytes)
+        and all(isinstance(one, str) and one in LAYERS for one in value)
+    )
 
 
 def _invalid(key: str, expected: str, got: object) -> Invalid:

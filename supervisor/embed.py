@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from loguru import logger
 from pykka import ActorDeadError, Timeout
@@ -20,8 +20,8 @@ from pykka import ActorDeadError, Timeout
 from actors.dead_letters import DeadLetter, DeadLetters
 from actors.dispatcher import PooledDispatcher
 from actors.errors import Invalid
-from actors.messages import Activate, Old, Shutdown
-from actors.model import Policy
+from actors.messages import Activate, DrainOver, Old, Ping, Pong, Shutdown
+from actors.model import Event, Policy
 from actors.plugins import Plugins, Tool, duration
 from actors.ports import Ports
 from supervisor.agents.shell import shell as shell_agent
@@ -46,17 +46,21 @@ CLOSE_STEP_S: Final = 10.0
 GIVE_UP_S: Final = 600.0
 
 
+Tap = Callable[[str, Sequence[Event]], object]
+
+
 class Supervisor:
     """A running supervisor; a context manager. Make one with `Supervisor.start`.
 
     Its methods may be called from any thread that is not an actor's.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, taps: Iterable[Tap] = ()) -> None:
         self.config = config
+        self._taps = tuple(taps)
         # Absolute, so that it names the same place wherever this process goes.
         state_dir = self._state_dir = Path(config.state_dir).expanduser().absolute()
-        plugins = _plugins(config)
+        plugins = plugins_of(config)
         self._pid = os.getpid()
         # Re-entrant: a signal handler may close what its thread is closing.
         self._closing = threading.RLock()
@@ -72,15 +76,19 @@ class Supervisor:
             raise
 
     @classmethod
-    def start(cls, config: Config | None = None) -> Supervisor:
+    def start(cls, config: Config | None = None, *, taps: Iterable[Tap] = ()) -> Supervisor:
         """Start a supervisor.
+
+        Args:
+            config: how it works.
+            taps: called with a session and its events as they are published, from the first one on; see `EventHub`.
 
         Raises:
             StateDirBusy: another one uses the state directory; the error names its pid.
             StoreUnavailable: the store or the directory cannot be used.
             Invalid, NotFound: the configuration names what cannot be, or is not there.
         """
-        return cls(config or Config())
+        return cls(config or Config(), taps)
 
     def session(self, name: str, *, policies: Mapping[str, Policy | str] | None = None) -> SessionHandle:
         """Return the handle of a session; the session comes into being with its first message.
@@ -138,12 +146,41 @@ class Supervisor:
         finally:
             self._closing.release()
 
+    def drain(self, drain_s: float) -> bool:
+        """The first half of `close`: refuse new work, let runs end for `drain_s` seconds, interrupt the rest.
+
+        Everything still answers after it; `close` ends it. True if all sessions came to rest. Not for a thread that
+        the supervisor owns.
+        """
+        with self._closing:
+            self._drain_once(duration("drain_s", drain_s, least=0.0))
+            return self._quiet
+
+    def hurry(self) -> None:
+        """Cut the time to drain short: what still runs is interrupted now. Nothing happens outside of a drain."""
+        with contextlib.suppress(ActorDeadError):
+            self._actor.tell(DrainOver(final=False))
+
+    def ping(self, timeout: float) -> Pong | None:
+        """Ask the supervisor's actor whether it answers; None if it does not within `timeout` seconds, or has ended."""
+        try:
+            return cast("Pong", self._actor.ask(Ping(), timeout=timeout))
+        except (Timeout, ActorDeadError):
+            return None
+
+    def store_responds(self, timeout: float) -> bool:
+        """True if the store's thread answers within `timeout` seconds. An error is an answer, a hang is not."""
+        return self._store.responds(timeout)
+
+    def _drain_once(self, drain_s: float) -> None:
+        if not self._drained:
+            self._drained = True
+            self._quiet = self._drain(drain_s)
+
     def _close(self, drain_s: float) -> bool:
         self._closer = threading.get_ident()
         try:
-            if not self._drained:
-                self._drained = True
-                self._quiet = self._drain(drain_s)
+            self._drain_once(drain_s)
         finally:
             try:
                 self._end_all()
@@ -169,11 +206,21 @@ class Supervisor:
         )
         self._undo.append(lambda: self._store.close(CLOSE_STEP_S))
         self._hub = EventHub(self._store.reader)
+        for callback in self._taps:
+            self._hub.tap(callback)
         self._undo.append(self._hub.close)
         self._executor = ThreadExecutor(self._clock)
         self._undo.append(lambda: self._executor.close(CLOSE_STEP_S))
         self._processes = ProcessTrees(
-            state_dir, self._clock, kill_s=config.kill_s, give_up_s=max(GIVE_UP_S, config.kill_s)
+            state_dir,
+            self._clock,
+            kill_s=config.kill_s,
+            give_up_s=max(GIVE_UP_S, config.kill_s),
+            limits=config.limits,
+            layers=config.layers,
+            spool_max_bytes=config.spool_max_bytes,
+            spool_total_bytes=config.spool_total_bytes,
+            spool_keep_s=config.spool_keep_s,
         )
         self._undo.append(lambda: self._processes.close(CLOSE_STEP_S))
         self._processes.start()
@@ -239,7 +286,13 @@ def check_session_name(name: object) -> None:
         )
 
 
-def _plugins(config: Config) -> Plugins:
+def plugins_of(config: Config) -> Plugins:
+    """The agents and the tools that a configuration names, and those that ship.
+
+    Raises:
+        Invalid: one cannot be used as it is.
+        NotFound: there is no agent of the name that is to run messages.
+    """
     plugins = Plugins({"shell": shell_agent, **config.agents}, config.tools)
     if "shell" not in plugins.tools:
         plugins.add(Tool(shell_tool))

@@ -36,6 +36,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, Protocol, TypeVar
 
+from loguru import logger
+
 from actors.errors import Invalid, StoreUnavailable
 from actors.model import Event
 from actors.text import shown
@@ -121,6 +123,14 @@ class EventHub:
         self._lock = threading.Lock()
         self._channels: OrderedDict[str, _Channel] = OrderedDict()
         self._closed = False
+        self._taps: tuple[Callable[[str, Sequence[Event]], object], ...] = ()
+
+    def tap(self, callback: Callable[[str, Sequence[Event]], object]) -> None:
+        """Call back with the session and the events of each `publish`, on its thread: it must be quick.
+
+        An event may be published twice, with the same `seq`. What the callback raises is logged.
+        """
+        self._taps = (*self._taps, callback)
 
     def publish(self, session: str, events: Sequence[Event]) -> None:
         """Make committed events of a session known, in the order of their `seq`."""
@@ -134,6 +144,11 @@ class EventHub:
                 channel.add(event)
             self._notify(channel)
             self._drop_old_rings()
+        for callback in self._taps:
+            try:
+                callback(session, events)
+            except Exception:  # noqa: BLE001  # a listener's failure is its own
+                logger.opt(exception=True).error("{} failed on an event", callback)
 
     def ephemeral(self, event: Event) -> None:
         """Show an event that is not stored to those subscribers of its session who asked for such."""

@@ -36,6 +36,8 @@ from actors.messages import (
     LookForOld,
     Old,
     Passivate,
+    Ping,
+    Pong,
     Quiet,
     Rested,
     Route,
@@ -108,7 +110,7 @@ class SupervisorActor(Actor):
         if self._old is not None:
             self._ports.clock.call_later(LOOK_FIRST_S, self.actor_ref, LookForOld())
 
-    def on_receive(self, message: Any) -> None:
+    def on_receive(self, message: Any) -> Pong | None:
         """Handle one message."""
         match message:
             case Route():
@@ -131,8 +133,16 @@ class SupervisorActor(Actor):
                 self._quiet(message)
             case DrainOver():
                 self._drain_over(final=message.final)
+            case Ping():
+                return self._pong()
             case _:
                 logger.warning("{} does not know {!r:.200}", self, message)
+        return None
+
+    def _pong(self) -> Pong:
+        if not self._shutting_down:
+            return Pong(len(self.children), "serving", 0)
+        return Pong(len(self.children), "interrupting" if self._interrupted else "draining", len(self._noisy))
 
     def _route(self, route: Route) -> None:
         """Hand a message on, with its asker: the session answers.
@@ -230,8 +240,9 @@ class SupervisorActor(Actor):
         clock = self._ports.clock
         reason = f"the session's actor is gone: {down.failure or 'it was stopped'}"
         cause = Provenance(source="actor.failure", reason=reason, initiated_at=clock.wall())
+        bound = logger.bind(session=session)
         if session in self._quarantined:
-            logger.error("session {} failed in quarantine: {}", session, reason)
+            bound.error("session {} failed in quarantine: {}", session, reason)
             return
         if down.failure is not None:
             failures = self._failures.setdefault(session, deque())
@@ -239,10 +250,10 @@ class SupervisorActor(Actor):
             while failures[0] < clock.monotonic() - self._policy.window_s:
                 failures.popleft()
             if len(failures) > self._policy.failures_max:
-                logger.error("session {} failed {} times: it is quarantined", session, len(failures))
+                bound.error("session {} failed {} times: it is quarantined", session, len(failures))
                 self._quarantined.add(session)
                 del self._failures[session]
-        logger.warning("session {} is restarted: {}", session, reason)
+        bound.warning("session {} is restarted: {}", session, reason)
         self._session(session, cause)
 
     # ── Retention ─────────────────────────────────────────────────────────────────────────────────

@@ -12,13 +12,22 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
+
 from actors.messages import ProcessEnded, ProcessExited, ProcessOutput, ProcessStarted
 from actors.ports import SpawnSpec
-from supervisor.containment import procfs
+from supervisor.config import LAYERS
+from supervisor.containment import cgroups, ledger, procfs
 from supervisor.containment.processes import ProcessTrees
 
 T = TypeVar("T")
 WAIT_S = 20.0
+
+OWN_GROUP = cgroups.own_group()
+HAS_CGROUPS = OWN_GROUP is not None and os.access(os.path.join(OWN_GROUP, "cgroup.procs"), os.W_OK)
+needs_cgroups = pytest.mark.skipif(not HAS_CGROUPS, reason="no cgroup v2 that this user may write")
+FREEZER = Path("/sys/fs/cgroup/freezer")
+NO_CGROUP = LAYERS - {"cgroup"}
 
 
 class RealClock:
@@ -106,6 +115,22 @@ def our_children() -> list[int]:
     return procfs.children(os.getpid())
 
 
+@contextmanager
+def frozen(pid: int) -> Iterator[None]:
+    """Keep a process in state D, so that it does not die before this is left; only where FREEZER can be used."""
+    icebox = FREEZER / f"countermand-test-{uuid.uuid4().hex}"
+    icebox.mkdir()
+    try:
+        (icebox / "tasks").write_text(str(pid))
+        (icebox / "freezer.state").write_text("FROZEN")
+        until(lambda: (icebox / "freezer.state").read_text() == "FROZEN\n", "frozen")
+        yield
+    finally:
+        (icebox / "freezer.state").write_text("THAWED")
+        until(lambda: not (icebox / "tasks").read_text(), "nobody is in the freezer")
+        icebox.rmdir()
+
+
 class Bench:
     """A ProcessTrees on a directory of its own, an owner, and a mark in the environment of all it spawns."""
 
@@ -121,20 +146,30 @@ class Bench:
         trees.start()
         return trees
 
-    def sh(self, script: str, process_id: str = "p", cwd: str | None = None) -> None:
+    def sh(self, script: str, process_id: str = "p", cwd: str | None = None, **options: Any) -> None:
         """Spawn a shell script."""
-        self.run(("/bin/sh", "-c", script), process_id, cwd)
+        self.run(("/bin/sh", "-c", script), process_id, cwd, **options)
 
-    def run(self, argv: tuple[str, ...], process_id: str = "p", cwd: str | None = None) -> None:
+    def run(self, argv: tuple[str, ...], process_id: str = "p", cwd: str | None = None, **options: Any) -> None:
         """Spawn a command."""
         name, value = self.mark.split("=")
-        spec = SpawnSpec(argv, "test", cwd=cwd, env={name: value})
+        spec = SpawnSpec(argv, "test", cwd=cwd, env={name: value}, **options)
         self.trees.spawn(process_id, spec, self.owner)  # type: ignore[arg-type]
 
     def parent_named_in_output(self) -> int:
         """The pid that a command has printed after one word, on its first line."""
         self.owner.wait_text("\n")
         return int(self.owner.text().split()[1])
+
+    def wardens(self) -> list[int]:
+        """The wardens that have a tree, zombies included; the spare one has none."""
+        children = [procfs.stat(pid) for pid in procfs.children(self.zygote_pid())]
+        return [seen.pid for seen in children if seen is not None and seen.name != "cm-spare"]
+
+    def group(self, process_id: str = "p") -> str | None:
+        """The directory of a tree's cgroup, as its ledger names it."""
+        spawning = ledger.said(ledger.read_path(self.state_dir / "wardens" / f"{process_id}.ledger"), "spawning")
+        return spawning["cgroup"] if spawning is not None else None
 
     def settle(self) -> None:
         """Until the containment's thread has done all that it was asked before."""
@@ -196,11 +231,24 @@ class Bench:
         try:
             self.trees.close(10.0)
         finally:
-            for pid in self.alive():
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
+            for _ in range(50):
+                # Again, for what forks faster than it is looked for.
+                for pid in self.alive():
+                    with suppress(ProcessLookupError, PermissionError):
+                        os.kill(pid, signal.SIGKILL)
+                if not self.alive():
+                    break
+            self._remove_groups()
+
+    def _remove_groups(self) -> None:
+        """Remove the cgroups of trees whose warden a test has killed; one that lives removes its own."""
+        base = cgroups.prepare(str(self.state_dir / "wardens"))[0] if HAS_CGROUPS else None
+        deadline = time.monotonic() + 5.0
+        while base is not None and os.path.exists(base) and time.monotonic() < deadline:
+            # Again, while the zygote of a daemon that a test has killed is about to go.
+            cgroups.sweep(base, 1.0)
+            cgroups.leave(base)
+            time.sleep(0.005)
 
 
 @contextmanager

@@ -3,25 +3,44 @@
 from __future__ import annotations
 
 import os
+import resource
+import shutil
 import signal
+import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from actors.messages import ProcessEnded, ProcessOutput
+from actors.messages import ProcessEnded, ProcessOutput, ProcessRemaining
 from actors.model import How
-from supervisor.containment import procfs
-from tests.process_kit import Bench, Recorder, bench, fd_count, our_children, until
+from supervisor.config import LAYERS, LIMITS
+from supervisor.containment import cgroups, procfs, warden
+from tests.process_kit import (
+    FREEZER,
+    NO_CGROUP,
+    OWN_GROUP,
+    Bench,
+    Recorder,
+    bench,
+    fd_count,
+    frozen,
+    needs_cgroups,
+    our_children,
+    until,
+)
 
 PYTHON = sys.executable
+ROOT = Path(__file__).parent.parent
 
 WALKER = """
 import os, sys, time
 print("walking", flush=True)
-end = time.monotonic() + 30
+end = time.monotonic() + 60
 while time.monotonic() < end:
     if os.fork():
         os._exit(0)
@@ -47,7 +66,7 @@ os.wait()
 CROWD = """
 import os, time
 print("warden", os.getppid(), flush=True)
-end = time.monotonic() + 15
+end = time.monotonic() + 60
 for _ in range(4):
     if os.fork() == 0:
         os.setsid()
@@ -71,9 +90,23 @@ while time.monotonic() < end:
 """
 
 
-@pytest.fixture
-def b(tmp_path: Path) -> Iterator[Bench]:
-    with bench(tmp_path) as opened:
+LIMITED_BOMB = """
+import os, time
+print("warden", os.getppid(), flush=True)
+end = time.monotonic() + 60
+while time.monotonic() < end:
+    try:
+        if os.fork() == 0:
+            os.setsid()
+    except OSError:
+        pass
+"""
+
+
+@pytest.fixture(params=[pytest.param(LAYERS, id="cgroup", marks=needs_cgroups), pytest.param(NO_CGROUP, id="plain")])
+def b(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Bench]:
+    """With a cgroup for each tree, and without."""
+    with bench(tmp_path, layers=request.param) as opened:
         yield opened
 
 
@@ -513,7 +546,7 @@ def test_l14_a_hundred_spawns_leave_no_descriptor_zombie_or_thread(b: Bench) -> 
         b.run(("/bin/true",), f"p{number}")
         assert b.owner.ended(f"p{number}").proven
         b.trees.forget(f"p{number}")
-    until(lambda: not procfs.children(zygote), "the zygote has reaped its wardens")
+    until(lambda: not b.wardens(), "the zygote has reaped its wardens")
     until(lambda: fd_count() == descriptors, "no descriptor is left")
     assert threading.active_count() == threads
     assert len(os.listdir(f"/proc/{zygote}/fd")) < 12
@@ -555,3 +588,240 @@ def test_l5_a_process_that_is_killed_with_its_group_says_so(tmp_path: Path) -> N
     assert ended.proven
     assert len(ended.rows) == 2
     assert all(row.signals[-1].signal == "SIGKILL" for row in ended.rows)
+
+
+# ── What people reported ──────────────────────────────────────────────────────────────────────────
+
+
+def test_clawsweeper_1502_a_child_that_ignores_term_and_two_kills(b: Bench) -> None:
+    b.sh("(trap '' TERM; echo deaf; while :; do sleep 1; done) & wait")
+    b.owner.wait_text("deaf")
+    b.trees.kill("p", 10_000.0)
+    until(lambda: '"SIGTERM"' in b.ledger_text(), "the first kill asks")
+    b.trees.kill("p", 0.0)
+    ended = b.owner.ended()
+    b.assert_nobody_left()
+    assert ended.proven
+    assert {"SIGTERM", "SIGCONT", "SIGKILL"} == {sent.signal for sent in ended.signals}
+
+
+def test_daintree_9107_a_stopped_child_that_ignores_term_is_continued_and_then_killed(b: Bench) -> None:
+    b.sh("trap '' TERM; echo ready; kill -STOP $$; echo continued; while :; do sleep 0.05; done")
+    pid = b.owner.started().pid
+    until(lambda: (seen := procfs.stat(pid)) is not None and seen.state == "T", "stopped")
+    b.trees.kill("p", 10_000.0)
+    b.owner.wait_text("continued")
+    b.trees.kill("p", 0.0)
+    ended = b.owner.ended()
+    b.assert_nobody_left()
+    (row,) = [row for row in ended.rows if row.pid == pid]
+    assert [sent.signal for sent in row.signals] == ["SIGTERM", "SIGCONT", "SIGKILL"]
+
+
+def test_airflow_65738_a_kill_in_any_moment_of_a_spawn_never_hits_the_group_of_the_daemon(b: Bench) -> None:
+    canary = subprocess.Popen(["sleep", "1000"])
+    try:
+        assert os.getpgid(canary.pid) == os.getpgrp()
+        zygote = b.zygote_pid()
+        for number in range(30):
+            b.sh("sleep 1000", f"p{number}")
+            if number % 3:
+                b.settle()
+            b.trees.kill(f"p{number}", (number % 2) * 5.0)
+        for number in range(30):
+            assert b.owner.ended(f"p{number}").proven
+        assert canary.poll() is None
+        assert b.zygote_pid() == zygote
+    finally:
+        canary.kill()
+        canary.wait()
+
+
+def test_cpython_127049_only_what_descends_from_the_sender_is_signalled() -> None:
+    # Signal 0 asks, and does nothing.
+    assert warden.kill_descendant(1, 0) == (False, None)
+    assert warden.kill_descendant(os.getppid(), 0) == (False, None)
+    child = subprocess.Popen(["sleep", "1000"])
+    try:
+        assert warden.kill_descendant(child.pid, 0) == (True, None)
+    finally:
+        child.kill()
+        child.wait()
+    assert warden.kill_descendant(child.pid, 0) == (False, None)
+
+
+def test_rq_1193_hermes_81292_killed_trees_leave_no_zombie_descriptor_thread_or_memory(b: Bench) -> None:
+    def kill_some(first: int, count: int) -> None:
+        for number in range(first, first + count):
+            b.sh("setsid sleep 1000 & sleep 1000 & echo up; wait", f"p{number}")
+        for number in range(first, first + count):
+            b.owner.wait_text("up", f"p{number}")
+            b.trees.kill(f"p{number}", 0.0)
+        for number in range(first, first + count):
+            assert b.owner.ended(f"p{number}").proven
+            b.trees.forget(f"p{number}")
+        until(lambda: not b.wardens(), "the zygote has reaped its wardens")
+
+    def resident_kb() -> int:
+        status = Path(f"/proc/{zygote}/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
+
+    zygote = b.zygote_pid()
+    kill_some(0, 20)
+    descriptors, threads, children, resident = fd_count(), threading.active_count(), our_children(), resident_kb()
+    kill_some(20, 80)
+    until(lambda: fd_count() == descriptors, "no descriptor is left")
+    assert threading.active_count() == threads
+    assert our_children() == children
+    assert resident_kb() - resident < 1024
+    assert len(os.listdir(f"/proc/{zygote}/fd")) < 12
+    b.assert_nobody_left()
+
+
+def assert_frozen(news: ProcessRemaining, pid: int) -> None:
+    """It names one process, which got the signal and is in state D."""
+    (row,) = news.rows
+    assert (row.pid, row.how, row.ended_at) == (pid, How.ABANDONED, None)
+    assert row.note == "got SIGKILL, and is in an uninterruptible wait (state D)"
+
+
+@pytest.mark.skipif(not os.access(FREEZER / "tasks", os.W_OK), reason="no freezer to put a process into state D with")
+def test_circus_1023_a_process_that_cannot_be_killed_is_named_and_not_said_to_be_stopped(b: Bench) -> None:
+    b.sh("sleep 1000 & echo up; wait")
+    b.owner.wait_text("up")
+    (sleeper,) = procfs.children(b.owner.started().pid)
+    until(lambda: (seen := procfs.stat(sleeper)) is not None and seen.name == "sleep", "it is executed")
+    with frozen(sleeper):
+        b.trees.kill("p", 0.0)
+        later, other = Recorder(), Recorder()
+        assert_frozen(b.owner.wait(ProcessRemaining), sleeper)
+        b.trees.adopt("p", later)  # type: ignore[arg-type]
+        assert_frozen(later.wait(ProcessRemaining), sleeper)
+        b.trees.adopt("p", b.owner)  # type: ignore[arg-type]
+        with closing(b.new_trees()) as next_daemon:
+            next_daemon.adopt("p", other)  # type: ignore[arg-type]
+            assert_frozen(other.wait(ProcessRemaining), sleeper)
+        assert "ProcessEnded" not in b.owner.kinds()
+    ended = b.owner.ended()
+    assert ended.proven
+    assert ended.note == f"could not be killed: sleep (pid {sleeper}, state D)"
+    assert all(row.ended_at is not None for row in ended.rows), "who remained is gone too"
+    b.assert_nobody_left()
+
+
+def test_inspect_ai_1357_the_far_side_of_a_command_is_named_as_out_of_reach(b: Bench, tmp_path: Path) -> None:
+    for name in ("ssh", "docker"):
+        (tmp_path / name).symlink_to("/bin/sleep")
+    b.sh(f"{tmp_path}/ssh 1000 & echo up; wait; docker run -d image")
+    b.run((str(tmp_path / "ssh"), "1000"), "itself")
+    b.sh("echo docker exec", "innocent")
+    b.owner.wait_text("up")
+    assert b.owner.ended("innocent").rows[-1].kind == "process"
+    for process_id in ("p", "itself"):
+        b.owner.started(process_id)
+        b.trees.kill(process_id, 5.0)
+    ended = b.owner.ended()
+    assert ended.proven, "what is here is gone"
+    far = {row.name: row for row in ended.rows if row.how is How.OUT_OF_REACH}
+    assert set(far) == {"ssh 1000", "docker run -d image"}
+    assert {row.kind for row in far.values()} == {"remote"}
+    assert far["ssh 1000"].note.startswith("'ssh 1000' ran: what it started elsewhere is out of reach")
+    assert "is named in the script" in far["docker run -d image"].note
+    assert [row.name for row in b.owner.ended("itself").rows if row.kind == "remote"] == ["ssh 1000"]
+
+
+# ── Limits ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_command_has_the_limits_of_the_configuration_for_good_and_its_warden_has_not(tmp_path: Path) -> None:
+    limits = {"nofile": 64, "cpu_s": 7, "core_bytes": 0, "fsize_bytes": 4096, "nproc": 500, "as_bytes": 2**31}
+    with bench(tmp_path, limits=limits) as b:
+        script = (
+            "import resource as r\n"
+            "for name in ('NOFILE', 'CPU', 'CORE', 'FSIZE', 'NPROC', 'AS'):\n"
+            "    print(*r.getrlimit(getattr(r, 'RLIMIT_' + name)))\n"
+            "input()\n"
+        )
+        b.run((PYTHON, "-S", "-c", script))
+        b.owner.ended()
+        wanted = ["64 64", "7 7", "0 0", "4096 4096", "500 500", f"{2**31} {2**31}"]
+        assert b.owner.text(stream="stdout").splitlines() == wanted
+        b.sh("echo up; exec sleep 1000", "q")
+        b.owner.wait_text("up", "q")
+        text = Path(f"/proc/{b.warden_of(b.owner.started('q').pid)}/limits").read_text()
+        assert "Max cpu time              unlimited" in text
+
+
+def test_a_limit_above_what_we_may_have_ourselves_is_what_we_may_have(tmp_path: Path) -> None:
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with bench(tmp_path, limits={"nofile": most * 2}) as b:
+        b.sh("ulimit -Hn")
+        assert b.owner.ended().status == 0
+        assert b.owner.text() == f"{most}\n"
+
+
+def test_the_names_of_limits_and_layers_are_the_same_on_both_sides() -> None:
+    assert set(warden.LIMITS) == LIMITS
+    assert warden.LAYERS == LAYERS
+
+
+# ── An ordinary user ──────────────────────────────────────────────────────────────────────────────
+
+ORDINARY = """
+import os, sys
+from pathlib import Path
+assert os.getresuid() == (65534, 65534, 65534)
+from tests.process_kit import bench, until
+from supervisor.config import LAYERS, LIMITS
+walker, crowd, hider, bomb = sys.argv[2:]
+with bench(Path(sys.argv[1]), limits={"nproc": 60}) as b:
+    for name, script, word in (("hider", hider, "daemon"), ("walker", walker, "walking"), ("crowd", crowd, "warden")):
+        b.run((sys.executable, "-S", "-c", script), name)
+        b.owner.wait_text(word, name)
+    for name in ("walker", "crowd", "hider"):
+        print((b.group(name) is not None), end=" ")
+        b.trees.kill(name, 0.0)
+        print(b.owner.ended(name).proven, end=" ")
+    b.run((sys.executable, "-S", "-c", bomb), "bomb")
+    # It fills what its limit allows, and every one that is killed makes room for another.
+    until(lambda: len(b.alive()) > 20, "the bomb")
+    b.trees.kill("bomb", 0.0)
+    print(b.owner.ended("bomb").proven, end=" ")
+    b.assert_nobody_left()
+    print("nobody left")
+"""
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("setpriv") is None, reason="this user cannot become an ordinary one"
+)
+@pytest.mark.parametrize("delegated", [False, pytest.param(True, marks=needs_cgroups)])
+def test_l3_as_an_ordinary_user_with_and_without_a_delegated_group(delegated: bool) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="countermand-test-"))
+    os.chown(folder, 65534, 65534)
+    group = Path(OWN_GROUP or "/nowhere") / folder.name
+    join = ""
+    try:
+        if delegated:
+            group.mkdir()
+            for name in ("", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control"):
+                os.chown(group / name, 65534, 65534)
+            join = f"echo 0 > {group}/cgroup.procs; "
+        # It may read what root has installed, where that is hidden; beyond that it is a user like any other.
+        caps = ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
+        who = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *caps]
+        argv = [*who, PYTHON, "-c", ORDINARY, str(folder), WALKER, CROWD, DAEMON, LIMITED_BOMB]
+        done = subprocess.run(
+            ["/bin/sh", "-c", join + 'exec "$0" "$@"', *argv],
+            env={**os.environ, "PYTHONPATH": str(ROOT), "HOME": "/"},
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+    finally:
+        if delegated:
+            assert cgroups.end(str(group), 20.0)
+        shutil.rmtree(folder)
+    assert done.stdout == f"{delegated} True " * 3 + "True nobody left\n", done.stderr

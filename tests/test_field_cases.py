@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
+import subprocess
+import sys
 import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from loguru import logger
 
 from actors import (
     AsyncTurn,
@@ -841,3 +846,125 @@ def test_a_dev_server_that_is_meant_to_outlive_its_tool_call_does_by_stated_owne
     session.receipt(stop(session, scope="session").receipt_id, timeout=WAIT_S)
     assert server not in kit.alive()
     check_rest(session)
+
+
+# ── Output ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def output_of(kit: Kit, script: str) -> tuple[SessionHandle, str, dict[str, Any]]:
+    """Run a script; returns its session, all that was logged of its output, and its call's end."""
+    session = kit.session()
+    session.receipt(say(session, script), timeout=60)
+    events = check_rest(session)
+    (ended,) = [event.data for event in events if event.kind == "tool.ended"]
+    assert not [event for event in events if event.data.get("marker")]
+    return session, "".join(event.data["text"] for event in events if event.kind == "tool.output"), ended
+
+
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_one_line_of_200_000_characters_is_heard_whole_and_kept_whole(kit: Kit, end: str) -> None:
+    words = f"print('é' * 200_000, end={end!r})"
+    session, text, ended = output_of(kit, f'{sys.executable} -S -c "{words}"')
+    line = "é" * 200_000 + end
+    assert text == line
+    data = ended["data"]
+    assert (data["total_bytes"], data["exit_code"], data["lossy"]) == (len(line.encode()), 0, False)
+    assert Path(data["spool"]).read_text() == line
+    assert ended["content"].splitlines()[1].startswith("é" * 32_000)
+    check_valid(session)
+
+
+def test_half_a_character_is_shown_as_one_that_is_missing_and_kept_as_it_was(kit: Kit) -> None:
+    session, text, ended = output_of(kit, "printf '\\360'")
+    assert text == "\ufffd"
+    assert ended["data"]["lossy"]
+    assert ended["content"].startswith("\ufffd")
+    assert Path(ended["data"]["spool"]).read_bytes() == b"\xf0"
+    check_valid(session)
+
+
+@pytest.mark.parametrize("pause", ["", "sleep 0.1;"])
+def test_a_character_that_comes_in_pieces_is_one_character(kit: Kit, pause: str) -> None:
+    _, text, ended = output_of(kit, f"printf '\\360\\237'; {pause} printf '\\230'; {pause} printf '\\200'; echo .")
+    assert text == ended["content"] == "😀.\n"
+    assert not ended["data"]["lossy"]
+
+
+def test_what_is_no_text_at_all_is_stored_and_kept_to_the_byte(kit: Kit) -> None:
+    every = bytes(range(256)) * 8
+    octal = "".join(f"\\{byte:03o}" for byte in every)
+    session, text, ended = output_of(kit, f"printf '{octal}'")
+    assert text == every.decode("utf-8", "replace")
+    assert "\0" in text
+    assert Path(ended["data"]["spool"]).read_bytes() == every
+    check_valid(session)
+
+
+def test_a_command_that_reads_with_nothing_on_its_input_ends_at_once(kit: Kit) -> None:
+    _, text, ended = output_of(kit, "cat; read line; echo $?; echo end")
+    assert text == "1\nend\n"
+    assert ended["data"]["exit_code"] == 0
+
+
+NO_FORK = """
+import os, sys, threading
+from pathlib import Path
+forks = []
+os.register_at_fork(before=lambda: forks.append(1))
+lock, go = threading.Lock(), threading.Event()
+def thread():
+    while not go.is_set():
+        with lock:
+            pass
+threads = [threading.Thread(target=go.wait) for _ in range(200)] + [threading.Thread(target=thread) for _ in range(2)]
+for one in threads:
+    one.start()
+from actors import NewMessage
+from supervisor import Config, Supervisor
+with Supervisor.start(Config(state_dir=sys.argv[1])) as supervisor:
+    sessions = [supervisor.session(f"s{number}") for number in range(10)]
+    runs = [(s, s.ask(NewMessage(content="echo hello; sleep 0 &"), timeout=60).run_id) for s in sessions]
+    for session, run_id in runs:
+        assert session.receipt(run_id, timeout=60).complete
+        assert session.run(run_id).status == "completed"
+go.set()
+for one in threads:
+    one.join()
+assert not forks, "the daemon has forked itself"
+print("never forked")
+"""
+
+
+def test_a_daemon_of_many_threads_and_held_locks_starts_commands_without_forking_itself(tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", NO_FORK, str(tmp_path)], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert (ran.stdout, ran.returncode) == ("never forked\n", 0), ran.stderr
+
+
+def test_a_signal_that_comes_while_something_is_logged_stops_a_run_all_the_same(kit: Kit) -> None:
+    session = kit.session()
+    run_id = say(session, kit.script("echo up; exec sleep 1000"))
+    until(lambda: any(event.kind == "tool.output" for event in log(session)), "it is up")
+    told: list[Any] = []
+
+    def sink(_: str) -> None:
+        # The logger holds its lock here, and the handler runs on top of it.
+        if not told and threading.current_thread() is threading.main_thread():
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+    def handler(*_: object) -> None:
+        told.append(stop(session))
+        told.append(session.receipt(run_id, timeout=WAIT_S))
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    added = logger.add(sink, level="TRACE")
+    try:
+        logger.info("something")
+        until(lambda: len(told) == 2, "the handler has run")
+    finally:
+        logger.remove(added)
+        signal.signal(signal.SIGUSR1, before)
+    assert told[0].outcome == "stopped"
+    assert told[1].complete
+    assert kit.alive() == []

@@ -94,6 +94,66 @@ def test_a_flood_costs_bounded_memory() -> None:
     assert output.tail == "x" * 1000
 
 
+@given(
+    st.lists(st.binary(max_size=9) | st.text("aé€😀", max_size=4).map(str.encode), max_size=60),
+    st.integers(0, 20),
+)
+def test_past_the_limit_the_tail_of_what_is_no_text_is_as_if_all_had_been_decoded(
+    reads: list[bytes], tail_max: int
+) -> None:
+    output = Output(0, tail_max)
+    whole = b"\xff"
+    output.feed("stdout", whole)
+    for number, data in enumerate(reads):
+        output.feed("stdout", data)
+        whole += data
+        if number % 7 == 6:
+            # Whoever looks at it meanwhile changes nothing.
+            assert len(output.tail.encode()) <= tail_max
+    output.close()
+    expected = whole.decode("utf-8", "replace").encode()
+    assert output.tail == (expected[-tail_max:].decode("utf-8", "ignore") if tail_max else "")
+    assert output.total_bytes == len(whole)
+
+
+def test_past_the_limit_both_streams_are_in_the_tail_in_their_order() -> None:
+    output = Output(0, 100)
+    for _ in range(50):
+        output.feed("stdout", b"\xff" + b"o" * 30)
+        output.feed("stderr", b"\xff" + b"e" * 30)
+    output.close()
+    out, err = "\ufffd" + "o" * 30, "\ufffd" + "e" * 30
+    assert output.tail == ((out + err) * 50).encode()[-100:].decode()
+
+
+def test_past_the_limit_halves_of_characters_with_a_gap_between_them_make_none() -> None:
+    output = Output(0, 10)
+    output.feed("stderr", b"\xff")
+    output.feed("stdout", b"\xff\xe2\x82")
+    output.feed("stdout", b"x" * 30)
+    for _ in range(2):
+        output.feed("stderr", b"y" * 30)
+    output.feed("stdout", b"\xac")
+    assert output.tail == "yyyyyyy\ufffd"
+
+
+def test_past_the_limit_what_is_no_text_is_still_found() -> None:
+    output = Output(0, 10)
+    for data in (b"x" * 100, b"\xff", *[b"x" * 100] * 10):
+        output.feed("stdout", data)
+    assert output.lossy
+
+
+def test_l14_past_the_limit_a_flood_of_what_is_no_text_costs_bounded_memory() -> None:
+    output = Output(1000, 1000)
+    for data in (b"\xff" * 65536, b"\xff"):
+        for _ in range(2000):
+            output.feed("stdout", data)
+            assert sum(len(one) for _, one in output._skimmed) <= 2000 + 2 * 65536
+            assert len(output._skimmed) <= 100
+    assert output.tail == "\ufffd" * 333
+
+
 @given(st.lists(st.tuples(st.sampled_from(["stdout", "stderr"]), st.binary(max_size=12)), max_size=30))
 def test_any_bytes_in_any_pieces_come_out_as_python_itself_would_decode_them(reads: list[tuple[str, bytes]]) -> None:
     output = Output(1_000_000, 1_000_000)

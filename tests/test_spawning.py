@@ -14,7 +14,7 @@ from actors.messages import SpawnRequested
 from actors.model import Address, How
 from actors.pending import Pending
 from actors.ports import SpawnSpec
-from actors.spawning import Process, _spec
+from actors.spawning import STDIN_MAX_BYTES, Process, _spec
 from actors.tool import ToolActor
 from tests.kit import Kit, check_rest, say
 from tests.process_kit import bench, fd_count, until
@@ -42,15 +42,27 @@ WRONG: list[dict[str, Any]] = [
     {"owner": "nobody"},
     {"owner": None},
     {"owner": 5},
+    {"pty": 1},
+    {"pty": "yes"},
+    {"pty_size": (80,)},
+    {"pty_size": (80, 0)},
+    {"pty_size": (80, True)},
+    {"pty_size": "ab"},
+    {"pty_size": (80, 10_001)},
+    {"pty_size": 80},
+    {"stdin": "text"},
+    {"stdin": 5},
+    {"stdin": b"x" * (STDIN_MAX_BYTES + 1)},
+    {"stdin": b"typed", "pty": True},
 ]
 
 
-@pytest.mark.parametrize("wrong", WRONG, ids=repr)
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: f"{wrong!r:.40}")
 def test_what_is_no_command_is_refused(wrong: dict[str, Any]) -> None:
     given: dict[str, Any] = {"argv": ["ls"], "cwd": None, "env": None, "name": None, **wrong}
     spawn = Spawn(lambda *_: None, Pending(CancelToken(lambda callback: callback())), lambda *_: None)
     with pytest.raises(Invalid):
-        spawn.begin(**given)
+        spawn(**given)
 
 
 def test_the_texts_of_a_command_are_exact() -> None:
@@ -62,6 +74,16 @@ def test_the_texts_of_a_command_are_exact() -> None:
     texts = [*spec.argv, spec.name, spec.cwd, *spec.env, *spec.env.values()]
     assert {type(text) for text in texts} == {str}
     assert _spec(["ls"], None, None, None).name == "ls"
+
+
+def test_what_a_command_reads_and_its_terminal_are_of_built_in_types() -> None:
+    class Number(int):
+        __slots__ = ()
+
+    spec = _spec(["ls"], None, None, None, False, [Number(100), Number(40)], bytearray(b"x"))  # type: ignore[arg-type]
+    assert (spec.pty, spec.pty_size, spec.stdin) == (False, (100, 40), b"x")
+    assert [type(spec.stdin), *map(type, spec.pty_size)] == [bytes, int, int]
+    assert _spec(["ls"], None, None, None, True).pty
 
 
 def test_after_a_spawn_that_was_refused_the_next_one_runs(kit: Kit) -> None:

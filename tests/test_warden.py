@@ -8,17 +8,19 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from actors.model import How
-from supervisor.containment import ledger, procfs
-from tests.process_kit import Bench, Recorder, bench, until
+from supervisor.config import LAYERS
+from supervisor.containment import ledger, procfs, warden
+from tests.process_kit import NO_CGROUP, Bench, Recorder, bench, needs_cgroups, until
 
 ROOT = Path(__file__).parent.parent
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a process that it may not signal")
 
 DAEMON = """
 import json, os, sys, time
@@ -165,18 +167,37 @@ def test_l3_the_daemon_dies_with_the_request_in_the_socket_and_nothing_is_ever_s
 
 
 def test_adopting_waits_for_a_warden_that_is_still_ending_its_tree(b: Bench) -> None:
+    left = leave(b, "x", sent(procfs.boot_id()), SPAWNING, STARTED)
+    held = ledger.Ledger.lock(left, wait=False)
+    assert held is not None
+    try:
+        b.trees.adopt("x", b.owner)  # type: ignore[arg-type]
+        b.sh("true", "later")
+        b.owner.ended("later")
+        assert b.owner.kinds("x") == []
+        held.write({**ledger.fold(held.words), "word": "empty", "how": "sigkill", "status": -9, "at": 3.0})
+    finally:
+        held.close()
+    ended = b.owner.ended("x")
+    assert (ended.how, ended.proven) == (How.SIGKILL, True)
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_l3_a_warden_that_somebody_stopped_does_not_outlive_its_daemon(b: Bench, both: bool) -> None:
     with daemon(b) as victim:
-        victim.spawn("echo up; exec sleep 1000")
+        victim.spawn("trap '' TERM; echo up; while :; do sleep 0.05; done")
         pid = int(victim.line().split()[1])
         victim.line()
-        with b.stopped(b.warden_of(pid)):
-            victim.kill()
+        zygote, warden_pid = victim.zygote(), b.warden_of(pid)
+        for one in (warden_pid, zygote) if both else (warden_pid,):
+            os.kill(one, signal.SIGSTOP)
+        victim.kill()
+        if both:
+            # The next daemon continues them.
             b.trees.adopt("p", b.owner)  # type: ignore[arg-type]
-            b.sh("true", "later")
-            b.owner.ended("later")
-            assert b.owner.kinds() == []
-        ended = b.owner.ended()
-        assert (ended.how, ended.proven) == (How.SIGKILL, True)
+            assert b.owner.ended().proven
+        until(lambda: procfs.stat(zygote) is None and procfs.stat(warden_pid) is None, "warden and zygote have gone")
+        b.assert_nobody_left()
 
 
 def test_l3_a_warden_killed_after_its_daemon_leaves_its_tree_to_the_zygote_which_finishes_the_ledger(
@@ -311,7 +332,10 @@ def test_l3_a_ledger_without_a_last_word_is_not_proven(b: Bench) -> None:
     leave(b, "x", sent(procfs.boot_id()), SPAWNING, STARTED)
     ended = adopted(b, "x").ended("x")
     assert (ended.how, ended.proven, ended.pid, ended.started_at) == (How.ABANDONED, False, 4242, 2.0)
-    assert ended.note == "its warden left no last word"
+    assert ended.note == (
+        "its warden left no last word; 0 found by its marker or its pid and killed; "
+        "nothing proves that no other process of it is left"
+    )
 
 
 def test_l3_a_command_that_may_have_been_spawned_is_not_said_to_be_never_spawned(b: Bench) -> None:
@@ -374,7 +398,7 @@ def test_l14_a_ledger_that_stays_locked_is_reported_in_bounded_time(tmp_path: Pa
 # ── A signal that is refused ──────────────────────────────────────────────────────────────────────
 
 
-STRANGER = """
+STRANGER = '''
 import ctypes, os, sys
 CAP_KILL, PR_CAPBSET_DROP = 5, 24
 if sys.argv[1] == "drop":
@@ -383,12 +407,24 @@ if sys.argv[1] == "drop":
     # The exec takes from root what it may not have any more.
     os.execv(sys.executable, [sys.executable, "-c", sys.argv[3], "run", *sys.argv[2:]])
 from pathlib import Path
+from actors.messages import ProcessRemaining
 from actors.ports import SpawnSpec
 from supervisor.containment.processes import ProcessTrees
 from tests.process_kit import RealClock, Recorder
-inner = "import os, time; os.setresuid(65534, 65534, 65534); print('up', flush=True); time.sleep(1000)"
+# It has a child in a session of its own, which could be killed, and which it shields for as long as it lives.
+inner = """
+import os, signal, time
+if os.fork() == 0:
+    os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print("up", flush=True)
+    time.sleep(1000)
+os.setresuid(65534, 65534, 65534)
+time.sleep(1000)
+"""
 owner = Recorder()
-trees = ProcessTrees(Path(sys.argv[2]), RealClock(), kill_s=1.5)
+layers = os.environ["LAYERS"].split(",")
+trees = ProcessTrees(Path(sys.argv[2]), RealClock(), kill_s=1.5, layers=layers)
 trees.start()
 argv = ("/bin/sh", "-c", 'sleep 1000 & "$0" -c "$1" & wait', sys.executable, inner)
 trees.spawn("p", SpawnSpec(argv, "x", env=dict([os.environ["MARK"].split("=")])), owner)
@@ -398,15 +434,17 @@ ended = owner.ended()
 trees.close(1.0)
 print(ended.how.value, ended.proven, ended.reaped, ended.note)
 print([(signal.signal, signal.error) for signal in ended.signals])
-"""
+for report in owner.reports:
+    if isinstance(report, ProcessRemaining):
+        print([(row.name[:6], row.how.value, row.note) for row in report.rows])
+'''
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a process that its warden may not signal")
-def test_l3_a_refused_signal_is_recorded_and_the_ladder_goes_on(b: Bench) -> None:
-    """As with `sudo`: one process of the tree is another user's, and the warden may not signal it."""
+def kill_a_stranger(b: Bench, layers: Collection[str]) -> tuple[str, list[str]]:
+    """What comes of a tree with a process of another user that its warden may not signal, as with `sudo`."""
     done = subprocess.run(
         [sys.executable, "-c", STRANGER, "drop", str(b.state_dir), STRANGER],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "MARK": b.mark},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "MARK": b.mark, "LAYERS": ",".join(layers)},
         capture_output=True,
         text=True,
         timeout=60,
@@ -415,13 +453,29 @@ def test_l3_a_refused_signal_is_recorded_and_the_ladder_goes_on(b: Bench) -> Non
     if done.returncode == 77:
         pytest.skip("capabilities cannot be dropped here")
     assert done.returncode == 0, done.stderr
-    verdict, signals = done.stdout.splitlines()
-    assert verdict.startswith("abandoned False 2 could not be killed: python")
+    verdict, signals, *remaining = done.stdout.splitlines()
     assert "('SIGTERM', 'Operation not permitted')" in signals
-    assert "('SIGKILL', 'Operation not permitted')" in signals
+    assert "('SIGKILL', 'Operation not permitted')" in signals or layers is LAYERS
+    return verdict, remaining
+
+
+@needs_root
+def test_l3_who_refuses_a_signal_is_named_and_the_ladder_goes_on(b: Bench) -> None:
+    verdict, (remaining,) = kill_a_stranger(b, NO_CGROUP)
+    assert verdict.startswith("abandoned False 2 could not be killed: python")
+    note = "SIGKILL was refused: Operation not permitted; it is of user 65534"
+    assert remaining == str([("python", "out_of_reach", note)])
     (stranger,) = b.alive()
     os.kill(stranger, signal.SIGKILL)
     until(lambda: '"empty"' in b.ledger_text(), "its warden has waited for it")
+
+
+@needs_root
+@needs_cgroups
+def test_l3_whom_the_warden_may_not_signal_dies_with_the_cgroup(b: Bench) -> None:
+    verdict, _ = kill_a_stranger(b, LAYERS)
+    assert verdict == "sigterm True 4 "
+    assert b.alive() == []
 
 
 # ── A tree that outruns the rounds ────────────────────────────────────────────────────────────────
@@ -487,3 +541,28 @@ def test_l3_a_crowd_is_stopped_as_one_and_then_killed_and_who_is_spared_is_not_t
         check=False,
     )
     assert done.stdout == "gone True S S\n", done.stderr
+
+
+def test_l3_a_tree_with_new_members_in_every_round_is_frozen_after_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    spawned: list[subprocess.Popen[bytes]] = []
+    frozen_at: list[int] = []
+
+    def one_more() -> list[int]:
+        spawned.append(subprocess.Popen(["sleep", "1000"], start_new_session=True))
+        return [process.pid for process in spawned]
+
+    monkeypatch.setattr(procfs, "own_children", one_more)
+    monkeypatch.setattr(warden, "freeze_then_kill", lambda spare: frozen_at.append(len(spawned)))
+    killing = warden.Killing()
+    try:
+        for _ in range(warden.ROUNDS_MAX + 1):
+            killing.round()
+        assert frozen_at == [warden.ROUNDS_MAX, warden.ROUNDS_MAX + 1]
+        assert [process.wait(10) for process in spawned] == [-signal.SIGKILL] * (warden.ROUNDS_MAX + 1)
+        killing.over()
+        killing.round()
+        assert len(frozen_at) == 2
+    finally:
+        for process in spawned:
+            process.kill()
+            process.wait()

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec import json
 
@@ -15,7 +16,7 @@ from actors.cancel import CancelToken, CellState
 from actors.credit import Credit
 from actors.errors import Quarantined, ShuttingDown, StoreUnavailable
 from actors.messages import Down, NewMessage, RunFinished, Stop
-from actors.model import Address, Event, How, Provenance, RunStatus
+from actors.model import Address, Event, How, Provenance, Receipt, RunStatus
 from actors.plugins import Tool
 from actors.ports import Settings
 from actors.run import RunActor, RunStart
@@ -237,9 +238,29 @@ def test_the_barrier_is_forced_at_the_kill_deadline_and_says_what_it_abandons(se
         assert world.status(second.run_id) is RunStatus.COMPLETED
         forced = of(world, "session.barrier_forced")
         assert [event.data["abandoned"] for event in forced] == [["process sim"]]
+        assert named_in(of(world, "run.ended")[0]) == ["state D"]
         receipt = world.disk.receipt(first.run_id)
         assert receipt is not None
         assert not receipt.complete
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_l7_what_could_not_be_killed_and_is_named_after_the_receipt_amends_it(seed: int) -> None:
+    with World(seed) as world:
+        world.answer("s", message("a", "run=60,never_dies=20"))
+        world.wait(1.0)
+        world.answer("s", stop())
+        settled(world)
+        assert named_in(of(world, "run.ended")[0]) == []
+        (amended,) = of(world, "receipt.amended")
+        assert named_in(amended) == ["state D"]
+
+
+def named_in(event: Event) -> list[str]:
+    """Why each process that is left could not be killed, as the receipt in an event says."""
+    receipt = msgspec.convert(event.data["receipt"], Receipt)
+    tree = [row for call in receipt.rows for row in call.rows if row.kind == "process"]
+    return [row.note for one in tree for row in one.rows]
 
 
 @pytest.mark.parametrize("seed", SEEDS)

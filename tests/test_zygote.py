@@ -13,7 +13,7 @@ import pytest
 
 from actors.model import How
 from supervisor.containment import procfs, zygote_handle
-from tests.process_kit import Bench, bench, our_children, until
+from tests.process_kit import NO_CGROUP, Bench, bench, needs_cgroups, our_children, until
 
 FAMILY = """
 import os, time
@@ -22,6 +22,15 @@ for depth in range(3):
         break
     os.setsid()
 print("member", os.getpid(), flush=True)
+time.sleep(1000)
+"""
+
+
+HIDDEN = """
+import os, time
+os.fork() and os._exit(0)
+os.setsid()
+print("hidden", os.getpid(), flush=True)
 time.sleep(1000)
 """
 
@@ -130,16 +139,96 @@ def test_l3_killing_the_zygote_leaves_its_wardens_at_work_and_new_spawns_start_a
     b.assert_nobody_left()
 
 
-def test_l3_with_warden_and_zygote_both_killed_nothing_is_claimed(b: Bench) -> None:
-    b.sh("echo ready; exec sleep 1000")
-    b.owner.wait_text("ready")
+def kill_warden_and_zygote(b: Bench) -> None:
     zygote, warden = b.zygote_pid(), b.warden_of(b.owner.started().pid)
     with b.stopped(zygote):
         os.kill(warden, signal.SIGKILL)
         os.kill(zygote, signal.SIGKILL)
+
+
+def test_l3_with_warden_and_zygote_both_killed_and_no_other_layer_nothing_is_claimed(tmp_path: Path) -> None:
+    with bench(tmp_path, layers={"subreaper", "zygote"}) as b:
+        b.sh("echo ready; exec sleep 1000")
+        b.owner.wait_text("ready")
+        kill_warden_and_zygote(b)
+        ended = b.owner.ended()
+        assert (ended.how, ended.proven) == (How.ABANDONED, False)
+        assert ended.note == (
+            "its warden and the zygote were both killed; nothing proves that no other process of it is left"
+        )
+        assert b.alive() == [b.owner.started().pid]
+
+
+def test_l3_with_warden_and_zygote_both_killed_what_has_the_marker_is_killed_and_no_more_is_claimed(
+    tmp_path: Path,
+) -> None:
+    with bench(tmp_path, layers=NO_CGROUP) as b:
+        b.sh("setsid sleep 1000 & (env -i sleep 1000) & echo ready; exec sleep 1000")
+        b.owner.wait_text("ready")
+        until(lambda: len(procfs.children(b.owner.started().pid)) == 2, "both in the background")
+        kill_warden_and_zygote(b)
+        ended = b.owner.ended()
+        assert (ended.how, ended.proven) == (How.SIGKILL, False)
+        assert ended.note == (
+            "its warden and the zygote were both killed; 3 found by its marker or its pid and killed; "
+            "nothing proves that no other process of it is left"
+        )
+        b.assert_nobody_left()
+
+
+@needs_cgroups
+def test_l3_with_warden_and_zygote_both_killed_the_cgroup_is_the_proof(b: Bench) -> None:
+    b.run(("/bin/sh", "-c", f'env -i {sys.executable} -S -c "$0"; exec sleep 1000', HIDDEN))
+    b.owner.wait_text("\n")
+    pid, group = int(b.owner.text().split()[1]), b.group()
+    assert group is not None
+    kill_warden_and_zygote(b)
     ended = b.owner.ended()
-    assert (ended.how, ended.proven) == (How.ABANDONED, False)
-    assert ended.note == "its warden and the zygote were both killed"
+    assert (ended.how, ended.proven) == (How.SIGKILL, True)
+    assert "its cgroup was emptied and removed" in ended.note
+    assert (seen := procfs.stat(pid)) is None or seen.state in "ZX"
+    assert not os.path.exists(group)
+    b.assert_nobody_left()
+
+
+def spare_of(zygote: int) -> int:
+    """The pid of the spare warden of a zygote, once it waits."""
+    found: list[int] = []
+
+    def waits() -> bool:
+        children = [procfs.stat(pid) for pid in procfs.children(zygote)]
+        found[:] = [seen.pid for seen in children if seen is not None and seen.name == "cm-spare" and seen.state == "S"]
+        return bool(found)
+
+    until(waits, "a spare warden")
+    return found[0]
+
+
+def test_l3_a_spare_warden_that_is_found_dead_costs_nothing(b: Bench) -> None:
+    zygote = b.zygote_pid()
+    first = spare_of(zygote)
+    with b.stopped(zygote):
+        os.kill(first, signal.SIGKILL)
+        until(lambda: (seen := procfs.stat(first)) is not None and seen.state == "Z", "it is dead, and not reaped")
+        b.sh("echo here")
+        b.settle()
+    assert b.owner.ended().status == 0
+    assert b.owner.text() == "here\n"
+    assert spare_of(zygote) != first
+    assert '"warden"' in b.ledger_text()
+    assert b.ledger_text().count('"spawning"') == 1
+
+
+def test_l3_a_spare_warden_that_dies_with_the_request_in_its_socket_costs_nothing(b: Bench) -> None:
+    first = spare_of(b.zygote_pid())
+    with b.stopped(first):
+        b.sh("echo here")
+        b.settle()
+        until(lambda: spare_of(b.zygote_pid()) != first, "the request was handed on, and another one is ready")
+        os.kill(first, signal.SIGKILL)
+    assert b.owner.ended().status == 0
+    assert b.owner.text() == "here\n"
+    assert b.ledger_text().count('"spawning"') == 1
 
 
 def test_a_request_that_was_in_the_socket_of_a_killed_zygote_is_sent_to_another(b: Bench) -> None:

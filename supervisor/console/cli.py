@@ -13,9 +13,12 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
+
+if TYPE_CHECKING:
+    from supervisor.daemon.settings import Source
 
 REFUSED: Final = 2
 STOPPED: Final = 130
@@ -34,6 +37,20 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log what happens
 SessionOption = Annotated[str | None, typer.Option("--session", metavar="NAME", help="The session's name.")]
 SessionArgument = Annotated[str | None, typer.Argument(metavar="[SESSION]", help="The session's name; default: main.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="The configuration, in TOML. Default: COUNTERMAND_CONFIG, else countermand/countermand.toml in the XDG "
+        "configuration directory, if it is there.",
+    ),
+]
+Assignments = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Set a key of the configuration, such as drain_s=30. Repeatable."),
+]
 
 DEFAULT_SESSION: Final = "main"
 
@@ -178,6 +195,82 @@ def why(
 
         _logs(options["verbose"])
         show_why(_state_dir(options), run, as_json=as_json)
+
+
+@app.command()
+def serve(
+    context: typer.Context,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    state_dir: StateDir = None,
+    agent: Agent = None,
+    verbose: Verbose = False,
+) -> None:
+    """Run the daemon in the foreground, until SIGTERM or Ctrl-C; SIGHUP has it read its configuration again.
+
+    Exit codes: 0; 1 it could not use its store or its sockets, or could not end everything; 2 its configuration cannot
+    be right, or another daemon uses the state directory.
+    """
+    options = _options(context, state_dir, agent, verbose)
+    from supervisor.daemon.serve import serve as run_daemon
+
+    raise typer.Exit(run_daemon(_source(options, config, assignments)))
+
+
+config_app = typer.Typer(help="Check and show the daemon's configuration.", no_args_is_help=True)
+app.add_typer(config_app, name="config")
+
+
+@config_app.command("check")
+def config_check(
+    context: typer.Context,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    state_dir: StateDir = None,
+    agent: Agent = None,
+) -> None:
+    """Say whether a daemon would start with its configuration, and all that is wrong with it."""
+    options = _options(context, state_dir, agent, verbose=False)
+    from supervisor.console.words import refusal
+    from supervisor.daemon.settings import WrongSettings
+
+    try:
+        settings = _source(options, config, assignments).load()
+    except WrongSettings as error:
+        for problem in error.problems:
+            print(f"countermand: {refusal(problem)}", file=sys.stderr)
+        raise typer.Exit(REFUSED) from None
+    print(f"ok: {settings.file}" if settings.file else "ok: no file, the defaults hold")
+
+
+@config_app.command("show")
+def config_show(
+    context: typer.Context,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    as_json: AsJson = False,
+    state_dir: StateDir = None,
+    agent: Agent = None,
+) -> None:
+    """Print the configuration as it holds, in TOML, each key with where it was said."""
+    options = _options(context, state_dir, agent, verbose=False)
+    with _refusals():
+        import msgspec
+
+        from supervisor.daemon.settings import as_toml
+
+        found = _source(options, config, assignments).load().found
+        print(msgspec.json.encode(found).decode() if as_json else as_toml(found))
+
+
+def _source(options: dict[str, Any], config: Path | None, assignments: list[str] | None) -> Source:
+    """Where the daemon's configuration is; what has an option of its own goes over everything else."""
+    from supervisor.daemon.settings import Source
+
+    own = [f"{key}={options[key]}" for key in ("state_dir", "agent") if options[key] is not None]
+    if options["verbose"]:
+        own.append("log.level=debug")
+    return Source(config, None, (*(assignments or ()), *own))
 
 
 def main() -> NoReturn:

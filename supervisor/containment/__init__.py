@@ -3,11 +3,22 @@
 processes.py      ProcessTrees, the port: spawn, kill, adopt, forget; what the daemon knows of each tree
 zygote_handle.py  the daemon's end of a zygote
 reactor.py        the one thread that all of the daemon's side runs on
-output.py         what a tree has written: decoded, capped, its tail kept
+readers.py        which pipe is read when, so that no flood and no crowd takes that thread
+output.py         what a tree has written, as text: decoded, capped, its tail kept
+spool.py          its exact bytes, in a capped file, where a report has no room for them
+pty.py            a terminal for a command that needs one
 ledger.py         the file of a tree, by which the next daemon knows what became of it
+leftovers.py      what nobody inherited: found by marker and pid, identified, killed, counted
 zygote.py         a small interpreter that forks wardens and inherits what a killed one leaves
 warden.py         one per tree: spawns, reaps, ends, proves
+cgroups.py        a group per tree, where cgroup v2 can be written: born inside, killed as one, removed as the proof
+remaining.py      who is left of a tree after it was killed, and why
+remote.py         commands whose work is done elsewhere, out of reach
 procfs.py         what /proc says: children, identity, ancestry
 
-The last four also run in the zygote, where there is nothing but the standard library.
+The layers, from the inside out, each of which holds without the others or says what it cannot promise: the group of
+the tree; the warden, a subreaper; the zygote, which inherits from a killed warden; the marker in the environment, for
+when both were killed.
+
+The last six and ledger.py also run in the zygote, where there is nothing but the standard library.
 """

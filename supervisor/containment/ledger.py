@@ -7,7 +7,8 @@ word is ``empty``. So whoever finds the file can tell what happened, whenever th
 * No file: nothing was ever asked for under this id (or its end was taken note of and the file removed).
 * Locked: the warden lives and is ending its tree. Wait.
 * Free, last word ``empty``: the tree is proven gone, and that word says how.
-* Free, a ``spawning`` word, no ``empty``: the warden was killed. What it left is not proven gone.
+* Free, a ``spawning`` word, no ``empty``: the warden was killed. What it left is not proven gone, and is looked for
+  (`leftovers`); ``swept`` says what came of that.
 * Free, no ``spawning``: no warden has come yet, or it was killed before it forked. One may still be on its
   way, in a socket or in a fork. The finder holds the lock now, and writes ``void``. A warden that gets the
   lock later reads that and spawns nothing. If instead the warden was first, the file is locked, and it
@@ -61,11 +62,15 @@ def how_of(status: int | None) -> str:
     return {-15: "sigterm", -9: "sigkill"}.get(status, "exit")
 
 
-def create(path: Path, process_id: str, at: float, boot: str) -> None:
-    """Create the file with its first word; raises FileExistsError if there is one."""
+def create(path: Path, process_id: str, at: float, boot: str, marker: str = "") -> None:
+    """Create the file with its first word; raises FileExistsError if there is one.
+
+    `marker` is what the command has in its environment, by which leftovers are known; empty: nothing.
+    """
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
-        os.write(fd, encode({"word": "sent", "process_id": process_id, "at": at, "boot": boot}) + b"\n")
+        word = {"word": "sent", "process_id": process_id, "at": at, "boot": boot, "marker": marker}
+        os.write(fd, encode(word) + b"\n")
     finally:
         os.close(fd)
 

@@ -1,9 +1,10 @@
-"""The output of one process tree: decoded, coalesced, capped, and its tail kept.
+"""The output of one process tree as text: decoded, coalesced, capped, and its tail kept.
 
 Bytes go in as they were read, text comes out in pieces for the log. The decoders are incremental, so a
-character that two reads cut in half stays whole; what is not UTF-8 is replaced, and `lossy` says so. After
-`log_max_bytes` of text one marker comes out and nothing more; the tail and the count go on. Memory is
-bounded by the two limits, whatever is fed, and whatever the length of a line.
+character that two reads cut in half stays whole; what is not UTF-8 is replaced, and `lossy` says so (the exact
+bytes are in the spool, see there). After `log_max_bytes` of text one marker comes out and nothing more; the tail
+and the count go on, at little cost: see `_skim`. Memory is bounded by the two limits, whatever is fed, and
+whatever the length of a line.
 
 No thread, no clock, no descriptor: the reading is in `processes`.
 """
@@ -11,12 +12,16 @@ No thread, no clock, no descriptor: the reading is in `processes`.
 from __future__ import annotations
 
 import codecs
+from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 STREAMS = ("stdout", "stderr")
+SKIMMED_MAX = 64
+CUT_MAX_BYTES = 16
+"""More than the halves of characters at the ends of both streams."""
 
 
 class Piece(NamedTuple):
@@ -49,17 +54,21 @@ class Output:
     Args:
         log_max_bytes: how much text (as UTF-8) comes out of `take` before the marker.
         tail_max_bytes: how much text (as UTF-8) `tail` keeps.
+        elsewhere: what the marker says of where the rest is.
     """
 
-    def __init__(self, log_max_bytes: int, tail_max_bytes: int) -> None:
+    def __init__(self, log_max_bytes: int, tail_max_bytes: int, elsewhere: str = "") -> None:
         self.total_bytes = 0
         self._log_max = log_max_bytes
         self._tail_max = tail_max_bytes
+        self._elsewhere = elsewhere
         self._decoders = {stream: LossyDecoder() for stream in STREAMS}
         self._pieces: list[Piece] = []
         self._logged = 0
         self._marked = False
         self._tail = bytearray()
+        self._skimmed: deque[tuple[str, bytes]] = deque()
+        self._skimmed_bytes = 0
         self._closed = False
 
     @property
@@ -70,6 +79,7 @@ class Output:
     @property
     def tail(self) -> str:
         """The end of all text, at most `tail_max_bytes`, cut at a character."""
+        self._decode_skimmed()
         return bytes(self._tail[-self._tail_max :]).decode("utf-8", "ignore") if self._tail_max else ""
 
     @property
@@ -80,12 +90,18 @@ class Output:
     def feed(self, stream: str, data: bytes) -> None:
         """Take bytes as they were read from `stream`; after `close` they are counted and nothing else."""
         self.total_bytes += len(data)
-        if not self._closed:
+        if self._closed:
+            return
+        if self._marked and self._decoders[stream].lossy:
+            self._skim(stream, data)
+        else:
+            self._decode_skimmed()
             self._add(stream, self._decoders[stream].decode(data))
 
     def end(self, stream: str) -> None:
         """The stream is at its end: half a character that waits for the rest is replaced."""
         if not self._closed:
+            self._decode_skimmed()
             self._add(stream, self._decoders[stream].decode(b"", True))
 
     def close(self) -> None:
@@ -107,6 +123,28 @@ class Output:
         self._pieces.clear()
         return joined
 
+    def _skim(self, stream: str, data: bytes) -> None:
+        """Past the limit, and known to be lossy: decode only what may be in the tail. Binary text costs most to decode.
+
+        Text is no shorter than the bytes it was made of, so what has a tail's length of bytes behind it is not in it.
+        """
+        self._skimmed.append((stream, data))
+        self._skimmed_bytes += len(data)
+        while self._skimmed_bytes - len(self._skimmed[0][1]) >= self._tail_max + CUT_MAX_BYTES:
+            dropped, gone = self._skimmed.popleft()
+            self._skimmed_bytes -= len(gone)
+            # A half of a character before it waits for what was passed over.
+            self._decoders[dropped].reset()
+        if len(self._skimmed) > SKIMMED_MAX:
+            self._decode_skimmed()
+
+    def _decode_skimmed(self) -> None:
+        skimmed = list(self._skimmed)
+        self._skimmed.clear()
+        self._skimmed_bytes = 0
+        for stream, data in skimmed:
+            self._add(stream, self._decoders[stream].decode(data))
+
     def _add(self, stream: str, text: str) -> None:
         if not text:
             return
@@ -125,6 +163,7 @@ class Output:
             self._pieces.append(Piece(stream, text))
         if self._marked:
             words = (
-                f"[the limit of {self._log_max} bytes of logged output is reached: the rest is counted, its end kept]"
+                f"[the limit of {self._log_max} bytes of logged output is reached: the rest is counted, its end kept"
+                f"{self._elsewhere}]"
             )
             self._pieces.append(Piece(stream, words, marker=True))

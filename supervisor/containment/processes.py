@@ -15,8 +15,10 @@ Races, and why each is closed:
 * *The zygote dies with a request in its socket.* The kernel then closes the warden's socket end that was on
   its way, so we read its end; the ledger has no ``spawning`` word, and as no copy of that socket is left
   nobody can write it any more: the tree is sent to another zygote, at most ATTEMPTS_MAX times.
+* *A warden dies with a request in its socket*, or before it spawns: its ledger has no ``spawning`` word either.
 * *The zygote dies later.* Wardens hold their own sockets and go on. Only a warden that dies after it leaves
-  a tree that nobody inherits; that one is reported as not proven.
+  a tree that nobody inherits; what that one left is looked for, on a thread aside, and its cgroup, if it had one,
+  is emptied. Only the latter is a proof: see `leftovers`.
 * *The daemon dies at any moment.* See `ledger`: the file is created before the request is sent.
 * *A kill before the start.* Not sent yet: it never is. Sent: the kill waits in the socket and the warden
   reads it before it spawns.
@@ -31,23 +33,38 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import socket
 import threading
-from collections.abc import Mapping
+from base64 import b64encode
+from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from loguru import logger
 from pykka import ActorDeadError
 
-from actors.messages import ProcessEnded, ProcessExited, ProcessNews, ProcessOutput, ProcessStarted
+from actors.messages import (
+    ProcessEnded,
+    ProcessExited,
+    ProcessNews,
+    ProcessOutput,
+    ProcessRemaining,
+    ProcessStarted,
+)
 from actors.model import How, Row, Signalled
-from supervisor.containment import ledger, procfs
+from supervisor.config import LAYERS
+from supervisor.containment import cgroups, ledger, leftovers, procfs
 from supervisor.containment.ledger import Ledger
+from supervisor.containment.leftovers import Leftover
 from supervisor.containment.output import STREAMS, Output
+from supervisor.containment.pty import open_pty
 from supervisor.containment.reactor import Alarm, Reactor
+from supervisor.containment.readers import MUCH_BYTES
+from supervisor.containment.spool import Spool, Spools
 from supervisor.containment.zygote_handle import ZygoteHandle
 
 if TYPE_CHECKING:
@@ -60,13 +77,21 @@ ATTEMPTS_MAX = 3
 SEND_RETRY_S = 0.005
 SEND_MAX_S = 10.0
 READ_MAX_BYTES = 65536
+DRAIN_READS = 32
+SETTLE_S = 1.0
+SETTLE_KILLED_S = 0.01
 WORD_MAX_BYTES = 262_144
 WORDS_A_TURN = 16
 LOCK_POLL_S = 0.02
 LOCK_SLACK_S = 5.0
 ZYGOTE_END_S = 2.0
+SWEEP_S = 2.0
+STOPPED_MAX_S = 3.0
+"""After so long a warden of an earlier daemon, and its zygote, are continued: somebody may have stopped them."""
 BEHIND = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS})
 
+TERMINAL = {"TERM": "xterm-256color"}
+"""What a command on a terminal is told of it, where our own environment does not say better."""
 ENVIRONMENT_KEPT = frozenset({"PATH", "HOME", "LANG", "TERM", "TZ", "USER", "LOGNAME", "SHELL", "TMPDIR"})
 ENVIRONMENT_KEPT_PREFIX = "LC_"
 
@@ -93,12 +118,20 @@ class Phase(StrEnum):
 class Tree:
     """One process tree as the daemon knows it. Reactor thread only."""
 
-    def __init__(self, process_id: str, spec: SpawnSpec, owner: ActorRef[Any], path: Path, output: Output) -> None:
+    def __init__(
+        self, process_id: str, spec: SpawnSpec, owner: ActorRef[Any], path: Path, output: Output, spool: Spool
+    ) -> None:
         self.process_id = process_id
         self.spec = spec
+        # Not to be guessed, so that nobody has it who did not inherit it.
+        self.marker = f"{process_id}:{os.urandom(8).hex()}"
         self.owner = owner
         self.path = path
         self.output = output
+        self.spool = spool
+        self.paused = False
+        self.drained_bytes: int | None = None
+        self.held = False
         self.phase = Phase.WAITING
         self.attempts = 0
         self.waiting_since: float | None = None
@@ -108,26 +141,28 @@ class Tree:
         self.started: Word | None = None
         self.exited: Word | None = None
         self.last: Word | None = None
-        self.remaining = ""
+        self.remaining: ProcessRemaining | None = None
         self.kill_at: float | None = None
-        self.flushed_at = float("-inf")
-        self.flush_alarm: Alarm | None = None
         self.drain_alarm: Alarm | None = None
         self.kill_alarms: list[Alarm] = []
         self.exit_report: ProcessExited | None = None
         self.end_report: ProcessEnded | None = None
         self.forgotten = False
+        self.searched = False
 
 
 class Adoption:
     """A tree of an earlier daemon whose ledger is waited for. Reactor thread only."""
 
-    def __init__(self, process_id: str, owner: ActorRef[Any], path: Path, since: float) -> None:
+    def __init__(self, process_id: str, owner: ActorRef[Any] | None, path: Path, since: float) -> None:
         self.process_id = process_id
         self.owner = owner
         self.path = path
         self.since = since
         self.alarm: Alarm | None = None
+        self.leftover: Leftover | None = None
+        self.woken = False
+        self.size = -1
 
 
 class ProcessTrees:
@@ -144,8 +179,14 @@ class ProcessTrees:
             where it is None. A later proof is not reported, so it is worth more time than anybody waits.
         log_max_bytes: how much text a tree may report as ProcessOutput, before one marker.
         tail_max_bytes: how much text ProcessExited carries.
-        coalesce_s: output is reported at most this often per tree; the first piece at once.
+        coalesce_s: output is reported at most this often per stream; the first piece at once.
+        spool_max_bytes: how much of what a tree writes is kept in a file; one is made where a report has no room for
+            all of it, or cannot show it. See `spool`.
+        spool_total_bytes: how large these files may be together.
+        spool_keep_s: how long after its last byte such a file is kept.
         environment: what every command gets, below its own `env`; None: `clean_environment` of this process.
+        limits: of each process of a tree; see `supervisor.config.Config`.
+        layers: those that hold, of `supervisor.config.LAYERS`; see there.
     """
 
     def __init__(
@@ -159,7 +200,12 @@ class ProcessTrees:
         log_max_bytes: int = 1_048_576,
         tail_max_bytes: int = 65_536,
         coalesce_s: float = 0.01,
+        spool_max_bytes: int = 67_108_864,
+        spool_total_bytes: int = 1_073_741_824,
+        spool_keep_s: float = 604_800.0,
         environment: Mapping[str, str] | None = None,
+        limits: Mapping[str, int] | None = None,
+        layers: Collection[str] = LAYERS,
     ) -> None:
         # The zygote works elsewhere, so the path must mean the same there.
         self._dir = Path(state_dir).absolute() / "wardens"
@@ -169,11 +215,22 @@ class ProcessTrees:
         self._give_up_s = kill_s if give_up_s is None else give_up_s
         self._log_max = log_max_bytes
         self._tail_max = tail_max_bytes
-        self._coalesce_s = coalesce_s
         self._environment = clean_environment(os.environ) if environment is None else dict(environment)
+        self._limits = dict(limits or {})
+        # A zygote that is no subreaper inherits nothing.
+        self._layers = frozenset(layers) - (frozenset() if "subreaper" in layers else {"zygote"})
+        self._base: str | None = None
+        self._aside: list[threading.Thread] = []
         self._boot = procfs.boot_id()
         self._restarted = False
-        self._reactor = Reactor("countermand-processes", clock)
+        self._reactor = Reactor("countermand-processes", clock, coalesce_s)
+        self._spools = Spools(
+            Path(state_dir).absolute() / "spool",
+            clock,
+            file_max_bytes=spool_max_bytes,
+            total_max_bytes=spool_total_bytes,
+            keep_s=spool_keep_s,
+        )
         self._trees: dict[str, Tree] = {}
         self._adoptions: dict[str, Adoption] = {}
         self._zygote: ZygoteHandle | None = None
@@ -185,11 +242,14 @@ class ProcessTrees:
     # ── The port ──────────────────────────────────────────────────────────────────────────────────
 
     def start(self) -> None:
-        """Make the directory, start the thread and the first zygote. Raises OSError if the directory cannot be made."""
+        """Make the directories, start the threads and the first zygote. Raises OSError if one cannot be made."""
         self._dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._restarted = self._note_boot()
+        before = self._note_cgroup() if "cgroup" in self._layers else None
+        self._spools.start()
         self._reactor.start()
         self._reactor.post(self._warm_up)
+        self._reactor.post(lambda: self._clean_up(before))
 
     def spawn(self, process_id: str, spec: SpawnSpec, owner: ActorRef[Any]) -> None:
         """See `actors.ports.Processes.spawn`. An id that is known already is adopted: it has one effect."""
@@ -221,7 +281,12 @@ class ProcessTrees:
         if not self._no_zygote.wait(ZYGOTE_END_S):
             self._reactor.post(self._kill_zygotes)
             self._no_zygote.wait(ZYGOTE_END_S)
-        return self._reactor.stop(ZYGOTE_END_S) and proven
+        stopped = self._reactor.stop(ZYGOTE_END_S)
+        for thread in self._aside:
+            thread.join(SWEEP_S)
+        if self._base is not None:
+            cgroups.leave(self._base)
+        return self._spools.close(SETTLE_S) and stopped and proven
 
     # ── Spawning ──────────────────────────────────────────────────────────────────────────────────
 
@@ -233,7 +298,10 @@ class ProcessTrees:
 
     def _living_zygote(self) -> ZygoteHandle:
         if self._zygote is None or self._zygote.dead:
-            self._zygote = ZygoteHandle(self._reactor, self._environment, self._on_zygote_word, self._on_zygote_dead)
+            settings: Word = {"word": "settings", "layers": sorted(self._layers), "cgroup": self._base}
+            self._zygote = ZygoteHandle(
+                self._reactor, self._environment, settings, self._on_zygote_word, self._on_zygote_dead
+            )
             self._zygotes.add(self._zygote)
         return self._zygote
 
@@ -242,7 +310,10 @@ class ProcessTrees:
             self._adopt(process_id, owner)
             return
         path = self._path(process_id)
-        tree = Tree(process_id, spec, owner, path, Output(self._log_max, self._tail_max))
+        spool = Spool(self._spools, process_id, self._reactor, self._tail_max, lambda: self._resume(tree))
+        elsewhere = f", and its beginning is in {spool.path}" if self._spools.file_max_bytes else ""
+        output = Output(self._log_max, self._tail_max, elsewhere)
+        tree = Tree(process_id, spec, owner, path, output, spool)
         self._trees[process_id] = tree
         if self._closing:
             self._never(tree, "the supervisor is shutting down")
@@ -251,7 +322,7 @@ class ProcessTrees:
             self._never(tree, "cannot execute a command without a word")
             return
         try:
-            ledger.create(path, process_id, self._clock.wall(), self._boot)
+            ledger.create(path, process_id, self._clock.wall(), self._boot, tree.marker)
         except OSError as error:
             self._never(tree, f"cannot create its ledger {path}: {error.strerror}")
             return
@@ -283,27 +354,37 @@ class ProcessTrees:
         tree.zygote = zygote
         tree.phase = Phase.SENT
         assert tree.sock is not None
-        self._reactor.watch(tree.sock.fileno(), lambda: self._on_warden(tree), urgent=True)
+        self._reactor.watch(tree.sock.fileno(), lambda: self._on_warden(tree))
 
     def _open_descriptors(self, tree: Tree) -> list[int]:
         """Open what daemon and warden share; ours go into the tree, theirs are returned, in the zygote's order."""
         spec = tree.spec
-        command = {
+        command: Word = {
             "word": "command",
             "argv": list(spec.argv),
             "cwd": os.path.abspath(spec.cwd or "."),
-            "env": {**self._environment, **spec.env},
+            "env": {**(TERMINAL if spec.pty else {}), **self._environment, **spec.env, leftovers.MARKER: tree.marker},
+            "limits": self._limits,
         }
         ours, warden = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         tree.sock = ours
         theirs = [warden.detach()]
         try:
-            for stream in STREAMS:
-                readable, writable = os.pipe()
-                tree.pipes[stream] = readable
-                theirs.append(writable)
-                os.set_blocking(readable, False)
+            if spec.stdin is not None:
+                command["stdin"] = b64encode(spec.stdin).decode("ascii")
+            if spec.pty:
+                master, slave, command["pty"] = open_pty(*spec.pty_size)
+                tree.pipes[STREAMS[0]] = master
+                theirs.append(slave)
+                theirs.append(os.dup(slave))
+            else:
+                for stream in STREAMS:
+                    readable, writable = os.pipe()
+                    tree.pipes[stream] = readable
+                    theirs.append(writable)
+            for fd in tree.pipes.values():
+                os.set_blocking(fd, False)
             # A command may be larger than a message; in memory, not on disk, because its environment may be secret.
             spec_fd = os.memfd_create("countermand-command", os.MFD_CLOEXEC)
             theirs.append(spec_fd)
@@ -355,7 +436,9 @@ class ProcessTrees:
             case "exited":
                 self._on_exited(tree, word)
             case "remaining":
-                tree.remaining = word["note"]
+                self._on_remaining(tree, word)
+            case "empty" if not word.get("proven", True) and tree.phase is not Phase.ENDED:
+                self._search(tree, "the subreaper layer is off", word)
             case "empty":
                 self._on_empty(tree, word)
             case unknown:
@@ -365,15 +448,21 @@ class ProcessTrees:
         tree.phase = Phase.RUNNING
         tree.started = word
         self._tell(tree.owner, ProcessStarted(tree.process_id, word["pid"], word["at"]))
-        for stream, fd in tree.pipes.items():
-            self._watch_pipe(tree, stream, fd)
+        self._read_pipes(tree)
 
     def _on_exited(self, tree: Tree, word: Word) -> None:
         tree.exited = word
+        self._drain(tree)
         if tree.pipes:
-            tree.drain_alarm = self._reactor.later(self._drain_s, lambda: self._tell_exited(tree))
+            tree.drain_alarm = self._reactor.later(self._drain_s, lambda: self._on_drained(tree))
         else:
-            self._tell_exited(tree)
+            self._on_drained(tree)
+
+    def _on_remaining(self, tree: Tree, word: Word) -> None:
+        """Some of it cannot be killed: whoever files a receipt before the proof can name them."""
+        if tree.last is None and tree.phase is not Phase.ENDED:
+            tree.remaining = _remaining(tree.process_id, word)
+            self._tell(tree.owner, tree.remaining)
 
     def _on_empty(self, tree: Tree, word: Word) -> None:
         """The proof. The exit is told first, if there was a command and its output is still being drained."""
@@ -385,12 +474,12 @@ class ProcessTrees:
             exited = {"status": word["status"], "at": word["at"], "duration_s": duration_s}
             self._on_exited(tree, {"word": "exited", **exited, "cpu_s": 0.0, "max_rss_kb": 0})
         if tree.phase is not Phase.ENDED and (tree.exited is None or tree.exit_report is not None):
-            self._end(tree, self._ended(tree.process_id, word, proven=True))
+            self._end(tree, self._ended(tree.process_id, word, proven=word.get("proven", True)))
 
     def _on_warden_gone(self, tree: Tree) -> None:
         """The end of a warden's socket. Without a last word it was killed: the ledger and the zygote know more."""
         self._close_socket(tree)
-        if tree.last is not None or tree.phase is Phase.ENDED:
+        if tree.last is not None or tree.searched or tree.phase is Phase.ENDED:
             return
         tree.phase = Phase.LOST
         if tree.zygote is None or tree.zygote.dead:
@@ -409,6 +498,11 @@ class ProcessTrees:
                 self._never(tree, word["note"])
             case "gone":
                 self._on_gone(tree)
+            case "unborn":
+                self._close_socket(tree)
+                self._judge(tree)
+            case "lost" if "zygote" not in self._layers:
+                self._judge(tree)
             case "forked" | "lost":
                 # The warden speaks for itself; and its loss shows at the end of its socket.
                 return
@@ -438,12 +532,12 @@ class ProcessTrees:
 
     def _judge(self, tree: Tree) -> None:
         """A tree without a warden and without a zygote: its ledger is all there is."""
-        if tree.last is not None:
+        if tree.last is not None or tree.searched:
             return
         words = ledger.read_path(tree.path)
         last = ledger.said(words, "empty")
         if last is not None:
-            self._on_empty(tree, last)
+            self._on_warden_word(tree, last)
         elif ledger.said(words, "spawning") is None:
             self._close_descriptors(tree)
             if tree.kill_at is not None:
@@ -453,59 +547,170 @@ class ProcessTrees:
             else:
                 self._never(tree, f"no warden came of {tree.attempts} attempts: each zygote was killed")
         else:
-            self._abandon(tree, "its warden and the zygote were both killed")
+            self._search(tree, "its warden and the zygote were both killed", ledger.fold(words))
+
+    # ── Leftovers ─────────────────────────────────────────────────────────────────────────────────
+
+    def _search(self, tree: Tree, why: str, word: Word) -> None:
+        """Look for what is left of a tree that nobody proved gone, and then end it with `word` and what was found."""
+        tree.searched = True
+        leftover = self._leftover(tree.process_id, why, ledger.read_path(tree.path))
+        self._beside(lambda: leftovers.end(leftover), lambda: self._found(tree, word, leftover))
+
+    def _found(self, tree: Tree, word: Word, leftover: Leftover) -> None:
+        if tree.phase is Phase.ENDED:
+            return
+        verdict = self._verdict(word, leftover)
+        if verdict["proven"]:
+            self._on_empty(tree, verdict)
+        else:
+            self._end_unproven(tree, verdict)
+
+    def _leftover(self, process_id: str, why: str, words: list[Word]) -> Leftover:
+        """How to know what the tree of a ledger has left, as far as the layers allow it."""
+        sent, started, spawning = (ledger.said(words, word) or {} for word in ("sent", "started", "spawning"))
+        by_marker = "marker" in self._layers and sent.get("boot") == self._boot
+        return Leftover(
+            process_id,
+            why,
+            marker=sent.get("marker", "") if by_marker else None,
+            pid=started.get("pid"),
+            start_ticks=started.get("start_ticks"),
+            cgroup=spawning.get("cgroup") if "cgroup" in self._layers else None,
+        )
+
+    def _verdict(self, word: Word, leftover: Leftover) -> Word:
+        """The last word on a tree that was searched for, from what its ledger says and what was found."""
+        seen_ending = "sigkill" if leftover.command_killed else "abandoned"
+        return {
+            **word,
+            "word": "swept",
+            "how": word["how"] or seen_ending,
+            "reaped": word["reaped"] + len(leftover.killed),
+            "note": leftover.note,
+            "proven": leftover.emptied,
+            "at": self._clock.wall(),
+        }
+
+    def _beside(self, work: Callable[[], None], then: Callable[[], None]) -> None:
+        """Do what may take a while on a thread aside, and then something here."""
+
+        def run() -> None:
+            try:
+                work()
+            except Exception:  # noqa: BLE001  # what was not found is not claimed
+                logger.exception("the search for what a tree left has failed")
+            self._reactor.post(then)
+
+        self._aside = [thread for thread in self._aside if thread.is_alive()]
+        thread = threading.Thread(target=run, name="countermand-leftovers", daemon=True)
+        self._aside.append(thread)
+        thread.start()
+
+    def _clean_up(self, before: str | None) -> None:
+        """At a start: end what a dead daemon's trees have left, whether or not somebody asks for them."""
+        bases = {base for base in (self._base, before) if base is not None}
+        if bases:
+            self._beside(lambda: _sweep(bases, self._base), lambda: None)
+        for path in self._dir.glob("*.ledger"):
+            process_id = unquote(path.stem)
+            if process_id not in self._trees:
+                self._adopt(process_id, None)
+
+    def _note_cgroup(self) -> str | None:
+        """Find a cgroup for our trees and write down which; returns the one of the last daemon of this boot, if any."""
+        self._base, why = cgroups.prepare(str(self._dir))
+        if self._base is None:
+            logger.debug("process trees have no cgroup: {}", why)
+        path = self._dir / "cgroup"
+        noted = path.read_text().split("\n") if path.exists() else []
+        path.write_text(f"{self._boot}\n{self._base or ''}")
+        return noted[1] if len(noted) == 2 and noted[0] == self._boot and noted[1] else None
 
     # ── Output ────────────────────────────────────────────────────────────────────────────────────
 
-    def _watch_pipe(self, tree: Tree, stream: str, fd: int) -> None:
-        self._reactor.watch(fd, lambda: self._on_pipe(tree, stream, fd))
+    def _read_pipes(self, tree: Tree) -> None:
+        for stream, fd in tree.pipes.items():
+            self._reactor.read(fd, partial(self._on_pipe, tree, stream, fd))
 
-    def _on_pipe(self, tree: Tree, stream: str, fd: int) -> None:
-        """Read a bounded amount; more is there in the next turn, after the others had theirs."""
+    def _on_pipe(self, tree: Tree, stream: str, fd: int) -> bool:
+        """Read a bounded amount; True if it was much."""
+        taken = self._read(tree, stream, fd)
+        if not tree.pipes and tree.exited is not None:
+            self._on_drained(tree)
+        elif tree.spool.full and not tree.paused:
+            # The command waits until the disk has what it has written so far.
+            tree.paused = True
+            for paused in tree.pipes.values():
+                self._reactor.unread(paused)
+        return taken >= MUCH_BYTES
+
+    def _read(self, tree: Tree, stream: str, fd: int) -> int:
+        """Read once; returns the number of bytes, 0 where there is none or no more will come."""
         try:
             data = os.read(fd, READ_MAX_BYTES)
         except BlockingIOError:
-            return
+            return 0
+        except OSError as error:
+            # So a terminal says that nobody has it open any more.
+            if error.errno != errno.EIO:
+                raise
+            data = b""
         if data:
             tree.output.feed(stream, data)
-            self._coalesce(tree)
-            return
-        self._close_pipe(tree, stream)
-        tree.output.end(stream)
-        self._coalesce(tree)
-        if not tree.pipes and tree.exited is not None:
-            self._tell_exited(tree)
-
-    def _coalesce(self, tree: Tree) -> None:
-        """Report at once what comes after a silence, and the rest in pieces of `coalesce_s`."""
-        if not tree.output.waiting or tree.flush_alarm is not None:
-            return
-        wait_s = tree.flushed_at + self._coalesce_s - self._clock.monotonic()
-        if wait_s <= 0:
-            self._flush(tree)
+            tree.spool.feed(data)
         else:
-            tree.flush_alarm = self._reactor.later(wait_s, lambda: self._flush(tree))
+            self._close_pipe(tree, stream)
+            tree.output.end(stream)
+        self._report_output(tree)
+        return len(data)
 
-    def _flush(self, tree: Tree) -> None:
-        if tree.flush_alarm is not None:
-            tree.flush_alarm.cancel()
-            tree.flush_alarm = None
-        pieces = tree.output.take()
-        if pieces:
-            tree.flushed_at = self._clock.monotonic()
-        for piece in pieces:
+    def _resume(self, tree: Tree) -> None:
+        if tree.paused:
+            tree.paused = False
+            self._read_pipes(tree)
+
+    def _drain(self, tree: Tree) -> None:
+        """After the exit: read what the command has left in its pipes, in one go, also if its disk is behind."""
+        for stream, fd in list(tree.pipes.items()):
+            for _ in range(DRAIN_READS):
+                if not self._read(tree, stream, fd):
+                    break
+
+    def _report_output(self, tree: Tree) -> None:
+        for piece in tree.output.take():
             self._tell(tree.owner, ProcessOutput(tree.process_id, piece.stream, piece.text, piece.marker))
 
+    def _on_drained(self, tree: Tree) -> None:
+        """The output is at its end, or the time to drain it is over: report the exit once the disk has it too."""
+        if tree.drained_bytes is not None or tree.phase is Phase.ENDED:
+            return
+        if tree.drain_alarm is not None:
+            tree.drain_alarm.cancel()
+        self._drain(tree)
+        tree.held = bool(tree.pipes)
+        tree.drained_bytes = tree.output.total_bytes
+        tree.output.close()
+        self._report_output(tree)
+        if tree.held or tree.output.lossy:
+            tree.spool.need()
+        if tree.spool.begun:
+            # A stop waits for no slow disk.
+            wait_s = SETTLE_S if tree.kill_at is None else SETTLE_KILLED_S
+            tree.drain_alarm = self._reactor.later(wait_s, lambda: self._tell_exited(tree))
+            tree.spool.settle(lambda: self._tell_exited(tree))
+        else:
+            self._tell_exited(tree)
+
     def _tell_exited(self, tree: Tree) -> None:
-        """Report the exit, once: the output is at its end, or the time to drain it is over."""
+        """Report the exit, once."""
         if tree.exit_report is not None or tree.phase is Phase.ENDED:
             return
         assert tree.exited is not None
+        assert tree.drained_bytes is not None
         if tree.drain_alarm is not None:
             tree.drain_alarm.cancel()
-        held = bool(tree.pipes)
-        tree.output.close()
-        self._flush(tree)
+        kept = tree.spool.kept
         word = tree.exited
         tree.exit_report = ProcessExited(
             tree.process_id,
@@ -513,15 +718,17 @@ class ProcessTrees:
             at=word["at"],
             duration_s=word["duration_s"],
             tail=tree.output.tail,
-            total_bytes=tree.output.total_bytes,
+            total_bytes=tree.drained_bytes,
             lossy=tree.output.lossy,
-            held=held,
+            held=tree.held,
             cpu_s=word["cpu_s"],
             max_rss_kb=word["max_rss_kb"],
+            spool=None if kept is None else kept.path,
+            spooled_bytes=0 if kept is None else kept.size,
         )
         self._tell(tree.owner, tree.exit_report)
         if tree.last is not None:
-            self._end(tree, self._ended(tree.process_id, tree.last, proven=True))
+            self._end(tree, self._ended(tree.process_id, tree.last, proven=tree.last.get("proven", True)))
 
     # ── Ending ────────────────────────────────────────────────────────────────────────────────────
 
@@ -536,6 +743,8 @@ class ProcessTrees:
         if tree.kill_at is not None and tree.kill_at <= kill_at:
             return
         tree.kill_at = kill_at
+        if tree.drained_bytes is not None:
+            self._tell_exited(tree)
         if tree.last is not None or tree.phase is Phase.LOST:
             return
         self._disarm_kill(tree)
@@ -564,24 +773,36 @@ class ProcessTrees:
         """Say that the tree is not proven gone. Its warden, if there is one, goes on ending it."""
         if tree.phase is Phase.ENDED or tree.last is not None:
             return
-        note = why or tree.remaining or f"not proven gone {self._give_up_s:g} s after its deadline"
+        remains = tree.remaining.note if tree.remaining is not None else ""
+        note = why or remains or f"not proven gone {self._give_up_s:g} s after its deadline"
         word = ledger.fold(ledger.read_path(tree.path))
         word.update(how="abandoned", note=note, at=self._clock.wall())
+        self._end_unproven(tree, word)
+
+    def _end_unproven(self, tree: Tree, word: Word) -> None:
+        self._tell_exit_at_last(tree)
+        self._end(tree, self._ended(tree.process_id, word, proven=False))
+
+    def _tell_exit_at_last(self, tree: Tree) -> None:
+        """Wait no longer for its output."""
         if tree.exited is not None:
+            self._on_drained(tree)
             self._tell_exited(tree)
         tree.output.close()
-        self._flush(tree)
-        self._end(tree, self._ended(tree.process_id, word, proven=False))
+        self._report_output(tree)
 
     def _never(self, tree: Tree, note: str) -> None:
         self._end(tree, self._not_started(tree.process_id, note))
 
     def _end(self, tree: Tree, report: ProcessEnded) -> None:
+        if tree.started is not None:
+            # What somebody in the background has written last is for the spool alone.
+            self._drain(tree)
         tree.phase = Phase.ENDED
+        tree.spool.close()
         self._disarm_kill(tree)
-        for alarm in (tree.flush_alarm, tree.drain_alarm):
-            if alarm is not None:
-                alarm.cancel()
+        if tree.drain_alarm is not None:
+            tree.drain_alarm.cancel()
         self._close_descriptors(tree)
         tree.end_report = report
         self._tell(tree.owner, report)
@@ -596,17 +817,20 @@ class ProcessTrees:
 
     # ── Adopting, forgetting ──────────────────────────────────────────────────────────────────────
 
-    def _adopt(self, process_id: str, owner: ActorRef[Any]) -> None:
+    def _adopt(self, process_id: str, owner: ActorRef[Any] | None) -> None:
+        """Tell `owner` of a tree; None: nobody asks, but what it left is to be ended."""
         tree = self._trees.get(process_id)
         if tree is not None:
+            assert owner is not None
             tree.owner = owner
-            for report in (tree.exit_report, tree.end_report):
+            for report in (tree.exit_report, None if tree.end_report else tree.remaining, tree.end_report):
                 if report is not None:
                     self._tell(owner, report)
             return
         adoption = self._adoptions.get(process_id)
         if adoption is not None:
             adoption.owner = owner
+            adoption.size = -1
             return
         adoption = Adoption(process_id, owner, self._path(process_id), self._clock.monotonic())
         self._adoptions[process_id] = adoption
@@ -616,10 +840,24 @@ class ProcessTrees:
         """Read the ledger of an earlier daemon's tree, if nobody holds it; else look again in a moment."""
         report = self._find_out(adoption)
         if report is None:
+            self._look_who_remains(adoption)
             adoption.alarm = self._reactor.later(LOCK_POLL_S, lambda: self._look(adoption))
             return
         del self._adoptions[adoption.process_id]
         self._tell(adoption.owner, report)
+
+    def _look_who_remains(self, adoption: Adoption) -> None:
+        """Tell whom the warden could not kill so far, if its ledger says so."""
+        try:
+            size = adoption.path.stat().st_size
+        except OSError:
+            return
+        if size == adoption.size:
+            return
+        adoption.size = size
+        word = ledger.said(ledger.read_path(adoption.path), "remaining")
+        if word is not None:
+            self._tell(adoption.owner, _remaining(adoption.process_id, word))
 
     def _find_out(self, adoption: Adoption) -> ProcessEnded | None:
         """What became of it; None: not known yet. The cases are those of `ledger`'s theory of operation."""
@@ -637,6 +875,9 @@ class ProcessTrees:
             word["note"] = f"its ledger cannot be read: {error.strerror}"
             return self._ended(process_id, word, proven=False)
         if held is None:
+            if now - adoption.since >= STOPPED_MAX_S and not adoption.woken:
+                adoption.woken = True
+                _wake_up(ledger.read_path(adoption.path))
             if now - adoption.since < self._give_up_s + LOCK_SLACK_S:
                 return None
             word = ledger.fold(ledger.read_path(adoption.path))
@@ -649,9 +890,9 @@ class ProcessTrees:
 
     def _read_verdict(self, adoption: Adoption, held: Ledger, now: float) -> ProcessEnded | None:
         process_id, words = adoption.process_id, held.words
-        last = ledger.said(words, "empty")
+        last = ledger.said(words, "swept") or ledger.said(words, "empty")
         if last is not None:
-            return self._ended(process_id, last, proven=True)
+            return self._ended(process_id, last, proven=last.get("proven", True))
         if ledger.said(words, "spawning") is None:
             if ledger.said(words, "void") is None:
                 held.write({"word": "void", "at": self._clock.wall()})
@@ -666,8 +907,14 @@ class ProcessTrees:
         # it cannot have written between our reading and its death, for it writes only under the lock we hold.
         if _zygote_lives(words) and now - adoption.since < self._give_up_s + LOCK_SLACK_S:
             return None
-        word["note"] = "its warden left no last word"
-        return self._ended(process_id, word, proven=False)
+        if adoption.leftover is None:
+            adoption.leftover = leftover = self._leftover(process_id, "its warden left no last word", words)
+            self._beside(lambda: leftovers.end(leftover), lambda: setattr(leftover, "done", True))
+        if not adoption.leftover.done:
+            return None
+        verdict = self._verdict(ledger.fold(words), adoption.leftover)
+        held.write(verdict)
+        return self._ended(process_id, verdict, proven=verdict["proven"])
 
     def _forget(self, process_id: str) -> None:
         tree = self._trees.get(process_id)
@@ -700,7 +947,7 @@ class ProcessTrees:
         for tree in list(self._trees.values()):
             self._abandon(tree, "not proven gone when the supervisor shut down")
             if tree.phase is not Phase.ENDED and tree.last is not None:
-                self._tell_exited(tree)
+                self._tell_exit_at_last(tree)
         for zygote in list(self._zygotes):
             zygote.close()
         if not self._zygotes:
@@ -736,7 +983,7 @@ class ProcessTrees:
 
     def _close_pipe(self, tree: Tree, stream: str) -> None:
         fd = tree.pipes.pop(stream)
-        self._reactor.unwatch(fd)
+        self._reactor.unread(fd)
         os.close(fd)
 
     def _close_descriptors(self, tree: Tree) -> None:
@@ -744,8 +991,10 @@ class ProcessTrees:
         for stream in list(tree.pipes):
             self._close_pipe(tree, stream)
 
-    def _tell(self, owner: ActorRef[Any], report: ProcessNews) -> None:
+    def _tell(self, owner: ActorRef[Any] | None, report: ProcessNews) -> None:
         """Tell the owner. A dead one is no error: what it missed is kept for whoever adopts the tree."""
+        if owner is None:
+            return
         try:
             owner.tell(report)
         except ActorDeadError:
@@ -775,6 +1024,26 @@ class ProcessTrees:
         )
 
 
+def _wake_up(words: list[Word]) -> None:
+    """Continue the warden of a ledger, and its zygote, where they still are who they were."""
+    warden = ledger.said(words, "warden")
+    for one in (warden, warden["zygote"]) if warden is not None else ():
+        if one is None or one.get("start_ticks") is None:
+            continue
+        try:
+            fd = os.pidfd_open(one["pid"])
+        except OSError:
+            continue
+        seen = procfs.stat(one["pid"])
+        try:
+            if seen is not None and seen.start_ticks == one["start_ticks"]:
+                signal.pidfd_send_signal(fd, signal.SIGCONT)
+        except OSError as error:
+            logger.warning("a stopped {} cannot be continued: {}", seen.name if seen else "process", error)
+        finally:
+            os.close(fd)
+
+
 def _zygote_lives(words: list[Word]) -> bool:
     """True if the zygote that the warden was forked by is the process that has its pid now."""
     warden = ledger.said(words, "warden")
@@ -784,9 +1053,21 @@ def _zygote_lives(words: list[Word]) -> bool:
     return seen is not None and seen.state not in "ZX" and seen.start_ticks == warden["zygote"]["start_ticks"]
 
 
+def _sweep(bases: set[str], ours: str | None) -> None:
+    """End the cgroups of dead wardens below `bases`, and remove those that are not `ours`."""
+    for base in bases:
+        cgroups.sweep(base, SWEEP_S)
+        if base != ours:
+            cgroups.leave(base)
+
+
+def _remaining(process_id: str, word: Word) -> ProcessRemaining:
+    return ProcessRemaining(process_id, word["at"], tuple(_row(row) for row in word["rows"]), word["note"])
+
+
 def _row(word: Word) -> Row:
     return Row(
-        kind="process",
+        kind=word.get("kind", "process"),
         name=word["name"],
         started_at=word["started_at"],
         ended_at=word["ended_at"],

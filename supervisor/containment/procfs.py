@@ -20,6 +20,7 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 DEPTH_MAX = 4096
 CLIMBS_MAX = 10
 WALK_MAX = 100_000
+COMMAND_LINE_MAX = 65_536
 
 
 class Stat:
@@ -63,6 +64,21 @@ def stat(pid: int) -> Stat | None:
         return Stat(pid, read_text(f"/proc/{pid}/stat"))
     except (OSError, ValueError):
         return None
+
+
+def command_line(pid: int) -> list[str]:
+    """The words that `pid` was executed with, at most COMMAND_LINE_MAX bytes; none of a zombie, or of nobody."""
+    try:
+        fd = os.open(f"/proc/{pid}/cmdline", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return []
+    try:
+        words = os.read(fd, COMMAND_LINE_MAX).rstrip(b"\0").decode("utf-8", "replace")
+    except OSError:
+        return []
+    finally:
+        os.close(fd)
+    return words.split("\0") if words else []
 
 
 def own_children() -> list[int]:

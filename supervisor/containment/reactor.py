@@ -1,8 +1,8 @@
 """The reactor: one thread that waits for descriptors, timers and calls posted from other threads.
 
 Everything that a callback touches belongs to this thread, so callbacks need no locks. In a turn of the loop
-the urgent descriptors come first (the sockets of wardens: exits, ends), then posted calls (spawns, kills),
-timers, and last the ordinary descriptors (pipes), whose callbacks read a bounded amount each. So a flood of
+the watched descriptors come first (the sockets of wardens: exits, ends), then posted calls (spawns, kills),
+timers, and last a few of the pipes (see `readers`), which are read a bounded amount each. So a flood of
 output delays an exit or a kill by one bounded turn, never by the length of the flood.
 
 A callback that raises is logged and costs its own event only.
@@ -17,14 +17,17 @@ import selectors
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from loguru import logger
+
+from supervisor.containment.readers import Readers
 
 if TYPE_CHECKING:
     from actors.ports import Clock
 
 Call = Callable[[], None]
+T = TypeVar("T")
 WAIT_MAX_S = 3600.0
 """The selector takes no longer wait; a turn of the loop without an event changes nothing."""
 
@@ -45,25 +48,32 @@ class Alarm:
 class Watch:
     """What to call when a descriptor is readable."""
 
-    __slots__ = ("call", "fd", "urgent")
+    __slots__ = ("call", "fd")
 
-    def __init__(self, fd: int, call: Call, urgent: bool) -> None:
+    def __init__(self, fd: int, call: Call) -> None:
         self.fd = fd
         self.call = call
-        self.urgent = urgent
 
 
 class Reactor:
     """One selector thread.
 
-    `post` may be called from any thread; `watch`, `unwatch` and `later` from the reactor's own, or before `start`.
+    `post` may be called from any thread; `later` and what concerns descriptors from the reactor's own, or before
+    `start`.
+
+    Args:
+        name: of the thread.
+        clock: for the timers.
+        tick_s: how often a pipe that is being written to is read.
     """
 
-    def __init__(self, name: str, clock: Clock) -> None:
+    def __init__(self, name: str, clock: Clock, tick_s: float = 0.01) -> None:
         self._clock = clock
         self._selector = selectors.DefaultSelector()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._selector.register(self._wake, selectors.EVENT_READ, None)
+        self._readers = Readers(clock, tick_s)
+        self._selector.register(self._readers.fileno(), selectors.EVENT_READ, None)
         self._posted: deque[Call] = deque()
         self._lock = threading.Lock()
         self._open = True
@@ -85,9 +95,9 @@ class Reactor:
             os.eventfd_write(self._wake, 1)
         return True
 
-    def watch(self, fd: int, call: Call, *, urgent: bool = False) -> None:
-        """Run `call` whenever `fd` is readable, until `unwatch`."""
-        self._selector.register(fd, selectors.EVENT_READ, Watch(fd, call, urgent))
+    def watch(self, fd: int, call: Call) -> None:
+        """Run `call` whenever `fd` is readable, at once, until `unwatch`. For what says little."""
+        self._selector.register(fd, selectors.EVENT_READ, Watch(fd, call))
 
     def unwatch(self, fd: int) -> None:
         """Forget `fd`, before it is closed; also one that is not watched."""
@@ -95,6 +105,17 @@ class Reactor:
             self._selector.unregister(fd)
         except KeyError:
             return
+
+    def read(self, fd: int, call: Callable[[], bool]) -> None:
+        """Run `call` when `fd`, which is non-blocking, has something, after what is watched, until `unread`.
+
+        `call` reads a bounded amount, and returns True if that was much; see `readers`.
+        """
+        self._readers.add(fd, call)
+
+    def unread(self, fd: int) -> None:
+        """Forget `fd`, before it is closed; also one that is not read."""
+        self._readers.remove(fd)
 
     def later(self, delay_s: float, call: Call) -> Alarm:
         """Run `call` after `delay_s` seconds."""
@@ -113,23 +134,23 @@ class Reactor:
 
     def _run(self) -> None:
         while not self._stopping:
-            events = self._selector.select(self._timeout_s())
-            watches = [key.data for key, _ in events if key.data is not None]
-            for watch in watches:
-                if watch.urgent:
-                    self._call_watch(watch)
-            if len(events) != len(watches):
-                os.eventfd_read(self._wake)
+            woken = False
+            for key, _ in self._selector.select(self._timeout_s()):
+                if key.data is not None:
+                    self._call_watch(key.data)
+                elif key.fd == self._wake:
+                    os.eventfd_read(self._wake)
+                else:
+                    woken = True
             for _ in range(len(self._posted)):
                 self._contain(self._posted.popleft())
             self._fire()
-            for watch in watches:
-                if not watch.urgent:
-                    self._call_watch(watch)
+            self._readers.turn(self._contain, woken=woken)
         with self._lock:
             self._open = False
         while self._posted:
             self._contain(self._posted.popleft())
+        self._readers.close()
         self._selector.close()
         os.close(self._wake)
 
@@ -138,9 +159,12 @@ class Reactor:
             heapq.heappop(self._timers)
         if self._posted:
             return 0.0
-        if not self._timers:
-            return None
-        return min(WAIT_MAX_S, max(0.0, self._timers[0][0] - self._clock.monotonic()))
+        now = self._clock.monotonic()
+        wait_s = self._readers.wait_s()
+        if self._timers:
+            timer_s = max(0.0, self._timers[0][0] - now)
+            wait_s = timer_s if wait_s is None else min(wait_s, timer_s)
+        return None if wait_s is None else min(WAIT_MAX_S, wait_s)
 
     def _fire(self) -> None:
         now = self._clock.monotonic()
@@ -158,8 +182,10 @@ class Reactor:
         if key.data is watch:
             self._contain(watch.call)
 
-    def _contain(self, call: Call) -> None:
+    @staticmethod
+    def _contain(call: Callable[[], T]) -> T | None:
         try:
-            call()
+            return call()
         except Exception:  # noqa: BLE001  # one tree's failure must not end the thread of all
             logger.exception("a callback of the containment's reactor failed")
+            return None

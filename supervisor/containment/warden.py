@@ -6,15 +6,21 @@ follows the proof: a non-empty tree has at least one child of the warden (go up 
 link below the warden is one), so when wait says ECHILD, the tree is gone. A new member can only be forked
 by a member.
 
+Spawning. While it has no tree it makes ready what a spawn needs (`Ready`): its session, the tree's cgroup, and a
+*seed*, a child in that cgroup that waits to become the command. A spawn is then an exec.
+
 It talks with the daemon over a SEQPACKET socket of its own. Requests: ``kill`` with a grace. Words:
 ``started`` or ``failed``, ``exited`` (the command itself), ``remaining`` (some cannot be killed), ``empty``
 (the proof, and what was seen). The same words go into its ledger, which it locks before it spawns.
 
 Ending. With a grace: SIGTERM, then SIGCONT, once to each process of the tree, and then nothing until nobody
-is left or the deadline passes; what a SIGTERM handler forks to clean up is not disturbed. At the deadline,
+is left or the deadline passes; what a SIGTERM handler forks to clean up is not disturbed. (On a terminal SIGHUP
+follows at half of the grace: an interactive shell does not heed a SIGTERM.) At the deadline,
 in rounds: SIGKILL to all own children and their groups, reap, again. Each round makes orphans of the next
 level its children. A tree that still has new members after ROUNDS_MAX rounds is stopped, all of it, until a
-pass over it finds nobody new, and then killed. A second ``kill`` can only bring the deadline nearer. Who
+pass over it finds nobody new, and then killed. Where the tree has a cgroup, that is killed and removed first,
+which takes everybody at once, also whom we may not signal; the rounds are then for who went into another
+one. A second ``kill`` can only bring the deadline nearer. Who
 cannot be killed (another user's, or in an uninterruptible wait) is named, and waited for without an end.
 
 Races, and why each is closed:
@@ -28,6 +34,8 @@ Races, and why each is closed:
 * *The command exits before `started` is sent*: one thread sends both, in order, and nothing is reaped in
   between.
 * *A SIGCHLD between the reaping and the poll*: it has written to the wake-up pipe, which ends the poll.
+* *The seed is killed while it waits*: its socket says so, and another takes its place.
+* *Without layer 2* (it can be switched off) ECHILD proves nothing; the removed cgroup does, else nothing is claimed.
 * *The warden itself is killed*: the zygote is a subreaper too, gets the orphans, and does the same
   (zygote.py).
 
@@ -38,17 +46,21 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import select
 import signal
+import socket
 import time
+from binascii import a2b_base64
 from contextlib import suppress
 
-from supervisor.containment import procfs
-from supervisor.containment.ledger import ROWS_MAX, SIGNALS_MAX, Ledger, decode, encode, how_of, said
+from supervisor.containment import cgroups, procfs
+from supervisor.containment.ledger import ROWS_MAX, SIGNALS_MAX, Ledger, decode, encode, how_of, read, said
+from supervisor.containment.remaining import Remaining
+from supervisor.containment.remote import far_sides
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import socket
     from typing import Any, TypeAlias
 
     Word: TypeAlias = dict[str, Any]
@@ -64,6 +76,28 @@ RETRY_S = 0.05
 REMAINING_RETRY_S = 1.0
 WAIT_MAX_S = 3600.0
 REQUEST_MAX_BYTES = 4096
+GROUP_RETRY_S = 0.005
+PAUSE_S = 0.0005
+ROUND_PAUSE_MAX_S = 0.003
+GROUP_PAUSE_MAX_S = 0.01
+GROUP_AGAIN_S = 0.05
+GROUP_IDLE_S = 0.05
+GROUP_ALONE_S = 0.5
+"""How long its cgroup is given to be empty before the rounds over our children begin as well."""
+GROUP_MAX_S = 2.0
+"""How long a group is tried to be removed after the proof; somebody from outside the tree may sit in it."""
+REMOTE_MAX = 10
+NOTE_MAX_BYTES = 4096
+LIMITS = {
+    "nofile": resource.RLIMIT_NOFILE,
+    "nproc": resource.RLIMIT_NPROC,
+    "as_bytes": resource.RLIMIT_AS,
+    "cpu_s": resource.RLIMIT_CPU,
+    "core_bytes": resource.RLIMIT_CORE,
+    "fsize_bytes": resource.RLIMIT_FSIZE,
+}
+LAYERS = frozenset({"cgroup", "subreaper", "zygote", "marker"})
+"""What can be switched off; with all of them a process has to get past each."""
 IGNORED = (
     signal.SIGINT,
     signal.SIGTERM,
@@ -97,6 +131,12 @@ def go_first() -> None:
     """
     with suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+
+
+def go_with_the_others(pid: int) -> None:
+    """Take back what `go_first` gave to an unreaped child."""
+    with suppress(OSError):
+        os.sched_setscheduler(pid, os.SCHED_OTHER, os.sched_param(0))
 
 
 def drain(fd: int) -> None:
@@ -181,28 +221,143 @@ def signal_each(pids: list[int], number: int) -> None:
             kill_descendant(pid, number)
 
 
-def spawn(spec: Word, out: int, err: int) -> int:
-    """Start the command of `spec`; returns its pid once it was executed. Raises OSError or ValueError.
+class Seed:
+    """A child that waits to become the command: forked while there was time, in the tree's cgroup from the beginning.
 
-    Its own session, nothing on its input, no descriptor but the three (all of ours are close-on-exec), no signal
-    blocked or ignored. posix_spawn shares our memory until the exec, so unlike a fork it copies no page tables.
+    What is left for a spawn is the exec. The constructor raises OSError.
     """
-    argv, env = spec["argv"], spec["env"]
-    actions = [
-        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-        (os.POSIX_SPAWN_DUP2, out, 1),
-        (os.POSIX_SPAWN_DUP2, err, 2),
-    ]
-    ignored = [number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN]
-    failure: OSError | None = None
-    for path in candidates(argv[0], env.get("PATH", os.defpath)):
+
+    def __init__(self, group: str | None) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            return os.posix_spawn(path, argv, env, file_actions=actions, setsid=True, setsigmask=(), setsigdef=ignored)
+            self.pid, inside = cgroups.fork_into(group)
+        except OSError:
+            ours.close()
+            theirs.close()
+            raise
+        if self.pid == 0:
+            grow(theirs, None if inside else group)
+        theirs.close()
+        self._sock = ours
+
+    def become(self, fds: list[int]) -> str:
+        """Let it become the command that the last of `fds` holds, its output to the others; why not, or empty.
+
+        Raises BrokenPipeError if it was killed while it waited.
+        """
+        with self._sock:
+            socket.send_fds(self._sock, [b"x"], fds)
+            # Its end of the socket closes with the exec.
+            note = self._sock.recv(NOTE_MAX_BYTES).decode()
+        go_with_the_others(self.pid)
+        if note:
+            os.waitpid(self.pid, 0)
+        return note
+
+    def dismiss(self) -> None:
+        """It is not needed: kill and reap it."""
+        self._sock.close()
+        kill_quietly(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+
+
+def grow(sock: socket.socket, group: str | None) -> None:
+    """In the forked child: wait for the command and execute it; never returns. Says on `sock` why it could not."""
+    try:
+        os.closerange(3, sock.fileno())
+        os.closerange(sock.fileno() + 1, 2**30)
+        # Before ordinary processes up to the exec, which somebody waits for; the warden takes it back at that moment.
+        go_first()
+        if group is not None:
+            cgroups.join(group)
+        os.setsid()
+        with open(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), "rb") as null:
+            os.dup2(null.fileno(), 0)
+        for ignored in signal.valid_signals():
+            if signal.getsignal(ignored) is signal.SIG_IGN:
+                signal.signal(ignored, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        rehearse()
+        _, fds, _, _ = socket.recv_fds(sock, 1, 3)
+        if fds:
+            for place, fd in enumerate(fds[:2], start=1):
+                os.dup2(fd, place)
+            note = execute(decode(os.pread(fds[2], os.fstat(fds[2]).st_size, 0)), sock, fds)
+            sock.send(note.encode()[:NOTE_MAX_BYTES])
+    except OSError as error:
+        sock.send(f"cannot prepare a process: {error.strerror}".encode())
+    finally:
+        os._exit(FAILED)
+
+
+def execute(spec: Word, sock: socket.socket, fds: list[int]) -> str:
+    """Execute the command of `spec`; returns only if that cannot be done, with the reason.
+
+    It has a session of its own, nothing on its input unless asked, no descriptor but the three, no signal blocked or
+    ignored, and the limits of `spec`.
+    """
+    what = "cannot prepare its input"
+    try:
+        if "pty" in spec:
+            # The leader of a session that has no terminal gets the first that it opens as its own.
+            take_input(os.open(spec["pty"], os.O_RDWR | os.O_CLOEXEC))
+        elif "stdin" in spec:
+            take_input(input_file(spec["stdin"]))
+        what = f"cannot enter the directory {spec['cwd']!r}"
+        os.chdir(spec["cwd"])
+        what = f"cannot execute {spec['argv'][0]!r}"
+        argv = [exact(word) for word in spec["argv"]]
+        env = {exact(name): exact(value) for name, value in spec["env"].items()}
+        paths = [exact(path) for path in candidates(spec["argv"][0], spec["env"].get("PATH", os.defpath))]
+        for fd in (sock.fileno(), *fds):
+            os.set_inheritable(fd, False)
+        for name, value in spec.get("limits", {}).items():
+            # For good, and never more than we may have ourselves.
+            most = resource.getrlimit(LIMITS[name])[1]
+            least = value if most == resource.RLIM_INFINITY else min(value, most)
+            resource.setrlimit(LIMITS[name], (least, least))
+        number = execute_first(paths, argv, env)
+    except OSError as error:
+        number = error.errno or errno.EPERM
+    except ValueError as error:
+        # Such as a NUL byte in an argument: the words are the caller's and so is the mistake.
+        return f"{what}: {error}"
+    return f"{what}: {os.strerror(number)}"
+
+
+def take_input(fd: int) -> None:
+    """Make `fd` what this process reads from; it is closed."""
+    os.dup2(fd, 0)
+    os.close(fd)
+
+
+def input_file(data: str) -> int:
+    """Open a file in memory with what a command is to read, given as base64; it can be read and nothing else."""
+    written = os.memfd_create("countermand-input", os.MFD_CLOEXEC)
+    with os.fdopen(written, "wb") as file:
+        file.write(a2b_base64(data))
+        file.flush()
+        return os.open(f"/proc/self/fd/{written}", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def exact(text: str) -> bytes:
+    """A word as exec takes it; raises ValueError for one that it cannot take."""
+    word = os.fsencode(text)
+    if b"\0" in word:
+        raise ValueError("embedded null byte")
+    return word
+
+
+def execute_first(paths: list[bytes], argv: list[bytes], env: dict[bytes, bytes]) -> int:
+    """Try each path. As a shell does it: what is there and cannot be run is a better reason than what is not there."""
+    number = errno.ENOENT
+    for path in paths:
+        try:
+            os.execve(path, argv, env)
         except OSError as error:
-            # As a shell does it: what is there and cannot be run is a better reason than what is not there.
-            if failure is None or failure.errno == errno.ENOENT:
-                failure = error
-    raise failure or OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+            if number == errno.ENOENT:
+                number = error.errno or errno.EPERM
+    return number
 
 
 def candidates(program: str, path: str) -> list[str]:
@@ -218,22 +373,25 @@ class Killing:
 
     def __init__(self) -> None:
         self._sent: set[int] = set()
-        self._refused: set[int] = set()
+        self.refused: dict[int, str] = {}
         self._rounds = 0
         self.groups: set[int] = set()
 
     def round(self, spare: frozenset[int] | set[int] = frozenset()) -> tuple[list[int], dict[int, str]]:
         """Signal those not signalled yet. Returns their pids, and of those who refused, why."""
-        for pid in self._refused:
+        for pid in list(self.refused):
             # It may have become somebody whom we may signal, as `sudo` does when it executes what it was asked to.
-            kill_quietly(pid, signal.SIGKILL)
-        fresh = [pid for pid in procfs.own_children() if pid not in self._sent and pid not in spare]
+            if kill_quietly(pid, signal.SIGKILL) is None:
+                del self.refused[pid]
+        if self.refused:
+            # While it lives, who is below it does not become our child.
+            signal_each([pid for pid in procfs.descendants(spare) if pid not in self._sent], signal.SIGKILL)
+        fresh = self.fresh(spare)
         refused: dict[int, str] = {}
         for pid in fresh:
             error = kill_quietly(pid, signal.SIGKILL)
             if error is not None:
-                refused[pid] = error
-                self._refused.add(pid)
+                refused[pid] = self.refused[pid] = error
         self._sent.update(fresh)
         self.groups = foreign_groups(fresh)
         for group in self.groups:
@@ -248,10 +406,14 @@ class Killing:
             freeze_then_kill(spare)
         return fresh, refused
 
+    def fresh(self, spare: frozenset[int] | set[int] = frozenset()) -> list[int]:
+        """Our children that were not signalled yet."""
+        return [pid for pid in procfs.own_children() if pid not in self._sent and pid not in spare]
+
     def reaped(self, pid: int) -> None:
         """The pid is free again and may come back as somebody new."""
         self._sent.discard(pid)
-        self._refused.discard(pid)
+        self.refused.pop(pid, None)
 
     def over(self) -> None:
         """Nobody is left: what comes later is counted from the beginning."""
@@ -265,28 +427,80 @@ def foreign_groups(pids: list[int]) -> set[int]:
     return {found.pgid for found in seen if found is not None and found.sid != session}
 
 
+def rehearse() -> None:
+    """Go once through what a spawn does, on a file in memory.
+
+    A fork shares its memory with its parent until either writes to it, so the first time costs a page fault for each
+    page; those are had before somebody waits.
+    """
+    fd = os.memfd_create("rehearsal", os.MFD_CLOEXEC)
+    try:
+        with suppress(OSError, ValueError):
+            ledger = Ledger(fd)
+            ledger.write({"word": "spawning", "at": time.time(), "env": {"PATH": os.defpath}, "argv": ["true"]})
+            word = decode(os.pread(fd, os.fstat(fd).st_size, 0))
+            said(read(fd), "void")
+            {exact(name): exact(value) for name, value in word["env"].items()}
+            candidates("true", os.defpath)
+            procfs.stat(os.getpid())
+            procfs.command_line(os.getpid())
+            readable(fd)
+            far_sides(["true"])
+            resource.getrlimit(resource.RLIMIT_CORE)
+            execute_first([b"/no/such/program"], [b"true"], {})
+            time.monotonic()
+    finally:
+        os.close(fd)
+
+
+class Ready:
+    """What a warden can make ready before it has a tree: its session, its group, its wake-up pipe, its seed."""
+
+    def __init__(self, layers: frozenset[str], base: str | None) -> None:
+        os.setsid()
+        go_first()
+        self.layers = layers
+        self.wake = wake_on_child()
+        self.group = cgroups.create_tree(base) if base is not None else None
+        self.seed: Seed | None = None
+        # The request that comes tries again, and says why.
+        with suppress(OSError):
+            self.seed = Seed(self.group)
+        rehearse()
+
+    def dismiss(self) -> None:
+        """No tree came."""
+        if self.seed is not None:
+            self.seed.dismiss()
+        if self.group is not None:
+            cgroups.remove(self.group)
+
+
 class Warden:
     """One process tree, from the lock of its ledger to its last word. Runs in a process of its own."""
 
     def __init__(
-        self, sock: socket.socket, daemon_pidfd: int, wake: int, out: int, err: int, spec: Word, ledger: Ledger
+        self, sock: socket.socket, daemon_pidfd: int, out: int, err: int, spec_fd: int, ledger: Ledger, ready: Ready
     ) -> None:
         self._sock = sock
-        self._wake = wake
         self._daemon = daemon_pidfd
         self._out = out
         self._err = err
-        self._spec = spec
+        self._spec_fd = spec_fd
         self._ledger = ledger
+        self._wake = ready.wake
+        self._ready = ready
         self._pid = os.getpid()
         self._leader: int | None = None
         self._leader_began = 0.0
         self._status: int | None = None
         self._deadline: float | None = None
         self._asked = False
+        self._on_terminal = False
+        self._hang_up_at: float | None = None
         self._killing = Killing()
         self._kill_at: float | None = None
-        self._told_remaining = False
+        self._remaining = Remaining()
         self._orphaned = False
         self._reaped = 0
         self._rows: dict[int, Word] = {}
@@ -294,15 +508,26 @@ class Warden:
         self._signals: list[Word] = []
         self._note = ""
         self._started_at: float | None = None
+        self._group = ready.group
+        self._group_removed = False
+        self._group_killed_at: float | None = None
+        self._pauses = 0
+        self._subreaper = "subreaper" in ready.layers
+        self._empty_at: float | None = None
+        self._remote: dict[str, Word] = {}
 
     def run(self) -> None:
         """Spawn, serve and end; returns when the tree is proven empty and the last word is written."""
         heir = procfs.stat(os.getppid())
         zygote = {"pid": heir.pid, "start_ticks": heir.start_ticks} if heir is not None else None
-        self._ledger.write({"word": "warden", "pid": self._pid, "zygote": zygote, "at": time.time()})
+        me = procfs.stat(self._pid)
+        ticks = me.start_ticks if me is not None else None
+        word = {"word": "warden", "pid": self._pid, "start_ticks": ticks, "zygote": zygote, "at": time.time()}
+        self._ledger.write(word)
         refusal = self._refusal()
         if refusal:
             self._note = refusal
+            self._ready.dismiss()
         else:
             self._spawn()
             if self._leader is not None:
@@ -323,31 +548,49 @@ class Warden:
         return ""
 
     def _spawn(self) -> None:
-        program = self._spec["argv"][0]
-        self._ledger.write({"word": "spawning", "at": time.time()})
+        self._ledger.write({"word": "spawning", "at": time.time(), "cgroup": self._group})
         self._started_at, self._leader_began = time.time(), time.monotonic()
-        what = f"cannot enter the directory {self._spec['cwd']!r}"
         try:
-            os.chdir(self._spec["cwd"])
-            what = f"cannot execute {program!r}"
-            self._leader = spawn(self._spec, self._out, self._err)
+            pid, note = self._become([self._out, self._err, self._spec_fd])
         except OSError as error:
-            self._fail(f"{what}: {error.strerror}")
-        except ValueError as error:
-            # Such as a NUL byte in an argument: the words are the caller's and so is the mistake.
-            self._fail(f"{what}: {error}")
-        finally:
-            os.close(self._out)
-            os.close(self._err)
-            os.chdir("/")
-        if self._leader is not None:
-            self._see(self._leader, program)
-            self._say({"word": "started", "pid": self._leader, "at": self._started_at, "name": program[:200]})
+            pid, note = 0, f"cannot start a process: {error.strerror}"
+        os.close(self._out)
+        os.close(self._err)
+        if note:
+            self._note = note
+            self._started_at = None
+            self._ledger.write({"word": "failed", "note": note, "at": time.time()})
+            if self._group is not None:
+                cgroups.end(self._group, GROUP_MAX_S)
+            return
+        self._leader = pid
+        spec = decode(os.pread(self._spec_fd, os.fstat(self._spec_fd).st_size, 0))
+        os.close(self._spec_fd)
+        argv = spec["argv"]
+        self._on_terminal = "pty" in spec
+        self._see(pid, argv[0])
+        began = procfs.stat(pid)
+        self._say(
+            {
+                "word": "started",
+                "pid": pid,
+                "start_ticks": began.start_ticks if began is not None else None,
+                "at": self._started_at,
+                "name": argv[0][:200],
+            }
+        )
+        self._name_far_sides(argv)
 
-    def _fail(self, note: str) -> None:
-        self._note = note
-        self._started_at = None
-        self._ledger.write({"word": "failed", "note": note, "at": time.time()})
+    def _become(self, fds: list[int]) -> tuple[int, str]:
+        """Let the seed become the command; returns its pid, and why it could not. Raises OSError."""
+        seed = self._ready.seed if self._ready.seed is not None else Seed(self._group)
+        try:
+            return seed.pid, seed.become(fds)
+        except BrokenPipeError:
+            # It was killed while it waited.
+            os.waitpid(seed.pid, 0)
+            seed = Seed(self._group)
+            return seed.pid, seed.become(fds)
 
     # ── Serving ───────────────────────────────────────────────────────────────────────────────────
 
@@ -375,10 +618,16 @@ class Warden:
                 self._daemon = -1
                 self._deadline = time.monotonic()
             reaped = self._reap()
-            if reaped is None:
+            if reaped is None and self._gone():
                 return
-            wait_s = self._end()
-            if reaped == REAPED_A_TURN:
+            busy = reaped == REAPED_A_TURN
+            if reaped is None and self._subreaper:
+                wait_s = GROUP_RETRY_S
+                continue
+            wait_s = self._end(busy=busy)
+            if reaped is None:
+                wait_s = GROUP_IDLE_S if wait_s is None else min(wait_s, GROUP_IDLE_S)
+            if busy:
                 wait_s = 0.0
 
     def _read_requests(self) -> None:
@@ -402,16 +651,20 @@ class Warden:
         At most REAPED_A_TURN: a tree that forks and dies as fast as we reap must not keep us from killing it.
         """
         for count in range(REAPED_A_TURN):
+            target = -1
             try:
-                # Looked at before it is reaped: the name of a zombie can still be read.
-                waiting = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                if len(self._rows) + len(self._done) < ROWS_MAX:
+                    # Looked at before it is reaped: the name of a zombie can still be read.
+                    waiting = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                    if waiting is None:
+                        return count
+                    self._see(waiting.si_pid, "")
+                    target = waiting.si_pid
+                pid, raw, usage = os.wait4(target, os.WNOHANG)
             except ChildProcessError:
                 return None
-            if waiting is None:
+            if pid == 0:
                 return count
-            pid = waiting.si_pid
-            self._see(pid, "")
-            _, raw, usage = os.wait4(pid, 0)
             status = os.waitstatus_to_exitcode(raw)
             now = time.time()
             self._reaped += 1
@@ -442,6 +695,8 @@ class Warden:
         seen = procfs.stat(pid)
         if seen is None:
             return
+        if not name:
+            self._name_far_sides(procfs.command_line(pid) or ([seen.name] if seen.state in "ZX" else []))
         self._rows[pid] = {
             "name": os.path.basename(name) or seen.name,
             "pid": pid,
@@ -454,20 +709,33 @@ class Warden:
 
     # ── Ending ────────────────────────────────────────────────────────────────────────────────────
 
-    def _end(self) -> float | None:
-        """Take the next step of the ladder; returns the seconds until the one after, None for no such step."""
+    def _end(self, *, busy: bool) -> float | None:
+        """Take the next step of the ladder; returns the seconds until the one after, None for no such step.
+
+        `busy`: there are more dead to be reaped.
+        """
         if self._deadline is None:
             return None
         now = time.monotonic()
         if now < self._deadline:
             if not self._asked:
                 self._asked = True
+                self._hang_up_at = now + (self._deadline - now) / 2 if self._on_terminal else None
                 self._ask()
-            return self._deadline - now
+            if self._hang_up_at is not None and now >= self._hang_up_at:
+                self._hang_up_at = None
+                self._ask(signal.SIGHUP)
+            return min(self._deadline, self._hang_up_at or self._deadline) - now
         if self._kill_at is None:
             self._kill_at = now
+        if self._group is not None and not self._kill_group(self._group) and now - self._kill_at < GROUP_ALONE_S:
+            return self._pause(GROUP_PAUSE_MAX_S)
+        if busy and self._group_removed and now - self._kill_at < GROUP_ALONE_S:
+            # The dead of the group are there to be reaped. Who escaped from it comes after them.
+            return 0.0
         # Where they are now: those in a group that is killed get the signal with it.
-        at = [(pid, seen.pgid) for pid in self._rows if (seen := procfs.stat(pid)) is not None]
+        rows = self._rows if self._killing.fresh() else ()
+        at = [(pid, seen.pgid) for pid in rows if (seen := procfs.stat(pid)) is not None]
         fresh, refused = self._killing.round()
         for pid in fresh:
             self._see(pid, "")
@@ -478,16 +746,84 @@ class Warden:
                 self._signalled(pid, signal.SIGKILL, None)
         if fresh:
             return 0.0
-        if now - self._kill_at >= REMAINING_AFTER_S and not self._told_remaining:
-            self._told_remaining = True
-            left = [seen for seen in map(procfs.stat, procfs.own_children()[:10]) if seen is not None]
-            names = ", ".join(f"{seen.name} (pid {seen.pid}, state {seen.state})" for seen in left)
-            self._note = f"could not be killed: {names}"
-            self._say({"word": "remaining", "note": self._note, "at": time.time()})
-        return REMAINING_RETRY_S if self._told_remaining else RETRY_S
+        if now - self._kill_at < GROUP_ALONE_S:
+            return self._pause(ROUND_PAUSE_MAX_S)
+        if now - self._kill_at >= REMAINING_AFTER_S:
+            self._say_remaining()
+        return REMAINING_RETRY_S if self._remaining.times else RETRY_S
 
-    def _ask(self) -> None:
-        """SIGTERM and SIGCONT, once to each process of the tree.
+    def _say_remaining(self) -> None:
+        """Name who is left, for the receipt that does not wait for them for ever."""
+        left = dict.fromkeys([*self._members(), *procfs.descendants()])
+        word = self._remaining.word(left, self._killing.refused, time.time())
+        if word is not None:
+            self._note = word["note"]
+            self._say(word)
+
+    def _pause(self, most_s: float) -> float:
+        """Sleep a little, more each time: to be woken by each of a thousand deaths would slow them down."""
+        self._pauses += 1
+        time.sleep(min(PAUSE_S * self._pauses, most_s))
+        return 0.0
+
+    def _kill_group(self, group: str) -> bool:
+        """Kill everybody in the tree's cgroup and remove it; True once that succeeded.
+
+        The rounds over our children come after it: for who went into another group, and to reap.
+        """
+        now = time.monotonic()
+        if self._group_killed_at is None:
+            for pid in self._members():
+                self._see(pid, "")
+            # Only who is in it now is said to have got the signal.
+            inside = [pid for below in cgroups.groups_below(group) for pid in cgroups.pids_in(below)]
+            cgroups.kill(group)
+            self._group_killed_at = now
+            for pid in inside:
+                if pid in self._rows or not self._signals:
+                    self._signalled(pid, signal.SIGKILL, None)
+        elif now - self._group_killed_at >= GROUP_AGAIN_S:
+            # Whoever came into it since; those that are dying need the processor more than we do.
+            cgroups.kill(group)
+            self._group_killed_at = now
+        return self._remove_group(group)
+
+    def _remove_group(self, group: str) -> bool:
+        if not cgroups.remove(group):
+            return False
+        self._group = None
+        self._group_removed = True
+        return True
+
+    def _members(self) -> list[int]:
+        """Our children, and of those in the tree's cgroup whoever is not below us: somebody only without layer 2."""
+        members = procfs.own_children()
+        if self._group is not None and not self._subreaper:
+            known = set(members)
+            inside = [pid for below in cgroups.groups_below(self._group) for pid in cgroups.pids_in(below)]
+            members += [pid for pid in inside if pid not in known]
+        return members
+
+    def _gone(self) -> bool:
+        """No child is left; True if that is all there is to wait for.
+
+        As a subreaper we know that the tree is gone, and remove its cgroup, with who came from outside into it.
+        Without that the cgroup is the proof, and who is in it may go on until it is to be killed.
+        """
+        if self._group is None or self._remove_group(self._group):
+            return True
+        now = time.monotonic()
+        self._empty_at = now if self._empty_at is None else self._empty_at
+        if not self._subreaper:
+            return False
+        cgroups.kill(self._group)
+        if now - self._empty_at < GROUP_MAX_S:
+            return False
+        self._note = "its cgroup could not be removed: a process that is not of this tree is in it"
+        return True
+
+    def _ask(self, politely: int = signal.SIGTERM) -> None:
+        """SIGTERM (or what is given) and SIGCONT, once to each process of the tree.
 
         Groups with a child of ours in them are signalled as groups, so a fork in that moment is not missed;
         each process outside of them by itself. Who would refuse a signal in a group is found by asking with 0.
@@ -502,7 +838,7 @@ class Warden:
             if seen is not None:
                 in_group[pid] = seen.pgid
         groups = {in_group[pid] for pid in own if pid in in_group and in_group[pid] != ours}
-        for number in (signal.SIGTERM, signal.SIGCONT):
+        for number in (politely, signal.SIGCONT):
             for group in groups:
                 try:
                     os.killpg(group, number)
@@ -518,17 +854,47 @@ class Warden:
                         continue
                     # Where its group was signalled it was one of those who got it, also if it is gone by now.
                 self._signalled(pid, number, error)
+            if self._group is not None:
+                self._ask_strangers(self._group, set(everybody), number)
+
+    def _ask_strangers(self, group: str, known: set[int], number: int) -> None:
+        """Signal those in the tree's cgroup that do not descend from us: somebody only without layer 2."""
+        for below in cgroups.groups_below(group):
+            for pid in cgroups.pids_in(below):
+                if pid not in known and cgroups.signal_member(pid, below, number):
+                    self._signalled(pid, number, None)
 
     def _signalled(self, pid: int, number: int, error: str | None) -> None:
         """Record a signal: with its process, and, the first of its kind or refused, with the tree."""
         word: Word = {"signal": signal_name(number), "at": time.time(), "error": error}
         row = self._rows.get(pid)
         if row is not None and len(row["signals"]) < SIGNALS_MAX:
+            last = row["signals"][-1] if row["signals"] else word
+            if number == signal.SIGKILL and last is not word and last["signal"] == "SIGKILL" and last["error"] is None:
+                return  # Who was killed with the group and is not reaped yet is met again by the rounds.
             row["signals"].append(word)
         first = all(known["signal"] != word["signal"] for known in self._signals)
         if (first or error) and len(self._signals) < SIGNALS_MAX:
             self._signals.append(word)
             self._ledger.detail({"word": "signal", "signal": word})
+
+    def _name_far_sides(self, argv: list[str]) -> None:
+        """Keep a row for each command whose work is done elsewhere, where killing it does not reach."""
+        for name, ran in far_sides(argv):
+            if len(self._remote) >= REMOTE_MAX or (name in self._remote and not ran):
+                continue
+            verb = "ran" if ran else "is named in the script"
+            self._remote[name] = {
+                "kind": "remote",
+                "name": name,
+                "pid": None,
+                "started_at": None,
+                "ended_at": None,
+                "how": "out_of_reach",
+                "status": None,
+                "signals": [],
+                "note": f"{name!r} {verb}: what it started elsewhere is out of reach, and may still run",
+            }
 
     # ── Words ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -557,31 +923,42 @@ class Warden:
                 "started_at": self._started_at,
                 # Those whose own parent reaped them are gone as well: that is what the empty tree proves.
                 "reaped": self._reaped + len(self._rows),
-                "rows": (self._done + list(self._rows.values()))[:ROWS_MAX],
+                "rows": (self._done + list(self._rows.values()))[:ROWS_MAX] + list(self._remote.values()),
                 "signals": self._signals,
-                "note": self._note if self._leader is None or self._told_remaining else "",
+                "note": self._note or self._no_proof(),
+                "proven": self._leader is None or self._subreaper or self._group_removed,
                 "at": now,
             }
         )
 
+    def _no_proof(self) -> str:
+        if self._leader is None or self._subreaper or self._group_removed:
+            return ""
+        return "nothing proves that no process got away: the subreaper layer is off, and there is no cgroup"
 
-def main(sock: socket.socket, daemon_pidfd: int, out: int, err: int, spec_fd: int, ledger_path: str) -> int:
+
+def main(
+    sock: socket.socket,
+    daemon_pidfd: int,
+    out: int,
+    err: int,
+    spec_fd: int,
+    ledger_path: str,
+    ready: Ready | None = None,
+) -> int:
     """Be a warden: the body of the child that the zygote has forked. Returns the exit status.
 
+    `ready`: what was made ready for it; None: with all layers but a cgroup.
     All descriptors are this process's own copies. Raises nothing that the zygote would survive to see: the
     caller turns every exception into an exit.
     """
-    os.setsid()
-    go_first()
-    wake = wake_on_child()
+    ready = ready or Ready(LAYERS, None)
     try:
         ledger = Ledger.lock(ledger_path, wait=True)
     except OSError:
         # Forgotten before it began: nobody waits for a word of it.
+        ready.dismiss()
         return LAST_WORD
     assert ledger is not None
-    with os.fdopen(spec_fd, "rb") as file:
-        file.seek(0)
-        spec = decode(file.read())
-    Warden(sock, daemon_pidfd, wake, out, err, spec, ledger).run()
+    Warden(sock, daemon_pidfd, out, err, spec_fd, ledger, ready).run()
     return LAST_WORD

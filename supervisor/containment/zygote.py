@@ -1,11 +1,15 @@
 """The zygote: a small fresh interpreter that forks one warden per process tree, and inherits what a warden leaves.
 
-Run as a script, ``python -I -S zygote.py <socket> <pidfd of the daemon>``. It is one thread with few
+Run as a script, ``python -I -S zygote.py <socket> <pidfd of the daemon> <settings>``, the settings a word with the
+``layers`` that hold and the ``cgroup`` below which trees get theirs, or None. It is one thread with few
 modules, so a fork of it is cheap and safe, whatever the size and the threads of the daemon.
 
 Theory of operation. A request is one SEQPACKET message with four descriptors (the warden's socket, the two
-write ends of the output pipes, a memfd with the command); the zygote forks a warden and closes its copies,
-so that afterwards the warden alone holds its tree's descriptors and their end of file means what it says.
+write ends of the output pipes, a memfd with the command); the zygote hands it on to a warden and closes its copies,
+so that afterwards the warden alone holds its tree's descriptors and their end of file means what it says. The
+warden is a *spare* one that was forked while there was nothing else to do, so that a spawn does not wait for a fork;
+in a burst of requests each but the first forks its own. A spare one that is killed costs nothing; one that is
+killed with a request in its socket has spawned nothing, which its ledger shows.
 
 A warden that ends with LAST_WORD has proven its tree gone. Any other end (somebody killed it) leaves
 orphans, and as the next subreaper the zygote gets them. It kills and reaps all its children that are not
@@ -14,10 +18,11 @@ zygote (go up from any member; the last link is one). Our list of children only 
 thread, do not reap; so one whole read of it that finds living wardens only says that at its end no dead
 warden's tree had a member. Then the zygote writes ``empty`` into their ledgers, whose locks it took over
 when the wardens died, and says ``gone``. Trees whose wardens died together cannot be told apart and are
-proven together; then no process is put down to one of them.
+proven together; then no process is put down to one of them. A dead warden's cgroup is killed and removed as well.
 
 When the daemon is gone (its pidfd, or the end of the socket) nothing more is forked, requests that wait are
-dropped, and the zygote stays until its wardens have ended their trees: they see the same end by themselves.
+dropped, and the zygote stays until its wardens have ended their trees: they see the same end by themselves. One that
+somebody has stopped does not, and is killed.
 """
 
 from __future__ import annotations
@@ -31,6 +36,7 @@ import signal
 import socket
 import sys
 import time
+from contextlib import suppress
 
 
 def load_siblings() -> None:
@@ -49,7 +55,7 @@ if __name__ == "__main__":
     load_siblings()
 
 # Below the line that makes them importable.
-from supervisor.containment import procfs, warden  # noqa: E402
+from supervisor.containment import cgroups, procfs, warden  # noqa: E402
 from supervisor.containment.ledger import ROWS_MAX, Ledger, decode, encode, fold, how_of, said  # noqa: E402
 
 TYPE_CHECKING = False
@@ -59,13 +65,20 @@ if TYPE_CHECKING:
     Word: TypeAlias = dict[str, Any]
 
 LIBC = ctypes.CDLL(None, use_errno=True)
+SPARE = "cm-spare"
+"""The name of a warden that waits for a tree, and of the process that it has ready for the command."""
 PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
 REQUEST_MAX_BYTES = 8192
 DESCRIPTORS = 4
 INT_BYTES = ctypes.sizeof(ctypes.c_int)
 RETRY_S = 0.02
+REFILL_S = 0.01
+"""A spare warden is forked after so much silence, not beside a spawn that somebody waits for."""
+GROUP_MAX_S = 2.0
 ORPHAN_ROWS_MAX = 100
+STOPPED_LOOK_MS = 500
+STOPPED_MAX_S = 1.0
 
 
 def prctl(option: int, value: int | bytes) -> None:
@@ -93,12 +106,14 @@ def receive(sock: socket.socket) -> tuple[bytes, list[int]]:
 class Lost:
     """A warden that was killed, and the ledger whose lock was taken over from it."""
 
-    __slots__ = ("ledger", "ledger_path", "process_id")
+    __slots__ = ("_since", "group", "ledger", "ledger_path", "process_id")
 
-    def __init__(self, process_id: str, ledger_path: str) -> None:
+    def __init__(self, process_id: str, ledger_path: str, group: str | None) -> None:
         self.process_id = process_id
         self.ledger_path = ledger_path
         self.ledger: Ledger | None = None
+        self.group = group
+        self._since = time.monotonic()
         self.take_over()
 
     def take_over(self) -> bool:
@@ -110,13 +125,28 @@ class Lost:
                 return True
         return self.ledger is not None
 
+    def end_group(self) -> bool:
+        """Kill everybody in the tree's cgroup; True when it is removed, or somebody from outside keeps it."""
+        if self.group is None:
+            return True
+        cgroups.kill(self.group)
+        return cgroups.remove(self.group) or time.monotonic() - self._since > GROUP_MAX_S or self._absent()
+
+    def _absent(self) -> bool:
+        return self.group is not None and not os.path.isdir(self.group)
+
 
 class Zygote:
     """Forks wardens and keeps what they leave. One instance per process."""
 
-    def __init__(self, daemon: socket.socket, daemon_pidfd: int) -> None:
+    def __init__(self, daemon: socket.socket, daemon_pidfd: int, layers: frozenset[str], base: str | None) -> None:
         self._daemon = daemon
         self._pidfd = daemon_pidfd
+        self._layers = layers
+        self._base = base
+        self._spare: tuple[int, socket.socket] | None = None
+        self._spares: set[int] = set()
+        self._stopped: dict[int, float] = {}
         self._wardens: dict[int, tuple[str, str]] = {}
         self._lost: list[Lost] = []
         self._orphans: list[Word] = []
@@ -130,17 +160,24 @@ class Zygote:
         poll.register(self._wake, select.POLLIN)
         poll.register(self._daemon, select.POLLIN)
         poll.register(self._pidfd, select.POLLIN)
-        wait_ms: int | None = None
+        wait_ms: int | None = 0
         while True:
-            ready = {fd for fd, _ in poll.poll(wait_ms)}
+            refill = self._serving and self._spare is None
+            ready = {fd for fd, _ in poll.poll(int(REFILL_S * 1000) if refill and wait_ms is None else wait_ms)}
+            if refill and not ready:
+                self._refill()
             if self._wake in ready:
                 warden.drain(self._wake)
             if self._serving and (self._pidfd in ready or (self._daemon.fileno() in ready and not self._serve())):
                 self._serving = False
+                self._dismiss_spare()
                 poll.unregister(self._daemon)
                 poll.unregister(self._pidfd)
             reaped = self._reap()
             wait_ms = self._end_orphans()
+            if not self._serving:
+                self._end_stopped()
+                wait_ms = STOPPED_LOOK_MS if wait_ms is None else wait_ms
             if reaped == warden.REAPED_A_TURN:
                 wait_ms = 0
             if reaped is None and not self._serving and not self._lost:
@@ -165,38 +202,99 @@ class Zygote:
 
     def _fork(self, request: Word, fds: list[int]) -> None:
         process_id, ledger_path = request["process_id"], request["ledger"]
+        # Fewer descriptors than sent means that our table of them is full.
+        why = "" if len(fds) == DESCRIPTORS else os.strerror(errno.EMFILE)
         pid = -1
         try:
-            # Fewer descriptors than sent means that our table of them is full.
-            why = "" if len(fds) == DESCRIPTORS else os.strerror(errno.EMFILE)
-            pid = -1 if why else os.fork()
+            pid = -1 if why else self._assign({"word": "spawn", "ledger": ledger_path}, fds)
         except OSError as error:
             why = os.strerror(error.errno or errno.EAGAIN)
-        if why:
-            self._say({"word": "not_forked", "process_id": process_id, "note": f"cannot start a warden: {why}"})
-        if pid == 0:
-            self._become_warden(fds, ledger_path)
         for fd in fds:
             os.close(fd)
-        if pid > 0:
+        if why:
+            self._say({"word": "not_forked", "process_id": process_id, "note": f"cannot start a warden: {why}"})
+        else:
             self._wardens[pid] = (process_id, ledger_path)
             self._say({"word": "forked", "process_id": process_id, "pid": pid})
 
-    def _become_warden(self, fds: list[int], ledger_path: str) -> None:
-        """In the forked child; never returns into the zygote's loop."""
+    def _assign(self, word: Word, fds: list[int]) -> int:
+        """Make the spare warden that of a tree, or one forked for it; returns its pid. Raises OSError."""
+        pid, sock = self._spare or self._fork_spare()
+        self._spare = None
+        with sock:
+            try:
+                socket.send_fds(sock, [encode(word)], fds)
+            except BrokenPipeError:
+                # It was killed while it waited; the next one has just been forked.
+                pid, fresh = self._fork_spare()
+                with fresh:
+                    socket.send_fds(fresh, [encode(word)], fds)
+        self._spares.discard(pid)
+        return pid
+
+    def _refill(self) -> None:
+        """Keep a warden ready. Where none can be forked, the next request says why."""
+        with suppress(OSError):
+            self._spare = self._fork_spare()
+
+    def _fork_spare(self) -> tuple[int, socket.socket]:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            try:
+                pid = os.fork()
+            except OSError:
+                ours.close()
+                raise
+            if pid == 0:
+                self._become_warden(theirs)
+        self._spares.add(pid)
+        return pid, ours
+
+    def _dismiss_spare(self) -> None:
+        if self._spare is not None:
+            self._spare[1].close()
+            self._spare = None
+
+    def _become_warden(self, sock: socket.socket) -> None:
+        """In the forked child: wait for a tree and be its warden; never returns into the zygote's loop."""
         status = warden.FAILED
         try:
             signal.set_wakeup_fd(-1)
-            keep = sorted((*fds, self._pidfd))
+            keep = sorted((sock.fileno(), self._pidfd))
             for low, high in zip([2, *keep], [*keep, 2**30], strict=True):
                 os.closerange(low + 1, high)
-            prctl(PR_SET_NAME, b"cm-warden")
-            prctl(PR_SET_CHILD_SUBREAPER, 1)
-            sock = socket.socket(fileno=fds[0])
-            status = warden.main(sock, self._pidfd, fds[1], fds[2], fds[3], ledger_path)
+            prctl(PR_SET_NAME, SPARE.encode())
+            if "subreaper" in self._layers:
+                prctl(PR_SET_CHILD_SUBREAPER, 1)
+            status = self._await_tree(sock)
         finally:
             # Not sys.exit: the exits of the zygote's own code must not run twice.
             os._exit(status)
+
+    def _await_tree(self, sock: socket.socket) -> int:
+        ready = warden.Ready(self._layers, self._base)
+        try:
+            data, fds = receive(sock)
+        except OSError:
+            data, fds = b"", []
+        if not data:
+            # The zygote is gone, or goes.
+            ready.dismiss()
+            return warden.LAST_WORD
+        sock.close()
+        prctl(PR_SET_NAME, b"cm-warden")
+        theirs = socket.socket(fileno=fds[0])
+        ledger_path = decode(data)["ledger"]
+        return warden.main(theirs, self._pidfd, fds[1], fds[2], fds[3], ledger_path, ready)
+
+    def _end_stopped(self) -> None:
+        """Without the daemon nobody else misses a warden that somebody has stopped: its tree then falls to us."""
+        now = time.monotonic()
+        stopped = [pid for pid in self._wardens if (seen := procfs.stat(pid)) is not None and seen.state in "Tt"]
+        self._stopped = {pid: self._stopped.get(pid, now) for pid in stopped}
+        for pid, since in self._stopped.items():
+            if now - since >= STOPPED_MAX_S:
+                os.kill(pid, signal.SIGKILL)
 
     def _end_warden(self, process_id: str) -> None:
         """Kill a warden that gives no sign of life (somebody stopped it): its tree then falls to us."""
@@ -219,11 +317,18 @@ class Zygote:
             seen = procfs.stat(pid)
             status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
             self._killing.reaped(pid)
+            group = cgroups.group_of(self._base, seen) if self._base is not None and seen is not None else None
             if pid in self._wardens:
                 process_id, ledger_path = self._wardens.pop(pid)
                 if status != warden.LAST_WORD:
-                    self._lose(process_id, ledger_path)
-            elif seen is not None and len(self._orphans) < ORPHAN_ROWS_MAX:
+                    self._lose(process_id, ledger_path, group)
+            elif pid in self._spares:
+                self._spares.discard(pid)
+                if group is not None:
+                    cgroups.end(group, GROUP_MAX_S)
+                if self._spare is not None and pid == self._spare[0]:
+                    self._dismiss_spare()
+            elif seen is not None and seen.name != SPARE and len(self._orphans) < ORPHAN_ROWS_MAX:
                 self._orphans.append(
                     {
                         "name": seen.name,
@@ -237,8 +342,9 @@ class Zygote:
                 )
         return warden.REAPED_A_TURN
 
-    def _lose(self, process_id: str, ledger_path: str) -> None:
-        self._lost.append(Lost(process_id, ledger_path))
+    def _lose(self, process_id: str, ledger_path: str, group: str | None) -> None:
+        if "zygote" in self._layers:
+            self._lost.append(Lost(process_id, ledger_path, group))
         self._say({"word": "lost", "process_id": process_id})
 
     def _end_orphans(self) -> int | None:
@@ -246,9 +352,10 @@ class Zygote:
         if not self._lost:
             # Without a dead warden nothing can have fallen to us.
             return None
-        wardens = set(self._wardens)
+        wardens = {*self._wardens, *self._spares}
         unlocked = [lost for lost in self._lost if not lost.take_over()]
-        if not unlocked and all(pid in wardens for pid in procfs.own_children()):
+        groups = [lost for lost in self._lost if not lost.end_group()]
+        if not unlocked and not groups and all(pid in wardens for pid in procfs.own_children()):
             for lost in self._lost:
                 self._prove(lost, alone=len(self._lost) == 1)
             self._lost.clear()
@@ -260,6 +367,11 @@ class Zygote:
 
     def _prove(self, lost: Lost, *, alone: bool) -> None:
         """Write the last word that the killed warden could not, and tell the daemon."""
+        if lost.ledger is not None and said(lost.ledger.words, "spawning") is None:
+            # Nothing was spawned and, as its warden is dead, nothing will be: it may be asked for again.
+            lost.ledger.close()
+            self._say({"word": "unborn", "process_id": lost.process_id})
+            return
         if lost.ledger is not None and said(lost.ledger.words, "empty") is None:
             word = fold(lost.ledger.words)
             leaders = [row for row in self._orphans if row["pid"] == word["pid"]]
@@ -270,7 +382,7 @@ class Zygote:
             rows = self._orphans if alone else leaders
             word["rows"] = (word["rows"] + rows)[:ROWS_MAX]
             word["reaped"] += len(rows)
-            if word["how"] is None or word["how"] != "not_started":
+            if word["how"] != "not_started":
                 word["note"] = "its warden was killed; the zygote ended what it left"
             word.update(word="empty", at=time.time())
             lost.ledger.write(word)
@@ -293,13 +405,22 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     warden.go_first()
     prctl(PR_SET_NAME, b"cm-zygote")
-    prctl(PR_SET_CHILD_SUBREAPER, 1)
     daemon = socket.socket(fileno=int(sys.argv[1]))
     pidfd = int(sys.argv[2])
+    settings = decode(sys.argv[3].encode())
+    layers, base = frozenset(settings["layers"]), settings["cgroup"]
     daemon.set_inheritable(False)
     os.set_inheritable(pidfd, False)
     os.chdir("/")
-    zygote = Zygote(daemon, pidfd)
+    if "zygote" in layers:
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
+    if base is not None:
+        try:
+            cgroups.join(os.path.join(base, cgroups.WARDENS))
+        except OSError:
+            # What the next daemon cannot tell from a tree is no place for wardens; the other layers hold.
+            base = None
+    zygote = Zygote(daemon, pidfd, layers, base)
     gc.collect()
     gc.freeze()
     zygote.run()

@@ -27,6 +27,7 @@ class ZygoteHandle:
 
     Args:
         environment: all that the zygote's environment holds; what is forked from it can read that.
+        settings: the word that it is told its layers and its cgroup by; see `zygote`.
         on_word: called with each word of the zygote.
         on_dead: called once, after its last word, when it has ended and is reaped.
     """
@@ -35,6 +36,7 @@ class ZygoteHandle:
         self,
         reactor: Reactor,
         environment: Mapping[str, str],
+        settings: Word,
         on_word: Callable[[ZygoteHandle, Word], None],
         on_dead: Callable[[ZygoteHandle], None],
     ) -> None:
@@ -47,7 +49,7 @@ class ZygoteHandle:
             try:
                 daemon_pidfd = os.pidfd_open(os.getpid())
                 try:
-                    self._process = self._start(theirs.fileno(), daemon_pidfd, environment)
+                    self._process = self._start(theirs.fileno(), daemon_pidfd, environment, settings)
                 finally:
                     os.close(daemon_pidfd)
             except BaseException:
@@ -56,15 +58,25 @@ class ZygoteHandle:
         ours.setblocking(False)
         self._sock = ours
         self._pidfd = os.pidfd_open(self._process.pid)
-        reactor.watch(self._sock.fileno(), self._hear, urgent=True)
-        reactor.watch(self._pidfd, self._died, urgent=True)
+        reactor.watch(self._sock.fileno(), self._hear)
+        reactor.watch(self._pidfd, self._died)
 
     @staticmethod
-    def _start(sock_fd: int, pidfd: int, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    def _start(sock_fd: int, pidfd: int, environment: Mapping[str, str], settings: Word) -> subprocess.Popen[bytes]:
         # A session of its own: a terminal's Ctrl-C is the daemon's to handle. No stream of the daemon's is passed
         # on: whoever reads the daemon's output must see its end when the daemon ends.
         return subprocess.Popen(
-            [sys.executable, "-I", "-S", "-X", "utf8", str(SCRIPT), str(sock_fd), str(pidfd)],
+            [
+                sys.executable,
+                "-I",
+                "-S",
+                "-X",
+                "utf8",
+                str(SCRIPT),
+                str(sock_fd),
+                str(pidfd),
+                encode(settings).decode(),
+            ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -164,6 +164,19 @@ class SqliteStore:
         passed = threading.Event()
         return self._enqueue(passed) and passed.wait(timeout)
 
+    def responds(self, timeout: float) -> bool:
+        """Wait until the writer thread takes work up again, whatever comes of it; False after `timeout` seconds.
+
+        It overtakes what waits: behind a disk that refuses each write for a while, the thread answers all the same.
+        """
+        seen = threading.Event()
+        with self._wake:
+            if self._closing:
+                return False
+            self._work.appendleft(seen)
+            self._wake.notify()
+        return seen.wait(timeout)
+
     def close(self, timeout: float | None = None) -> bool:
         """Write what was handed in, empty the write-ahead log, and end. May be called again.
 
@@ -221,7 +234,7 @@ class SqliteStore:
         try:
             snapshot = self._insist(lambda connection: self._snapshot(connection, load.session))
         except BaseException as error:  # noqa: BLE001 - whatever it was, the owner has to be told
-            logger.error("session {} could not be loaded: {!r}", load.session, error)
+            logger.bind(session=load.session).error("session {} could not be loaded: {!r}", load.session, error)
             _tell(load.owner, LoadFailed(_words(error)))
         else:
             _tell(load.owner, Loaded(snapshot))
@@ -354,7 +367,7 @@ class SqliteStore:
                 _tell(commit.owner, Committed(commit.batch.number))
         for commit in group:
             if commit.error is not None:
-                logger.error(
+                logger.bind(session=commit.batch.session).error(
                     "batch {} of session {} was not written: {}",
                     commit.batch.number,
                     commit.batch.session,

@@ -6,7 +6,7 @@ import shutil
 from typing import Final
 
 from actors.messages import ToolResult
-from actors.model import Outcome
+from actors.model import Json, Outcome
 from actors.plugins import tool
 from actors.spawning import AsyncSpawn, Exit
 
@@ -14,15 +14,16 @@ PIECE_CHARS: Final = 30_000
 
 
 @tool(isolation="task")
-async def shell(script: str, spawn: AsyncSpawn, cwd: str | None = None) -> ToolResult:
+async def shell(script: str, spawn: AsyncSpawn, cwd: str | None = None, pty: bool = False) -> ToolResult:
     """Run a shell script and return the end of its output, with its exit code and duration.
 
-    What it leaves in the background lives on until the run ends.
+    What it leaves in the background lives on until the run ends. `pty` gives it a terminal, for programs that need one;
+    nothing can be typed on it. Where not all of the output is returned, the name of a file that has it is.
     """
     program = shutil.which("bash") or "/bin/sh"
-    process = await spawn([program, "-c", *_arguments(script)], cwd=cwd, name=_name(script))
+    process = await spawn([program, "-c", *_arguments(script)], cwd=cwd, name=_name(script), pty=pty)
     done = await process.wait()
-    data = {
+    data: dict[str, Json] = {
         "exit_code": done.status,
         "duration_s": round(done.duration_s, 6),
         "total_bytes": done.total_bytes,
@@ -31,6 +32,8 @@ async def shell(script: str, spawn: AsyncSpawn, cwd: str | None = None) -> ToolR
         "cpu_s": done.cpu_s,
         "max_rss_kb": done.max_rss_kb,
     }
+    if done.spool is not None:
+        data.update(spool=done.spool, spooled_bytes=done.spooled_bytes)
     return ToolResult(Outcome.FINISHED, _told(done), is_error=done.status != 0, data=data)
 
 
@@ -52,12 +55,24 @@ def _told(done: Exit) -> str:
     lines = [done.output]
     shown = len(done.output.encode())
     if done.total_bytes > shown:
-        lines.insert(0, f"[the last {shown} of {done.total_bytes} bytes of output]\n")
+        lines.insert(0, f"[the last {shown} of {done.total_bytes} bytes of output{_where(done)}]\n")
+    elif done.lossy:
+        lines.append(f"\n[not all of the output is text{_where(done)}]")
     if done.status != 0:
         lines.append(f"\n[{describe_exit(done.status)}]")
     if done.held:
-        lines.append("\n[a process left in the background still holds the output]")
+        goes_on = f", and goes on writing to {done.spool}" if done.spool else ""
+        lines.append(f"\n[a process left in the background still holds the output{goes_on}]")
     return "".join(lines)
+
+
+def _where(done: Exit) -> str:
+    """Say where all of it is, or its beginning."""
+    if done.spool is None:
+        return ""
+    whole = done.spooled_bytes >= done.total_bytes
+    what = "all of it is" if whole else f"the first {done.spooled_bytes} are"
+    return f"; {what} in {done.spool}"
 
 
 def describe_exit(status: int) -> str:

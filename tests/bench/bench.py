@@ -5,7 +5,8 @@
     scripts/bench --quick    fewer rounds; the figures are rougher
 
 Figures are of this machine at this moment: compare them within a run. The exit code is 1 if a figure is over its
-limit, of which there is one: how much later a Stop is answered behind a hundred thousand messages.
+limit: how much later a Stop is answered behind a hundred thousand messages, what containment may cost, and what it
+costs to read two hundred chatty children.
 """
 
 from __future__ import annotations
@@ -38,12 +39,14 @@ from actors.base import Actor
 from actors.dead_letters import DeadLetters
 from actors.dispatcher import PooledDispatcher
 from actors.mailbox import Mailbox
-from actors.messages import Committed, ProcessEnded, ProcessOutput, Said
+from actors.messages import Committed, ProcessEnded, ProcessExited, ProcessOutput, Said
 from actors.model import Address, Event, Mode, Policy, Receipt, RunInfo, RunStatus
 from actors.plugins import Plugins
 from actors.ports import Batch, Ports, SessionRow, Settings, SpawnSpec
 from supervisor import Config, SessionHandle, Supervisor
 from supervisor.clock import SystemClock
+from supervisor.config import LAYERS
+from supervisor.containment import cgroups, procfs
 from supervisor.containment.processes import ProcessTrees
 from supervisor.executor import ThreadExecutor
 from supervisor.ids import RandomIds
@@ -55,8 +58,37 @@ WAIT_S = 60.0
 GRACE_S = 0.3
 BACKLOG = 100_000
 BACKLOG_RATIO_MAX = 3.0
+TREE = 1000
+TREE_RATIO_MAX = 2.0
+TREE_RATIO_PLAIN_MAX = 4.0
+SPAWN_RATIO_MAX = 3.0
+POLITE_MAX_MS = 20.0
+DAEMON_THREADS = 200
+DAEMON_BYTES = 500_000_000
+ESCAPE = """
+import os, sys, time
+for _ in range(int(sys.argv[1]) - 1):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        time.sleep(1000)
+    os.wait()
+print("up", flush=True)
+time.sleep(1000)
+"""
 STUBBORN = 'sleep 100 & setsid sleep 100 & (trap "" TERM; sleep 100) & echo up; wait'
 POLITE = "echo up; exec sleep 100"
+CHATTY_RATIO_MAX = 0.5
+CHATTY = """
+import os, sys, time
+print("up", flush=True)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.05)
+for number in range(int(sys.argv[2])):
+    print("a line of output, number", number, flush=True)
+    time.sleep(0.02)
+"""
 
 
 class Figure(msgspec.Struct, frozen=True):
@@ -90,6 +122,11 @@ class Rounds(msgspec.Struct, frozen=True):
     actors: int = 20_000
     threads: int = 500
     starts: int = 10
+    trees: int = 7
+    leaks: int = 1000
+    children: int = 200
+    lines: int = 150
+    flood_mb: int = 2000
     resident: int = 10_000
     stored: int = 100_000
     activations: int = 300
@@ -97,7 +134,7 @@ class Rounds(msgspec.Struct, frozen=True):
     ready_halves: int = 100
 
 
-QUICK = Rounds(8, 3, 50, 10, 5, 300, 4_000, 0.5, 5_000, 100, 3, 1_000, 5_000, 100, 1_000, 20)
+QUICK = Rounds(8, 3, 50, 10, 5, 300, 4_000, 0.5, 5_000, 100, 3, 3, 200, 200, 50, 300, 1_000, 5_000, 100, 1_000, 20)
 
 
 # ── Small things ──────────────────────────────────────────────────────────────────────────────────
@@ -209,6 +246,168 @@ def stop_latency(folder: Path, rounds: Rounds) -> Iterator[Figure]:
     yield Figure(
         "stop", "a polite child: ask to receipt, median", median_ms(polite), "ms", killed_ms(rounds), "SIGTERM, wait()"
     )
+
+
+@contextlib.contextmanager
+def process_trees(folder: Path, **options: Any) -> Iterator[ProcessTrees]:
+    """A ProcessTrees by itself."""
+    clock = SystemClock()
+    trees = ProcessTrees(folder, clock, **options)
+    trees.start()
+    try:
+        yield trees
+    finally:
+        trees.close()
+        clock.close()
+
+
+def big_trees(folder: Path, rounds: Rounds) -> Iterator[Figure]:
+    """(h) An immediate kill of a thousand processes in as many sessions, to its proof, and of a polite child."""
+    # By turns, so that all meet the same machine.
+    taken: dict[str, list[float]] = {"bare": [], "cgroup": [], "plain": []}
+    polite = []
+    base = cgroups.prepare(str(folder))[0]
+    with (
+        process_trees(folder / "cgroup") as with_group,
+        process_trees(folder / "plain", layers=LAYERS - {"cgroup"}) as without,
+    ):
+        for number in range(rounds.trees):
+            if base is not None:
+                taken["bare"].append(bare_group_kill(os.path.join(base, "bare")))
+                taken["cgroup"].append(tree_kill(with_group, f"p{number}"))
+            taken["plain"].append(tree_kill(without, f"p{number}"))
+        for number in range(rounds.polite):
+            inbox: Any = Inbox()
+            with_group.spawn(f"polite{number}", SpawnSpec(("bash", "-c", POLITE), "bench"), inbox)
+            inbox.wait(ProcessOutput)
+            started = time.perf_counter()
+            with_group.kill(f"polite{number}", 10.0)
+            polite.append(inbox.wait(ProcessEnded) - started)
+    bare = None
+    against = ""
+    if base is not None:
+        cgroups.leave(base)
+        bare, against = median_ms(taken["bare"]), "a bare cgroup.kill and rmdir"
+        kill = median_ms(taken["cgroup"])
+        yield Figure("trees", f"{TREE:,} that escaped, killed and proven", kill, "ms", bare, against)
+        yield Figure("trees", "ratio", kill / bare, "x", limit=TREE_RATIO_MAX)
+    plain = median_ms(taken["plain"])
+    yield Figure("trees", "the same without cgroups", plain, "ms", bare, against)
+    if bare is not None:
+        yield Figure("trees", "ratio without cgroups", plain / bare, "x", limit=TREE_RATIO_PLAIN_MAX)
+    yield Figure(
+        "trees",
+        "a polite child: kill to proof, median",
+        median_ms(polite),
+        "ms",
+        killed_ms(rounds),
+        "SIGTERM, wait()",
+        POLITE_MAX_MS,
+    )
+
+
+def tree_kill(trees: ProcessTrees, process_id: str) -> float:
+    """Seconds from an immediate kill of a big tree to its proof."""
+    inbox: Any = Inbox()
+    trees.spawn(process_id, SpawnSpec((sys.executable, "-S", "-c", ESCAPE, str(TREE)), "bench"), inbox)
+    inbox.wait(ProcessOutput)
+    started = time.perf_counter()
+    trees.kill(process_id, 0.0)
+    ended: float = inbox.wait(ProcessEnded)
+    return ended - started
+
+
+def bare_group_kill(group: str) -> float:
+    """Seconds that the kernel alone takes for the same tree: cgroup.kill and rmdir, until rmdir succeeds."""
+    os.mkdir(group)
+    join = f'echo 0 > {group}/cgroup.procs; exec "$0" "$@"'
+    argv = ["sh", "-c", join, sys.executable, "-S", "-c", ESCAPE, str(TREE)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        started = time.perf_counter()
+        while True:
+            cgroups.write(os.path.join(group, "cgroup.kill"), "1")
+            with contextlib.suppress(OSError):
+                os.rmdir(group)
+                return time.perf_counter() - started
+
+
+def spawn_from_a_big_daemon(folder: Path, rounds: Rounds) -> Iterator[Figure]:
+    """(i) Spawn to the first byte from a process with many threads and much memory, against a bare posix_spawn."""
+    memory = bytearray(DAEMON_BYTES)
+    memory[:: os.sysconf("SC_PAGE_SIZE")] = b"x" * len(range(0, DAEMON_BYTES, os.sysconf("SC_PAGE_SIZE")))
+    over = threading.Event()
+    threads = [threading.Thread(target=over.wait, daemon=True) for _ in range(DAEMON_THREADS)]
+    for thread in threads:
+        thread.start()
+    bare, contained = [], []
+    try:
+        with process_trees(folder / "big") as trees:
+            for number in range(rounds.spawns):
+                bare.append(posix_spawn_to_first_byte())
+                # A daemon spawns now and then; in between it has the time to make the next warden ready.
+                time.sleep(0.05)
+                inbox: Any = Inbox()
+                started = time.perf_counter()
+                trees.spawn(f"p{number}", SpawnSpec(("/bin/echo", "up"), "bench"), inbox)
+                contained.append(inbox.wait(ProcessOutput) - started)
+                inbox.wait(ProcessEnded)
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    ours, theirs = median_ms(contained), median_ms(bare)
+    against = "a bare posix_spawn"
+    yield Figure("spawn", "of a big daemon, to the first byte, median", ours, "ms", theirs, against)
+    yield Figure("spawn", "ratio", ours / theirs, "x", limit=SPAWN_RATIO_MAX)
+
+
+def posix_spawn_to_first_byte() -> float:
+    """Seconds from a posix_spawn to the first byte of the child's output."""
+    readable, writable = os.pipe()
+    started = time.perf_counter()
+    actions = [(os.POSIX_SPAWN_DUP2, writable, 1)]
+    pid = os.posix_spawn("/bin/echo", ["echo", "up"], dict(os.environ), file_actions=actions, setsid=True)
+    os.close(writable)
+    os.read(readable, 1)
+    seconds = time.perf_counter() - started
+    os.waitpid(pid, 0)
+    os.close(readable)
+    return seconds
+
+
+def after_many_spawns(folder: Path, rounds: Rounds) -> Iterator[Figure]:
+    """(j) What is left behind by many trees that were killed: of each kind there must be as much as before."""
+    with process_trees(folder / "many") as trees:
+
+        def kill_some(first: int, count: int) -> dict[str, float]:
+            for number in range(first, first + count):
+                inbox: Any = Inbox()
+                script = "setsid sleep 100 & sleep 100 & echo up; wait"
+                trees.spawn(f"p{number}", SpawnSpec(("sh", "-c", script), "bench"), inbox)
+                inbox.wait(ProcessOutput)
+                trees.kill(f"p{number}", 0.0)
+                inbox.wait(ProcessEnded)
+                trees.forget(f"p{number}")
+            time.sleep(0.5)
+            (zygote,) = procfs.children(os.getpid())
+            return {
+                "descriptors": len(os.listdir("/proc/self/fd")),
+                "threads": threading.active_count(),
+                "wardens": len(procfs.children(zygote)),
+                "ledgers": len(list((folder / "many" / "wardens").glob("*.ledger"))),
+                "zombies": sum(1 for pid in procfs.children(zygote) if (s := procfs.stat(pid)) and s.state == "Z"),
+                "MB": round(resident() / 1e6, 1),
+            }
+
+        before = kill_some(0, 50)
+        after = kill_some(50, rounds.leaks)
+    for kind, unit in (("descriptors", ""), ("threads", ""), ("wardens", ""), ("ledgers", ""), ("zombies", "")):
+        limit = before[kind] + 0.5
+        yield Figure("leaks", f"{kind} after {rounds.leaks:,} more", after[kind], unit, before[kind], "before", limit)
+    limit = before["MB"] + 8.0
+    yield Figure("leaks", f"memory after {rounds.leaks:,} more", after["MB"], "MB", before["MB"], "before", limit)
 
 
 def commit_floor(folder: Path, rounds: Rounds) -> list[float]:
@@ -357,6 +556,152 @@ def answer_latency(folder: Path, rounds: Rounds) -> Iterator[Figure]:
     )
     yield Figure("spawn", "to the proof of the end, median", median_ms(gone), "ms", median_ms(bare), popen)
     yield Figure("spawn", "message to the first byte's event, median", median_ms(whole), "ms", median_ms(bare), popen)
+
+
+class Lines:
+    """Whoever hears the output of many children: counts them, and what they say."""
+
+    def __init__(self) -> None:
+        self.up = threading.Semaphore(0)
+        self.over = threading.Semaphore(0)
+        self.chars = 0
+
+    def hear(self, text: str) -> None:
+        """Take some text. Called on the thread that reads, or on one of those."""
+        self.chars += len(text)
+        if text == "up\n":
+            self.up.release()
+
+    def tell(self, message: Any) -> None:
+        """Take a report of a port."""
+        if isinstance(message, ProcessOutput):
+            self.hear(message.text)
+        elif isinstance(message, ProcessExited):
+            self.over.release()
+
+    def cpu_s(self, go: Path, children: int) -> float:
+        """Seconds of this process's CPU from the moment that all may speak until all have ended."""
+        for _ in range(children):
+            assert self.up.acquire(timeout=WAIT_S)
+        time.sleep(0.5)
+        started = time.process_time()
+        go.touch()
+        for _ in range(children):
+            assert self.over.acquire(timeout=WAIT_S)
+        return time.process_time() - started
+
+
+def chatty(go: Path, rounds: Rounds) -> list[str]:
+    """A child that says ``up``, waits for a file, and then says line after line."""
+    return [sys.executable, "-I", "-S", "-c", CHATTY, str(go), str(rounds.lines)]
+
+
+def chatty_by_threads(go: Path, rounds: Rounds) -> float:
+    """Seconds of CPU to read them with two threads a child, as `subprocess` has it done."""
+    lines = Lines()
+    threads: list[threading.Thread] = []
+    with contextlib.ExitStack() as stack:
+        for _ in range(rounds.children):
+            process = stack.enter_context(
+                subprocess.Popen(chatty(go, rounds), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            )
+
+            def read(pipe: Any, process: subprocess.Popen[bytes], whole: bool) -> None:
+                for line in pipe:
+                    lines.hear(line.decode("utf-8", "replace"))
+                if whole:
+                    process.wait()
+                    lines.over.release()
+
+            for pipe, whole in ((process.stdout, True), (process.stderr, False)):
+                threads.append(threading.Thread(target=read, args=(pipe, process, whole)))
+                threads[-1].start()
+        cpu_s = lines.cpu_s(go, rounds.children)
+        for thread in threads:
+            thread.join()
+    return cpu_s
+
+
+@contextlib.contextmanager
+def trees_in(folder: Path) -> Iterator[ProcessTrees]:
+    """Containment by itself."""
+    clock = SystemClock()
+    trees = ProcessTrees(folder, clock)
+    trees.start()
+    try:
+        yield trees
+    finally:
+        trees.close()
+        clock.close()
+
+
+def chatty_children(folder: Path, rounds: Rounds) -> Iterator[Figure]:
+    """(h) The CPU that it takes to read many children that each say a line every 20 ms."""
+    baseline = chatty_by_threads(folder / "go threads", rounds)
+    lines: Any = Lines()
+    go = folder / "go trees"
+    with trees_in(folder / "trees") as trees:
+        for number in range(rounds.children):
+            trees.spawn(f"p{number}", SpawnSpec(tuple(chatty(go, rounds)), "bench"), lines)
+        cpu_s = lines.cpu_s(go, rounds.children)
+    name = f"CPU to read {rounds.children} chatty children"
+    limit = CHATTY_RATIO_MAX * baseline * 1000
+    yield Figure("output", name, cpu_s * 1000, "ms", baseline * 1000, "two threads a child", limit)
+
+
+def flood(folder: Path, rounds: Rounds) -> Iterator[Figure]:
+    """(i) How fast a flood is read, and what it does to a Stop: of its own session, and of another one."""
+    command = ["sh", "-c", f"head -c {rounds.flood_mb * 1_000_000} /dev/zero | tr '\\0' x"]
+
+    def bare() -> None:
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            while os.read(process.stdout.fileno(), 65536):
+                pass
+
+    inbox: Any = Inbox()
+    seconds = timed(bare)
+    before = resident()
+    with trees_in(folder / "trees") as trees:
+
+        def contained() -> None:
+            trees.spawn("flood", SpawnSpec(tuple(command), "bench"), inbox)
+            inbox.wait(ProcessExited)
+
+        rate = rounds.flood_mb / timed(contained)
+    yield Figure("output", "a flood is read", rate, "MB/s", rounds.flood_mb / seconds, "os.read, and dropped")
+    yield Figure("output", "memory that it takes", max(0, resident() - before) / 1e6, "MB", rounds.flood_mb, "printed")
+    with running(folder, "shell") as supervisor:
+        alone = stops_dead(supervisor, "alone", POLITE, rounds)
+        of_flood = stops_dead(supervisor, "of the flood", "yes", rounds)
+        other = supervisor.session("flood")
+        run_id = run_until_up(other, "yes")
+        beside = stops_dead(supervisor, "beside", POLITE, rounds)
+        other.ask(Stop(source="user.bench", reason="measured"), timeout=WAIT_S)
+        other.receipt(run_id, timeout=WAIT_S)
+    without = "without a flood"
+    yield Figure(
+        "output", "Stop to the receipt beside a flood, median", median_ms(beside), "ms", median_ms(alone), without
+    )
+    yield Figure("output", "Stop to the receipt beside a flood, p95", p95_ms(beside), "ms", p95_ms(alone), without)
+    yield Figure(
+        "output", "Stop of a flood to its receipt, median", median_ms(of_flood), "ms", median_ms(alone), without
+    )
+    yield Figure("output", "Stop of a flood to its receipt, p95", p95_ms(of_flood), "ms", p95_ms(alone), without)
+
+
+def stops_dead(supervisor: Supervisor, name: str, script: str, rounds: Rounds) -> list[float]:
+    """Seconds from a Stop to the receipt that proves the end, for each round of a script in a session of its own."""
+    session = supervisor.session(name)
+    taken = []
+    for _ in range(rounds.polite):
+        run_id = run_until_up(session, script)
+        time.sleep(0.2)
+        started = time.perf_counter()
+        session.ask(Stop(source="user.bench", reason="measured"), timeout=WAIT_S)
+        session.receipt(run_id, timeout=WAIT_S)
+        taken.append(time.perf_counter() - started)
+    return taken
 
 
 def throughput(folder: Path, rounds: Rounds) -> Iterator[Figure]:
@@ -619,6 +964,11 @@ MEASUREMENTS: tuple[Callable[[Path, Rounds], Iterator[Figure]], ...] = (
     idle_sessions,
     ready_again,
     console_start,
+    big_trees,
+    spawn_from_a_big_daemon,
+    after_many_spawns,
+    chatty_children,
+    flood,
 )
 
 
@@ -633,7 +983,7 @@ def as_line(figure: Figure) -> str:
     if figure.baseline is not None:
         line += f"{shown(figure.baseline):>9} {figure.unit:<6}{figure.against}"
     if figure.limit is not None:
-        line += f"{'OVER the' if figure.over else 'within the'} limit of {shown(figure.limit)}"
+        line += f"  {'OVER the' if figure.over else 'within the'} limit of {shown(figure.limit)}"
     return line
 
 

@@ -96,6 +96,23 @@ def test_l14_the_logged_output_of_a_call_has_a_limit_and_one_marker_and_its_tail
     assert result.data["data"]["total_bytes"] > 4_000_000
 
 
+def test_l14_the_processes_of_a_call_have_one_limit_of_logged_output_together(kit: Kit) -> None:
+    @tool(isolation="thread")
+    def several(spawn: Spawn) -> list[int]:
+        scripts = [f"head -c 400001 /dev/zero | tr '\\0' {letter}" for letter in "abcd"]
+        return [spawn(["sh", "-c", script]).wait().total_bytes for script in scripts]
+
+    session = kit.session(lambda turn: turn.call("several").content, tools=[several])
+    run = say(session)
+    session.receipt(run, timeout=60)
+    output = [event.data for event in log(session) if event.kind == "tool.output"]
+    said = "".join(data["text"] for data in output if not data.get("marker"))
+    assert said == "a" * 400_001 + "b" * 400_001 + "c" * (1_048_576 - 800_002)
+    assert [bool(data.get("marker")) for data in output].count(True) == 1
+    assert output[-1]["marker"]
+    assert session.run(run).result == str([400_001] * 4).replace(" ", "")
+
+
 def test_l14_a_run_has_bounded_credit_while_its_output_is_not_committed(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 import pytest
 
 from actors import AsyncSpawn, AsyncTurn, CancelToken, How, RunStatus, Spawn, Turn, tool
+from supervisor.containment import procfs
 from tests.kit import WAIT_S, Kit, check_rest, log, rows, say, stop, until
+from tests.process_kit import FREEZER, frozen
 
 TREES = {
     "plain": "sleep 60; :",
@@ -39,6 +42,27 @@ def test_l3_after_a_stop_a_receipt_comes_when_the_tree_is_dead(kit: Kit, tree: s
     assert process.pid is not None
     assert session.run(run_id).status is RunStatus.CANCELLED
     check_rest(session)
+
+
+@pytest.mark.skipif(not os.access(FREEZER / "tasks", os.W_OK), reason="no freezer to put a process into state D with")
+def test_l3_who_cannot_be_killed_is_named_at_the_deadline_and_proven_gone_later(kit: Kit) -> None:
+    session = kit.session()
+    run_id = say(session, kit.script("sleep 60 & echo $!; wait"))
+    until(lambda: len(kit.alive()) == 2, "the tree")
+    (pid,) = [pid for pid in kit.alive() if (seen := procfs.stat(pid)) is not None and seen.name == "sleep"]
+    with frozen(pid):
+        stop(session)
+        receipt = session.receipt(run_id, timeout=WAIT_S)
+        assert not receipt.complete
+        (left,) = [row for row in rows(receipt) if row.pid == pid]
+        assert (left.how, left.ended_at) == (How.ABANDONED, None)
+        assert left.note == "got SIGKILL, and is in an uninterruptible wait (state D)"
+    until(lambda: any(event.kind == "receipt.amended" for event in log(session)), "its end amends the receipt")
+    receipt = session.receipt(run_id, timeout=WAIT_S)
+    assert receipt.complete
+    (gone,) = [row for row in rows(receipt) if row.pid == pid]
+    assert gone.how in (How.SIGTERM, How.SIGKILL)
+    assert kit.alive() == []
 
 
 def test_l3_an_immediate_stop_kills_without_a_grace(kit: Kit) -> None:

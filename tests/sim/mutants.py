@@ -358,17 +358,17 @@ MUTANTS: Final = (
         "L7",
         SessionActor,
         "on_receive",
-        "if message.incarnation == self._incarnation:\n                self._protocol.kill_deadline",
-        "if message:\n                self._protocol.kill_deadline",
+        "case KillDeadline():\n            if message.incarnation == self._incarnation:",
+        "case KillDeadline():\n            if message:",
     ),
     _mutant(
         "a proof that comes late amends nothing",
         "L7",
         RunLifecycle,
-        "_after_part",
-        "        receipt = record.file_receipt(at, record.info.later)\n"
-        "        self.step.receipts[receipt.receipt_id] = receipt\n",
-        "        receipt = record.file_receipt(at, record.info.later)\n",
+        "_amend",
+        "    receipt = record.file_receipt(at, record.info.later)\n"
+        "    self.step.receipts[receipt.receipt_id] = receipt\n",
+        "    receipt = record.file_receipt(at, record.info.later)\n",
     ),
     # ── the token ──
     _mutant(

@@ -3,7 +3,8 @@
 A command is ``("sim", word, …)``. Words: ``runs=2.5`` seconds until it exits by itself; ``serves``: it does not;
 ``exit=3`` its status; ``output=4`` pieces of output, evenly over that time; ``children=2`` processes that it leaves
 behind, which run until they are killed; ``ignores_term``: only SIGKILL ends it; ``never_dies``: nothing does, as in
-state D; ``lost``: it dies, and its warden is lost before it can prove it; ``absent``: it cannot be executed.
+state D, which is told half a second after the SIGKILL, or ``never_dies=9`` seconds; ``lost``: it dies, and its warden
+is lost before it can prove it; ``absent``: it cannot be executed.
 
 What a tree reports is reported in its order, at steps of its own; the steps of different trees mix.
 """
@@ -18,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pykka import ActorDeadError
 
-from actors.messages import ProcessEnded, ProcessExited, ProcessNews, ProcessOutput, ProcessStarted
-from actors.model import How, Signalled
+from actors.messages import ProcessEnded, ProcessExited, ProcessNews, ProcessOutput, ProcessRemaining, ProcessStarted
+from actors.model import How, Row, Signalled
 from tests.sim.clock import SimClock
 from tests.sim.watch import Watch
 
@@ -34,6 +35,9 @@ DEATH_S: Final = 0.01
 
 WARDEN_S: Final = 0.2
 """Virtual seconds that a warden needs to end its tree after the daemon is gone."""
+
+AGAIN_S: Final = 1.0
+"""Virtual seconds after which who remains is told once more."""
 
 GIVEN_UP_S: Final = 10.0
 """Virtual seconds after which the ledger of a tree that does not end is read as it is."""
@@ -50,6 +54,7 @@ class Command:
     serves: bool = False
     ignores_term: bool = False
     never_dies: bool = False
+    remains_s: float = 0.5
     lost: bool = False
     absent: bool = False
 
@@ -67,6 +72,7 @@ class Command:
             serves="serves" in said,
             ignores_term="ignores_term" in said,
             never_dies="never_dies" in said,
+            remains_s=float(said.get("never_dies") or 0.5),
             lost="lost" in said,
             absent="absent" in said,
         )
@@ -89,6 +95,7 @@ class _Tree:
     pid: int | None = None
     started_at: float = 0.0
     exited: ProcessExited | None = None
+    remaining: ProcessRemaining | None = None
     ended: ProcessEnded | None = None
     kill_at: float | None = None
     killing: PortTimer | None = None
@@ -162,7 +169,7 @@ class SimProcesses:
             self._look(tree)
             return
         tree.owner = owner
-        for report in (tree.exited, tree.ended):
+        for report in (tree.exited, tree.remaining, tree.ended):
             if report is not None:
                 self._tell(tree, report)
 
@@ -266,7 +273,17 @@ class SimProcesses:
     def _sigkill(self, tree: _Tree) -> None:
         if not tree.dead:
             tree.signals.append(Signalled("SIGKILL", self._clock.wall()))
-            self._clock.call_at(self._clock.monotonic() + DEATH_S, lambda: self._die(tree, How.SIGKILL, -9))
+            now = self._clock.monotonic()
+            self._clock.call_at(now + DEATH_S, lambda: self._die(tree, How.SIGKILL, -9))
+            if tree.command.never_dies:
+                for after_s in (tree.command.remains_s, tree.command.remains_s + AGAIN_S):
+                    self._clock.call_at(now + after_s, lambda: self._say_remaining(tree))
+
+    def _say_remaining(self, tree: _Tree) -> None:
+        if not tree.dead:
+            row = Row("process", "sim", how=How.ABANDONED, pid=tree.pid, note="state D")
+            tree.remaining = ProcessRemaining(tree.process_id, self._clock.wall(), (row,), "could not be killed: sim")
+            self._later(tree, tree.remaining)
 
     def _die(self, tree: _Tree, how: How, status: int) -> None:
         if tree.dead or tree.command.never_dies:

@@ -1,0 +1,489 @@
+"""The daemon's settings: what a TOML file, the environment and the command line say, the later over the earlier.
+
+Every key of `supervisor.Config` that can be written down is a key here, and those of the tables ``[http]`` and
+``[log]``. An agent or a tool is written as ``module:name``. A key has a dotted name (``http.listen``), which is
+``COUNTERMAND_HTTP_LISTEN`` in the environment and ``--set http.listen=…`` on the command line.
+
+All that is wrong is found at once, and each finding names where it stands, the key, and what is allowed there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib
+import ipaddress
+import os
+import tomllib
+import typing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import Struct
+
+from actors.errors import CountermandError, Invalid
+from actors.text import shown
+from supervisor.config import Config, default_state_dir
+from supervisor.embed import plugins_of
+
+PREFIX: Final = "COUNTERMAND_"
+# These mean something else, or say where a daemon is to be found.
+NOT_KEYS: Final = frozenset({"COUNTERMAND_CONFIG", "COUNTERMAND_FENCE"})
+COMMAND_LINE: Final = "the command line"
+FILE_MAX_BYTES: Final = 1_048_576
+SOCKET_PATH_MAX: Final = 107
+"""What the kernel takes as the path of a Unix socket, in bytes."""
+
+RELOADED: Final = ("drain_s", "log.level", "log.format")
+"""The keys that a reload changes in a daemon that runs. None of them touches a run."""
+
+
+class HttpSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """The local API.
+
+    Args:
+        socket: path of the Unix socket; empty: ``countermand.sock`` in the runtime or the state directory.
+        listen: a loopback address and port, such as ``127.0.0.1:8123``, served as well; empty: none.
+        token_file: holds the bearer token that callers over `listen` have to show (mode 0600); empty: ``token`` in
+            the state directory, made where there is none.
+    """
+
+    socket: str = ""
+    listen: str = ""
+    token_file: str = ""
+
+    @property
+    def address(self) -> tuple[str, int] | None:
+        """Host and port of `listen`; None if it is empty. Raises Invalid if it is no loopback address."""
+        if not self.listen:
+            return None
+        host, _, port = self.listen.rpartition(":")
+        host = host.strip("[]")
+        try:
+            loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+            number = int(port)
+        except ValueError:
+            loopback, number = False, -1
+        if not loopback or not 0 <= number <= 65_535:
+            raise Invalid(
+                "this is no address that the API is served on",
+                expected="a loopback address and a port, such as 127.0.0.1:8123",
+                got=shown(self.listen),
+                remedy="for callers on other machines put a proxy in front that knows who they are",
+            )
+        return host, number
+
+
+class LogSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """The log.
+
+    Args:
+        level: the least that is written.
+        format: ``people``, ``json``, or ``auto``: for people on a terminal, JSON elsewhere.
+    """
+
+    level: Literal["trace", "debug", "info", "warning", "error"] = "info"
+    format: Literal["auto", "people", "json"] = "auto"
+
+
+class Found(Struct, frozen=True):
+    """A value, and where it was said: a file's path, a variable's name, ``the command line``, or ``default``."""
+
+    value: Any
+    source: str
+
+
+class Settings(Struct, frozen=True):
+    """Settings that are whole and can be used.
+
+    `found` holds every key with its value and its source; `file` is the file that was read, if there was one.
+    """
+
+    config: Config
+    http: HttpSettings
+    log: LogSettings
+    found: dict[str, Found]
+    file: Path | None
+
+    @property
+    def state_dir(self) -> Path:
+        """Where everything is kept."""
+        return Path(self.config.state_dir)
+
+    @property
+    def socket(self) -> Path:
+        """The path of the Unix socket."""
+        if self.http.socket:
+            return Path(self.http.socket).expanduser()
+        # systemd makes this directory, and names it.
+        runtime = os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
+        return (Path(runtime) if runtime else self.state_dir) / "countermand.sock"
+
+    @property
+    def token_file(self) -> Path:
+        """The file with the token for callers over TCP."""
+        return Path(self.http.token_file).expanduser() if self.http.token_file else self.state_dir / "token"
+
+    def changes(self, other: Settings) -> list[str]:
+        """The keys in which another one differs."""
+        return [key for key in self.found if self.found[key].value != other.found[key].value]
+
+
+class WrongSettings(Invalid):
+    """Settings that cannot be used; `problems` has one refusal for each thing that is wrong."""
+
+    def __init__(self, problems: Sequence[CountermandError]) -> None:
+        first = problems[0]
+        if len(problems) == 1:
+            super().__init__(first.message, expected=first.expected, got=first.got, remedy=first.remedy)
+        else:
+            lines = "".join(f"\n  {problem}" for problem in problems)
+            super().__init__(f"{len(problems)} things in the configuration cannot be right:{lines}")
+        self.problems = tuple(problems)
+
+
+class Source(Struct, frozen=True):
+    """Where settings come from; kept, so that a reload reads the same places again.
+
+    Args:
+        file: a TOML file, which must be there; None: `default_file`, if that is there.
+        environment: variables; None: those of this process.
+        assignments: ``key=value`` of the command line, over all else.
+    """
+
+    file: Path | None = None
+    environment: Mapping[str, str] | None = None
+    assignments: tuple[str, ...] = ()
+
+    def load(self) -> Settings:
+        """Read, check and return the settings.
+
+        Raises:
+            WrongSettings: a key is not known, or a value cannot be right.
+        """
+        return _Loading(self).settings()
+
+
+def default_file(environment: Mapping[str, str]) -> Path:
+    """``countermand/countermand.toml`` in the XDG configuration directory."""
+    base = environment.get("XDG_CONFIG_HOME")
+    return (Path(base) if base else Path.home() / ".config") / "countermand" / "countermand.toml"
+
+
+def _key_types() -> dict[str, Any]:
+    """Every key by its dotted name, with its type; those of Config that hold functions hold their names here."""
+    hints = typing.get_type_hints(Config)
+    types = {field.name: hints[field.name] for field in dataclasses.fields(Config)}
+    types.update(state_dir=str, agents=dict[str, str], tools=list[str])
+    for table, kind in TABLES.items():
+        types.update({f"{table}.{name}": hint for name, hint in typing.get_type_hints(kind).items()})
+    return types
+
+
+TABLES: Final[dict[str, type[Struct]]] = {"http": HttpSettings, "log": LogSettings}
+KEYS: Final = _key_types()
+VARIABLES: Final = {PREFIX + key.upper().replace(".", "_"): key for key in KEYS}
+
+
+class _Loading:
+    """One reading of all sources: what was found, and what was wrong."""
+
+    def __init__(self, source: Source) -> None:
+        self._environment = os.environ if source.environment is None else source.environment
+        self._assignments = source.assignments
+        self._file = source.file
+        self._values: dict[str, Found] = {}
+        self._problems: list[CountermandError] = []
+
+    def settings(self) -> Settings:
+        file = self._read_file()
+        self._read_environment()
+        self._read_assignments()
+        config = self._config()
+        tables = {table: self._table(table, kind) for table, kind in TABLES.items()}
+        if self._problems or config is None:
+            raise WrongSettings(self._problems)
+        http, log = tables["http"], tables["log"]
+        assert isinstance(http, HttpSettings)
+        assert isinstance(log, LogSettings)
+        values = {**_defaults(config, http, log), **self._values}
+        settings = Settings(config, http, log, values, file)
+        self._check_paths(settings)
+        if self._problems:
+            raise WrongSettings(self._problems)
+        return settings
+
+    # ── Sources ───────────────────────────────────────────────────────────────────────────────────
+
+    def _read_file(self) -> Path | None:
+        named = self._environment.get(PREFIX + "CONFIG")
+        path = self._file or (Path(named) if named else None)
+        if path is None:
+            path = default_file(self._environment)
+            if not path.exists():
+                return None
+        path = path.expanduser()
+        try:
+            with path.open("rb") as file:
+                text = file.read(FILE_MAX_BYTES + 1)
+            if len(text) > FILE_MAX_BYTES:
+                raise ValueError(f"it is larger than {FILE_MAX_BYTES} bytes")
+            content = tomllib.loads(text.decode())
+        except (OSError, ValueError) as error:
+            # Both tomllib's and the decoder's errors are ValueErrors.
+            self._problems.append(
+                Invalid(
+                    f"the configuration file {path} cannot be read",
+                    expected="a TOML file",
+                    got=error.strerror or str(error) if isinstance(error, OSError) else str(error),
+                    remedy="mend it, or name another with --config or COUNTERMAND_CONFIG",
+                )
+            )
+            return path
+        for key, value in _flat(content):
+            self._take(key, value, str(path))
+        return path
+
+    def _read_environment(self) -> None:
+        for name, text in self._environment.items():
+            if not name.startswith(PREFIX) or name in NOT_KEYS or not text:
+                continue
+            key = VARIABLES.get(name)
+            if key is not None:
+                self._take(key, _from_text(text, KEYS[key]), name)
+            elif near := difflib.get_close_matches(name, VARIABLES, n=1, cutoff=0.85):
+                # Other variables may begin like ours; one that is nearly a key is a slip.
+                self._problems.append(
+                    Invalid(
+                        f"the environment sets {name}, which is no configuration key",
+                        expected=" | ".join(sorted(VARIABLES)),
+                        got=name,
+                        remedy=f"did you mean {near[0]}?",
+                    )
+                )
+
+    def _read_assignments(self) -> None:
+        for assignment in self._assignments:
+            key, equals, text = assignment.partition("=")
+            key = key.strip()
+            if not equals:
+                self._problems.append(
+                    Invalid(
+                        "an assignment has no value",
+                        expected="KEY=VALUE, such as http.listen=127.0.0.1:8123",
+                        got=shown(assignment),
+                        remedy="write --set KEY=VALUE",
+                    )
+                )
+                continue
+            self._take(key, _from_text(text.strip(), KEYS.get(key)), COMMAND_LINE)
+
+    def _take(self, key: str, value: object, source: str) -> None:
+        """Note a value under its key, if there is such a key and the value is of its type."""
+        if key in TABLES:
+            self._wrong(key, source, "a table of keys", value)
+        elif key not in KEYS:
+            self._problems.append(_unknown(key, source))
+        else:
+            try:
+                # Lax only where 5 is meant as 5.0; a text is no number here.
+                self._values[key] = Found(msgspec.convert(value, KEYS[key]), source)
+            except msgspec.ValidationError:
+                self._wrong(key, source, _allowed(KEYS[key]), value)
+
+    def _wrong(self, key: str, source: str, expected: str, got: object) -> None:
+        self._problems.append(
+            Invalid(
+                f"{source}: the key {key!r} has a value that cannot be right",
+                expected=expected,
+                got=shown(got),
+                remedy=f"change {key}, or leave it out for its default",
+            )
+        )
+
+    # ── Sense ─────────────────────────────────────────────────────────────────────────────────────
+
+    def _config(self) -> Config | None:
+        """Make the Config, each key by itself first: so every wrong one is found, and told with its source."""
+        options: dict[str, Any] = {}
+        for key, found in self._values.items():
+            if "." in key:
+                continue
+            with self._noting(found.source):
+                value = self._loaded(key, found.value)
+                Config(state_dir=".", **({key: value} if key != "state_dir" else {}))
+                options[key] = value
+        options.setdefault("state_dir", default_state_dir())
+        options["state_dir"] = Path(options["state_dir"]).expanduser()
+        try:
+            config = Config(**options)
+            plugins_of(config)
+        except CountermandError as error:
+            # How its parts fit; where one of them is wrong, that is the news.
+            if not self._problems:
+                self._problems.append(error)
+            return None
+        return config
+
+    def _loaded(self, key: str, value: Any) -> Any:
+        if key == "agents":
+            return {name: load(spelled) for name, spelled in value.items()}
+        if key == "tools":
+            return [load(spelled) for spelled in value]
+        return value
+
+    def _table(self, table: str, kind: type[Struct]) -> Struct:
+        prefix = f"{table}."
+        values = {
+            key.removeprefix(prefix): found.value for key, found in self._values.items() if key.startswith(prefix)
+        }
+        made = kind(**values)
+        if isinstance(made, HttpSettings) and made.listen:
+            with self._noting(self._values["http.listen"].source):
+                _ = made.address
+        return made
+
+    def _check_paths(self, settings: Settings) -> None:
+        path = settings.socket
+        if len(os.fsencode(path)) > SOCKET_PATH_MAX:
+            self._problems.append(
+                Invalid(
+                    f"the path of the socket is too long: {path}",
+                    expected=f"at most {SOCKET_PATH_MAX} bytes",
+                    got=f"{len(os.fsencode(path))} bytes",
+                    remedy="name a shorter one with http.socket",
+                )
+            )
+
+    def _noting(self, source: str) -> _Noting:
+        return _Noting(self._problems, source)
+
+
+class _Noting:
+    """Notes a refusal as a problem of its source, and goes on."""
+
+    def __init__(self, problems: list[CountermandError], source: str) -> None:
+        self._problems = problems
+        self._source = source
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
+        if not isinstance(error, CountermandError):
+            return False
+        told = Invalid(f"{self._source}: {error.message}", expected=error.expected, got=error.got, remedy=error.remedy)
+        self._problems.append(told)
+        return True
+
+
+def load(spelled: str) -> Any:
+    """Import what ``module:name`` names.
+
+    Raises:
+        Invalid: there is no such module or name, or importing it failed.
+    """
+    module, colon, name = spelled.partition(":")
+    try:
+        if not colon:
+            raise ImportError("there is no ':' in it")
+        value: Any = importlib.import_module(module)
+        for part in name.split("."):
+            value = getattr(value, part)
+    except Exception as error:  # a module may raise anything while it is imported
+        raise Invalid(
+            f"{spelled!r} cannot be imported",
+            expected="module:name, of a module that Python finds",
+            got=f"{type(error).__name__}: {error}",
+            remedy="install the package into this environment, or set PYTHONPATH",
+        ) from error
+    return value
+
+
+def _defaults(config: Config, http: HttpSettings, log: LogSettings) -> dict[str, Found]:
+    values: dict[str, object] = {}
+    for key in KEYS:
+        table, _, name = key.rpartition(".")
+        values[key] = getattr({"": config, "http": http, "log": log}[table], name)
+    values.update(state_dir=str(config.state_dir), agents={}, tools=[])
+    return {key: Found(value, "default") for key, value in values.items()}
+
+
+def _flat(content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Keys with their dotted names; a table that is no table of ours is one value."""
+    for key, value in content.items():
+        if key in TABLES and isinstance(value, dict):
+            for name, inner in value.items():
+                yield f"{key}.{name}", inner
+        else:
+            yield key, value
+
+
+def _unknown(key: str, source: str) -> Invalid:
+    table, _, name = key.rpartition(".")
+    siblings = [known for known in KEYS if known.rpartition(".")[0] == table]
+    # A key at the wrong level is more likely than a slip that makes it another one.
+    near = [known for known in KEYS if known.rpartition(".")[2] == name]
+    near = near or difflib.get_close_matches(key, [*KEYS, *TABLES], n=1)
+    return Invalid(
+        f"{source}: there is no configuration key {key!r}",
+        expected=" | ".join(siblings or [*KEYS]),
+        got=key,
+        remedy=f"did you mean {near[0]!r}?" if near else "take it out",
+    )
+
+
+def _from_text(text: str, kind: Any) -> object:
+    """Read what the environment or the command line says: as TOML where it is that, else as the text it is."""
+    if kind is str:
+        return text
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _allowed(kind: Any) -> str:
+    """Say what a type allows, for people."""
+    words = {
+        str: "a text",
+        int: "a whole number",
+        float: "a number",
+        bool: "true or false",
+        dict[str, str]: "a table of names, each module:name",
+        list[str]: "a list of texts, each module:name",
+        type(None): "",
+    }
+    if typing.get_origin(kind) is Literal:
+        return " | ".join(repr(value) for value in typing.get_args(kind))
+    if kind in words:
+        return words[kind]
+    parts = [words.get(part, str(part)) for part in typing.get_args(kind)]
+    return ", or ".join(part for part in parts if part) or str(kind)
+
+
+def as_toml(found: Mapping[str, Found], keys: Iterable[str] = KEYS) -> str:
+    """Write settings as the TOML that says the same, each with its source; a key that is not set is a comment."""
+    lines: list[str] = []
+    table = ""
+    for key in keys:
+        group, _, name = key.rpartition(".")
+        if group != table:
+            lines.append(f"\n[{group}]")
+            table = group
+        value, source = found[key].value, found[key].source
+        line = f"# {name} is not set" if value is None else f"{name} = {_toml(value)}"
+        lines.append(f"{line}  # {source}")
+    return "\n".join(lines)
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_toml(str(name))} = {_toml(inner)}" for name, inner in value.items()) + "}"
+    # What is left is a number, a truth, a text or a list of texts: JSON's words for them are TOML's too.
+    return msgspec.json.encode(value).decode()
+
+
+__all__ = ["KEYS", "RELOADED", "HttpSettings", "LogSettings", "Settings", "Source", "WrongSettings", "as_toml", "load"]

@@ -1,0 +1,77 @@
+"""Agents that tests put into a daemon by its configuration, to see what a defect in it comes to."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+import time
+from typing import Any, TypeVar
+
+from loguru import logger
+
+from actors import Turn, tool
+from supervisor.daemon.logs import LINES_MAX
+from supervisor.store.sqlite import SqliteStore
+from supervisor.supervisor import SupervisorActor
+
+T = TypeVar("T")
+
+
+class Never(threading.Event):
+    """Work for the store's thread that it never comes back from."""
+
+    def set(self) -> None:
+        """Hang."""
+        threading.Event().wait()
+
+
+def hang(turn: Turn) -> None:
+    """Hang the part that the message names, for good."""
+    # A run with a call on record is not begun anew after a restart.
+    turn.call("shell", script="true")
+    part = turn.inputs[0].content
+    logger.info("hanging the {}", part)
+    if part == "store":
+        _only(SqliteStore)._enqueue(Never())
+    else:
+        actor: Any = _only(SupervisorActor)
+        actor._pong = threading.Event().wait
+    time.sleep(3600)
+
+
+def deaf(turn: Turn) -> None:
+    """Work on and on, and never look at the token."""
+    turn.emit("working\n")
+    threading.Event().wait()
+
+
+def _only(kind: type[T]) -> T:
+    (found,) = (one for one in gc.get_objects() if isinstance(one, kind))
+    return found
+
+
+def talks(turn: Turn) -> None:
+    """Log from a plain agent, and from a tool on the event loop."""
+    logger.info("the agent talks")
+    turn.call("talk")
+
+
+@tool(isolation="task")
+async def talk() -> str:
+    """Log from a tool."""
+    logger.bind(colour="red").info("the tool talks")
+    logging.getLogger("library").warning("the library talks")
+    return "talked"
+
+
+def floods(turn: Turn) -> None:
+    """Log more than the log's queue holds."""
+    for number in range(LINES_MAX + 5_000):
+        logger.info("{} {}", number, "x" * 100)
+
+
+def chatters(turn: Turn) -> None:
+    """Log without a pause, until it is stopped."""
+    while not turn.cancel_token.cancelled:
+        logger.info("chatter")

@@ -1,0 +1,12 @@
+"""The gauntlet: every nasty kind of command, ended in every way, many times, and a count of who survived.
+
+__main__.py   the command line; an ordinary user's gauntlet is a child of the one that was started as root
+cases.py      the cases by name: a command, how to tell that it is up, and what it needs of the machine
+roles.py      what processes of a case do; a script of its own, for the standard library alone
+plugins.py    the agent and the tools that run a case
+census.py     who of a case lives, found without the product; and how what is left is ended
+judge.py      a receipt held against what was seen
+single.py     one run of one case, ended by a stop, a new message, a deadline, its own end, a warden's death
+crash.py      many runs at once in a daemon that is killed, and what the next one says of them
+report.py     counting, the table, the document
+"""

@@ -1,0 +1,338 @@
+"""The daemon in the foreground: one of it, signals, the log, the end of it. Under systemd: see test_systemd."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors.model import RunStatus
+from supervisor import Supervisor
+from supervisor.config import Config
+from supervisor.daemon.serve import Exit
+from supervisor.lock import held
+from tests.daemon_kit import WAIT_S, Foreground, output, runs, seed
+from tests.kit import alive, until
+
+PLUGINS = "tests.daemon_plugins"
+QUICK = ("grace_s=0.3", "kill_s=2.0")
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Foreground]:
+    """A daemon that is ended whatever happens."""
+    made = Foreground(tmp_path)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def agent(name: str) -> tuple[str, str]:
+    """Settings that have an agent of tests/daemon_plugins.py run messages."""
+    return f'agents={{{name} = "{PLUGINS}:{name}"}}', f"agent={name}"
+
+
+# ── One of it ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_second_daemon_is_refused_names_the_first_and_takes_nothing_from_it(daemon: Foreground) -> None:
+    first = daemon.ready()
+    second = daemon.start()
+    assert second.wait(WAIT_S) == Exit.REFUSED
+    refusal = daemon.wait_says("is in use by process")
+    assert f"process {first.pid}" in refusal["message"]
+    assert "--state-dir" in refusal["message"]
+    assert (daemon.state_dir / "countermand.sock").is_socket()
+    assert first.poll() is None
+    first.terminate()
+    assert first.wait(WAIT_S) == Exit.OK
+    assert not held(daemon.state_dir)
+
+
+def test_it_ends_at_once_with_nothing_to_do_and_leaves_no_socket(daemon: Foreground) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        daemon.ready()
+        assert daemon.end(number) == Exit.OK
+        assert not (daemon.state_dir / "countermand.sock").exists()
+    told = daemon.told()
+    order = [next(place for place, words in enumerate(told) if one in words) for one in ("READY=1", "STOPPING=1")]
+    assert order == sorted(order)
+    assert any(words.startswith("EXTEND_TIMEOUT_USEC=") for words in told)
+
+
+def test_it_says_ready_once_when_it_can_be_reached(daemon: Foreground) -> None:
+    daemon.ready()
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(daemon.state_dir / "countermand.sock"))
+    (word,) = (words for words in daemon.told() if "READY=1" in words)
+    assert f"on {daemon.state_dir}/countermand.sock" in word
+    daemon.end()
+    assert sum("READY=1" in words for words in daemon.told()) == 1
+
+
+def test_what_cannot_be_used_is_told_apart_from_what_cannot_be_right(daemon: Foreground, tmp_path: Path) -> None:
+    assert daemon.start("drain_s=soon").wait(WAIT_S) == Exit.REFUSED
+    (tmp_path / "state").write_text("a file")
+    assert daemon.start().wait(WAIT_S) == Exit.FAILED
+    daemon.wait_says("cannot be used")
+
+
+def test_a_place_that_is_taken_by_something_else_is_refused_and_stays(daemon: Foreground, tmp_path: Path) -> None:
+    taken = tmp_path / "taken"
+    taken.write_text("somebody's")
+    assert daemon.start(f"http.socket={taken}").wait(WAIT_S) == Exit.FAILED
+    daemon.wait_says("something that is no socket is there")
+    assert taken.read_text() == "somebody's"
+    assert not held(daemon.state_dir)
+
+
+def test_a_socket_that_a_killed_daemon_has_left_is_replaced(daemon: Foreground) -> None:
+    daemon.ready()
+    daemon.end(signal.SIGKILL)
+    path = daemon.state_dir / "countermand.sock"
+    assert path.is_socket()
+    daemon.ready()
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+# ── Reload ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_reload_tells_systemd_when_it_begins_and_when_it_ends(daemon: Foreground) -> None:
+    daemon.ready()
+    daemon.process.send_signal(signal.SIGHUP)
+    daemon.wait_says("the configuration was read again; changed: nothing")
+    until(lambda: any("READY=1" in words for words in daemon.told()[2:]), "the end of the reload", WAIT_S)
+    told = daemon.told()
+    (begin,) = (place for place, words in enumerate(told) if "RELOADING=1" in words)
+    assert int(told[begin].split("MONOTONIC_USEC=")[1].splitlines()[0]) > 0
+    assert any("READY=1" in words for words in told[begin + 1 :])
+
+
+def test_a_reload_of_the_log_holds_from_the_next_line_on(
+    daemon: Foreground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text("[log]\nlevel = 'warning'")
+    monkeypatch.setenv("COUNTERMAND_CONFIG", str(file))
+    daemon.ready()
+    assert not [line for line in daemon.log() if line["level"] == "info"]
+    file.write_text("[log]\nlevel = 'info'")
+    daemon.process.send_signal(signal.SIGHUP)
+    daemon.wait_says("changed: log.level")
+    file.write_text("[log]\nlevel = 'error'")
+    daemon.process.send_signal(signal.SIGHUP)
+    until(lambda: sum("READY=1" in words for words in daemon.told()) == 3, "the second reload", WAIT_S)
+    assert daemon.end() == Exit.OK
+    assert not [line for line in daemon.log() if "shutting down" in line["message"]]
+
+
+def test_hundreds_of_signals_amid_a_torrent_of_log_lines_hang_nothing(daemon: Foreground) -> None:
+    # loguru 390: a handler that logs waits for the lock that its own thread holds.
+    seed(daemon.state_dir, daemon.mark, s1="go", s2="go")
+    daemon.ready(*agent("chatters"), "drain_s=0.1", *QUICK)
+    daemon.wait_says("chatter")
+    for _ in range(300):
+        daemon.process.send_signal(signal.SIGHUP)
+    assert daemon.end() == Exit.OK
+    assert {run.status for run in (runs(daemon.state_dir, "s1") + runs(daemon.state_dir, "s2"))} == {
+        RunStatus.CANCELLED
+    }
+
+
+# ── The end ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_second_signal_cuts_the_drain_short(daemon: Foreground) -> None:
+    seed(daemon.state_dir, daemon.mark, s1="echo begun; sleep 1000")
+    daemon.ready("drain_s=100000", *QUICK)
+    until(lambda: "begun" in output(daemon.state_dir, "s1"), "the script", WAIT_S)
+    daemon.process.terminate()
+    daemon.wait_says("draining, for at most 100000 s")
+    assert runs(daemon.state_dir, "s1")[-1].status is RunStatus.IN_PROGRESS
+    assert daemon.end() == Exit.OK
+    daemon.wait_says("told again")
+    run = runs(daemon.state_dir, "s1")[-1]
+    assert run.status is RunStatus.CANCELLED
+    assert run.provenance is not None
+    assert run.provenance.source == "supervisor.shutdown"
+    assert any("STATUS=interrupting" in words or "STATUS=ending" in words for words in daemon.told())
+
+
+def test_a_third_signal_ends_it_on_the_spot_and_what_it_ran_too(daemon: Foreground) -> None:
+    seed(daemon.state_dir, daemon.mark, s1="trap '' TERM; echo begun; while :; do sleep 1; done")
+    daemon.ready("drain_s=100000", "grace_s=100000", "kill_s=2.0")
+    until(lambda: "begun" in output(daemon.state_dir, "s1"), "the script", WAIT_S)
+    daemon.process.terminate()
+    daemon.wait_says("draining")
+    daemon.process.terminate()
+    daemon.wait_says("told again")
+    assert daemon.end() == Exit.FAILED
+    until(lambda: not alive(daemon.mark), "the end of what it ran", WAIT_S)
+
+
+def test_a_run_that_ends_in_the_drain_is_completed_and_the_api_answers_meanwhile(
+    daemon: Foreground, tmp_path: Path
+) -> None:
+    release = tmp_path / "release"
+    seed(daemon.state_dir, daemon.mark, s1=f"echo begun; while [ ! -e {release} ]; do sleep 0.05; done")
+    daemon.ready("drain_s=100000", *QUICK)
+    until(lambda: "begun" in output(daemon.state_dir, "s1"), "the script", WAIT_S)
+    daemon.process.terminate()
+    daemon.wait_says("draining")
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(daemon.state_dir / "countermand.sock"))
+    asked = len([words for words in daemon.told() if "EXTEND_TIMEOUT_USEC" in words])
+    until(
+        lambda: len([words for words in daemon.told() if "EXTEND_TIMEOUT_USEC" in words]) > asked + 1,
+        "systemd is asked for patience again and again",
+        WAIT_S,
+    )
+    release.touch()
+    assert daemon.process.wait(WAIT_S) == Exit.OK
+    assert runs(daemon.state_dir, "s1")[-1].status is RunStatus.COMPLETED
+
+
+# ── The log ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_lines_name_the_session_the_run_and_the_generation(daemon: Foreground) -> None:
+    seed(daemon.state_dir, daemon.mark, s1="go")
+    daemon.ready(*agent("talks"), f'tools=["{PLUGINS}:talk"]')
+    daemon.wait_says("run completed")
+    daemon.end()
+    run = runs(daemon.state_dir, "s1")[-1]
+    about = {"session": "s1", "run": run.run_id, "generation": run.generation}
+    for part in ("the agent talks", "the tool talks", "the library talks", "run started", "run completed"):
+        line = daemon.wait_says(part)
+        assert {name: line.get(name) for name in about} == about, line
+    assert daemon.wait_says("the tool talks")["call"]
+    assert daemon.wait_says("the tool talks")["extra"] == {"colour": "red"}
+    assert daemon.wait_says("the library talks")["logger"].startswith("library:")
+    assert "session" not in daemon.wait_says("ready: serving")
+
+
+def test_the_end_of_a_run_that_a_crash_has_cut_off_is_in_the_log(daemon: Foreground) -> None:
+    seed(daemon.state_dir, daemon.mark, s1="echo begun; sleep 1000")
+    daemon.ready(*QUICK)
+    until(lambda: "begun" in output(daemon.state_dir, "s1"), "the script", WAIT_S)
+    daemon.end(signal.SIGKILL)
+    daemon.ready(*QUICK)
+    line = daemon.wait_says("run failed by supervisor.recovery")
+    assert (line["session"], line["run"]) == ("s1", runs(daemon.state_dir, "s1")[-1].run_id)
+
+
+def test_on_a_terminal_it_writes_for_people(daemon: Foreground) -> None:
+    ours, theirs = pty.openpty()
+    heard: list[bytes] = []
+
+    def hear() -> None:
+        try:
+            while data := os.read(ours, 4096):
+                heard.append(data)
+        except OSError:
+            return  # the other end is closed
+
+    thread = threading.Thread(target=hear)
+    thread.start()
+    try:
+        daemon.ready(stderr=theirs)
+        daemon.end()
+    finally:
+        os.close(theirs)
+        thread.join(WAIT_S)
+        os.close(ours)
+    text = b"".join(heard).decode()
+    assert "ready: serving" in text
+    assert "{" not in text
+
+
+def test_in_the_journal_each_line_has_its_priority(daemon: Foreground) -> None:
+    ours, theirs = os.pipe()
+    seen = os.fstat(theirs)
+    os.environ["JOURNAL_STREAM"] = f"{seen.st_dev}:{seen.st_ino}"
+    try:
+        process = daemon.start("drain_s=soon", stderr=theirs)
+    finally:
+        del os.environ["JOURNAL_STREAM"]
+        os.close(theirs)
+    with os.fdopen(ours) as pipe:
+        text = pipe.read()
+    assert process.wait(WAIT_S) == Exit.REFUSED
+    assert text.startswith('<3>{"at"')
+    assert json.loads(text[3:])["level"] == "error"
+
+
+def test_a_log_that_nobody_reads_holds_nobody_up(daemon: Foreground) -> None:
+    ours, theirs = os.pipe()
+    try:
+        seed(daemon.state_dir, daemon.mark, s1="go")
+        daemon.ready(*agent("floods"), stderr=theirs)
+        os.close(theirs)
+        # More than the pipe and the queue hold.
+        until(lambda: runs(daemon.state_dir, "s1")[-1].status is RunStatus.COMPLETED, "the run", WAIT_S)
+        assert daemon.end() == Exit.OK
+    finally:
+        os.close(ours)
+
+
+# ── The supervisor's side ─────────────────────────────────────────────────────────────────────────
+
+
+def test_a_supervisor_that_was_drained_answers_until_it_is_closed(tmp_path: Path) -> None:
+    with Supervisor.start(Config(state_dir=tmp_path / "state")) as supervisor:
+        pong = supervisor.ping(WAIT_S)
+        assert pong is not None
+        assert (pong.sessions, pong.phase, pong.awaited) == (0, "serving", 0)
+        supervisor.session("s1").status()
+        assert supervisor.drain(0.0)
+        pong = supervisor.ping(WAIT_S)
+        assert pong is not None
+        assert (pong.sessions, pong.phase) == (1, "draining")
+        assert supervisor.session("s1").status().state == "idle"
+        assert supervisor.store_responds(WAIT_S)
+        assert supervisor.close()
+        assert supervisor.ping(WAIT_S) is None
+        assert not supervisor.store_responds(WAIT_S)
+
+
+def test_a_hurry_without_a_drain_does_nothing(tmp_path: Path) -> None:
+    with Supervisor.start(Config(state_dir=tmp_path / "state")) as supervisor:
+        supervisor.hurry()
+        pong: Any = supervisor.ping(WAIT_S)
+        assert pong.phase == "serving"
+
+
+def test_the_store_responds_ahead_of_what_waits(tmp_path: Path) -> None:
+    class Slow(threading.Event):
+        def __init__(self, gate: threading.Event) -> None:
+            super().__init__()
+            self.gate = gate
+
+        def set(self) -> None:
+            done.append(1)
+            self.gate.wait(WAIT_S)
+
+    first, rest, done = threading.Event(), threading.Event(), list[int]()
+    with Supervisor.start(Config(state_dir=tmp_path / "state")) as supervisor:
+        try:
+            for gate in (first, rest, rest):
+                supervisor._store._enqueue(Slow(gate))
+            until(lambda: done, "the first")
+            assert not supervisor.store_responds(0.01), "it hangs"
+            threading.Timer(0.1, first.set).start()
+            assert supervisor.store_responds(WAIT_S / 2), "what is under way has ended, and the rest has not begun"
+        finally:
+            first.set()
+            rest.set()

@@ -1,0 +1,189 @@
+"""scripts/install: the service as it is installed for the system, hardened, and removed again.
+
+Everything happens under a system manager of the test's, over a copy of the machine's files that is thrown away.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.daemon_kit import PROJECT
+from tests.kit import until
+from tests.systemd_kit import Manager, manager
+
+UNIT = "countermand.service"
+INSTALL = str(PROJECT / "scripts" / "install")
+INSTALL_S = 900.0
+WAIT_S = 120.0
+PREFIX = "/opt/countermand test"
+CLI = f"{PREFIX}/bin/countermand"
+
+# What builds, tests, browsers and interpreters do, each a line of the output if it works.
+TOOLS = r"""
+cd ~ && pwd
+echo it can write here > file && cat file
+test -w /etc || echo it cannot write in /etc
+python3 -c 'import mmap; m = mmap.mmap(-1, 4096, prot=7); print("it compiles just in time")'
+python3 -c 'import os, pty; pid, fd = pty.fork(); os._exit(0) if pid == 0 else print("it has terminals")'
+python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); s.listen(); print("it listens")'
+python3 -c 'import multiprocessing as m; m.Lock(); print("it has semaphores")'
+python3 -c 'import os; os.sched_setaffinity(0, os.sched_getaffinity(0)); os.nice(1); print("it sets its priority")'
+test -r /proc/meminfo && test -r /proc/self/status && echo it sees /proc
+cp /bin/true ./program && ./program && echo it runs what it has made
+test -w /tmp && echo it has a /tmp
+unshare --user true && echo it makes namespaces
+mkdir /sys/fs/cgroup$(sed -n 's/^0:://p' /proc/self/cgroup)/own && echo it has a cgroup of its own
+"""
+EXPECTED = [
+    "/var/lib/countermand",
+    "it can write here",
+    "it cannot write in /etc",
+    "it compiles just in time",
+    "it has terminals",
+    "it listens",
+    "it has semaphores",
+    "it sets its priority",
+    "it sees /proc",
+    "it runs what it has made",
+    "it has a /tmp",
+]
+
+
+def run_as_service(systemd: Manager, script: str) -> str:
+    """Run a script under exactly the restrictions of the unit, as a service beside it; return its output."""
+    text = systemd.run("cat", f"/etc/systemd/system/{UNIT}").stdout
+    path = "/var/lib/countermand/script.sh"
+    systemd.run("sh", "-c", f"cat > {path} <<'END'\n{script}\nEND\nchmod 755 {path}; rm -f /run/out")
+    lines = [
+        line
+        for line in text.splitlines()
+        if not line.startswith(("Exec", "Type=", "NotifyAccess=", "Restart", "Watchdog", "WantedBy"))
+    ]
+    place = lines.index("[Service]") + 1
+    lines[place:place] = ["Type=oneshot", f"ExecStart=/bin/sh {path}", "StandardOutput=file:/run/out"]
+    lines[place:place] = ["StandardError=file:/run/err"]
+    body = "\n".join(lines)
+    systemd.run("sh", "-c", f"cat > /etc/systemd/system/probe.service <<'END'\n{body}\nEND")
+    systemd.ctl("daemon-reload")
+    systemd.ctl("start", "probe.service", check=False)
+    return systemd.run("cat", "/run/out").stdout
+
+
+def mode(systemd: Manager, path: str) -> str:
+    return systemd.run("stat", "-c", "%U %a", path).stdout.strip()
+
+
+@pytest.mark.timeout(2 * INSTALL_S)
+def test_it_is_installed_serves_hardened_without_breaking_tools_and_is_removed(tmp_path: Path) -> None:
+    with manager("system", tmp_path) as systemd:
+        systemd.start()
+        # An account of the machine's own would be used, and removed at the end.
+        assert systemd.run("id", "countermand", check=False).returncode != 0
+
+        systemd.run(INSTALL, "--prefix", PREFIX, "--start", timeout=INSTALL_S)
+        assert systemd.show(UNIT, "ActiveState") == "active"
+        assert systemd.show(UNIT, "User") == "countermand"
+        assert systemd.show(UNIT, "UnitFileState") == "enabled"
+        assert mode(systemd, "/var/lib/countermand") == "countermand 700"
+        assert mode(systemd, "/run/countermand/countermand.sock") == "countermand 600"
+        assert mode(systemd, "/etc/countermand/countermand.toml") == "root 644"
+        version = systemd.run(CLI, "--version", environment={"PYTHONPATH": ""}).stdout
+        assert version.startswith("countermand 0."), "it is installed whole, with its metadata"
+        packages = systemd.run(f"{PREFIX}/bin/pip", "list", "--format=freeze").stdout
+        assert "msgspec==" in packages
+        assert "pytest==" not in packages, "what only developers need stays out"
+
+        told = run_as_service(systemd, TOOLS).splitlines()
+        assert [line for line in told if line in EXPECTED] == EXPECTED, told
+        # What the machine itself allows outside of the unit, the unit allows too.
+        if (
+            systemd.run(
+                "setpriv", "--reuid=65534", "--clear-groups", "unshare", "--user", "true", check=False
+            ).returncode
+            == 0
+        ):
+            assert "it makes namespaces" in told
+
+        first = systemd.show(UNIT, "MainPID")
+        systemd.ctl("reload", UNIT)
+        systemd.run("kill", "-KILL", first)
+        until(lambda: systemd.show(UNIT, "MainPID") not in ("0", first), "the restart", WAIT_S)
+        until(lambda: systemd.show(UNIT, "ActiveState") == "active", "the start", WAIT_S)
+
+        # Again, over what is there: the configuration and the state stay.
+        systemd.run("sh", "-c", "echo 'drain_s = 3.5' > /etc/countermand/countermand.toml")
+        systemd.run(INSTALL, "--prefix", PREFIX, "--start", timeout=INSTALL_S)
+        assert systemd.show(UNIT, "ActiveState") == "active"
+        assert "3.5" in systemd.run("cat", "/etc/countermand/countermand.toml").stdout
+
+        said = systemd.run(INSTALL, "--prefix", PREFIX, "--uninstall").stderr
+        assert "stays: /var/lib/countermand" in said
+        assert systemd.show(UNIT, "LoadState") == "not-found"
+        assert systemd.show(UNIT, "ActiveState") == "inactive"
+        gone = [PREFIX, "/run/countermand", f"/etc/systemd/system/{UNIT}", "/etc/systemd/system/countermand.socket"]
+        assert [path for path in gone if exists(systemd, path)] == []
+        assert exists(systemd, "/var/lib/countermand/store.sqlite3")
+        systemd.run(INSTALL, "--prefix", PREFIX, "--uninstall", "--purge")
+        gone = ["/etc/countermand", "/var/lib/countermand"]
+        assert [path for path in gone if exists(systemd, path)] == []
+        assert systemd.run("id", "countermand", check=False).returncode != 0
+
+
+def exists(systemd: Manager, path: str) -> bool:
+    return systemd.run("test", "-e", path, check=False).returncode == 0
+
+
+# ── What is refused, for a user, without a manager ────────────────────────────────────────────────
+
+
+def install(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {"HOME": str(home), "PATH": os.environ["PATH"]}
+    return subprocess.run([INSTALL, *words], capture_output=True, text=True, check=False, env=environment)
+
+
+def test_a_directory_of_somebody_elses_is_neither_taken_nor_removed(tmp_path: Path) -> None:
+    prefix = tmp_path / "mine"
+    prefix.mkdir()
+    (prefix / "thesis").write_text("all of it")
+    done = install(tmp_path, "--user", "--prefix", str(prefix), "--uninstall", "--purge")
+    assert done.returncode == 0
+    assert "it stays" in done.stderr
+    assert (prefix / "thesis").read_text() == "all of it"
+    done = install(tmp_path, "--user", "--prefix", str(prefix))
+    assert done.returncode == 2
+    assert "is not an environment of countermand" in done.stderr
+    assert (prefix / "thesis").read_text() == "all of it"
+
+
+def test_what_a_user_has_installed_is_removed_and_the_conversations_stay(tmp_path: Path) -> None:
+    prefix = tmp_path / ".local" / "share" / "countermand"
+    units = tmp_path / ".config" / "systemd" / "user"
+    config = tmp_path / ".config" / "countermand"
+    state = tmp_path / ".local" / "state" / "countermand"
+    for directory in (prefix, units, config, state):
+        directory.mkdir(parents=True)
+    (prefix / ".countermand").touch()
+    (units / UNIT).touch()
+    (units / "other.service").touch()
+    (config / "countermand.toml").touch()
+    (state / "store.sqlite3").touch()
+    assert install(tmp_path, "--user", "--uninstall").returncode == 0
+    assert not prefix.exists()
+    assert not (units / UNIT).exists()
+    assert (units / "other.service").exists()
+    assert (config / "countermand.toml").exists()
+    assert (state / "store.sqlite3").exists()
+    assert install(tmp_path, "--user", "--uninstall", "--purge").returncode == 0
+    assert not config.exists()
+    assert not state.exists()
+
+
+def test_a_mistaken_option_changes_nothing(tmp_path: Path) -> None:
+    for words in (["--usr"], ["--user", "--purge"], ["--user", "--prefix", "/opt/100%"]):
+        done = install(tmp_path, *words)
+        assert done.returncode == 2
+        assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,177 @@
+"""The daemon's settings: which source counts, what is refused and how, and what `config` prints."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors import Invalid
+from supervisor import Config
+from supervisor.daemon.settings import KEYS, VARIABLES, HttpSettings, Settings, Source, WrongSettings, as_toml
+
+PROJECT = Path(__file__).parent.parent
+
+
+def wrong(source: Source) -> list[str]:
+    """What is refused, each with its remedy."""
+    with pytest.raises(WrongSettings) as caught:
+        source.load()
+    assert isinstance(caught.value, Invalid)
+    return [f"{problem.message} | {problem.expected} | {problem.remedy}" for problem in caught.value.problems]
+
+
+def source(tmp_path: Path, text: str = "", environment: dict[str, str] | None = None, *assignments: str) -> Source:
+    file = tmp_path / "countermand.toml"
+    file.write_text(text)
+    home = {"COUNTERMAND_STATE_DIR": str(tmp_path / "state")}
+    return Source(file, {**home, **(environment or {})}, assignments)
+
+
+def test_the_command_line_goes_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
+    text = "drain_s = 1\ngrace_s = 1\nkill_s = 1\n[log]\nlevel = 'debug'"
+    environment = {"COUNTERMAND_DRAIN_S": "2", "COUNTERMAND_GRACE_S": "2.5", "COUNTERMAND_LOG_LEVEL": "error"}
+    settings = source(tmp_path, text, environment, "drain_s=3").load()
+    assert (settings.config.drain_s, settings.config.grace_s, settings.config.kill_s) == (3.0, 2.5, 1.0)
+    assert settings.log.level == "error"
+    sources = [settings.found[key].source for key in ("drain_s", "grace_s", "kill_s", "queue_max")]
+    assert sources == ["the command line", "COUNTERMAND_GRACE_S", str(tmp_path / "countermand.toml"), "default"]
+
+
+def test_without_a_file_the_defaults_are_those_of_the_library(tmp_path: Path) -> None:
+    settings = Source(None, {"XDG_CONFIG_HOME": str(tmp_path)}, (f"state_dir={tmp_path}",)).load()
+    assert settings.file is None
+    assert settings.config.settings == Config(state_dir=tmp_path).settings
+
+
+def test_the_file_is_looked_for_in_the_users_configuration_and_where_the_environment_says(tmp_path: Path) -> None:
+    (tmp_path / "countermand").mkdir()
+    (tmp_path / "countermand" / "countermand.toml").write_text("drain_s = 7")
+    other = tmp_path / "other.toml"
+    other.write_text("drain_s = 8")
+    home = {"XDG_CONFIG_HOME": str(tmp_path), "COUNTERMAND_STATE_DIR": str(tmp_path)}
+    assert Source(None, home).load().config.drain_s == 7.0
+    assert Source(None, {**home, "COUNTERMAND_CONFIG": str(other)}).load().config.drain_s == 8.0
+    assert "cannot be read" in wrong(Source(None, {**home, "COUNTERMAND_CONFIG": str(tmp_path / "none")}))[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "told", "hint"),
+    [
+        ("drain = 1", "no configuration key 'drain'", "'drain_s'"),
+        ("level = 'info'", "no configuration key 'level'", "'log.level'"),
+        ("[http]\nsockt = 'x'", "no configuration key 'http.sockt'", "'http.socket'"),
+        ("[htp]\nsocket = 'x'", "no configuration key 'htp'", "'http'"),
+        ("zzz = 1", "no configuration key 'zzz'", "take it out"),
+        ("drain_s = '1'", "'drain_s' has a value", "a number"),
+        ("drain_s = -1", "'drain_s'", ""),
+        ("drain_s = true", "'drain_s' has a value", "a number"),
+        ("queue_max = 1.5", "'queue_max' has a value", "a whole number"),
+        ("barrier = 'x'", "'barrier' has a value", "'forced' | 'strict'"),
+        ("run_deadline_s = 'x'", "'run_deadline_s' has a value", "a number"),
+        ("[log]\nlevel = 'loud'", "'log.level' has a value", "'debug'"),
+        ("log = 'loud'", "'log' has a value", "a table"),
+        ("agents = ['x']", "'agents' has a value", "module:name"),
+        ("agents = {x = 'no.such:thing'}", "'no.such:thing' cannot be imported", "module:name"),
+        ("agents = {x = 'os'}", "'os' cannot be imported", "module:name"),
+        ("tools = ['os:getcwd']", "", "isolation"),
+        ("agent = 'nobody'", "no such agent", "shell"),
+        ("[http]\nlisten = '0.0.0.0:80'", "no address that the API is served on", "loopback"),
+        ("[http]\nlisten = '127.0.0.1:x'", "no address that the API is served on", "127.0.0.1:8123"),
+        (f"[http]\nsocket = '/{'x' * 120}'", "path of the socket is too long", "at most 107 bytes"),
+        ("drain_s = ", "cannot be read", "a TOML file"),
+    ],
+)
+def test_what_cannot_be_right_is_refused_with_what_can(tmp_path: Path, text: str, told: str, hint: str) -> None:
+    (only,) = wrong(source(tmp_path, text))
+    assert told in only
+    assert hint in only
+
+
+def test_all_that_is_wrong_is_found_at_once_each_with_where_it_stands(tmp_path: Path) -> None:
+    made = source(tmp_path, "drain = 1\nkill_s = 'x'", {"COUNTERMAND_GRACE_S": "soon"}, "barrier=none", "what")
+    found = wrong(made)
+    starts = [str(made.file), str(made.file), "COUNTERMAND_GRACE_S", "the command line", "an assignment has no value"]
+    assert len(found) == len(starts)
+    assert all(line.startswith(start) for line, start in zip(found, starts, strict=True))
+
+
+def test_a_variable_that_is_nearly_a_key_is_refused_and_others_are_let_be(tmp_path: Path) -> None:
+    settings = source(tmp_path, "", {"COUNTERMAND_FENCE": "s:1:c", "COUNTERMAND_CRASH_INSTANTS": "5"}).load()
+    assert settings.changes(source(tmp_path).load()) == []
+    assert "COUNTERMAND_DRAIN_S" in wrong(source(tmp_path, "", {"COUNTERMAND_DRAINS": "5"}))[0]
+
+
+def test_an_agent_is_imported_by_its_name(tmp_path: Path) -> None:
+    text = "agent = 'deaf'\n[agents]\ndeaf = 'tests.daemon_plugins:deaf'"
+    settings = source(tmp_path, text).load()
+    assert settings.config.agents["deaf"].__name__ == "deaf"
+    assert settings.found["agents"].value == {"deaf": "tests.daemon_plugins:deaf"}
+
+
+def test_what_show_prints_is_toml_that_says_the_same(tmp_path: Path) -> None:
+    text = "drain_s = 3\n[agents]\n'a b' = 'tests.daemon_plugins:deaf'\n[http]\nlisten = '[::1]:0'"
+    settings = source(tmp_path, text).load()
+    printed = as_toml(settings.found)
+    again = source(tmp_path, printed).load()
+    assert settings.changes(again) == []
+    tomllib.loads(printed)
+
+
+def test_every_key_has_a_variable_of_its_own() -> None:
+    assert len(VARIABLES) == len(KEYS)
+
+
+@pytest.mark.parametrize(
+    ("listen", "address"),
+    [("127.0.0.1:80", ("127.0.0.1", 80)), ("[::1]:8123", ("::1", 8123)), ("localhost:0", ("localhost", 0)), ("", None)],
+)
+def test_where_the_api_listens(listen: str, address: tuple[str, int] | None) -> None:
+    assert HttpSettings(listen=listen).address == address
+
+
+def test_under_systemd_the_socket_is_in_its_runtime_directory(tmp_path: Path, monkeypatch: Any) -> None:
+    settings: Settings = source(tmp_path).load()
+    assert settings.socket == tmp_path / "state" / "countermand.sock"
+    monkeypatch.setenv("RUNTIME_DIRECTORY", "/run/countermand:/run/other")
+    assert settings.socket == Path("/run/countermand/countermand.sock")
+
+
+# ── The commands ──────────────────────────────────────────────────────────────────────────────────
+
+
+def command(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    # The state directory is short: a socket in it has to have a path that the kernel takes.
+    environment = {
+        "HOME": str(tmp_path),
+        "COUNTERMAND_STATE_DIR": "/tmp/x",
+        "PYTHONPATH": str(PROJECT),
+        "PATH": "/usr/bin:/bin",
+    }
+    command = [sys.executable, "-m", "supervisor.console", "config", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+
+def test_check_says_all_that_is_wrong_and_exits_with_2(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text("drain = 1\nbarrier = 'x'")
+    done = command(tmp_path, "check", "--config", str(file))
+    assert done.returncode == 2
+    assert "did you mean 'drain_s'?" in done.stderr
+    assert "'forced' | 'strict'" in done.stderr
+    file.write_text("drain_s = 1")
+    done = command(tmp_path, "check", "--config", str(file))
+    assert (done.returncode, done.stdout) == (0, f"ok: {file}\n")
+
+
+def test_show_prints_what_holds_and_who_said_it(tmp_path: Path) -> None:
+    done = command(tmp_path, "show", "--set", "drain_s=5", "--state-dir", "/x", "--json")
+    shown = json.loads(done.stdout)
+    assert shown["drain_s"] == {"value": 5.0, "source": "the command line"}
+    assert shown["state_dir"] == {"value": "/x", "source": "the command line"}
+    assert shown["barrier"] == {"value": "forced", "source": "default"}
