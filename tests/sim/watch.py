@@ -59,6 +59,8 @@ class Watch:
         self.in_time: dict[str, str] = {}
         self.spawned: set[str] = set()
         self.halted: set[str] = set()
+        self.ended_for_run: set[str] = set()
+        self.granted: set[str] = set()
         self.abandoned: set[str] = set()
         self.ran: set[str] = set()
         self.left: set[str] = set()
@@ -105,7 +107,7 @@ class Watch:
                 self.break_(f"{name} of {key} starts although it is {run.status} (L1)")
             return
         row = self._disk.call(key)
-        if row is None or row.state == "requested":
+        if key not in self.granted and (row is None or row.state == "requested"):
             self.break_(f"{name} {key} starts before its grant is on record (L12)")
 
     def spawns(self, process_id: str) -> None:
@@ -184,6 +186,8 @@ class Watch:
     def halts(self, key: str) -> None:
         """A tree is told to end, or an execution is cancelled: the gate was shut first (law L1)."""
         self.halted.add(key)
+        if not self._is_owned(key):
+            self.ended_for_run.add(key)
         world = self._world
         if self.faults or world is None:
             return
@@ -202,6 +206,12 @@ class Watch:
         if call is not None and not self._gate_open(record, call.call_id):
             return
         self.break_(f"{key} is ended before its gate is shut (L1)")
+
+    def _is_owned(self, process_id: str) -> bool:
+        """True if a tree is the session's in the session's memory, which may be ahead of the disk."""
+        process = self._disk.process(process_id)
+        actor = self._world.session_if_alive(process.session) if process and self._world is not None else None
+        return actor is not None and process_id in actor._protocol.owned
 
     def _ends_of_session(self, process: ProcessRow) -> None:
         """A tree of the session is told to end: by the session, for a cause, and not by the end of its run (law L5)."""
@@ -376,6 +386,8 @@ class Watch:
                 case _:
                     pass
         self.told_at.update((row.request_id, row.at) for row in batch.requests if row.request_id not in self.told_at)
+        # Remembered also where the session is deleted since then: what is under way finds its gate shut.
+        self.granted.update(call.call_id for call in batch.calls if call.state != "requested")
         for call in batch.calls:
             if call.how is How.SIGKILL and call.call_id in self.left and not (self.crashes or self.restarts):
                 self.break_(f"{call.call_id} is on record as killed, and has returned (L6)")
@@ -495,7 +507,7 @@ class Watch:
         for row in batch.processes:
             known = self._disk.process(row.process_id)
             new = row.owner is Owner.SESSION and known is not None and known.owner is not Owner.SESSION
-            if new and row.process_id in self.halted and not self.faults:
+            if new and row.process_id in self.ended_for_run and not self.faults:
                 self.break_(f"{row.process_id} is handed over, and had been told to end (L3)")
         stops = [self.requests.get(told.request_id) for told in batch.requests]
         if not any(isinstance(stop, Stop) and stop.scope is Scope.SESSION and stop.run_id is None for stop in stops):
