@@ -238,6 +238,8 @@ def test_no_secret_of_the_daemon_reaches_a_tool_a_warden_or_the_zygote(
         assert "hunter2" not in b.owner.text()
         assert b.mark in b.owner.text()
         for holder in (pid, b.warden_of(pid), b.zygote_pid()):
+            # Empty for a moment while it becomes another program.
+            until(lambda holder=holder: Path(f"/proc/{holder}/environ").read_bytes(), "its environment")  # type: ignore[misc]
             environ = Path(f"/proc/{holder}/environ").read_bytes()
             assert b"PATH=" in environ
             assert b"hunter2" not in environ
