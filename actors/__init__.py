@@ -27,6 +27,7 @@ The map, from the outside in; imports point down only:
     credit.py pending.py text.py   flow control; replies that a cancel ends; text that can be stored
     ports.py       what is not deterministic, and what the core needs from outside
     dead_letters.py   replies that came too late
+    log_context.py   what the lines of the log of an agent or a tool are about
     messages.py    every message
     cancel.py      CancelToken, Cell
     model.py errors.py   the nouns; what is refused, and why

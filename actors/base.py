@@ -51,6 +51,7 @@ from actors import registry
 from actors.dispatcher import Dispatcher
 from actors.errors import BlockingAskError, CountermandError, InvalidTransition, ShuttingDown
 from actors.future import ReplyFuture, answer, refuse
+from actors.log_context import about
 from actors.mailbox import REQUESTS_MAX, Mailbox
 from actors.messages import Down
 
@@ -73,9 +74,9 @@ _here = _Here()
 
 
 def log_context() -> Mapping[str, object]:
-    """What the actor that has a turn on this thread adds to a line of the log; empty where none has one."""
+    """What a line of the log is about: the actor that has its turn on this thread, else the agent or tool here."""
     actor = _here.actor
-    return {} if actor is None else actor.log_context()
+    return about() if actor is None else actor.log_context()
 
 
 class StopFlag:

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
-from loguru import logger
 
 from actors.cancel import CancelToken, Cell, CellState
 from actors.errors import Invalid, RunCancelled
+from actors.log_context import name_task, named
 from actors.messages import CallEnded, ExecutionEnded, RunFinished, ToolResult
 from actors.model import Address, How, Json, Outcome
 from actors.plugins import Tool
@@ -72,9 +72,9 @@ def body(
         if not cell.start():
             return NOT_STARTED
         started()
+        name_task(address.log_context)
         try:
-            with logger.contextualize(**address.log_context):
-                result = as_result(await tool.function(**tool.convert(arguments), **extra), max_bytes)
+            result = as_result(await tool.function(**tool.convert(arguments), **extra), max_bytes)
         except BaseException as error:  # noqa: BLE001  # every way out gives the cell its word
             return _raised(cell, error)
         return _returned(cell, result)
@@ -84,7 +84,7 @@ def body(
             return NOT_STARTED
         started()
         try:
-            with logger.contextualize(**address.log_context):
+            with named(address.log_context):
                 result = as_result(tool.function(**tool.convert(arguments), **extra), max_bytes)
         except BaseException as error:  # noqa: BLE001  # every way out gives the cell its word
             return _raised(cell, error)
@@ -99,15 +99,15 @@ def agent_body(
     """Return what the executor runs for an agent: a function, or one that gives a coroutine."""
 
     async def task() -> AgentDone:
+        name_task(address.log_context)
         try:
-            with logger.contextualize(**address.log_context):
-                return AgentDone(How.RETURNED, plain(await agent(turn), max_bytes), None)
+            return AgentDone(How.RETURNED, plain(await agent(turn), max_bytes), None)
         except BaseException as error:  # noqa: BLE001  # every way out of an agent is told
             return AgentDone(How.RAISED, None, words(error))
 
     def thread() -> AgentDone:
         try:
-            with logger.contextualize(**address.log_context):
+            with named(address.log_context):
                 return AgentDone(How.RETURNED, plain(agent(turn), max_bytes), None)
         except BaseException as error:  # noqa: BLE001  # every way out of an agent is told
             return AgentDone(How.RAISED, None, words(error))

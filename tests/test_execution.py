@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import threading
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
 import msgspec
 import pytest
+from loguru import logger
 from pykka import ActorRegistry
 
 from actors import AsyncTurn, CancelToken, Invalid, Outcome, ToolResult, Turn, tool
 from actors.cancel import Cell
-from actors.execution import ERROR_MAX_BYTES, as_result, call_ended, plain, words
+from actors.execution import ERROR_MAX_BYTES, agent_body, as_result, call_ended, plain, words
+from actors.log_context import about
 from actors.messages import ExecutionEnded
 from actors.model import Address, How
 from actors.notes import lost_result
@@ -20,6 +23,7 @@ from actors.session import SessionActor
 from tests.kit import Kit, check_rest, say, settled, stop, until
 
 MAX = 1000
+ADDRESS = Address("s", 1, "r")
 
 
 class Unshowable:
@@ -291,3 +295,42 @@ def test_l14_a_call_that_ended_keeps_neither_its_result_nor_its_deadline(kit: Ki
     until(lambda: not any(type(timer[2].message).__name__ == "CallDeadline" for timer in timers), "no deadline is left")
     gate.set()
     session.receipt(run, timeout=20)
+
+
+# ── The log ───────────────────────────────────────────────────────────────────────────────────────
+
+
+class Suspends:
+    """Awaited once, it never goes on."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
+
+def test_a_suspended_agent_can_be_collected_while_somebody_holds_the_lock_of_the_log() -> None:
+    async def agent(turn: AsyncTurn) -> None:
+        del turn
+        await Suspends()
+
+    def collect() -> None:
+        coroutine = agent_body(agent, None, ADDRESS, MAX, as_task=True)()
+        coroutine.send(None)
+        # What the garbage collector does with one that nobody holds, at any allocation: also at one under this lock.
+        with logger._core.lock:  # type: ignore[attr-defined]
+            coroutine.close()
+
+    thread = threading.Thread(target=collect, daemon=True)
+    thread.start()
+    thread.join(20)
+    waits = thread.is_alive()
+    if waits:
+        logger._core.lock.release()  # type: ignore[attr-defined]
+    assert not waits, "it waits for a lock that its own thread holds"
+
+
+def test_a_thread_is_named_for_as_long_as_an_agent_runs_on_it() -> None:
+    seen: list[object] = []
+    body = agent_body(lambda turn: seen.append(about()), None, ADDRESS, MAX, as_task=False)
+    assert body().how is How.RETURNED
+    assert seen == [ADDRESS.log_context]
+    assert not about()
