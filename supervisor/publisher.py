@@ -22,6 +22,8 @@ small buffer is dropped, oldest first.
 
 One lock guards rings and subscriptions; under it nothing is done but moving references. Threads wait on their
 session's condition, coroutines on a future that is set through their loop: neither needs a thread of its own.
+A subscription may be closed at any allocation, also of a thread that has the lock: a generator that reads one is closed
+by the garbage collector. So the lock may be taken again, and `close` only marks, wakes, and changes no collection.
 """
 
 from __future__ import annotations
@@ -70,7 +72,7 @@ class _Channel:
 
     __slots__ = ("changed", "erased", "last_seq", "pins", "ring", "subscriptions", "version", "weight")
 
-    def __init__(self, lock: threading.Lock) -> None:
+    def __init__(self, lock: threading.RLock) -> None:
         self.changed = threading.Condition(lock)
         self.ring: deque[Event] = deque()
         self.weight = 0
@@ -84,7 +86,7 @@ class _Channel:
 
     @property
     def pinned(self) -> bool:
-        return self.pins > 0 or len(self.subscriptions) > 0
+        return self.pins > 0 or any(not one._closed for one in self.subscriptions)
 
     def add(self, event: Event) -> None:
         if event.seq <= self.last_seq:
@@ -122,7 +124,7 @@ class EventHub:
     def __init__(self, store: EventSource, *, rings_max: int = RINGS_MAX) -> None:
         self._store = store
         self._rings_max = rings_max
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._channels: OrderedDict[str, _Channel] = OrderedDict()
         self._closed = False
         self._taps: tuple[Callable[[str, Sequence[Event]], object], ...] = ()
@@ -161,7 +163,7 @@ class EventHub:
                 return
             wanted = False
             for subscription in channel.subscriptions:
-                if subscription._ephemeral is not None:
+                if subscription._ephemeral is not None and not subscription._closed:
                     subscription._ephemeral.append(event)
                     wanted = True
             if wanted:
@@ -245,8 +247,12 @@ class EventHub:
     def _notify(self, channel: _Channel) -> None:
         channel.version += 1
         channel.changed.notify_all()
+        closed = False
         for subscription in channel.subscriptions:
             subscription._wake_loop()
+            closed = closed or subscription._closed
+        if closed:
+            channel.subscriptions = weakref.WeakSet(one for one in channel.subscriptions if not one._closed)
 
     def _drop_old_rings(self) -> None:
         # A ring that somebody listens to is passed over and counts as fresh. Each call looks at two at most,
@@ -302,9 +308,8 @@ class Subscription:
 
     def close(self) -> None:
         """End the iteration, wherever it is. May be called again, from any thread."""
+        self._closed = True
         with self._hub._lock:
-            self._closed = True
-            self._channel.subscriptions.discard(self)
             self._channel.changed.notify_all()
             self._wake_loop()
 
@@ -389,9 +394,10 @@ class Subscription:
         return self._closed or self._hub._closed
 
     def _wake_loop(self) -> None:
-        if self._waiter is None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is None:
             return
-        (loop, woken), self._waiter = self._waiter, None
+        loop, woken = waiter
         try:
             loop.call_soon_threadsafe(_set, woken)
         except RuntimeError:

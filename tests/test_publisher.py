@@ -6,7 +6,7 @@ import asyncio
 import gc
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +229,34 @@ def test_closing_from_another_thread_ends_the_iteration_at_once(log: Log, hub: E
     with hub.subscribe("s") as subscription:
         assert next(subscription).seq == 1
     assert seqs(subscription) == []
+
+
+def test_what_the_garbage_collector_closes_under_the_lock_of_the_hub_holds_nobody_up(log: Log) -> None:
+    hub = EventHub(log)
+    closed, other = hub.subscribe("s"), hub.subscribe("s")
+
+    def reads() -> Generator[Event, None, None]:
+        with closed:
+            yield from closed
+
+    reader = reads()
+    hub.publish("s", log.append())
+    next(reader)
+    done = threading.Event()
+
+    def collect() -> None:
+        with hub._lock:
+            for _ in hub._channels["s"].subscriptions:
+                reader.close()
+        done.set()
+
+    threading.Thread(target=collect, daemon=True).start()
+    assert done.wait(20), "it waits for a lock that its own thread holds"
+    hub.publish("s", log.append())
+    assert [next(other).seq for _ in range(2)] == [1, 2]
+    assert closed.over
+    assert list(closed) == []
+    assert len(hub._channels["s"].subscriptions) == 1
 
 
 def test_the_end_of_the_hub_ends_all_subscriptions_after_what_there_is_to_give(log: Log, hub: EventHub) -> None:
