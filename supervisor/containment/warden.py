@@ -56,7 +56,7 @@ from contextlib import suppress
 
 from supervisor.containment import cgroups, procfs
 from supervisor.containment.ledger import ROWS_MAX, SIGNALS_MAX, Ledger, decode, encode, how_of, read, said
-from supervisor.containment.remaining import Remaining
+from supervisor.containment.remaining import Remaining, began
 from supervisor.containment.remote import far_sides
 
 TYPE_CHECKING = False
@@ -697,10 +697,11 @@ class Warden:
             return
         if not name:
             self._name_far_sides(procfs.command_line(pid) or ([seen.name] if seen.state in "ZX" else []))
+        leader = self._leader if self._status is None else None
         self._rows[pid] = {
             "name": os.path.basename(name) or seen.name,
             "pid": pid,
-            "started_at": seen.started_at,
+            "started_at": began(seen, leader, self._started_at),
             "ended_at": None,
             "how": None,
             "status": None,
@@ -755,7 +756,8 @@ class Warden:
     def _say_remaining(self) -> None:
         """Name who is left, for the receipt that does not wait for them for ever."""
         left = dict.fromkeys([*self._members(), *procfs.descendants()])
-        word = self._remaining.word(left, self._killing.refused, time.time())
+        leader = self._leader if self._status is None else None
+        word = self._remaining.word(left, self._killing.refused, time.time(), leader, self._started_at)
         if word is not None:
             self._note = word["note"]
             self._say(word)

@@ -137,6 +137,7 @@ class Lost:
         self._marker = f"{MARKER}={marker}" if marker else ""
         # One that its warden has reaped has a number that may be somebody else's by now.
         self.leader: int | None = None if said(words, "exited") else started.get("pid")
+        self.began: float | None = started.get("at")
         self.take_over()
 
     def take_over(self) -> bool:
@@ -453,7 +454,7 @@ class Zygote:
             if now - lost.since < warden.REMAINING_AFTER_S:
                 continue
             pids = [pid for pid in strangers if self._whose.get(pid, lost) is lost]
-            word = lost.remaining.word(pids, self._killing.refused, time.time())
+            word = lost.remaining.word(pids, self._killing.refused, time.time(), lost.leader, lost.began)
             if word is not None:
                 for row in word["rows"]:
                     if row["pid"] not in self._whose:
@@ -479,6 +480,10 @@ class Zygote:
                 # The pid was unreaped when its warden died, so it was still the command's.
                 word["status"] = leaders[0]["status"]
                 word["how"] = how_of(word["status"])
+                leaders[0]["started_at"] = word["started_at"]
+            for row in rows:
+                # The kernel's word is exact to a tick only, and nobody began before the command did.
+                row["started_at"] = max(row["started_at"], word["started_at"] or 0.0)
             word["rows"] = (word["rows"] + rows)[:ROWS_MAX]
             word["reaped"] += len(rows)
             if word["how"] != "not_started":

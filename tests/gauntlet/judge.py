@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct
@@ -53,6 +54,7 @@ def judge(
     wrong = list(_of_the_living(receipt, rows, living))
     wrong += _of_the_run(receipt, trigger)
     wrong += (f"{fault}: {row}"[:600] for row in rows for fault in _of_a_row(row, receipt, now))
+    wrong += _of_beginnings(rows)
     wrong += _of_signals(rows, seen, trigger)
     if seen.everybody and receipt.reaped < 1 and receipt.complete and trigger not in UNCOUNTED:
         wrong.append("processes were started, and none was reaped")
@@ -115,6 +117,19 @@ def _of_a_row(row: Row, receipt: Receipt, now: float) -> Iterator[str]:
         yield "the receipt is complete, and this process has not ended"
     if row.kind == "process" and row.how in OPEN and receipt.complete and not row.note:
         yield "it is said to be lost, without a word on why"
+
+
+def _of_beginnings(rows: list[Row]) -> Iterator[str]:
+    for above in rows:
+        for row in above.rows:
+            if row.started_at is None or above.started_at is None:
+                continue
+            if row.started_at < above.started_at - SAME_START_S:
+                yield f"it began before what it is a part of: {row}"[:600]
+    known = Counter((row.pid, row.started_at) for row in rows if row.pid is not None and row.started_at is not None)
+    for (pid, started_at), times in known.items():
+        if times > 1:
+            yield f"pid {pid}, which began at {started_at}, has {times} rows"
 
 
 def _of_signals(rows: list[Row], seen: Seen, trigger: str) -> Iterator[str]:
