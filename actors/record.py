@@ -64,6 +64,7 @@ class Part:
     note: str = ""
     lost: bool = False
     remaining: ProcessRemaining | None = None
+    provenance: Provenance | None = None
 
     @property
     def ended(self) -> bool:
@@ -76,6 +77,11 @@ class Part:
         self.how, self.ended_at = how, at
         self.note = note or self.note
 
+    def ended_by(self, provenance: Provenance) -> None:
+        """Note who ends it, where nobody did before."""
+        if not self.ended and self.provenance is None:
+            self.provenance = provenance
+
     def end_process(self, news: ProcessEnded) -> None:
         """Take the warden's word on a tree; an unproven one leaves the part open, as lost."""
         self.pid = self.pid if news.pid is None else news.pid
@@ -85,6 +91,9 @@ class Part:
         # The command is what this part itself is a row of.
         self.rows = tuple(row for row in news.rows if not self._is(row))
         self.note = news.note or self.note
+        if news.how in (How.EXIT, How.NOT_STARTED) and not news.signals:
+            # It was asked to end, and had ended by itself.
+            self.provenance = None
         if news.proven:
             self.end(news.how, news.at)
         else:
@@ -94,6 +103,7 @@ class Part:
         """Take up what a row of its own says of it."""
         self.started_at, self.ended_at, self.how, self.status = row.started_at, row.ended_at, row.how, row.status
         self.pid, self.reaped, self.signals, self.rows, self.note = row.pid, row.reaped, row.signals, row.rows, row.note
+        self.provenance = row.provenance
 
     def _is(self, row: Row) -> bool:
         """True of a row for the command of this tree: a pid may come again, with another start."""
@@ -121,6 +131,7 @@ class Part:
             note=note,
             reaped=self.reaped,
             rows=self.rows + remaining + below,
+            provenance=self.provenance,
         )
 
 
