@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -100,6 +101,42 @@ def test_a_tree_that_is_only_said_to_be_gone_is_found_and_ended(
         assert line["receipts_wrong"] > 0
         assert (line["stale_effects"] > 0) == (trigger == "supersede")
     assert census.marked(names.prefix) == []
+
+
+def test_every_fault_is_told_as_it_is_found_where_the_document_is_for_a_program(
+    names: Names, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(embed, "ProcessTrees", Lying)
+    totals = run(choose("setsid-twice"), ["stop"], runs=2, names=names, tell_faults=True)
+    told = capfd.readouterr().err.splitlines()
+    failures = totals.failures()
+    assert {failure["kind"] for failure in failures} >= {"survivor", "wrong"}
+    for failure in failures:
+        line = "{case} by {trigger}, {kind}: {what}".format(**failure)
+        assert told.count(line) == failure["times"]
+
+
+@pytest.mark.parametrize("script", ["gauntlet", "sim", "bench"])
+def test_help_needs_no_environment(script: str, tmp_path: Path) -> None:
+    (tmp_path / "scripts").mkdir()
+    for name in (script, "env.sh"):
+        shutil.copy(ROOT / "scripts" / name, tmp_path / "scripts")
+    module = {"gauntlet": "tests/gauntlet/__main__.py", "sim": "tests/sim/main.py", "bench": "tests/bench/bench.py"}
+    copied = tmp_path / module[script]
+    copied.parent.mkdir(parents=True)
+    shutil.copy(ROOT / module[script], copied)
+    done = subprocess.run(
+        [tmp_path / "scripts" / script, "--runs", "3", "--help"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"scripts/{script} --json" in done.stdout.replace("… ", "")
+    assert '"""' not in done.stdout
+    assert "import" not in done.stdout
+    assert not (tmp_path / ".venv").exists()
 
 
 class Deaf(ProcessTrees):
