@@ -106,12 +106,12 @@ def children(pid: int) -> list[int]:
     return seen
 
 
-def descendants(spare: frozenset[int] | set[int] = frozenset()) -> list[int]:
-    """Our descendants as far as they could be seen, nearest first, at most WALK_MAX; none below `spare`."""
+def descendants(spare: frozenset[int] | set[int] = frozenset(), most: int = WALK_MAX) -> list[int]:
+    """Our descendants as far as they could be seen, nearest first, about `most` of them; none below `spare`."""
     found = [pid for pid in own_children() if pid not in spare]
     known = set(found)
     for pid in found:
-        if len(found) >= WALK_MAX:
+        if len(found) >= most:
             break
         for child in children(pid):
             if child not in known:

@@ -74,6 +74,7 @@ from supervisor.containment.ledger import (  # noqa: E402
     said,
 )
 from supervisor.containment.remaining import Remaining  # noqa: E402
+from supervisor.containment.remote import SOUGHT_MAX, FarSides  # noqa: E402
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -130,6 +131,7 @@ class Lost:
         self.ledger: Ledger | None = None
         self.group = group
         self.rows: list[Word] = []
+        self.remote = FarSides()
         self.remaining = Remaining()
         self.since = time.monotonic()
         words = read_path(ledger_path)
@@ -384,8 +386,26 @@ class Zygote:
 
     def _lose(self, process_id: str, ledger_path: str, group: str | None) -> None:
         if "zygote" in self._layers:
-            self._lost.append(Lost(process_id, ledger_path, group))
+            lost = Lost(process_id, ledger_path, group)
+            self._lost.append(lost)
+            self._look_for_far_sides(lost)
         self._say({"word": "lost", "process_id": process_id})
+
+    def _look_for_far_sides(self, lost: Lost) -> None:
+        """As a warden does it before it kills; where several are lost, only in what is known to be of this one."""
+        if lost.group is not None:
+            there = [pid for below in cgroups.groups_below(lost.group) for pid in cgroups.pids_in(below)]
+        else:
+            alone = len(self._lost) == 1 and not self._warden_is_dead()
+            below_us = procfs.descendants(self._all_wardens(), most=SOUGHT_MAX)
+            there = [pid for pid in below_us if alone or self._is_of(lost, pid)]
+        for pid in there[:SOUGHT_MAX]:
+            lost.remote.see(procfs.command_line(pid))
+
+    @staticmethod
+    def _is_of(lost: Lost, pid: int) -> bool:
+        seen = procfs.stat(pid)
+        return seen is not None and lost.knows(seen, cgroups.group_with(pid), procfs.environment(pid))
 
     def _end_orphans(self) -> int | None:
         """Kill what is not a warden; returns the milliseconds until the next look, None if nothing is left."""
@@ -484,7 +504,9 @@ class Zygote:
             for row in rows:
                 # The kernel's word is exact to a tick only, and nobody began before the command did.
                 row["started_at"] = max(row["started_at"], word["started_at"] or 0.0)
-            word["rows"] = (word["rows"] + rows)[:ROWS_MAX]
+            lost.remote.take([row for row in word["rows"] if row.get("kind") == "remote"])
+            word["rows"] = [row for row in word["rows"] if row.get("kind") != "remote"]
+            word["rows"] = (word["rows"] + rows)[:ROWS_MAX] + lost.remote.rows
             word["reaped"] += len(rows)
             if word["how"] != "not_started":
                 word["note"] = "its warden was killed; the zygote ended what it left"

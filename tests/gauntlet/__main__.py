@@ -35,7 +35,7 @@ from rich.console import Console
 
 from supervisor import Supervisor
 from tests.gauntlet import as_user, census
-from tests.gauntlet.cases import BY_NAME, Case, Needs, choose, look
+from tests.gauntlet.cases import BY_NAME, Case, Needs, choose, elsewhere, look
 from tests.gauntlet.crash import Crashes
 from tests.gauntlet.plugins import LAYERS, LayerMissing, Names, config
 from tests.gauntlet.report import Totals, faults
@@ -125,7 +125,10 @@ def run(
         for case in cases:
             for trigger in triggers:
                 totals.expect(case.name, trigger)
-        with Supervisor.start(config(folder / "state", layer)) as supervisor:
+        with (
+            elsewhere(folder / "made", needs) as needs,
+            Supervisor.start(config(folder / "state", layer)) as supervisor,
+        ):
             singles = Singles(supervisor, folder, names, needs)
             crashes = Crashes(folder, names, needs, layer)
             progress = Progress(runs * len(cases) * len(triggers), tell_faults=tell_faults)
