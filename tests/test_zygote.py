@@ -258,6 +258,48 @@ def test_l3_a_warden_that_somebody_has_stopped_is_replaced_by_the_zygote(tmp_pat
         b.assert_nobody_left()
 
 
+ESCAPE = """
+import os, sys, time
+for _ in range(int(sys.argv[1]) - 1):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        time.sleep(1000)
+    os.wait()
+print("up", flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("layers", [LAYERS, NO_CGROUP], ids=["with groups", "without"])
+def test_a_warden_that_is_slow_is_not_taken_for_one_that_is_stopped(tmp_path: Path, layers: frozenset[str]) -> None:
+    # It is asked after no time at all, while it has hundreds to kill and to reap.
+    with bench(tmp_path, kill_s=0.0, give_up_s=60.0, layers=layers) as b:
+        b.run((sys.executable, "-S", "-c", ESCAPE, "400"))
+        b.owner.wait_text("up")
+        b.trees.kill("p", 0.0)
+        ended = b.owner.ended()
+        assert (ended.how, ended.proven, ended.note) == (How.SIGKILL, True, "")
+        # Those in between ended by themselves, and were read by their parent.
+        assert ended.reaped == 400
+        b.assert_nobody_left()
+
+
+@pytest.mark.parametrize("layers", [LAYERS, NO_CGROUP], ids=["with groups", "without"])
+def test_l3_of_a_big_tree_whose_warden_was_killed_all_are_counted_and_the_command_is_known(
+    tmp_path: Path, layers: frozenset[str]
+) -> None:
+    with bench(tmp_path, layers=layers) as b:
+        b.run((sys.executable, "-S", "-c", ESCAPE, "400"))
+        b.owner.wait_text("up")
+        os.kill(b.warden_of(b.owner.started().pid), signal.SIGKILL)
+        ended = b.owner.ended()
+        assert (ended.how, ended.status, ended.proven) == (How.SIGKILL, -9, True)
+        assert ended.reaped == 400
+        b.assert_nobody_left()
+
+
 def test_l3_killing_the_zygote_leaves_its_wardens_at_work_and_new_spawns_start_another(b: Bench) -> None:
     b.sh("echo old; exec sleep 1000", "old")
     b.owner.wait_text("old", "old")

@@ -22,8 +22,9 @@ Races, and why each is closed:
 * *The daemon dies at any moment.* See `ledger`: the file is created before the request is sent.
 * *A kill before the start.* Not sent yet: it never is. Sent: the kill waits in the socket and the warden
   reads it before it spawns.
-* *A warden that somebody has stopped.* It has said nothing by half of `kill_s` after the deadline: the
-  zygote kills it and inherits the tree. One that says ``remaining`` is at work, and is left alone.
+* *A warden that somebody has stopped.* It has said nothing by half of `kill_s` after the deadline, and does nothing:
+  the zygote kills it and inherits the tree. One that says ``remaining``, or that wants or has had the processor, is at
+  work, and is left alone, however long a machine under load makes it take.
 * *The end of a socket comes before the words in it*: it does not, a SEQPACKET socket keeps its order. The
   words of the zygote come over another socket, so a tree that lost its warden waits for them.
 """
@@ -86,6 +87,8 @@ LOCK_POLL_S = 0.02
 LOCK_SLACK_S = 5.0
 ZYGOTE_END_S = 2.0
 SWEEP_S = 2.0
+SILENT_S = 0.5
+"""How often it is looked whether a warden that says nothing is at work."""
 STOPPED_MAX_S = 3.0
 """After so long a warden of an earlier daemon, and its zygote, are continued: somebody may have stopped them."""
 BEHIND = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS})
@@ -174,7 +177,7 @@ class ProcessTrees:
         state_dir: where ``wardens/`` with the ledgers is (made by `start`); one daemon at a time.
         clock: for deadlines and for the times of reports that no warden made.
         drain_s: after the command's exit its output is read to its end, at most this many seconds.
-        kill_s: half this long after the grace of a kill a warden that says nothing is taken over by the zygote.
+        kill_s: half this long after the grace of a kill a warden that is silent and idle is taken over by the zygote.
         give_up_s: this long after the grace of a kill a tree that is not proven gone is reported so; `kill_s`
             where it is None. A later proof is not reported, so it is worth more time than anybody waits.
         log_max_bytes: how much text a tree may report as ProcessOutput, before one marker.
@@ -763,9 +766,13 @@ class ProcessTrees:
                 return
 
     def _end_silent_warden(self, tree: Tree) -> None:
-        """A warden that has not said a word since the deadline is stopped or stuck: the zygote takes over."""
-        if tree.last is not None or tree.remaining or tree.zygote is None or tree.phase is Phase.ENDED:
+        """A warden that has not said a word since the deadline may be stopped or stuck: then the zygote takes over.
+
+        Whether it is, is for the zygote to see. Asked again, for it may be slow now and be stopped later.
+        """
+        if tree.last is not None or tree.remaining or tree.zygote is None or tree.phase in (Phase.LOST, Phase.ENDED):
             return
+        tree.kill_alarms.append(self._reactor.later(SILENT_S, lambda: self._end_silent_warden(tree)))
         try:
             tree.zygote.send({"word": "end_warden", "process_id": tree.process_id})
         except OSError:

@@ -131,6 +131,7 @@ class Lost:
         self.ledger: Ledger | None = None
         self.group = group
         self.rows: list[Word] = []
+        self.reaped = 0
         self.remote = FarSides()
         self.remaining = Remaining()
         self.since = time.monotonic()
@@ -178,9 +179,11 @@ class Zygote:
         self._spare: tuple[int, socket.socket] | None = None
         self._spares: set[int] = set()
         self._stopped: dict[int, float] = {}
+        self._switches: dict[int, int] = {}
         self._wardens: dict[int, tuple[str, str]] = {}
         self._lost: list[Lost] = []
         self._orphans: list[Word] = []
+        self._orphans_reaped = 0
         self._whose: dict[int, Lost] = {}
         self._several = False
         self._killing = warden.Killing()
@@ -330,9 +333,18 @@ class Zygote:
                 os.kill(pid, signal.SIGKILL)
 
     def _end_warden(self, process_id: str) -> None:
-        """Kill a warden that gives no sign of life (somebody stopped it): its tree then falls to us."""
+        """Kill a warden that gives no sign of life (somebody stopped it): its tree then falls to us.
+
+        One that works is slow only: on a machine with much to do it may say nothing for long, and it knows more of its
+        tree than we would. It waits for a processor, or it has slept and woken since we were asked for it before.
+        """
         for pid, (known, _) in self._wardens.items():
-            if known == process_id:
+            seen = procfs.stat(pid) if known == process_id else None
+            if seen is None:
+                continue
+            switches = procfs.switches(pid)
+            before, self._switches[pid] = self._switches.get(pid), switches
+            if seen.state in "Tt" or (seen.state != "R" and switches == before):
                 os.kill(pid, signal.SIGKILL)
 
     # ── What wardens leave ────────────────────────────────────────────────────────────────────────
@@ -349,12 +361,14 @@ class Zygote:
             pid = waiting.si_pid
             seen = procfs.stat(pid)
             whose = self._find_owner(pid) if self._lost and pid not in self._all_wardens() else None
-            if whose is not None and whose.leader == pid:
+            leads = whose is not None and whose.leader == pid
+            if whose is not None and leads:
                 # Its session is known by its number for as long as that cannot be given away: those in it are ours now.
                 self._find_owners([child for child in procfs.own_children() if child not in self._all_wardens()])
                 whose.leader = None
             status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
             self._killing.reaped(pid)
+            self._switches.pop(pid, None)
             self._whose.pop(pid, None)
             group = cgroups.group_of(self._base, seen) if self._base is not None and seen is not None else None
             if pid in self._wardens:
@@ -369,6 +383,13 @@ class Zygote:
                     self._dismiss_spare()
             elif seen is not None and seen.name != SPARE:
                 rows = self._orphans if whose is None else whose.rows
+                if whose is None:
+                    self._orphans_reaped += 1
+                else:
+                    whose.reaped += 1
+                if leads:
+                    # How the command ended is said in any case.
+                    del rows[ORPHAN_ROWS_MAX - 1 :]
                 if len(rows) >= ORPHAN_ROWS_MAX:
                     continue
                 rows.append(
@@ -424,6 +445,7 @@ class Zygote:
                 self._lost.remove(lost)
         if not self._lost:
             self._orphans.clear()
+            self._orphans_reaped = 0
             self._whose.clear()
             self._several = False
             self._killing.over()
@@ -507,7 +529,7 @@ class Zygote:
             lost.remote.take([row for row in word["rows"] if row.get("kind") == "remote"])
             word["rows"] = [row for row in word["rows"] if row.get("kind") != "remote"]
             word["rows"] = (word["rows"] + rows)[:ROWS_MAX] + lost.remote.rows
-            word["reaped"] += len(rows)
+            word["reaped"] += lost.reaped + (self._orphans_reaped if alone else len(strays))
             if word["how"] != "not_started":
                 word["note"] = "its warden was killed; the zygote ended what it left"
             word.update(word="empty", at=time.time())
