@@ -87,6 +87,8 @@ LOCK_POLL_S = 0.02
 LOCK_SLACK_S = 5.0
 ZYGOTE_END_S = 2.0
 SWEEP_S = 2.0
+SEARCH_S = 1.0
+"""After so long what could not be ended is tried again."""
 SILENT_S = 0.5
 """How often it is looked whether a warden that says nothing is at work."""
 STOPPED_MAX_S = 3.0
@@ -166,6 +168,7 @@ class Adoption:
         self.leftover: Leftover | None = None
         self.woken = False
         self.size = -1
+        self.report: ProcessEnded | None = None
 
 
 class ProcessTrees:
@@ -570,6 +573,36 @@ class ProcessTrees:
             self._on_empty(tree, verdict)
         else:
             self._end_unproven(tree, verdict)
+            self._search_on(
+                leftover,
+                lambda: self._trees.get(tree.process_id) is tree,
+                lambda: self._tell_proof(tree, word, leftover),
+            )
+
+    def _tell_proof(self, tree: Tree, word: Word, leftover: Leftover) -> None:
+        tree.end_report = self._ended(tree.process_id, self._verdict(word, leftover), proven=True)
+        self._tell(tree.owner, tree.end_report)
+
+    def _search_on(self, leftover: Leftover, wanted: Callable[[], bool], then: Callable[[], None]) -> None:
+        """It was said that a tree is not proven gone. Where its cgroup can prove it later, go on, and then say so.
+
+        One in state D cannot be killed now, and dies when its wait is over. `wanted`: somebody still asks.
+        """
+        until = self._clock.monotonic() + self._give_up_s
+
+        def again() -> None:
+            if leftover.emptied and wanted():
+                then()
+            elif (
+                leftover.cgroup is not None
+                and os.path.isdir(leftover.cgroup)
+                and wanted()
+                and not self._closing
+                and self._clock.monotonic() < until
+            ):
+                self._reactor.later(SEARCH_S, lambda: self._beside(lambda: leftovers.end(leftover), again))
+
+        again()
 
     def _leftover(self, process_id: str, why: str, words: list[Word]) -> Leftover:
         """How to know what the tree of a ledger has left, as far as the layers allow it."""
@@ -840,6 +873,8 @@ class ProcessTrees:
         if adoption is not None:
             adoption.owner = owner
             adoption.size = -1
+            if adoption.report is not None:
+                self._tell(owner, adoption.report)
             return
         adoption = Adoption(process_id, owner, self._path(process_id), self._clock.monotonic())
         self._adoptions[process_id] = adoption
@@ -852,8 +887,27 @@ class ProcessTrees:
             self._look_who_remains(adoption)
             adoption.alarm = self._reactor.later(LOCK_POLL_S, lambda: self._look(adoption))
             return
-        del self._adoptions[adoption.process_id]
         self._tell(adoption.owner, report)
+        leftover = adoption.leftover
+        if report.proven or leftover is None or leftover.cgroup is None:
+            del self._adoptions[adoption.process_id]
+            return
+        adoption.report = report
+        self._search_on(
+            leftover,
+            lambda: self._adoptions.get(adoption.process_id) is adoption,
+            lambda: self._prove_adopted(adoption, leftover),
+        )
+
+    def _prove_adopted(self, adoption: Adoption, leftover: Leftover) -> None:
+        """What a dead daemon's tree has left is gone after all: for the ledger, and for whoever asks."""
+        verdict = self._verdict(ledger.fold(ledger.read_path(adoption.path)), leftover)
+        held = Ledger.lock(adoption.path, wait=False)
+        if held is not None:
+            held.write(verdict)
+            held.close()
+        del self._adoptions[adoption.process_id]
+        self._tell(adoption.owner, self._ended(adoption.process_id, verdict, proven=True))
 
     def _look_who_remains(self, adoption: Adoption) -> None:
         """Tell whom the warden could not kill so far, if its ledger says so."""
