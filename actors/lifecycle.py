@@ -23,6 +23,7 @@ from actors.messages import (
     NewMessage,
     ProcessEnded,
     ProcessExited,
+    ProcessKilled,
     ProcessOutput,
     ProcessRemaining,
     ProcessReport,
@@ -201,6 +202,10 @@ class RunLifecycle(RunReports):
                 self._void_spawn(record, process, part, at)
         if provenance is not None:
             record.info = msgspec.structs.replace(record.info, provenance=provenance)
+        else:
+            for part in record.open_parts():
+                if part.kind == "process":
+                    part.ended_by(cause)
         record.move(status)
         record.fenced_at = record.fenced_at or at
         record.info = msgspec.structs.replace(record.info, error=error, result=result)
@@ -409,6 +414,10 @@ class RunLifecycle(RunReports):
                 part.status = news.status
             case ProcessRemaining() as news:
                 self._process_remains(part, news)
+            case ProcessKilled() as news if open_run is not None:
+                part.ended_by(news.provenance)
+            case ProcessKilled():
+                self._dead("process_killed", "its run is over, and ends it", report.address, report.process_id)
             case ProcessEnded() as news:
                 self._process_ended(record, part, report, news)
 
@@ -440,6 +449,8 @@ class RunLifecycle(RunReports):
         }
         if news.note:
             data["note"] = news.note
+        if part.provenance is not None:
+            data["provenance"] = storable_json(part.provenance)
         self._event("process.ended", data, record)
         if not news.proven:
             return

@@ -671,11 +671,11 @@ class HandOverRequested(Report, frozen=True):
 
 
 class ProcessReport(Report, frozen=True):
-    """What a process actor reports upward, with the address it belongs to."""
+    """What a process actor reports upward, with the address it belongs to; or what its tool does to it."""
 
     address: Address
     process_id: str
-    news: ProcessNews
+    news: ProcessNews | ProcessKilled
 
 
 class SteeringRequested(Report, frozen=True):
@@ -825,6 +825,17 @@ class ProcessRemaining(Report, frozen=True):
     at: float
     rows: tuple[Row, ...]
     note: str
+
+
+class ProcessKilled(Report, frozen=True):
+    """A tool ends a tree that it started, in `grace_s` seconds: that is why it ends, unless it was being ended before.
+
+    One of the run is ended by the tool's own actor, behind this; one of the session by the session, on this.
+    """
+
+    process_id: str
+    provenance: Provenance
+    grace_s: float
 
 
 ProcessNews: TypeAlias = ProcessStarted | ProcessOutput | ProcessExited | ProcessRemaining | ProcessEnded

@@ -140,6 +140,7 @@ INSIDE_SOURCES: Final = frozenset(
         "run.stalled",
         "run.ended",
         "tool.deadline",
+        "tool.kill",
         "actor.failure",
         "store.failure",
         "supervisor.shutdown",
@@ -213,7 +214,9 @@ class Row(Struct, frozen=True):
     `status` is an exit status (negative: the signal) for a process and None elsewhere. `how` is None
     while the part is still running, in a receipt that is not complete, and for a process that is proven gone and
     whose own parent read its status: how it ended was not seen. ``handed_over``: it is the session's since
-    `ended_at`, and is no part of this run any more. Times: seconds, epoch, UTC.
+    `ended_at`, and is no part of this run any more. `provenance` is who ended a process, where that was not whoever
+    ended the run: its own tool, the deadline of its call, or the end that its run came to by itself. Times: seconds,
+    epoch, UTC.
     """
 
     kind: str
@@ -227,6 +230,7 @@ class Row(Struct, frozen=True):
     note: str = ""
     reaped: int = 0
     rows: tuple[Row, ...] = ()
+    provenance: Provenance | None = None
 
 
 class Receipt(Struct, frozen=True):

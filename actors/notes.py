@@ -13,6 +13,7 @@ _WHO = {
     "run.stalled": "the run stalled",
     "run.ended": "the run that it belongs to has ended",
     "tool.deadline": "the call reached its deadline",
+    "tool.kill": "the tool ended what it had started",
     "actor.failure": "a part of the supervisor failed",
     "store.failure": "the store failed",
     "supervisor.shutdown": "the supervisor is shutting down",

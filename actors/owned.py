@@ -34,6 +34,7 @@ from actors.messages import (
     HandOverRequested,
     ProcessEnded,
     ProcessExited,
+    ProcessKilled,
     ProcessOutput,
     ProcessRemaining,
     ProcessReport,
@@ -47,6 +48,7 @@ from actors.step import (
     AdoptTree,
     EndTrees,
     ForgetPart,
+    KillTree,
     RefuseHandOver,
     RefuseSpawn,
     SayHandedOver,
@@ -265,6 +267,8 @@ class OwnedTrees(RunLifecycle):
                 owned.part.status = news.status
             case ProcessRemaining() as news:
                 self._owned_remains(owned, news)
+            case ProcessKilled() as news:
+                self._owned_killed(owned, report.address, news)
             case ProcessEnded() as news:
                 self._owned_ended(owned, news)
 
@@ -290,6 +294,15 @@ class OwnedTrees(RunLifecycle):
             if waiting.filed and owned.id in waiting.parts:
                 self._file(waiting, at)
 
+    def _owned_killed(self, owned: OwnedTree, address: Address, news: ProcessKilled) -> None:
+        """A tool ends it: the session does, so that nothing is heard of its end before it is known why."""
+        if self._open(Address(address.session, address.generation, address.run)) is None:
+            self._stale("kill", address, owned.id)
+            return
+        if owned.row.ending is None:
+            owned.part.ended_by(news.provenance)
+        self.step.now.append(KillTree(owned.id, news.provenance, news.grace_s))
+
     def _owned_ended(self, owned: OwnedTree, news: ProcessEnded) -> None:
         part, at = owned.part, self._clock.wall()
         if part.lost and not news.proven:
@@ -311,8 +324,9 @@ class OwnedTrees(RunLifecycle):
         }
         if news.note:
             data["note"] = news.note
-        if owned.row.ending is not None:
-            data["provenance"] = storable_json(owned.row.ending)
+        provenance = part.provenance or owned.row.ending
+        if provenance is not None:
+            data["provenance"] = storable_json(provenance)
         # Not in the run's generation, which may be long over: it is news of the session.
         self._event("process.ended", data, None)
         if not news.proven and not self._is_over(owned):

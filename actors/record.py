@@ -64,6 +64,7 @@ class Part:
     note: str = ""
     lost: bool = False
     remaining: ProcessRemaining | None = None
+    provenance: Provenance | None = None
 
     @property
     def ended(self) -> bool:
@@ -76,13 +77,23 @@ class Part:
         self.how, self.ended_at = how, at
         self.note = note or self.note
 
+    def ended_by(self, provenance: Provenance) -> None:
+        """Note who ends it, where nobody did before."""
+        if not self.ended and self.provenance is None:
+            self.provenance = provenance
+
     def end_process(self, news: ProcessEnded) -> None:
         """Take the warden's word on a tree; an unproven one leaves the part open, as lost."""
         self.pid = self.pid if news.pid is None else news.pid
         self.started_at = self.started_at if news.started_at is None else news.started_at
         self.status = self.status if news.status is None else news.status
-        self.reaped, self.signals, self.rows = news.reaped, news.signals, news.rows
+        self.reaped, self.signals = news.reaped, news.signals
+        # The command is what this part itself is a row of.
+        self.rows = tuple(row for row in news.rows if not self._is(row))
         self.note = news.note or self.note
+        if news.how in (How.EXIT, How.NOT_STARTED) and not news.signals:
+            # It was asked to end, and had ended by itself.
+            self.provenance = None
         if news.proven:
             self.end(news.how, news.at)
         else:
@@ -92,21 +103,35 @@ class Part:
         """Take up what a row of its own says of it."""
         self.started_at, self.ended_at, self.how, self.status = row.started_at, row.ended_at, row.how, row.status
         self.pid, self.reaped, self.signals, self.rows, self.note = row.pid, row.reaped, row.signals, row.rows, row.note
+        self.provenance = row.provenance
+
+    def _is(self, row: Row) -> bool:
+        """True of a row for the command of this tree: a pid may come again, with another start."""
+        return row.pid is not None and (row.pid, row.started_at) == (self.pid, self.started_at)
 
     def as_row(self, below: tuple[Row, ...]) -> Row:
         """Show it in a receipt, with the parts below it."""
+        how, note = self.how, self.note
+        remaining: tuple[Row, ...] = ()
+        if self.remaining is not None:
+            note = note or self.remaining.note
+            remaining = tuple(row for row in self.remaining.rows if not self._is(row))
+            for own in self.remaining.rows:
+                if self._is(own) and not self.ended:
+                    how, note = own.how, f"{note}; {own.note}"
         return Row(
             kind=self.kind,
             name=self.name,
             started_at=self.started_at,
             ended_at=self.ended_at,
-            how=self.how,
+            how=how,
             status=self.status,
             signals=self.signals,
             pid=self.pid,
-            note=self.note or (self.remaining.note if self.remaining is not None else ""),
+            note=note,
             reaped=self.reaped,
-            rows=self.rows + (self.remaining.rows if self.remaining is not None else ()) + below,
+            rows=self.rows + remaining + below,
+            provenance=self.provenance,
         )
 
 

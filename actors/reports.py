@@ -211,6 +211,7 @@ class RunReports(SessionState):
                 continue
             if process.cell.close()[0] is CellState.VOID and not part.ended:
                 self._void_spawn(record, process, part, report.at)
+            part.ended_by(report.provenance)
 
     def _end_call(
         self,

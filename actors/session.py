@@ -118,6 +118,7 @@ from actors.step import (
     GiveSpawn,
     GiveSteering,
     HaltRun,
+    KillTree,
     Later,
     MakeWait,
     NothingToSteer,
@@ -545,6 +546,8 @@ class SessionActor(Actor):
             case RefuseRequest():
                 if effect.reply is not None:
                     effect.reply.try_set_exception(effect.error)
+            case KillTree():
+                self._end_tree(effect.process_id, Halt(effect.provenance, effect.grace_s))
             case EndTrees():
                 self._end_trees(effect)
             case NothingToSteer():

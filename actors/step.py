@@ -222,6 +222,15 @@ class EndTrees:
 
 
 @dataclass(frozen=True, slots=True)
+class KillTree:
+    """End a process tree of the session for a tool of it, which holds up nothing; in `grace_s` seconds."""
+
+    process_id: str
+    provenance: Provenance
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class NothingToSteer:
     """Tell a run that no message waits to steer it, or that it may not have one."""
 
@@ -248,6 +257,7 @@ Now: TypeAlias = (
     | RefuseHandOver
     | RefuseRequest
     | EndTrees
+    | KillTree
     | NothingToSteer
     | DeadLetter
 )

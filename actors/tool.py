@@ -34,6 +34,7 @@ from actors.messages import (
     Permit,
     ProcessEnded,
     ProcessExited,
+    ProcessKilled,
     ProcessNews,
     ProcessOutput,
     ProcessRemaining,
@@ -46,7 +47,7 @@ from actors.messages import (
     SpawnRequested,
     TreeTaken,
 )
-from actors.model import Address, Owner, Provenance
+from actors.model import Address, Mode, Owner, Provenance
 from actors.pending import Pending, fail, settle
 from actors.plugins import Tool
 from actors.ports import Ports, SpawnSpec, Timer
@@ -149,7 +150,7 @@ class ToolActor(Actor):
             case RecancelExecution():
                 self._recancel(message)
             case KillProcess():
-                self._ports.processes.kill(message.process_id, message.grace_s)
+                self._kill(message)
             case Down():
                 self._child_down(message)
             case _:
@@ -215,6 +216,20 @@ class ToolActor(Actor):
     def _kill_process(self, process: Process, grace_s: float) -> None:
         """End a process; called on the tool's thread."""
         tell(self.actor_ref, KillProcess(process._id, grace_s))
+
+    def _kill(self, kill: KillProcess) -> None:
+        """End a process that the tool wants ended; who did it is told first, and so before its end is."""
+        provenance = Provenance(
+            source="tool.kill",
+            reason=f"the tool {self._tool.name} ended it",
+            mode=Mode.GRACEFUL if kill.grace_s > 0 else Mode.IMMEDIATE,
+            requested_by=self._address.call,
+            initiated_at=self._ports.clock.wall(),
+        )
+        killed = ProcessKilled(kill.process_id, provenance, kill.grace_s)
+        self.tell_parent(ProcessReport(self._address, kill.process_id, killed))
+        if kill.process_id in self._open:
+            self._ports.processes.kill(kill.process_id, kill.grace_s)
 
     def _request_hand_over(self, process: Process, handed: Future[None]) -> None:
         """Hand a process over to the session; called on the tool's thread."""
@@ -284,7 +299,7 @@ class ToolActor(Actor):
 
     def _process_news(self, report: ProcessReport) -> None:
         process = self._processes.get(report.process_id)
-        if process is not None:
+        if process is not None and not isinstance(report.news, ProcessKilled):
             _tell_handle(process, report.news)
         if isinstance(report.news, ProcessEnded):
             self._open.discard(report.process_id)

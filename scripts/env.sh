@@ -11,7 +11,7 @@
 #   * The lock file changed, the project was moved, or its Python went away: the check fails; built anew.
 #   * Only pyproject.toml changed: the project's own entry is installed again, which takes a second or two.
 #
-# Nothing here writes to stdout: that is the command's.
+# Nothing here writes to stdout but the help that is asked for: the rest is the command's.
 
 venv=$root/.venv
 
@@ -116,6 +116,20 @@ make_project() {
     rm -f "$venv/ready-project"
     pip install --no-index --no-deps --no-build-isolation --editable "$root"
     write_whole "$venv/ready-project" "$project"
+}
+
+# True if one of the arguments behind $1 asks for help; then the head of $1, a Python file, was printed: its
+# docstring, which needs no environment.
+helped() {
+    local file=$1 word
+    shift
+    for word in "$@"; do
+        if [[ $word == -h || $word == --help ]]; then
+            sed -n '/^"""$/q;1s/^"""//;p' "$file"
+            return 0
+        fi
+    done
+    return 1
 }
 
 # Make .venv ready, if it is not.

@@ -36,6 +36,8 @@ _Seen = dict[int, dict[str, Any]]
 class LiveProcess(Struct, frozen=True):
     """One live process. Times: seconds (`started_at`: epoch, UTC); `rss_bytes`: resident memory.
 
+    The command of a tree began when it was executed: the kernel's own start time of it may lie before the call.
+
     `process_id`, `name` and `owner` are those of its tree, `leader` says that it is the command of the tree itself.
     `parent` is the pid of its parent; that of a leader, or of what fell to the warden, is the warden. `state` is a word
     of psutil's. What another user's process does not show is None.
@@ -84,7 +86,7 @@ def live_processes(state_dir: Path, reader: SqliteReader, session: str | None = 
         words = ledger.read_path(state_dir / "wardens" / f"{quote(row.process_id, safe='')}.ledger")
         warden = _warden(words, seen)
         if warden is not None:
-            found += _tree(row, warden, _leader(words), seen, below)
+            found += _tree(row, warden, ledger.said(words, "started"), _leader(words), seen, below)
     return found
 
 
@@ -108,8 +110,15 @@ def _leader(words: list[ledger.Word]) -> int | None:
 
 
 def _tree(
-    row: ProcessRow, warden: int, leader: int | None, seen: _Seen, below: dict[int, list[int]]
+    row: ProcessRow,
+    warden: int,
+    started: ledger.Word | None,
+    leader: int | None,
+    seen: _Seen,
+    below: dict[int, list[int]],
 ) -> list[LiveProcess]:
+    # The command was forked before it was asked for, and nobody of its tree began before it was executed.
+    began = 0.0 if started is None else float(started["at"])
     found: list[LiveProcess] = []
     todo = sorted(below.get(warden, ()), reverse=True)
     passed = {warden}
@@ -120,14 +129,14 @@ def _tree(
             continue
         passed.add(pid)
         todo += sorted(below.get(pid, ()), reverse=True)
-        found.append(_process(row, seen[pid], leader=pid == leader))
+        found.append(_process(row, seen[pid], began, leader=pid == leader))
     return found
 
 
-def _process(row: ProcessRow, facts: dict[str, Any], *, leader: bool) -> LiveProcess:
+def _process(row: ProcessRow, facts: dict[str, Any], began: float, *, leader: bool) -> LiveProcess:
     cpu, memory = facts["cpu_times"], facts["memory_info"]
     command = " ".join(facts["cmdline"] or ()) or f"[{facts['name']}]"
-    started_at = float(facts["create_time"])
+    started_at = max(began, float(facts["create_time"]))
     return LiveProcess(
         session=row.session,
         run_id=row.run_id,

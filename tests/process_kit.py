@@ -22,6 +22,7 @@ from supervisor.containment.processes import ProcessTrees
 
 T = TypeVar("T")
 WAIT_S = 20.0
+SEED_AGE_S = 0.3
 
 OWN_GROUP = cgroups.own_group()
 HAS_CGROUPS = OWN_GROUP is not None and os.access(os.path.join(OWN_GROUP, "cgroup.procs"), os.W_OK)
@@ -129,6 +130,24 @@ def frozen(pid: int) -> Iterator[None]:
         (icebox / "freezer.state").write_text("THAWED")
         until(lambda: not (icebox / "tasks").read_text(), "nobody is in the freezer")
         icebox.rmdir()
+
+
+def until_a_seed_is_old() -> None:
+    """Until the process that is ready for this supervisor's next command was forked some ticks of the clock ago."""
+
+    def old() -> bool:
+        of_us = [pid for pid in our_children() if _name_of(pid) == "cm-zygote"]
+        spares = [pid for zygote in of_us for pid in procfs.children(zygote) if _name_of(pid) == "cm-spare"]
+        seeds = [seen for spare in spares for pid in procfs.children(spare) if (seen := procfs.stat(pid)) is not None]
+        now = time.clock_gettime(time.CLOCK_BOOTTIME)
+        return any(now - seed.start_ticks / procfs.TICKS_PER_S > SEED_AGE_S for seed in seeds)
+
+    until(old, "a process is ready for the next command")
+
+
+def _name_of(pid: int) -> str:
+    seen = procfs.stat(pid)
+    return "" if seen is None else seen.name
 
 
 class Bench:

@@ -734,6 +734,36 @@ def test_inspect_ai_1357_the_far_side_of_a_command_is_named_as_out_of_reach(b: B
     assert [row.name for row in b.owner.ended("itself").rows if row.kind == "remote"] == ["ssh 1000"]
 
 
+@pytest.mark.parametrize("layers", [LAYERS, NO_CGROUP], ids=["with groups", "without"])
+@pytest.mark.parametrize("end", ["killed at once", "its warden is killed"])
+def test_a_far_side_deep_in_a_tree_is_named_however_the_tree_ends(
+    tmp_path: Path, layers: frozenset[str], end: str
+) -> None:
+    # A dead process has no command line, and its name does not say it: it is of the shell that was executed.
+    deep = tmp_path / "deep.py"
+    deep.write_text(
+        "import os, sys, time\n"
+        "for _ in range(3):\n"
+        "    if os.fork() == 0: continue\n"
+        "    os.wait()\n"
+        "os.execv('/bin/sh', ['docker', sys.argv[1], 'web'])\n"
+    )
+    (tmp_path / "exec").write_text("echo up; sleep 1000; :")
+    with bench(tmp_path / "state", layers=layers) as b:
+        b.run((sys.executable, str(deep), "exec"), cwd=str(tmp_path))
+        b.owner.wait_text("up")
+        if end == "killed at once":
+            b.trees.kill("p", 0.0)
+        else:
+            os.kill(b.warden_of(b.owner.started().pid), signal.SIGKILL)
+        ended = b.owner.ended()
+        assert ended.proven
+        assert [(row.name, row.how) for row in ended.rows if row.kind == "remote"] == [
+            ("docker exec web", How.OUT_OF_REACH)
+        ]
+        b.assert_nobody_left()
+
+
 # ── Limits ────────────────────────────────────────────────────────────────────────────────────────
 
 

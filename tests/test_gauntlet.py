@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,6 +33,7 @@ from tests.kit import WAIT_S, until
 
 ROOT = Path(__file__).parent.parent
 QUICK = "plain,polite,stopped,leader-exits,fork-chain,setsid-twice,env-i,invisible,holds-pipes,forks-on-term,tracer"
+QUICK += ",far-sides"
 NOW = 1_000_000.0
 
 
@@ -100,6 +102,42 @@ def test_a_tree_that_is_only_said_to_be_gone_is_found_and_ended(
         assert line["receipts_wrong"] > 0
         assert (line["stale_effects"] > 0) == (trigger == "supersede")
     assert census.marked(names.prefix) == []
+
+
+def test_every_fault_is_told_as_it_is_found_where_the_document_is_for_a_program(
+    names: Names, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(embed, "ProcessTrees", Lying)
+    totals = run(choose("setsid-twice"), ["stop"], runs=2, names=names, tell_faults=True)
+    told = capfd.readouterr().err.splitlines()
+    failures = totals.failures()
+    assert {failure["kind"] for failure in failures} >= {"survivor", "wrong"}
+    for failure in failures:
+        line = "{case} by {trigger}, {kind}: {what}".format(**failure)
+        assert told.count(line) == failure["times"]
+
+
+@pytest.mark.parametrize("script", ["gauntlet", "sim", "bench"])
+def test_help_needs_no_environment(script: str, tmp_path: Path) -> None:
+    (tmp_path / "scripts").mkdir()
+    for name in (script, "env.sh"):
+        shutil.copy(ROOT / "scripts" / name, tmp_path / "scripts")
+    module = {"gauntlet": "tests/gauntlet/__main__.py", "sim": "tests/sim/main.py", "bench": "tests/bench/bench.py"}
+    copied = tmp_path / module[script]
+    copied.parent.mkdir(parents=True)
+    shutil.copy(ROOT / module[script], copied)
+    done = subprocess.run(
+        [tmp_path / "scripts" / script, "--runs", "3", "--help"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"scripts/{script} --json" in done.stdout.replace("… ", "")
+    assert '"""' not in done.stdout
+    assert "import" not in done.stdout
+    assert not (tmp_path / ".venv").exists()
 
 
 class Deaf(ProcessTrees):
@@ -460,6 +498,41 @@ def test_signals_that_came_have_to_be_in_the_receipt_and_no_others_may_be() -> N
     _, wrong = found(receipt(changed(how=How.EXIT, status=0)), seen=deaf)
     assert any("said to have exited" in fault for fault in wrong)
     assert found(receipt(changed(how=How.EXIT, status=0)), seen=heard) == ([], [])
+
+
+def test_the_far_side_of_a_case_has_to_be_named_exactly_and_to_live() -> None:
+    me = census.look(os.getpid())
+    assert me is not None
+    there = Seen(lines=1, everybody={(77, 0)}, far={(me.pid, me.ticks)})
+    gone = Seen(lines=1, everybody={(77, 0)}, far={(me.pid, me.ticks - 1)})
+    ssh, docker, at = (Row("remote", name, how=How.OUT_OF_REACH) for name in ("ssh host", "docker exec web", "at now"))
+    assert found(receipt(GOOD, ssh, docker), seen=there) == ([], [])
+    for rows in ((ssh,), (ssh, docker, at), (ssh, ssh, docker), ()):
+        _, wrong = found(receipt(GOOD, *rows), seen=there)
+        assert any("as out of reach" in fault for fault in wrong)
+    assert any("as out of reach" in fault for fault in found(receipt(GOOD, ssh))[1])
+    assert any("is gone" in fault for fault in found(receipt(GOOD, ssh, docker), seen=gone)[1])
+
+
+def test_who_is_elsewhere_is_no_survivor_and_whoever_else_shows_the_token_is(tmp_path: Path) -> None:
+    token, seen = f"cmg-test-{time.monotonic_ns()}.", tmp_path / "seen"
+    env = {"PATH": os.environ["PATH"], "ANY": token}
+    with sleeper("sh", "-c", "sleep 60; :", env=env) as far, sleeper(env=env) as near:
+        try:
+            until(lambda: len(census.marked(token)) == 3, "all of them")
+            seen.write_text(f"far {far.pid} {ticks_of(far.pid)}\n")
+            assert set(census.living(token, seen)) == {near.pid}
+            assert census.tokens_alive("cmg-test-", {token: seen}) == {token}
+            near.kill()
+            near.wait()
+            assert census.living(token, seen) == {}
+            assert census.tokens_alive("cmg-test-", {token: seen}) == set()
+            assert [life.pid for life in census.far_side(census.read(seen))] == [far.pid]
+        finally:
+            census.end_all(token, [seen])
+            for one in (far, near):
+                one.kill()
+    assert census.marked(token) == []
 
 
 def test_what_a_run_says_after_its_fence_is_stale_and_its_ending_is_not() -> None:

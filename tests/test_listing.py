@@ -16,11 +16,13 @@ from actors.ports import Batch, ProcessRow
 from supervisor import SessionHandle
 from supervisor.containment import ledger, procfs
 from supervisor.listing import live_processes
+from supervisor.living import living
 from supervisor.store import tables
 from supervisor.store.reader import SqliteReader
 from supervisor.store.schema import open_writer
 from tests.console_kit import Desk
 from tests.kit import WAIT_S, Kit, say, stop, until
+from tests.process_kit import until_a_seed_is_old
 
 TREE = "(setsid sh -c 'sleep 60 & wait' &) ; sleep 60; :"
 
@@ -79,6 +81,28 @@ def test_every_live_process_is_listed_once_with_its_tree_and_its_owner(kit: Kit)
     assert {one.name for one in session.processes()} == {"of the session"}
     session.receipt(stop(session, scope="session").receipt_id, timeout=WAIT_S)
     assert session.processes() == []
+
+
+def test_no_process_is_listed_as_older_than_its_call_though_its_command_was_forked_before(kit: Kit) -> None:
+    session = kit.session()
+    assert kit.supervisor is not None
+    until_a_seed_is_old()
+    run_id = say(session, kit.script(TREE))
+    until(lambda: len(kit.alive()) == 4, "the tree")
+    listed = session.processes()
+    (leader,) = [one for one in listed if one.leader]
+    seen = procfs.stat(leader.pid)
+    (live,) = living(kit.supervisor.store, listed, session.session).sessions
+    (call,) = live.runs[0].calls
+    assert seen is not None
+    assert call.started_at is not None
+    assert seen.started_at < call.started_at, "the kernel counts from the fork"
+    assert len(call.processes) == 4
+    for one in call.processes:
+        assert one.started_at >= call.started_at
+        assert one.started_at >= leader.started_at
+    stop(session)
+    session.receipt(run_id, timeout=WAIT_S)
 
 
 def test_the_listing_is_there_for_async_code_and_for_the_console(kit: Kit) -> None:

@@ -17,6 +17,7 @@ import pytest
 from actors.model import How
 from supervisor.config import LAYERS
 from supervisor.containment import ledger, procfs, warden
+from supervisor.containment.remaining import began
 from tests.process_kit import NO_CGROUP, Bench, Recorder, bench, needs_cgroups, until
 
 ROOT = Path(__file__).parent.parent
@@ -566,3 +567,14 @@ def test_l3_a_tree_with_new_members_in_every_round_is_frozen_after_a_bound(monke
         for process in spawned:
             process.kill()
             process.wait()
+
+
+def test_l3_a_command_begins_with_its_exec_and_nobody_below_it_began_before() -> None:
+    me = procfs.stat(os.getpid())
+    assert me is not None
+    before, after = me.started_at - 100.0, me.started_at + 100.0
+    # Where the wall clock was set meanwhile, or nothing was ready and the fork came last, that is so too.
+    assert [began(me, me.pid, at) for at in (before, after)] == [before, after]
+    assert began(me, None, after) == after
+    assert abs(began(me, None, before) - me.started_at) < 1.0
+    assert abs(began(me, me.pid, None) - me.started_at) < 1.0

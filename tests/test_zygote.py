@@ -12,11 +12,23 @@ from pathlib import Path
 
 import pytest
 
-from actors.messages import ProcessRemaining
+from actors.messages import ProcessEnded, ProcessRemaining
 from actors.model import How
 from supervisor.config import LAYERS
-from supervisor.containment import procfs, zygote_handle
-from tests.process_kit import FREEZER, HAS_CGROUPS, NO_CGROUP, Bench, bench, frozen, needs_cgroups, our_children, until
+from supervisor.containment import cgroups, ledger, procfs, zygote_handle
+from tests.process_kit import (
+    FREEZER,
+    HAS_CGROUPS,
+    NO_CGROUP,
+    WAIT_S,
+    Bench,
+    Recorder,
+    bench,
+    frozen,
+    needs_cgroups,
+    our_children,
+    until,
+)
 
 FAMILY = """
 import os, time
@@ -258,6 +270,48 @@ def test_l3_a_warden_that_somebody_has_stopped_is_replaced_by_the_zygote(tmp_pat
         b.assert_nobody_left()
 
 
+ESCAPE = """
+import os, sys, time
+for _ in range(int(sys.argv[1]) - 1):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        time.sleep(1000)
+    os.wait()
+print("up", flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("layers", [LAYERS, NO_CGROUP], ids=["with groups", "without"])
+def test_a_warden_that_is_slow_is_not_taken_for_one_that_is_stopped(tmp_path: Path, layers: frozenset[str]) -> None:
+    # It is asked after no time at all, while it has hundreds to kill and to reap.
+    with bench(tmp_path, kill_s=0.0, give_up_s=60.0, layers=layers) as b:
+        b.run((sys.executable, "-S", "-c", ESCAPE, "400"))
+        b.owner.wait_text("up")
+        b.trees.kill("p", 0.0)
+        ended = b.owner.ended()
+        assert (ended.how, ended.proven, ended.note) == (How.SIGKILL, True, "")
+        # Those in between ended by themselves, and were read by their parent.
+        assert ended.reaped == 400
+        b.assert_nobody_left()
+
+
+@pytest.mark.parametrize("layers", [LAYERS, NO_CGROUP], ids=["with groups", "without"])
+def test_l3_of_a_big_tree_whose_warden_was_killed_all_are_counted_and_the_command_is_known(
+    tmp_path: Path, layers: frozenset[str]
+) -> None:
+    with bench(tmp_path, layers=layers) as b:
+        b.run((sys.executable, "-S", "-c", ESCAPE, "400"))
+        b.owner.wait_text("up")
+        os.kill(b.warden_of(b.owner.started().pid), signal.SIGKILL)
+        ended = b.owner.ended()
+        assert (ended.how, ended.status, ended.proven) == (How.SIGKILL, -9, True)
+        assert ended.reaped == 400
+        b.assert_nobody_left()
+
+
 def test_l3_killing_the_zygote_leaves_its_wardens_at_work_and_new_spawns_start_another(b: Bench) -> None:
     b.sh("echo old; exec sleep 1000", "old")
     b.owner.wait_text("old", "old")
@@ -325,6 +379,62 @@ def test_l3_with_warden_and_zygote_both_killed_the_cgroup_is_the_proof(b: Bench)
     assert (seen := procfs.stat(pid)) is None or seen.state in "ZX"
     assert not os.path.exists(group)
     b.assert_nobody_left()
+
+
+@needs_cgroups
+@pytest.mark.skipif(not os.access(FREEZER / "tasks", os.W_OK), reason="no freezer to put a process into state D with")
+def test_l3_what_nobody_could_end_at_first_is_proven_gone_when_it_is(tmp_path: Path) -> None:
+    with bench(tmp_path, give_up_s=60.0) as b:
+        b.sh("echo up; exec sleep 1000")
+        b.owner.wait_text("up")
+        pid = b.owner.started().pid
+        with frozen(pid):
+            kill_warden_and_zygote(b)
+            assert not b.owner.ended().proven
+            assert [type(report) for report in b.owner.reports].count(ProcessEnded) == 1
+        until(lambda: [type(report) for report in b.owner.reports].count(ProcessEnded) == 2, "the proof")
+        proof = b.owner.reports[-1]
+        assert (proof.proven, proof.how) == (True, How.SIGKILL)
+        assert "its cgroup was emptied and removed" in proof.note
+        later = Recorder()
+        b.trees.adopt("p", later)  # type: ignore[arg-type]
+        assert later.ended().proven
+        b.assert_nobody_left()
+
+
+@needs_cgroups
+@pytest.mark.skipif(not os.access(FREEZER / "tasks", os.W_OK), reason="no freezer to put a process into state D with")
+def test_l3_what_a_dead_daemon_left_in_state_d_is_proven_gone_when_it_is(tmp_path: Path) -> None:
+    with bench(tmp_path, give_up_s=60.0) as b:
+        b.settle()
+        base = cgroups.prepare(str(tmp_path / "wardens"))[0]
+        assert base is not None
+        group = os.path.join(base, "left")
+        os.mkdir(group)
+        with subprocess.Popen(
+            ["sh", "-c", f"echo 0 >{group}/cgroup.procs; echo up; exec sleep 1000"], stdout=-1
+        ) as left:
+            assert left.stdout is not None
+            left.stdout.readline()
+            path = tmp_path / "wardens" / "x.ledger"
+            ledger.create(path, "x", 0.0, procfs.boot_id(), "x:mark")
+            held = ledger.Ledger.lock(path, wait=True)
+            assert held is not None
+            held.write({"word": "spawning", "at": 0.0, "cgroup": group})
+            held.close()
+            first, second = Recorder(), Recorder()
+            with frozen(left.pid):
+                b.trees.adopt("x", first)  # type: ignore[arg-type]
+                assert not first.ended("x").proven
+                b.trees.adopt("x", second)  # type: ignore[arg-type]
+                assert not second.ended("x").proven
+            left.wait(WAIT_S)
+            until(lambda: second.reports[-1].proven, "the proof")
+        assert len(first.reports) == 1
+        words = ledger.read_path(path)
+        assert (swept := ledger.said(words, "swept")) is not None
+        assert swept["proven"]
+        assert not os.path.exists(group)
 
 
 def spare_of(zygote: int) -> int:

@@ -6,7 +6,7 @@ import io
 from collections.abc import Iterable, Iterator
 
 from actors.model import How, Receipt, Row
-from supervisor.console.words import clock_time, duration, head, plural
+from supervisor.console.words import cause, clock_time, duration, head, plural
 
 ROWS_SHOWN_MAX = 100
 CANCELLATIONS = ("CancelledError", "RunCancelled")
@@ -89,11 +89,16 @@ def table(receipt: Receipt, width: int, *, colour: bool) -> str:
         if unlisted:
             console.print(f"and {plural(unlisted, 'part')} more that ended")
         for _, row in rows[:ROWS_SHOWN_MAX]:
+            if row.provenance is not None:
+                console.print(Text(f"{row.kind} {head(row.name)}{_pid(row)} was ended by {cause(row.provenance)}"))
             if row.note and not row.note.startswith(CANCELLATIONS):
-                pid = f" (pid {row.pid})" if row.pid else ""
-                console.print(Text(f"{row.kind} {head(row.name)}{pid}: {head(row.note, 300)}"))
+                console.print(Text(f"{row.kind} {head(row.name)}{_pid(row)}: {head(row.note, 300)}"))
     console.print(Text(summary(receipt), style="" if receipt.complete else "bold red"))
     return out.getvalue()
+
+
+def _pid(row: Row) -> str:
+    return f" (pid {row.pid})" if row.pid else ""
 
 
 def _flat(rows: Iterable[Row], depth: int = 0) -> Iterator[tuple[int, Row]]:

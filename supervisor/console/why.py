@@ -173,7 +173,9 @@ def _moment(event: Event) -> str:
             return f"process {data['pid']} started: {head(data['name'])}"
         case "process.ended":
             proof = "proven gone" if data.get("proven") else "NOT proven gone"
-            return f"its processes ended ({data['how'] or 'gone'}), {data['reaped']} reaped, {proof}"
+            source = data.get("provenance", {}).get("source")
+            by = f", ended by {source}" if source else ""
+            return f"its processes ended ({data['how'] or 'gone'}{by}), {data['reaped']} reaped, {proof}"
         case _:
             return event.kind.replace(".", ": ", 1).replace("_", " ")
 

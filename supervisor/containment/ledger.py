@@ -165,13 +165,14 @@ def fold(words: list[Word]) -> Word:
     if not exited:
         how = "not_started" if failed or not said(words, "spawning") else None
     rows = [word["row"] for word in words if word["word"] == "reaped"]
+    remote = {word["row"]["name"]: word["row"] for word in words if word["word"] == "remote"}
     return {
         "how": how,
         "status": status,
         "pid": started["pid"] if started else None,
         "started_at": started["at"] if started else None,
         "reaped": len(rows),
-        "rows": rows[:ROWS_MAX],
+        "rows": rows[:ROWS_MAX] + list(remote.values()),
         "signals": [word["signal"] for word in words if word["word"] == "signal"][:SIGNALS_MAX],
         "note": failed["note"] if failed else "",
     }

@@ -22,8 +22,9 @@ Races, and why each is closed:
 * *The daemon dies at any moment.* See `ledger`: the file is created before the request is sent.
 * *A kill before the start.* Not sent yet: it never is. Sent: the kill waits in the socket and the warden
   reads it before it spawns.
-* *A warden that somebody has stopped.* It has said nothing by half of `kill_s` after the deadline: the
-  zygote kills it and inherits the tree. One that says ``remaining`` is at work, and is left alone.
+* *A warden that somebody has stopped.* It has said nothing by half of `kill_s` after the deadline, and does nothing:
+  the zygote kills it and inherits the tree. One that says ``remaining``, or that wants or has had the processor, is at
+  work, and is left alone, however long a machine under load makes it take.
 * *The end of a socket comes before the words in it*: it does not, a SEQPACKET socket keeps its order. The
   words of the zygote come over another socket, so a tree that lost its warden waits for them.
 """
@@ -86,6 +87,10 @@ LOCK_POLL_S = 0.02
 LOCK_SLACK_S = 5.0
 ZYGOTE_END_S = 2.0
 SWEEP_S = 2.0
+SEARCH_S = 1.0
+"""After so long what could not be ended is tried again."""
+SILENT_S = 0.5
+"""How often it is looked whether a warden that says nothing is at work."""
 STOPPED_MAX_S = 3.0
 """After so long a warden of an earlier daemon, and its zygote, are continued: somebody may have stopped them."""
 BEHIND = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS})
@@ -163,6 +168,7 @@ class Adoption:
         self.leftover: Leftover | None = None
         self.woken = False
         self.size = -1
+        self.report: ProcessEnded | None = None
 
 
 class ProcessTrees:
@@ -174,7 +180,7 @@ class ProcessTrees:
         state_dir: where ``wardens/`` with the ledgers is (made by `start`); one daemon at a time.
         clock: for deadlines and for the times of reports that no warden made.
         drain_s: after the command's exit its output is read to its end, at most this many seconds.
-        kill_s: half this long after the grace of a kill a warden that says nothing is taken over by the zygote.
+        kill_s: half this long after the grace of a kill a warden that is silent and idle is taken over by the zygote.
         give_up_s: this long after the grace of a kill a tree that is not proven gone is reported so; `kill_s`
             where it is None. A later proof is not reported, so it is worth more time than anybody waits.
         log_max_bytes: how much text a tree may report as ProcessOutput, before one marker.
@@ -567,6 +573,36 @@ class ProcessTrees:
             self._on_empty(tree, verdict)
         else:
             self._end_unproven(tree, verdict)
+            self._search_on(
+                leftover,
+                lambda: self._trees.get(tree.process_id) is tree,
+                lambda: self._tell_proof(tree, word, leftover),
+            )
+
+    def _tell_proof(self, tree: Tree, word: Word, leftover: Leftover) -> None:
+        tree.end_report = self._ended(tree.process_id, self._verdict(word, leftover), proven=True)
+        self._tell(tree.owner, tree.end_report)
+
+    def _search_on(self, leftover: Leftover, wanted: Callable[[], bool], then: Callable[[], None]) -> None:
+        """It was said that a tree is not proven gone. Where its cgroup can prove it later, go on, and then say so.
+
+        One in state D cannot be killed now, and dies when its wait is over. `wanted`: somebody still asks.
+        """
+        until = self._clock.monotonic() + self._give_up_s
+
+        def again() -> None:
+            if leftover.emptied and wanted():
+                then()
+            elif (
+                leftover.cgroup is not None
+                and os.path.isdir(leftover.cgroup)
+                and wanted()
+                and not self._closing
+                and self._clock.monotonic() < until
+            ):
+                self._reactor.later(SEARCH_S, lambda: self._beside(lambda: leftovers.end(leftover), again))
+
+        again()
 
     def _leftover(self, process_id: str, why: str, words: list[Word]) -> Leftover:
         """How to know what the tree of a ledger has left, as far as the layers allow it."""
@@ -763,9 +799,13 @@ class ProcessTrees:
                 return
 
     def _end_silent_warden(self, tree: Tree) -> None:
-        """A warden that has not said a word since the deadline is stopped or stuck: the zygote takes over."""
-        if tree.last is not None or tree.remaining or tree.zygote is None or tree.phase is Phase.ENDED:
+        """A warden that has not said a word since the deadline may be stopped or stuck: then the zygote takes over.
+
+        Whether it is, is for the zygote to see. Asked again, for it may be slow now and be stopped later.
+        """
+        if tree.last is not None or tree.remaining or tree.zygote is None or tree.phase in (Phase.LOST, Phase.ENDED):
             return
+        tree.kill_alarms.append(self._reactor.later(SILENT_S, lambda: self._end_silent_warden(tree)))
         try:
             tree.zygote.send({"word": "end_warden", "process_id": tree.process_id})
         except OSError:
@@ -833,6 +873,8 @@ class ProcessTrees:
         if adoption is not None:
             adoption.owner = owner
             adoption.size = -1
+            if adoption.report is not None:
+                self._tell(owner, adoption.report)
             return
         adoption = Adoption(process_id, owner, self._path(process_id), self._clock.monotonic())
         self._adoptions[process_id] = adoption
@@ -845,8 +887,27 @@ class ProcessTrees:
             self._look_who_remains(adoption)
             adoption.alarm = self._reactor.later(LOCK_POLL_S, lambda: self._look(adoption))
             return
-        del self._adoptions[adoption.process_id]
         self._tell(adoption.owner, report)
+        leftover = adoption.leftover
+        if report.proven or leftover is None or leftover.cgroup is None:
+            del self._adoptions[adoption.process_id]
+            return
+        adoption.report = report
+        self._search_on(
+            leftover,
+            lambda: self._adoptions.get(adoption.process_id) is adoption,
+            lambda: self._prove_adopted(adoption, leftover),
+        )
+
+    def _prove_adopted(self, adoption: Adoption, leftover: Leftover) -> None:
+        """What a dead daemon's tree has left is gone after all: for the ledger, and for whoever asks."""
+        verdict = self._verdict(ledger.fold(ledger.read_path(adoption.path)), leftover)
+        held = Ledger.lock(adoption.path, wait=False)
+        if held is not None:
+            held.write(verdict)
+            held.close()
+        del self._adoptions[adoption.process_id]
+        self._tell(adoption.owner, self._ended(adoption.process_id, verdict, proven=True))
 
     def _look_who_remains(self, adoption: Adoption) -> None:
         """Tell whom the warden could not kill so far, if its ledger says so."""

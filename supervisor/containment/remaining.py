@@ -31,10 +31,17 @@ class Remaining:
         self._said: list[int] = []
         self.times = 0
 
-    def word(self, pids: Collection[int], refused: Mapping[int, str], at: float) -> Word | None:
+    def word(
+        self,
+        pids: Collection[int],
+        refused: Mapping[int, str],
+        at: float,
+        leader: int | None,
+        tree_began: float | None,
+    ) -> Word | None:
         """The word ``remaining`` about these processes; None if there is nothing new to say.
 
-        `refused`: why a signal was refused, by pid.
+        `refused`: why a signal was refused, by pid. `leader` and `tree_began`: see `began`.
         """
         there = [seen for pid in pids if (seen := procfs.stat(pid)) is not None and seen.state not in "ZX"]
         now = sorted(seen.pid for seen in there)
@@ -44,8 +51,24 @@ class Remaining:
         self.times += 1
         names = ", ".join(_named(seen, refused.get(seen.pid)) for seen in there[:NAMES_MAX])
         more = f", and {len(there) - NAMES_MAX} more" if len(there) > NAMES_MAX else ""
-        rows = [_row(seen, refused.get(seen.pid)) for seen in there[:ROWS_MAX]]
+        rows = [_row(seen, refused.get(seen.pid), began(seen, leader, tree_began)) for seen in there[:ROWS_MAX]]
         return {"word": "remaining", "note": f"could not be killed: {names}{more}", "rows": rows, "at": at}
+
+
+def began(seen: procfs.Stat, leader: int | None, tree_began: float | None) -> float:
+    """When a process of a tree began, as its row says it: nobody began before the tree did.
+
+    The command was forked before it was asked for (`warden.Seed`), so it began with its exec, and not when the kernel
+    says, which stays what it is known by. For all others the kernel's word is exact to a tick only.
+
+    Args:
+        seen: the process.
+        leader: the pid of the command, until it is reaped; then its pid may be another's, and this is None.
+        tree_began: the moment of that exec; epoch seconds, UTC; None where there was none.
+    """
+    if tree_began is None:
+        return seen.started_at
+    return tree_began if seen.pid == leader else max(seen.started_at, tree_began)
 
 
 def _named(seen: procfs.Stat, refusal: str | None) -> str:
@@ -53,7 +76,7 @@ def _named(seen: procfs.Stat, refusal: str | None) -> str:
     return f"{seen.name} (pid {seen.pid}, state {seen.state}{why})"
 
 
-def _row(seen: procfs.Stat, refusal: str | None) -> Word:
+def _row(seen: procfs.Stat, refusal: str | None, started_at: float) -> Word:
     if refusal is not None:
         how, note = "out_of_reach", f"SIGKILL was refused: {refusal}{_owner(seen.pid)}"
     elif seen.state == "D":
@@ -63,7 +86,7 @@ def _row(seen: procfs.Stat, refusal: str | None) -> Word:
     return {
         "name": seen.name,
         "pid": seen.pid,
-        "started_at": seen.started_at,
+        "started_at": started_at,
         "ended_at": None,
         "how": how,
         "status": None,

@@ -11,6 +11,12 @@ from __future__ import annotations
 import os
 import re
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, TypeAlias
+
+    Word: TypeAlias = dict[str, Any]
+
 ALWAYS = frozenset({"ssh", "slogin", "mosh", "systemd-run", "at", "batch", "machinectl", "rsh"})
 """Their names alone say it."""
 BY_VERB = {
@@ -39,7 +45,55 @@ SEPARATORS = re.compile(r"[;&|\n(){}`]+")
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 SCRIPT_MAX_CHARS = 65_536
 FOUND_MAX = 10
+SOUGHT_MAX = 200
+"""How many processes of a tree are looked at before they are killed: a dead one has no command line."""
 SHOWN_MAX_CHARS = 80
+
+
+class FarSides:
+    """The rows for what a tree has asked others to do, at most FOUND_MAX."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, Word] = {}
+
+    @property
+    def rows(self) -> list[Word]:
+        """One for each."""
+        return list(self._rows.values())
+
+    def see(self, argv: list[str]) -> list[Word]:
+        """Look at a command line; returns the rows that are new, or that say more than before."""
+        fresh = []
+        for name, ran in far_sides(argv):
+            known = self._rows.get(name)
+            if known is None and len(self._rows) >= FOUND_MAX:
+                continue
+            row = row_of(name, ran=ran)
+            if known is None or (ran and known != row):
+                self._rows[name] = row
+                fresh.append(row)
+        return fresh
+
+    def take(self, rows: list[Word]) -> None:
+        """Take up what was known before."""
+        for row in rows:
+            self._rows[row["name"]] = row
+
+
+def row_of(name: str, *, ran: bool) -> Word:
+    """What a receipt says of a command whose work is done elsewhere; not `ran`: a script names it."""
+    verb = "ran" if ran else "is named in the script"
+    return {
+        "kind": "remote",
+        "name": name,
+        "pid": None,
+        "started_at": None,
+        "ended_at": None,
+        "how": "out_of_reach",
+        "status": None,
+        "signals": [],
+        "note": f"{name!r} {verb}: what it started elsewhere is out of reach, and may still run",
+    }
 
 
 def far_sides(argv: list[str]) -> list[tuple[str, bool]]:

@@ -56,8 +56,8 @@ from contextlib import suppress
 
 from supervisor.containment import cgroups, procfs
 from supervisor.containment.ledger import ROWS_MAX, SIGNALS_MAX, Ledger, decode, encode, how_of, read, said
-from supervisor.containment.remaining import Remaining
-from supervisor.containment.remote import far_sides
+from supervisor.containment.remaining import Remaining, began
+from supervisor.containment.remote import SOUGHT_MAX, FarSides
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -86,7 +86,6 @@ GROUP_ALONE_S = 0.5
 """How long its cgroup is given to be empty before the rounds over our children begin as well."""
 GROUP_MAX_S = 2.0
 """How long a group is tried to be removed after the proof; somebody from outside the tree may sit in it."""
-REMOTE_MAX = 10
 NOTE_MAX_BYTES = 4096
 LIMITS = {
     "nofile": resource.RLIMIT_NOFILE,
@@ -445,7 +444,7 @@ def rehearse() -> None:
             procfs.stat(os.getpid())
             procfs.command_line(os.getpid())
             readable(fd)
-            far_sides(["true"])
+            FarSides().see(["true"])
             resource.getrlimit(resource.RLIMIT_CORE)
             execute_first([b"/no/such/program"], [b"true"], {})
             time.monotonic()
@@ -514,7 +513,7 @@ class Warden:
         self._pauses = 0
         self._subreaper = "subreaper" in ready.layers
         self._empty_at: float | None = None
-        self._remote: dict[str, Word] = {}
+        self._remote = FarSides()
 
     def run(self) -> None:
         """Spawn, serve and end; returns when the tree is proven empty and the last word is written."""
@@ -697,10 +696,11 @@ class Warden:
             return
         if not name:
             self._name_far_sides(procfs.command_line(pid) or ([seen.name] if seen.state in "ZX" else []))
+        leader = self._leader if self._status is None else None
         self._rows[pid] = {
             "name": os.path.basename(name) or seen.name,
             "pid": pid,
-            "started_at": seen.started_at,
+            "started_at": began(seen, leader, self._started_at),
             "ended_at": None,
             "how": None,
             "status": None,
@@ -728,6 +728,7 @@ class Warden:
             return min(self._deadline, self._hang_up_at or self._deadline) - now
         if self._kill_at is None:
             self._kill_at = now
+            self._look_for_far_sides()
         if self._group is not None and not self._kill_group(self._group) and now - self._kill_at < GROUP_ALONE_S:
             return self._pause(GROUP_PAUSE_MAX_S)
         if busy and self._group_removed and now - self._kill_at < GROUP_ALONE_S:
@@ -755,7 +756,8 @@ class Warden:
     def _say_remaining(self) -> None:
         """Name who is left, for the receipt that does not wait for them for ever."""
         left = dict.fromkeys([*self._members(), *procfs.descendants()])
-        word = self._remaining.word(left, self._killing.refused, time.time())
+        leader = self._leader if self._status is None else None
+        word = self._remaining.word(left, self._killing.refused, time.time(), leader, self._started_at)
         if word is not None:
             self._note = word["note"]
             self._say(word)
@@ -880,21 +882,18 @@ class Warden:
 
     def _name_far_sides(self, argv: list[str]) -> None:
         """Keep a row for each command whose work is done elsewhere, where killing it does not reach."""
-        for name, ran in far_sides(argv):
-            if len(self._remote) >= REMOTE_MAX or (name in self._remote and not ran):
-                continue
-            verb = "ran" if ran else "is named in the script"
-            self._remote[name] = {
-                "kind": "remote",
-                "name": name,
-                "pid": None,
-                "started_at": None,
-                "ended_at": None,
-                "how": "out_of_reach",
-                "status": None,
-                "signals": [],
-                "note": f"{name!r} {verb}: what it started elsewhere is out of reach, and may still run",
-            }
+        for row in self._remote.see(argv):
+            # Whoever finishes our work has to know it, and cannot ask the dead.
+            self._ledger.detail({"word": "remote", "row": row})
+
+    def _look_for_far_sides(self) -> None:
+        """Before they are killed: the dead have no command line, and most of a tree is met only when it is dead."""
+        if self._group is not None:
+            there = [pid for below in cgroups.groups_below(self._group) for pid in cgroups.pids_in(below)]
+        else:
+            there = procfs.descendants(most=SOUGHT_MAX)
+        for pid in there[:SOUGHT_MAX]:
+            self._name_far_sides(procfs.command_line(pid))
 
     # ── Words ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -923,7 +922,7 @@ class Warden:
                 "started_at": self._started_at,
                 # Those whose own parent reaped them are gone as well: that is what the empty tree proves.
                 "reaped": self._reaped + len(self._rows),
-                "rows": (self._done + list(self._rows.values()))[:ROWS_MAX] + list(self._remote.values()),
+                "rows": (self._done + list(self._rows.values()))[:ROWS_MAX] + self._remote.rows,
                 "signals": self._signals,
                 "note": self._note or self._no_proof(),
                 "proven": self._leader is None or self._subreaper or self._group_removed,

@@ -74,6 +74,7 @@ from supervisor.containment.ledger import (  # noqa: E402
     said,
 )
 from supervisor.containment.remaining import Remaining  # noqa: E402
+from supervisor.containment.remote import SOUGHT_MAX, FarSides  # noqa: E402
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -130,6 +131,8 @@ class Lost:
         self.ledger: Ledger | None = None
         self.group = group
         self.rows: list[Word] = []
+        self.reaped = 0
+        self.remote = FarSides()
         self.remaining = Remaining()
         self.since = time.monotonic()
         words = read_path(ledger_path)
@@ -137,6 +140,7 @@ class Lost:
         self._marker = f"{MARKER}={marker}" if marker else ""
         # One that its warden has reaped has a number that may be somebody else's by now.
         self.leader: int | None = None if said(words, "exited") else started.get("pid")
+        self.began: float | None = started.get("at")
         self.take_over()
 
     def take_over(self) -> bool:
@@ -175,9 +179,11 @@ class Zygote:
         self._spare: tuple[int, socket.socket] | None = None
         self._spares: set[int] = set()
         self._stopped: dict[int, float] = {}
+        self._switches: dict[int, int] = {}
         self._wardens: dict[int, tuple[str, str]] = {}
         self._lost: list[Lost] = []
         self._orphans: list[Word] = []
+        self._orphans_reaped = 0
         self._whose: dict[int, Lost] = {}
         self._several = False
         self._killing = warden.Killing()
@@ -327,9 +333,18 @@ class Zygote:
                 os.kill(pid, signal.SIGKILL)
 
     def _end_warden(self, process_id: str) -> None:
-        """Kill a warden that gives no sign of life (somebody stopped it): its tree then falls to us."""
+        """Kill a warden that gives no sign of life (somebody stopped it): its tree then falls to us.
+
+        One that works is slow only: on a machine with much to do it may say nothing for long, and it knows more of its
+        tree than we would. It waits for a processor, or it has slept and woken since we were asked for it before.
+        """
         for pid, (known, _) in self._wardens.items():
-            if known == process_id:
+            seen = procfs.stat(pid) if known == process_id else None
+            if seen is None:
+                continue
+            switches = procfs.switches(pid)
+            before, self._switches[pid] = self._switches.get(pid), switches
+            if seen.state in "Tt" or (seen.state != "R" and switches == before):
                 os.kill(pid, signal.SIGKILL)
 
     # ── What wardens leave ────────────────────────────────────────────────────────────────────────
@@ -346,12 +361,14 @@ class Zygote:
             pid = waiting.si_pid
             seen = procfs.stat(pid)
             whose = self._find_owner(pid) if self._lost and pid not in self._all_wardens() else None
-            if whose is not None and whose.leader == pid:
+            leads = whose is not None and whose.leader == pid
+            if whose is not None and leads:
                 # Its session is known by its number for as long as that cannot be given away: those in it are ours now.
                 self._find_owners([child for child in procfs.own_children() if child not in self._all_wardens()])
                 whose.leader = None
             status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
             self._killing.reaped(pid)
+            self._switches.pop(pid, None)
             self._whose.pop(pid, None)
             group = cgroups.group_of(self._base, seen) if self._base is not None and seen is not None else None
             if pid in self._wardens:
@@ -366,6 +383,13 @@ class Zygote:
                     self._dismiss_spare()
             elif seen is not None and seen.name != SPARE:
                 rows = self._orphans if whose is None else whose.rows
+                if whose is None:
+                    self._orphans_reaped += 1
+                else:
+                    whose.reaped += 1
+                if leads:
+                    # How the command ended is said in any case.
+                    del rows[ORPHAN_ROWS_MAX - 1 :]
                 if len(rows) >= ORPHAN_ROWS_MAX:
                     continue
                 rows.append(
@@ -383,8 +407,26 @@ class Zygote:
 
     def _lose(self, process_id: str, ledger_path: str, group: str | None) -> None:
         if "zygote" in self._layers:
-            self._lost.append(Lost(process_id, ledger_path, group))
+            lost = Lost(process_id, ledger_path, group)
+            self._lost.append(lost)
+            self._look_for_far_sides(lost)
         self._say({"word": "lost", "process_id": process_id})
+
+    def _look_for_far_sides(self, lost: Lost) -> None:
+        """As a warden does it before it kills; where several are lost, only in what is known to be of this one."""
+        if lost.group is not None:
+            there = [pid for below in cgroups.groups_below(lost.group) for pid in cgroups.pids_in(below)]
+        else:
+            alone = len(self._lost) == 1 and not self._warden_is_dead()
+            below_us = procfs.descendants(self._all_wardens(), most=SOUGHT_MAX)
+            there = [pid for pid in below_us if alone or self._is_of(lost, pid)]
+        for pid in there[:SOUGHT_MAX]:
+            lost.remote.see(procfs.command_line(pid))
+
+    @staticmethod
+    def _is_of(lost: Lost, pid: int) -> bool:
+        seen = procfs.stat(pid)
+        return seen is not None and lost.knows(seen, cgroups.group_with(pid), procfs.environment(pid))
 
     def _end_orphans(self) -> int | None:
         """Kill what is not a warden; returns the milliseconds until the next look, None if nothing is left."""
@@ -403,6 +445,7 @@ class Zygote:
                 self._lost.remove(lost)
         if not self._lost:
             self._orphans.clear()
+            self._orphans_reaped = 0
             self._whose.clear()
             self._several = False
             self._killing.over()
@@ -453,7 +496,7 @@ class Zygote:
             if now - lost.since < warden.REMAINING_AFTER_S:
                 continue
             pids = [pid for pid in strangers if self._whose.get(pid, lost) is lost]
-            word = lost.remaining.word(pids, self._killing.refused, time.time())
+            word = lost.remaining.word(pids, self._killing.refused, time.time(), lost.leader, lost.began)
             if word is not None:
                 for row in word["rows"]:
                     if row["pid"] not in self._whose:
@@ -479,8 +522,14 @@ class Zygote:
                 # The pid was unreaped when its warden died, so it was still the command's.
                 word["status"] = leaders[0]["status"]
                 word["how"] = how_of(word["status"])
-            word["rows"] = (word["rows"] + rows)[:ROWS_MAX]
-            word["reaped"] += len(rows)
+                leaders[0]["started_at"] = word["started_at"]
+            for row in rows:
+                # The kernel's word is exact to a tick only, and nobody began before the command did.
+                row["started_at"] = max(row["started_at"], word["started_at"] or 0.0)
+            lost.remote.take([row for row in word["rows"] if row.get("kind") == "remote"])
+            word["rows"] = [row for row in word["rows"] if row.get("kind") != "remote"]
+            word["rows"] = (word["rows"] + rows)[:ROWS_MAX] + lost.remote.rows
+            word["reaped"] += lost.reaped + (self._orphans_reaped if alone else len(strays))
             if word["how"] != "not_started":
                 word["note"] = "its warden was killed; the zygote ended what it left"
             word.update(word="empty", at=time.time())

@@ -220,7 +220,7 @@ def run_until_up(session: SessionHandle, script: str) -> str:
 
 def stop_latency(folder: Path, rounds: Rounds) -> Iterator[Figure]:
     """(a) Stop to its answer, and to the proof of death, of a tree that leaves its session and ignores SIGTERM."""
-    answered, dead, polite = [], [], []
+    answered, dead = [], []
     with running(folder, "shell") as supervisor:
         session = supervisor.session("stops")
         for _ in range(rounds.stops):
@@ -231,21 +231,45 @@ def stop_latency(folder: Path, rounds: Rounds) -> Iterator[Figure]:
             receipt = session.receipt(run_id, timeout=WAIT_S)
             dead.append(time.perf_counter() - started)
             assert receipt.complete, "what is timed is a proof"
-        for _ in range(rounds.polite):
-            run_id = run_until_up(session, POLITE)
-            started = time.perf_counter()
-            session.ask(Stop(source="user.bench", reason="measured"), timeout=WAIT_S)
-            session.receipt(run_id, timeout=WAIT_S)
-            polite.append(time.perf_counter() - started)
     floor = commit_floor(folder, rounds)
     commit = "one row in SQLite, synchronous=FULL"
     yield Figure("stop", "ask to answer, median", median_ms(answered), "ms", median_ms(floor), commit)
     yield Figure("stop", "ask to answer, p95", p95_ms(answered), "ms", p95_ms(floor), commit)
     yield Figure("stop", "ask to proven dead, median", median_ms(dead), "ms", GRACE_S * 1000, "the grace")
     yield Figure("stop", "ask to proven dead, p95", p95_ms(dead), "ms", GRACE_S * 1000, "the grace")
+
+
+def polite_stop(folder: Path, rounds: Rounds) -> Iterator[Figure]:
+    """(a) Stop to the event of the receipt, which is durable by then, of a child that ends at SIGTERM; and each hop."""
+    hops: list[list[float]] = []
+    with running(folder, "shell") as supervisor:
+        session = supervisor.session("polite")
+        for _ in range(rounds.polite):
+            run_id = run_until_up(session, POLITE)
+            with session.subscribe(from_seq=session.status().last_seq, timeout=WAIT_S) as events:
+                # By the wall clock, which all that the receipt tells of is told by.
+                at = [time.time()]  # noqa: TID251
+                session.tell(Stop(source="user.bench", reason="measured"))
+                next(event for event in events if event.kind == "run.ended" and event.run_id == run_id)
+                heard = time.time()  # noqa: TID251
+            receipt = session.receipt(run_id)
+            (tree,) = [row for call in receipt.rows for row in call.rows]
+            assert receipt.complete, "what is timed is a proof"
+            assert tree.ended_at is not None, "it is complete"
+            at += [receipt.fenced_at, tree.signals[0].at, tree.ended_at, receipt.ended_at, heard]
+            hops.append([after - before for before, after in itertools.pairwise(at)])
+    whole = [sum(one) for one in hops]
+    kills, floor = killed(rounds), commit_floor(folder, rounds)
+    name = "a polite child: ask to receipt durable"
     yield Figure(
-        "stop", "a polite child: ask to receipt, median", median_ms(polite), "ms", killed_ms(rounds), "SIGTERM, wait()"
+        "polite stop", f"{name}, median", median_ms(whole), "ms", median_ms(kills), "SIGTERM, wait()", POLITE_MAX_MS
     )
+    yield Figure("polite stop", f"{name}, p95", p95_ms(whole), "ms", p95_ms(kills), "SIGTERM, wait()")
+    names = ("asked to fenced", "to SIGTERM sent", "to the tree proven empty", "to the receipt decided", "to durable")
+    for name, taken in zip(names, zip(*hops, strict=True), strict=True):
+        commit = (p95_ms(floor), "one row in SQLite, FULL") if name == "to durable" else (None, "")
+        yield Figure("polite stop", f"  {name}, median", median_ms(list(taken)), "ms")
+        yield Figure("polite stop", f"  {name}, p95", p95_ms(list(taken)), "ms", *commit)
 
 
 @contextlib.contextmanager
@@ -300,7 +324,7 @@ def big_trees(folder: Path, rounds: Rounds) -> Iterator[Figure]:
         "a polite child: kill to proof, median",
         median_ms(polite),
         "ms",
-        killed_ms(rounds),
+        median_ms(killed(rounds)),
         "SIGTERM, wait()",
         POLITE_MAX_MS,
     )
@@ -422,8 +446,8 @@ def commit_floor(folder: Path, rounds: Rounds) -> list[float]:
         connection.close()
 
 
-def killed_ms(rounds: Rounds) -> float:
-    """A bare Popen of the same polite child: SIGTERM to the end of wait(), median in milliseconds."""
+def killed(rounds: Rounds) -> list[float]:
+    """A bare Popen of the same polite child: seconds from SIGTERM to the end of wait()."""
     taken = []
     for _ in range(rounds.polite):
         with subprocess.Popen(["bash", "-c", POLITE], stdout=subprocess.PIPE) as process:
@@ -433,7 +457,7 @@ def killed_ms(rounds: Rounds) -> float:
             process.terminate()
             process.wait()
             taken.append(time.perf_counter() - started)
-    return median_ms(taken)
+    return taken
 
 
 class PausableDispatcher(PooledDispatcher):
@@ -957,6 +981,7 @@ def run(argv: list[str]) -> None:
 MEASUREMENTS: tuple[Callable[[Path, Rounds], Iterator[Figure]], ...] = (
     actors_cost,
     stop_latency,
+    polite_stop,
     stop_behind_backlog,
     answer_latency,
     throughput,

@@ -5,7 +5,8 @@
     scripts/gauntlet --triggers stop,daemon       how the runs are ended
     scripts/gauntlet --layer subreaper            without control groups (cgroup: only with them)
     scripts/gauntlet --user nobody                all of it as an ordinary user (as root only)
-    scripts/gauntlet --json                       one document on stdout; progress goes to stderr
+    scripts/gauntlet --jobs 2                     so many runs at once
+    scripts/gauntlet --json                       one document on stdout; progress and every fault go to stderr
 
 The exit code is 1 if anything survived, a receipt was wrong, or something had an effect after its fence, and 2 if
 the gauntlet cannot be run as asked.
@@ -34,10 +35,10 @@ from rich.console import Console
 
 from supervisor import Supervisor
 from tests.gauntlet import as_user, census
-from tests.gauntlet.cases import BY_NAME, Case, Needs, choose, look
+from tests.gauntlet.cases import BY_NAME, Case, Needs, choose, elsewhere, look
 from tests.gauntlet.crash import Crashes
 from tests.gauntlet.plugins import LAYERS, LayerMissing, Names, config
-from tests.gauntlet.report import Totals
+from tests.gauntlet.report import Totals, faults
 from tests.gauntlet.single import Outcome, Singles
 
 TRIGGERS = ("stop", "immediate", "supersede", "deadline", "end", "warden", "daemon")
@@ -69,7 +70,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     logger.add(sys.stderr, level="ERROR")
     totals = Totals()
     try:
-        run(cases, triggers, runs=options.runs, layer=options.layer, jobs=options.jobs, totals=totals)
+        run(
+            cases,
+            triggers,
+            runs=options.runs,
+            layer=options.layer,
+            jobs=options.jobs,
+            totals=totals,
+            tell_faults=options.json,
+        )
     except LayerMissing as error:
         sys.stderr.write(f"gauntlet: {error}\n")
         return 2
@@ -77,6 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Ended early, it says what came of the runs until then.
         if totals.count and options.json:
             sys.stdout.write(json.dumps(totals.document(), indent=1) + "\n")
+            sys.stderr.write("".join(f"leaked: {leak}\n" for leak in totals.leaks()))
         elif totals.count:
             totals.show(Console(width=None if sys.stdout.isatty() else TABLE_WIDTH))
     return 1 if totals.bad else 0
@@ -98,8 +108,11 @@ def run(
     jobs: int = JOBS,
     names: Names | None = None,
     totals: Totals | None = None,
+    tell_faults: bool = False,
 ) -> Totals:
     """Run every case by every trigger, so many times. Whatever was started is ended, also when this fails.
+
+    `tell_faults`: each survivor, and all that a receipt says wrongly, goes to stderr as it is found.
 
     Raises:
         LayerMissing: the layer that is asked for cannot be had, or does not hold.
@@ -112,10 +125,13 @@ def run(
         for case in cases:
             for trigger in triggers:
                 totals.expect(case.name, trigger)
-        with Supervisor.start(config(folder / "state", layer)) as supervisor:
+        with (
+            elsewhere(folder / "made", needs) as needs,
+            Supervisor.start(config(folder / "state", layer)) as supervisor,
+        ):
             singles = Singles(supervisor, folder, names, needs)
             crashes = Crashes(folder, names, needs, layer)
-            progress = Progress(runs * len(cases) * len(triggers))
+            progress = Progress(runs * len(cases) * len(triggers), tell_faults=tell_faults)
             # The first of all is not counted: what is made once is there after it.
             singles.run(BY_NAME["plain"], "immediate")
             totals.before = census.household(os.getpid())
@@ -190,8 +206,9 @@ class Progress:
 
     EVERY_S = 10.0
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, *, tell_faults: bool = False) -> None:
         self._count = count
+        self._tell_faults = tell_faults
         self._done = self._bad = 0
         self._began = time.monotonic()
         self._next = 0.0
@@ -201,6 +218,10 @@ class Progress:
         """Count a run."""
         self._done += 1
         self._bad += outcome.bad
+        if self._tell_faults:
+            clear = "\r\033[K" if self._terminal else ""
+            for fault in faults(outcome):
+                sys.stderr.write(f"{clear}{outcome.case} by {outcome.trigger}, {fault.kind}: {fault.what}\n")
         now = time.monotonic()
         if now >= self._next:
             self._next = now + (0.1 if self._terminal else self.EVERY_S)

@@ -12,6 +12,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from msgspec import Struct
@@ -143,6 +145,8 @@ CASES: tuple[Case, ...] = (
     _plays("invisible", 2),
     _plays("closes-all", role="closes"),
     _plays("exec-loop", role="execs"),
+    # Those that ask others to do it.
+    _plays("far-sides", 3),
     # Those that are many.
     _plays("thousand", heavy=True),
     _plays("thousand-away", heavy=True),
@@ -197,6 +201,20 @@ def look(folder: Path) -> Needs:
         "CM_GAUNTLET_UNSHARE": " ".join(unshare),
     }
     return Needs({need: why for need, (found, why) in has.items() if not found}, environment)
+
+
+@contextmanager
+def elsewhere(folder: Path, needs: Needs) -> Iterator[Needs]:
+    """Have another daemon, which starts processes for whoever asks it; what cases need, with the way to it."""
+    socket = folder / "far"
+    argv = [sys.executable, "-I", "-S", str(ROLES), "far_server", str(socket), ""]
+    # It is no child of whom the cases are below, and ends when its input does, however we end.
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={}) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        assert server.stdout.readline() == b"ready\n", "the far side is there"
+        yield Needs(needs.lacks, {**needs.environment, "CM_GAUNTLET_FAR": str(socket)})
+        server.stdin.close()
 
 
 def _succeeds(*argv: str) -> bool:

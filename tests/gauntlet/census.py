@@ -57,6 +57,7 @@ class Seen:
     hear: set[int] = field(default_factory=set)
     heard: set[int] = field(default_factory=set)
     groups: list[str] = field(default_factory=list)
+    far: set[tuple[int, int]] = field(default_factory=set)
 
 
 def read(path: Path) -> Seen:
@@ -73,6 +74,9 @@ def read(path: Path) -> Seen:
             continue
         numbers = [int(number) for number in rest.split() if number.isdigit()]
         if len(numbers) != 2:
+            continue
+        if word == "far":
+            seen.far.add((numbers[0], numbers[1]))
             continue
         if word == "heard":
             seen.heard.add(numbers[0])
@@ -135,22 +139,34 @@ def _bytes(path: str) -> bytes:
 
 
 def living(token: str, path: Path) -> dict[int, Life]:
-    """Everybody of a case who lives, by pid: those who carry its token, and those who wrote themselves down."""
+    """Everybody of a case who lives, by pid: those who carry its token, and those who wrote themselves down.
+
+    But not who was started elsewhere, nor their children; see `far_side`.
+    """
     found = {life.pid: life for life in marked(token)}
-    for pid, ticks in read(path).everybody:
+    seen = read(path)
+    for pid, ticks in seen.everybody:
         if pid not in found:
             life = look(pid)
             if life is not None and life.ticks == ticks:
                 found[pid] = life
-    return found
+    far = {life.pid for one in far_side(seen) for life in (one, *below(one.pid))}
+    return {pid: life for pid, life in found.items() if pid not in far}
+
+
+def far_side(seen: Seen) -> list[Life]:
+    """Who lives of those that another daemon started for a case: no stop reaches them, and the receipt says so."""
+    return [life for pid, ticks in seen.far if (life := look(pid)) is not None and life.ticks == ticks]
 
 
 def tokens_alive(prefix: str, paths: Mapping[str, Path]) -> set[str]:
     """The tokens, of those that `paths` names, of which somebody lives: one look at /proc for all of them."""
     pattern = re.compile(re.escape(prefix.encode()) + rb"\d+\.")
     alive: set[str] = set()
+    elsewhere = [life for path in paths.values() for life in far_side(read(path))]
+    far = {life.pid for one in elsewhere for life in (one, *below(one.pid))}
     for name in os.listdir("/proc"):
-        if name.isdigit() and int(name) != os.getpid():
+        if name.isdigit() and int(name) != os.getpid() and int(name) not in far:
             found = set(pattern.findall(_bytes(f"/proc/{name}/cmdline") + b"\0" + _bytes(f"/proc/{name}/environ")))
             if found and look(int(name)) is not None:
                 alive |= {token.decode() for token in found}
@@ -273,7 +289,8 @@ def end_all(token: str, paths: list[Path], *, beating: bool = True, within_s: fl
     while time.monotonic() < deadline:
         left = {life.pid: life for life in marked(token)}
         for path in paths:
-            noted |= read(path).everybody
+            seen = read(path)
+            noted |= seen.everybody | seen.far
         for pid, ticks in noted:
             life = None if pid in left else look(pid)
             if life is not None and life.ticks == ticks:

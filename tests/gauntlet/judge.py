@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct
 
 from actors import Receipt, Row
 from actors.model import Event, How
-from tests.gauntlet.census import Life, Seen
+from tests.gauntlet.census import Life, Seen, far_side
 
 # A start time in a receipt and one from /proc are the same to a tick; the wall clock may be set between two looks.
 SAME_START_S = 0.06
 SLACK_S = 0.5
 OPEN = frozenset({How.ABANDONED, How.OUT_OF_REACH})
+FAR_CLIENTS = ("docker", "ssh")
+"""Whom the case with a far side asks; see `roles.far_sides`."""
 STATUS_OF = {How.SIGKILL: -9, How.SIGTERM: -15}
 SAID = frozenset({"text", "tool.requested", "tool.started", "tool.output", "process.started"})
 UNCOUNTED = frozenset({"warden", "daemon"})
@@ -53,6 +56,8 @@ def judge(
     wrong = list(_of_the_living(receipt, rows, living))
     wrong += _of_the_run(receipt, trigger)
     wrong += (f"{fault}: {row}"[:600] for row in rows for fault in _of_a_row(row, receipt, now))
+    wrong += _of_beginnings(rows)
+    wrong += _of_the_far_side(rows, seen)
     wrong += _of_signals(rows, seen, trigger)
     if seen.everybody and receipt.reaped < 1 and receipt.complete and trigger not in UNCOUNTED:
         wrong.append("processes were started, and none was reaped")
@@ -95,7 +100,7 @@ def _of_the_run(receipt: Receipt, trigger: str) -> Iterator[str]:
     source = receipt.provenance.source if receipt.provenance is not None else None
     if source != SOURCES.get(trigger):
         yield f"its provenance is {source}, and not {SOURCES.get(trigger)}"
-    open_rows = [row for row in rows_of(receipt.rows) if row.kind != "process" and row.ended_at is None]
+    open_rows = [row for row in rows_of(receipt.rows) if row.kind not in ("process", "remote") and row.ended_at is None]
     if receipt.complete and open_rows:
         yield f"it says complete, and {open_rows[0]} has not ended"
 
@@ -115,6 +120,29 @@ def _of_a_row(row: Row, receipt: Receipt, now: float) -> Iterator[str]:
         yield "the receipt is complete, and this process has not ended"
     if row.kind == "process" and row.how in OPEN and receipt.complete and not row.note:
         yield "it is said to be lost, without a word on why"
+
+
+def _of_the_far_side(rows: list[Row], seen: Seen) -> Iterator[str]:
+    """Where a case had a far side, it is named, one row for each client, and it lives; nobody else's is named."""
+    named = sorted(row.name.split()[0] for row in rows if row.kind == "remote" and row.how is How.OUT_OF_REACH)
+    expected = sorted(FAR_CLIENTS) if seen.far else []
+    if named != expected:
+        yield f"it names {named} as out of reach, and not {expected}"
+    if len(far_side(seen)) != len(seen.far):
+        yield "what was out of reach is gone, so it was not"
+
+
+def _of_beginnings(rows: list[Row]) -> Iterator[str]:
+    for above in rows:
+        for row in above.rows:
+            if row.started_at is None or above.started_at is None:
+                continue
+            if row.started_at < above.started_at - SAME_START_S:
+                yield f"it began before what it is a part of: {row}"[:600]
+    known = Counter((row.pid, row.started_at) for row in rows if row.pid is not None and row.started_at is not None)
+    for (pid, started_at), times in known.items():
+        if times > 1:
+            yield f"pid {pid}, which began at {started_at}, has {times} rows"
 
 
 def _of_signals(rows: list[Row], seen: Seen, trigger: str) -> Iterator[str]:

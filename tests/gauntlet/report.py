@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import to_builtins
 from rich.console import Console
@@ -17,6 +17,19 @@ from tests.gauntlet.single import Outcome
 FAILURES_MAX = 40
 DESCRIPTORS_MORE_MAX = 16
 """The threads of the gauntlet read the store over connections of their own, which go when they are collected."""
+
+
+class Fault(NamedTuple):
+    """Something that went wrong in a run. kind: ``survivor | wrong | stale``; what: the words on it."""
+
+    kind: str
+    what: str
+
+
+def faults(outcome: Outcome) -> list[Fault]:
+    """All that went wrong in a run, in words."""
+    kinds = (("survivor", outcome.survivors), ("wrong", outcome.wrong), ("stale", outcome.stale))
+    return [Fault(kind, what) for kind, said in kinds for what in said]
 
 
 class Totals:
@@ -73,8 +86,7 @@ class Totals:
         words: Counter[tuple[str, str, str, str]] = Counter()
         for (case, trigger), outcomes in self._by.items():
             for outcome in outcomes:
-                for kind, said in (("survivor", outcome.survivors), ("wrong", outcome.wrong), ("stale", outcome.stale)):
-                    words.update((case, trigger, kind, word) for word in said)
+                words.update((case, trigger, fault.kind, fault.what) for fault in faults(outcome))
         return [
             {"case": case, "trigger": trigger, "kind": kind, "what": what, "times": times}
             for (case, trigger, kind, what), times in words.most_common(FAILURES_MAX)

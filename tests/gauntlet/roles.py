@@ -7,6 +7,7 @@ environment and its name later:
     hears PID TICKS   the same, and it will write `heard` at a SIGTERM
     heard PID SIGNAL  it did
     group PATH        a control group that it made
+    far PID TICKS     a process that another daemon started on request, so that no stop of its asker reaches it
     beat              somebody that has no time for more is alive
 
 Every role ends by itself after LIFE_S, and those that keep a processor busy after BUSY_S, or once SEEN is removed.
@@ -75,6 +76,17 @@ def start_up(*work: Callable[[], object]) -> int:
     readable, writable = os.pipe()
     pid = start(lambda: os.write(writable, b"."), *work)
     os.read(readable, 1)
+    return pid
+
+
+def start_program(*work: Callable[[], object]) -> int:
+    """As `start`, and wait until the child has become the program that its work executes."""
+    # Its end of the pipe is closed by the exec.
+    readable, writable = os.pipe()
+    pid = start(*work)
+    os.close(writable)
+    os.read(readable, 1)
+    os.close(readable)
     return pid
 
 
@@ -554,6 +566,84 @@ def kills_warden() -> None:
     note()
     os.kill(warden(), signal.SIGKILL)
     rest()
+
+
+def far_sides() -> None:
+    """Two clients of another daemon, one as a shell, one as a container's: what they ask for is started there."""
+
+    def client(name: str, *argv: str) -> Callable[[], None]:
+        def work() -> None:
+            # The connection outlives the exec, as that of a real one is there for as long as it waits.
+            os.set_inheritable(ask_far_side(), True)
+            os.execv("/bin/sh", [name, *argv])
+
+        return work
+
+    os.chdir(os.path.dirname(sys.argv[2]))
+    with open("exec", "w", encoding="ascii") as script:
+        script.write(f"sleep {int(LIFE_S)}; :")
+    start_program(client("ssh", "-c", f"sleep {int(LIFE_S)}; :", "host"))
+    start_program(client("docker", "exec", "web"))
+    note()
+    rest()
+
+
+def ask_far_side() -> int:
+    """Have the far side start a process for us; returns the connection once it runs."""
+    import socket
+
+    far = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    far.connect(os.environ["CM_GAUNTLET_FAR"])
+    far.sendall(f"{sys.argv[2]}\n{sys.argv[3]}\n".encode())
+    if far.recv(1) != b".":
+        raise ConnectionError("the far side has started nothing")
+    return far.detach()
+
+
+def far_server() -> None:
+    """Be another daemon: start a process for whoever asks on the socket SEEN, until our input is at its end."""
+    import select
+    import socket
+
+    os.unlink(sys.argv[2])
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    started = []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+        server.bind(sys.argv[2])
+        server.listen(64)
+        os.write(1, b"ready\n")
+        while True:
+            ready, _, _ = select.select([server.fileno(), 0], [], [])
+            if 0 in ready:
+                break
+            asker, _ = server.accept()
+            with asker, asker.makefile("r", encoding="utf-8") as request:
+                started.append(start_far(request.readline().strip(), request.readline().strip()))
+                asker.sendall(b".")
+    for fd in started:
+        try:
+            signal.pidfd_send_signal(fd, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+
+
+def start_far(seen: str, token: str) -> int:
+    """Start a process with the asker's token, as a far shell would be given it; returns its pidfd, once it is up."""
+    global seen_fd  # noqa: PLW0603  # in the child alone
+    readable, writable = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            seen_fd = os.open(seen, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            new_session()
+            note("far")
+            os.execve("/bin/sh", ["sh", "-c", f"sleep {int(LIFE_S)}; :"], {"CM_GAUNTLET": token})
+        finally:
+            os._exit(1)
+    os.close(writable)
+    os.read(readable, 1)
+    os.close(readable)
+    return os.pidfd_open(pid)
 
 
 def can_trace() -> None:

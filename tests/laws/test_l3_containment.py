@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
+from collections import Counter
 
 import pytest
 
-from actors import AsyncSpawn, AsyncTurn, CancelToken, How, RunStatus, Spawn, Turn, tool
+from actors import AsyncSpawn, AsyncTurn, CancelToken, How, Receipt, Row, RunStatus, Spawn, Turn, tool
 from supervisor.containment import procfs
 from tests.kit import WAIT_S, Kit, check_rest, log, rows, say, stop, until
-from tests.process_kit import FREEZER, frozen
+from tests.process_kit import FREEZER, frozen, until_a_seed_is_old
 
 TREES = {
     "plain": "sleep 60; :",
@@ -42,6 +44,59 @@ def test_l3_after_a_stop_a_receipt_comes_when_the_tree_is_dead(kit: Kit, tree: s
     assert process.pid is not None
     assert session.run(run_id).status is RunStatus.CANCELLED
     check_rest(session)
+
+
+def check_beginnings(receipt: Receipt) -> list[Row]:
+    """No row begins before the one that it is below, and no process has two. Returns all rows."""
+    for above in rows(receipt):
+        for row in above.rows:
+            if above.started_at is not None and row.started_at is not None:
+                assert row.started_at >= above.started_at, (row, above)
+    known = Counter((row.pid, row.started_at) for row in rows(receipt) if row.pid is not None)
+    assert set(known.values()) <= {1}, known
+    return rows(receipt)
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["its warden ends it", "its warden is killed"])
+def test_l3_a_command_is_one_row_of_a_receipt_and_begins_when_it_is_executed(kit: Kit, *, lost: bool) -> None:
+    session = kit.session()
+    until_a_seed_is_old()
+    run_id = say(session, kit.script("sleep 60 & sleep 60; :"))
+    until(lambda: len(kit.alive()) == 3, "the tree")
+    (leader,) = [one for one in session.processes() if one.leader]
+    until(lambda: any(event.kind == "process.started" for event in log(session)), "it is known to have started")
+    if lost:
+        os.kill(leader.parent, signal.SIGKILL)
+    else:
+        stop(session)
+    receipt = session.receipt(run_id, timeout=WAIT_S)
+    everybody = check_beginnings(receipt)
+    (command,) = [row for row in everybody if row.pid == leader.pid]
+    assert command.kind == "process"
+    assert command.started_at == leader.started_at
+    # The shell may have read the end of one of them before it died itself.
+    assert {row.name for row in command.rows} == {"sleep"}
+    assert command.reaped == len(command.rows) + 1
+    assert receipt.complete
+
+
+@pytest.mark.skipif(not os.access(FREEZER / "tasks", os.W_OK), reason="no freezer to put a process into state D with")
+def test_l3_a_command_that_cannot_be_killed_is_one_row_too(kit: Kit) -> None:
+    session = kit.session(kill_s=5.0)
+    until_a_seed_is_old()
+    run_id = say(session, kit.script("sleep 60; :"))
+    until(lambda: len(kit.alive()) == 2, "the tree")
+    (leader,) = [one for one in session.processes() if one.leader]
+    with frozen(leader.pid):
+        stop(session)
+        receipt = session.receipt(run_id, timeout=WAIT_S)
+        (left,) = [row for row in check_beginnings(receipt) if row.pid == leader.pid]
+        assert (left.how, left.ended_at) == (How.ABANDONED, None)
+        assert left.note.endswith("got SIGKILL, and is in an uninterruptible wait (state D)")
+    until(lambda: any(event.kind == "receipt.amended" for event in log(session)), "its end amends the receipt")
+    receipt = session.receipt(run_id, timeout=WAIT_S)
+    assert receipt.complete
+    check_beginnings(receipt)
 
 
 @pytest.mark.skipif(not os.access(FREEZER / "tasks", os.W_OK), reason="no freezer to put a process into state D with")

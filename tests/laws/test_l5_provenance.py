@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from actors import CancelToken, Invalid, NewMessage, Provenance, RunStatus, Stop, Turn, tool
+from actors import CancelToken, How, Invalid, Mode, NewMessage, Provenance, Row, RunStatus, Spawn, Stop, Turn, tool
 from supervisor import SessionHandle
-from tests.kit import WAIT_S, Kit, check_rest, log, message, poison, say, settled, stop, until
+from tests.kit import WAIT_S, Kit, check_rest, log, message, poison, rows, say, settled, stop, until
 
 
 def hold(turn: Turn) -> None:
@@ -174,6 +174,90 @@ def test_l5_a_processs_end_by_a_stop_is_told_with_its_signals(kit: Kit) -> None:
     process = call.rows[0]
     assert [signalled.signal for signalled in process.signals][:1] == ["SIGTERM"]
     assert process.signals[0].at >= receipt.fenced_at - 1.0
+
+
+def of_processes(session: SessionHandle, run_id: str) -> list[tuple[Row, str | None]]:
+    """The trees in a run's receipt, with the source that the event of the end of each names; the first ended first."""
+    trees = [row for row in rows(session.receipt(run_id, timeout=WAIT_S)) if row.kind == "process" and row.reaped]
+    ends = [event for event in log(session) if event.kind == "process.ended"]
+    assert len(trees) == len(ends)
+    sources = [event.data["provenance"]["source"] if "provenance" in event.data else None for event in ends]
+    return list(zip(sorted(trees, key=lambda row: row.ended_at or 0.0), sources, strict=True))
+
+
+@pytest.mark.parametrize("grace_s", [0.0, 60.0])
+def test_l5_a_process_that_its_own_tool_ends_says_so_and_one_that_ends_by_itself_does_not(
+    kit: Kit, grace_s: float
+) -> None:
+    @tool(isolation="thread")
+    def both(spawn: Spawn) -> None:
+        own = spawn(["sh", "-c", "exit 3"])
+        assert own.wait(WAIT_S).status == 3
+        own.kill(grace_s)
+        other = spawn(["sleep", "60"])
+        other.kill(grace_s)
+        other.wait(WAIT_S)
+
+    session = kit.session(lambda turn: turn.call("both"), tools=[both])
+    run_id = say(session)
+    (first, no_source), (second, source) = of_processes(session, run_id)
+    assert (first.how, first.status, first.provenance, no_source) == (How.EXIT, 3, None, None)
+    assert second.how is (How.SIGTERM if grace_s else How.SIGKILL)
+    assert second.provenance is not None
+    assert second.provenance.source == source == "tool.kill"
+    assert "both" in second.provenance.reason
+    assert second.provenance.mode is (Mode.GRACEFUL if grace_s else Mode.IMMEDIATE)
+    assert second.provenance.requested_by == next(
+        event.data["call_id"] for event in log(session) if "call_id" in event.data
+    )
+    assert session.receipt(run_id).provenance is None
+
+
+def test_l5_a_tool_that_ends_its_process_because_of_a_stop_is_not_the_first_cause(kit: Kit) -> None:
+    @tool(isolation="thread")
+    def tidy(spawn: Spawn, token: CancelToken) -> None:
+        process = spawn(["sh", "-c", kit.script("trap '' TERM; echo ready; sleep 60")])
+        token.wait()
+        process.kill(0.0)
+
+    session = kit.session(lambda turn: turn.call("tidy"), tools=[tidy], grace_s=60.0)
+    run_id = say(session)
+    until(lambda: any(event.kind == "tool.output" for event in log(session)))
+    stop(session)
+    ((row, source),) = of_processes(session, run_id)
+    assert (row.how, row.provenance, source) == (How.SIGKILL, None, None)
+    provenance = session.receipt(run_id).provenance
+    assert provenance is not None
+    assert provenance.source == "user.test"
+
+
+def test_l5_a_process_of_the_session_that_a_tool_ends_says_so(kit: Kit) -> None:
+    @tool(isolation="thread")
+    def serve(spawn: Spawn) -> None:
+        server = spawn(["sleep", "60"], owner="session")
+        server.kill(0.0)
+        server.wait(WAIT_S)
+
+    session = kit.session(lambda turn: turn.call("serve"), tools=[serve])
+    say(session)
+    until(lambda: any(event.kind == "process.ended" for event in log(session)))
+    (ended,) = [event for event in log(session) if event.kind == "process.ended"]
+    assert (ended.data["how"], ended.data["provenance"]["source"]) == ("sigkill", "tool.kill")
+
+
+@pytest.mark.parametrize("source", ["tool.deadline", "run.ended"])
+def test_l5_a_process_that_ends_with_its_call_or_its_run_says_so(kit: Kit, source: str) -> None:
+    @tool(isolation="thread", deadline_s=0.5 if source == "tool.deadline" else None)
+    def leave(spawn: Spawn, token: CancelToken) -> None:
+        spawn(["sleep", "60"])
+        if source == "tool.deadline":
+            token.wait()
+
+    session = kit.session(lambda turn: turn.call("leave"), tools=[leave])
+    ((row, said),) = of_processes(session, say(session))
+    assert row.how is How.SIGTERM
+    assert row.provenance is not None
+    assert row.provenance.source == said == source
 
 
 def test_l5_a_queued_run_that_ends_without_starting_names_its_end(kit: Kit) -> None:
