@@ -57,7 +57,7 @@ from actors.messages import (
 )
 from actors.model import How, Row, Signalled
 from supervisor.config import LAYERS
-from supervisor.containment import cgroups, ledger, leftovers, procfs
+from supervisor.containment import cgroups, ledger, leftovers, probe, procfs
 from supervisor.containment.ledger import Ledger
 from supervisor.containment.leftovers import Leftover
 from supervisor.containment.output import STREAMS, Output
@@ -186,7 +186,7 @@ class ProcessTrees:
         spool_keep_s: how long after its last byte such a file is kept.
         environment: what every command gets, below its own `env`; None: `clean_environment` of this process.
         limits: of each process of a tree; see `supervisor.config.Config`.
-        layers: those that hold, of `supervisor.config.LAYERS`; see there.
+        layers: those that hold, of `supervisor.config.LAYERS` and `OPTIONAL_LAYERS`; see there.
     """
 
     def __init__(
@@ -242,7 +242,13 @@ class ProcessTrees:
     # ── The port ──────────────────────────────────────────────────────────────────────────────────
 
     def start(self) -> None:
-        """Make the directories, start the threads and the first zygote. Raises OSError if one cannot be made."""
+        """Make the directories, start the threads and the first zygote. Raises OSError if one cannot be made.
+
+        Raises:
+            Invalid: the layer of namespaces is asked for, and cannot be had here.
+        """
+        if "namespace" in self._layers:
+            probe.require_namespace()
         self._dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._restarted = self._note_boot()
         before = self._note_cgroup() if "cgroup" in self._layers else None
@@ -572,6 +578,7 @@ class ProcessTrees:
         """How to know what the tree of a ledger has left, as far as the layers allow it."""
         sent, started, spawning = (ledger.said(words, word) or {} for word in ("sent", "started", "spawning"))
         by_marker = "marker" in self._layers and sent.get("boot") == self._boot
+        keeper = spawning.get("keeper")
         return Leftover(
             process_id,
             why,
@@ -579,6 +586,7 @@ class ProcessTrees:
             pid=started.get("pid"),
             start_ticks=started.get("start_ticks"),
             cgroup=spawning.get("cgroup") if "cgroup" in self._layers else None,
+            keeper=(keeper["pid"], keeper["start_ticks"]) if keeper and sent.get("boot") == self._boot else None,
         )
 
     def _verdict(self, word: Word, leftover: Leftover) -> Word:
@@ -590,7 +598,7 @@ class ProcessTrees:
             "how": word["how"] or seen_ending,
             "reaped": word["reaped"] + len(leftover.killed),
             "note": leftover.note,
-            "proven": leftover.emptied,
+            "proven": leftover.proven,
             "at": self._clock.wall(),
         }
 
