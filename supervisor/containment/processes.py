@@ -591,7 +591,8 @@ class ProcessTrees:
 
     def _verdict(self, word: Word, leftover: Leftover) -> Word:
         """The last word on a tree that was searched for, from what its ledger says and what was found."""
-        seen_ending = "sigkill" if leftover.command_killed else "abandoned"
+        # The kernel has killed whoever was in a namespace that has ended.
+        seen_ending = "sigkill" if leftover.command_killed or not leftover.outlived else "abandoned"
         return {
             **word,
             "word": "swept",

@@ -102,7 +102,7 @@ LAYERS = frozenset({"cgroup", "subreaper", "zygote", "marker"})
 OPTIONAL_LAYERS = frozenset({"namespace"})
 """What has to be asked for."""
 KEEPER_ALONE_S = 0.5
-"""How long the keeper of a namespace is given to end it before it is killed, which ends it too."""
+"""How long the keeper of a namespace is given to go on if it is stopped, before it is killed, which ends all of it."""
 IGNORED = (
     signal.SIGINT,
     signal.SIGTERM,
@@ -941,9 +941,12 @@ class Warden:
         return self._namespace is not None and pid == self._namespace.pid
 
     def _spared(self, since_s: float) -> set[int]:
-        """The keeper, which ends when it has reaped all that it was told to kill, unless it is late."""
+        """The keeper, which ends when it has reaped all that it was told to kill, unless somebody has stopped it."""
         keeper = self._namespace.pid if self._namespace is not None else None
-        return {keeper} if keeper is not None and since_s < KEEPER_ALONE_S else set()
+        if keeper is None:
+            return set()
+        seen = procfs.stat(keeper) if since_s >= KEEPER_ALONE_S else None
+        return set() if seen is not None and seen.state in "Tt" else {keeper}
 
     def _ask_strangers(self, group: str, known: set[int], number: int) -> None:
         """Signal those in the tree's cgroup that do not descend from us: somebody only without layer 2."""
