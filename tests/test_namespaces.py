@@ -20,6 +20,8 @@ from supervisor.config import LAYERS
 from supervisor.containment import ledger, procfs
 from supervisor.containment.namespaces import KEEPER
 from tests.process_kit import NAMESPACE, Bench, bench, needs_namespaces, our_children, until
+from tests.test_leftovers import kill_all_three
+from tests.test_warden import daemon
 
 ROOT = Path(__file__).parent.parent
 ALONE = frozenset({"namespace"})
@@ -98,6 +100,37 @@ def test_l3_with_warden_and_zygote_both_killed_the_end_of_the_namespace_is_the_p
     assert gone(lives)
     assert (ended.how, ended.proven) == (How.SIGKILL, True)
     assert "the first process of its PID namespace has ended, which nobody in it outlives" in ended.note
+
+
+def test_l3_with_daemon_zygote_and_warden_all_killed_nobody_is_left_before_the_next_start(b: Bench) -> None:
+    b.trees.close()
+    with daemon(b, b.options["layers"]) as victim:
+        victim.spawn(AWAY)
+        pid = int(victim.line().split()[1])
+        until(lambda: len(members(b)) == 4, "all of the tree")
+        lives = members(b)
+        kill_all_three(b, victim, pid)
+        until(lambda: gone(lives), "the kernel has killed all of it")
+    b.trees = b.new_trees()
+    b.trees.adopt("p", b.owner)  # type: ignore[arg-type]
+    ended = b.owner.ended()
+    assert (ended.how, ended.proven, ended.pid) == (How.SIGKILL, True, pid)
+
+
+def test_l3_after_kill_9_of_the_daemon_alone_its_warden_ends_all_of_it(b: Bench) -> None:
+    b.trees.close()
+    with daemon(b, b.options["layers"]) as victim:
+        victim.spawn(AWAY)
+        victim.line()
+        until(lambda: len(members(b)) == 4, "all of the tree")
+        lives, keeper = members(b), b.keeper()
+        victim.kill()
+        until(lambda: '"empty"' in b.ledger_text(), "the warden's last word")
+    assert gone(lives)
+    assert procfs.stat(keeper or 0) is None
+    b.trees = b.new_trees()
+    b.trees.adopt("p", b.owner)  # type: ignore[arg-type]
+    assert b.owner.ended().proven
 
 
 def test_l3_a_killed_keeper_takes_all_with_it_and_the_end_is_proven(b: Bench) -> None:
@@ -217,7 +250,7 @@ from pathlib import Path
 import pytest
 assert os.getresuid() == (61234, 61234, 61234)
 sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--basetemp", sys.argv[1] + "/t",
-    "tests/test_namespaces.py", "-k", "hides or killed_warden or both_killed or numbers_of_the_machine or status"]))
+    "tests/test_namespaces.py", "-k", "hides or killed or numbers_of_the_machine or status"]))
 """
 
 

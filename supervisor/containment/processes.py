@@ -235,6 +235,7 @@ class ProcessTrees:
         self._adoptions: dict[str, Adoption] = {}
         self._zygote: ZygoteHandle | None = None
         self._zygotes: set[ZygoteHandle] = set()
+        self._started = False
         self._closing = False
         self._quiet = threading.Event()
         self._no_zygote = threading.Event()
@@ -252,6 +253,7 @@ class ProcessTrees:
         self._dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._restarted = self._note_boot()
         before = self._note_cgroup() if "cgroup" in self._layers else None
+        self._started = True
         self._spools.start()
         self._reactor.start()
         self._reactor.post(self._warm_up)
@@ -280,7 +282,7 @@ class ProcessTrees:
         True if every tree was proven gone within `timeout_s` seconds; the others are reported as not proven, and
         their wardens, which see the end of their sockets, go on ending them.
         """
-        if not self._reactor.post(self._begin_closing):
+        if not self._started or not self._reactor.post(self._begin_closing):
             return True
         proven = self._quiet.wait(timeout_s)
         self._reactor.post(self._end_zygotes)
