@@ -18,6 +18,8 @@ Agent = Callable[..., Any]
 
 LAYERS = frozenset({"cgroup", "subreaper", "zygote", "marker"})
 """The layers of containment that can be switched off, each to test what the others hold."""
+OPTIONAL_LAYERS = frozenset({"namespace"})
+"""Those that have to be asked for, and without which a supervisor that was asked for them does not start."""
 LIMITS = frozenset({"nofile", "nproc", "as_bytes", "cpu_s", "core_bytes", "fsize_bytes"})
 """What can be limited for each process that a run starts, as setrlimit has it."""
 _MAY_BE_ZERO: Final = ("grace_s", "kill_s", "drain_s", "spool_keep_s")
@@ -64,7 +66,8 @@ class Config:
         limits: for each process that a run starts, both the soft and the hard one: ``nofile`` (descriptors), ``nproc``
             (processes of this user), ``as_bytes`` (address space), ``cpu_s`` (seconds of processor time),
             ``core_bytes`` and ``fsize_bytes`` (of a core dump and of a file). What is not named is inherited.
-        layers: the layers of containment that hold; for tests of one without another.
+        layers: the layers of containment that hold; ``namespace``, a PID namespace for each process tree, is not among
+            them by default. The others are switched off only for tests of one without another.
 
     Raises:
         Invalid: a key is not known, or a value cannot be right; the error names the key and what is allowed.
@@ -111,7 +114,7 @@ class Config:
             ("agent", _is_text, "the name of an agent"),
             ("agents", _is_by_name, "a mapping of names to functions"),
             ("limits", _is_limits, f"a mapping of {' | '.join(sorted(LIMITS))} to whole numbers, at least 0"),
-            ("layers", _is_layers, f"a set of {' | '.join(sorted(LAYERS))}"),
+            ("layers", _is_layers, f"a set of {' | '.join(sorted(LAYERS | OPTIONAL_LAYERS))}"),
             ("tools", _is_list, "a list of functions marked by actors.tool, or of actors.Tools"),
         )
         for key, fits, expected in checks:
@@ -177,7 +180,7 @@ def _is_layers(value: object) -> bool:
     return (
         isinstance(value, Collection)
         and not isinstance(value, str | bytes)
-        and all(isinstance(one, str) and one in LAYERS for one in value)
+        and all(isinstance(one, str) and one in LAYERS | OPTIONAL_LAYERS for one in value)
     )
 
 

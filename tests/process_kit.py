@@ -14,10 +14,12 @@ from typing import Any, TypeVar
 
 import pytest
 
+from actors.errors import Invalid
 from actors.messages import ProcessEnded, ProcessExited, ProcessOutput, ProcessStarted
 from actors.ports import SpawnSpec
-from supervisor.config import LAYERS
+from supervisor.config import LAYERS, OPTIONAL_LAYERS
 from supervisor.containment import cgroups, ledger, procfs
+from supervisor.containment.probe import require_namespace
 from supervisor.containment.processes import ProcessTrees
 
 T = TypeVar("T")
@@ -27,8 +29,20 @@ SEED_AGE_S = 0.3
 OWN_GROUP = cgroups.own_group()
 HAS_CGROUPS = OWN_GROUP is not None and os.access(os.path.join(OWN_GROUP, "cgroup.procs"), os.W_OK)
 needs_cgroups = pytest.mark.skipif(not HAS_CGROUPS, reason="no cgroup v2 that this user may write")
+
+
+def _has_namespaces() -> bool:
+    try:
+        require_namespace()
+    except Invalid:
+        return False
+    return True
+
+
+needs_namespaces = pytest.mark.skipif(not _has_namespaces(), reason="no PID namespace may be made here")
 FREEZER = Path("/sys/fs/cgroup/freezer")
 NO_CGROUP = LAYERS - {"cgroup"}
+NAMESPACE = LAYERS | OPTIONAL_LAYERS
 
 
 class RealClock:
@@ -184,6 +198,26 @@ class Bench:
         """The wardens that have a tree, zombies included; the spare one has none."""
         children = [procfs.stat(pid) for pid in procfs.children(self.zygote_pid())]
         return [seen.pid for seen in children if seen is not None and seen.name != "cm-spare"]
+
+    def orphans(self) -> list[int]:
+        """The children of the one warden, and those that have fallen to the keeper of its namespace, if it has one."""
+        (warden,) = self.wardens()
+        children = procfs.children(warden)
+        keeper = self.keeper()
+        return [*children, *(procfs.children(keeper) if keeper is not None else ())]
+
+    def keeper(self, process_id: str = "p") -> int | None:
+        """The first process in a tree's namespace, as its ledger names it."""
+        spawning = ledger.said(ledger.read_path(self.state_dir / "wardens" / f"{process_id}.ledger"), "spawning")
+        return spawning["keeper"]["pid"] if spawning is not None and spawning["keeper"] is not None else None
+
+    def outside(self, pid: int) -> int:
+        """The machine's number of a process of ours that has called itself `pid`."""
+        for candidate in self.alive():
+            status = Path(f"/proc/{candidate}/status").read_text().splitlines()
+            if next(line for line in status if line.startswith("NSpid:")).split()[-1] == str(pid):
+                return candidate
+        raise LookupError(f"nobody calls itself {pid}")
 
     def group(self, process_id: str = "p") -> str | None:
         """The directory of a tree's cgroup, as its ledger names it."""

@@ -11,17 +11,19 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from actors.messages import ProcessEnded, ProcessOutput, ProcessRemaining
 from actors.model import How
-from supervisor.config import LAYERS, LIMITS
+from supervisor.config import LAYERS, LIMITS, OPTIONAL_LAYERS
 from supervisor.containment import cgroups, procfs, warden
 from tests.process_kit import (
     FREEZER,
+    NAMESPACE,
     NO_CGROUP,
     OWN_GROUP,
     Bench,
@@ -30,6 +32,7 @@ from tests.process_kit import (
     fd_count,
     frozen,
     needs_cgroups,
+    needs_namespaces,
     our_children,
     until,
 )
@@ -103,9 +106,16 @@ while time.monotonic() < end:
 """
 
 
-@pytest.fixture(params=[pytest.param(LAYERS, id="cgroup", marks=needs_cgroups), pytest.param(NO_CGROUP, id="plain")])
+@pytest.fixture(
+    params=[
+        pytest.param(LAYERS, id="cgroup", marks=needs_cgroups),
+        pytest.param(NO_CGROUP, id="plain"),
+        pytest.param(NAMESPACE, id="namespace+cgroup", marks=[needs_cgroups, needs_namespaces]),
+        pytest.param(NAMESPACE - {"cgroup"}, id="namespace", marks=needs_namespaces),
+    ]
+)
 def b(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Bench]:
-    """With a cgroup for each tree, and without."""
+    """With a cgroup for each tree, and without; with a namespace for each, and without."""
     with bench(tmp_path, layers=request.param) as opened:
         yield opened
 
@@ -283,7 +293,7 @@ def test_l3_a_double_forked_daemon_that_ignores_term_is_killed_at_the_deadline(b
     b.run((PYTHON, "-c", DAEMON))
     b.owner.exited()
     b.owner.wait_text("daemon")
-    pid = int(b.owner.text().split()[1])
+    pid = b.outside(int(b.owner.text().split()[1]))
     b.trees.kill("p", 0.1)
     ended = b.owner.ended()
     b.assert_nobody_left()
@@ -359,8 +369,8 @@ def test_l3_a_fork_walker_in_ever_new_sessions_is_caught(b: Bench) -> None:
 
 def test_l3_a_crowd_of_fork_walkers_is_caught(b: Bench) -> None:
     b.run((PYTHON, "-S", "-c", CROWD))
-    warden = b.parent_named_in_output()
-    until(lambda: len(procfs.children(warden)) > 5, "a crowd")
+    b.owner.wait_text("\n")
+    until(lambda: len(b.orphans()) > 5, "a crowd")
     b.trees.kill("p", 0.0)
     assert b.owner.ended().proven
     b.assert_nobody_left()
@@ -369,8 +379,8 @@ def test_l3_a_crowd_of_fork_walkers_is_caught(b: Bench) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="without its priority a warden may not outrun this; a cgroup would")
 def test_l3_a_bomb_that_doubles_in_ever_new_sessions_is_outrun(b: Bench) -> None:
     b.run((PYTHON, "-S", "-c", BOMB))
-    warden = b.parent_named_in_output()
-    until(lambda: len(procfs.children(warden)) > 20, "a crowd")
+    b.owner.wait_text("\n")
+    until(lambda: len(b.orphans()) > 20, "a crowd")
     b.trees.kill("p", 0.0)
     assert b.owner.ended().proven
     b.assert_nobody_left()
@@ -797,6 +807,7 @@ def test_a_limit_above_what_we_may_have_ourselves_is_what_we_may_have(tmp_path: 
 def test_the_names_of_limits_and_layers_are_the_same_on_both_sides() -> None:
     assert set(warden.LIMITS) == LIMITS
     assert warden.LAYERS == LAYERS
+    assert warden.OPTIONAL_LAYERS == OPTIONAL_LAYERS
 
 
 # ── An ordinary user ──────────────────────────────────────────────────────────────────────────────
@@ -808,29 +819,48 @@ assert os.getresuid() == (65534, 65534, 65534)
 from tests.process_kit import bench, until
 from supervisor.config import LAYERS, LIMITS
 walker, crowd, hider, bomb = sys.argv[2:]
-with bench(Path(sys.argv[1]), limits={"nproc": 60}) as b:
+python, layers = os.environ["FOR_EVERYBODY"], os.environ["LAYERS"].split(",")
+with bench(Path(sys.argv[1]), limits={"nproc": 60}, layers=layers) as b:
     for name, script, word in (("hider", hider, "daemon"), ("walker", walker, "walking"), ("crowd", crowd, "warden")):
-        b.run((sys.executable, "-S", "-c", script), name)
+        b.run((python, "-S", "-c", script), name)
         b.owner.wait_text(word, name)
     for name in ("walker", "crowd", "hider"):
         print((b.group(name) is not None), end=" ")
         b.trees.kill(name, 0.0)
         print(b.owner.ended(name).proven, end=" ")
-    b.run((sys.executable, "-S", "-c", bomb), "bomb")
+    b.run((python, "-S", "-c", bomb), "bomb")
     # It fills what its limit allows, and every one that is killed makes room for another.
     until(lambda: len(b.alive()) > 20, "the bomb")
     b.trees.kill("bomb", 0.0)
     print(b.owner.ended("bomb").proven, end=" ")
     b.assert_nobody_left()
+    if "namespace" in layers:
+        b.sh('echo $$ $(id -u) $(id -g) $(sed -n "s/^CapEff:[[:space:]]*//p" /proc/self/status)', "inside")
+        assert b.owner.ended("inside").status == 0
+        assert b.owner.text("inside") == "2 65534 65534 0000000000000000\\n", b.owner.text("inside")
     print("nobody left")
 """
+
+
+def python_for_everybody() -> str:
+    """A Python that an ordinary user may run without a capability, which none has in a user namespace."""
+    nobody: dict[str, Any] = {"user": 65534, "group": 65534, "extra_groups": [], "cwd": "/"}
+    for python in (PYTHON, "/usr/bin/python3", "/usr/local/bin/python3"):
+        with suppress(OSError):
+            if subprocess.run([python, "-c", ""], check=False, **nobody).returncode == 0:
+                return python
+    pytest.skip("no Python here that an ordinary user may run")
 
 
 @pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("setpriv") is None, reason="this user cannot become an ordinary one"
 )
+@pytest.mark.parametrize(
+    "layers", [LAYERS, pytest.param(NAMESPACE, marks=needs_namespaces)], ids=["default", "namespace"]
+)
 @pytest.mark.parametrize("delegated", [False, pytest.param(True, marks=needs_cgroups)])
-def test_l3_as_an_ordinary_user_with_and_without_a_delegated_group(delegated: bool) -> None:
+def test_l3_as_an_ordinary_user_with_and_without_a_delegated_group(delegated: bool, layers: frozenset[str]) -> None:
+    python = python_for_everybody() if "namespace" in layers else PYTHON
     folder = Path(tempfile.mkdtemp(prefix="countermand-test-"))
     os.chown(folder, 65534, 65534)
     group = Path(OWN_GROUP or "/nowhere") / folder.name
@@ -847,7 +877,13 @@ def test_l3_as_an_ordinary_user_with_and_without_a_delegated_group(delegated: bo
         argv = [*who, PYTHON, "-c", ORDINARY, str(folder), WALKER, CROWD, DAEMON, LIMITED_BOMB]
         done = subprocess.run(
             ["/bin/sh", "-c", join + 'exec "$0" "$@"', *argv],
-            env={**os.environ, "PYTHONPATH": str(ROOT), "HOME": "/"},
+            env={
+                **os.environ,
+                "PYTHONPATH": str(ROOT),
+                "HOME": "/",
+                "LAYERS": ",".join(layers),
+                "FOR_EVERYBODY": python,
+            },
             cwd=folder,
             capture_output=True,
             text=True,

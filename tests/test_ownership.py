@@ -30,10 +30,12 @@ from actors import (
     tool,
 )
 from supervisor import SessionHandle
+from supervisor.config import LAYERS
 from supervisor.containment.processes import ProcessTrees
 from supervisor.store import schema
 from supervisor.store.reader import SqliteReader
 from tests.kit import WAIT_S, Kit, check_rest, log, poison, rows, say, stop, until
+from tests.process_kit import NAMESPACE, needs_namespaces
 
 # It ignores SIGHUP and has a part in a session of its own: what a dev server with a watcher looks like.
 SERVER = "setsid sleep 60 & echo listening; sleep 61; :"
@@ -73,11 +75,14 @@ def ended(session: SessionHandle) -> Any:
     return event.data
 
 
+@pytest.mark.parametrize(
+    "layers", [LAYERS, pytest.param(NAMESPACE, marks=needs_namespaces)], ids=["default", "namespace"]
+)
 @pytest.mark.parametrize("hand_over", [False, True])
 def test_l3_a_server_lives_on_through_stops_and_takeovers_and_dies_with_a_stop_of_the_session(
-    kit: Kit, hand_over: bool
+    kit: Kit, hand_over: bool, layers: frozenset[str]
 ) -> None:
-    session = serving(kit, hand_over=hand_over)
+    session = serving(kit, hand_over=hand_over, layers=layers)
     process_id = served(session)
     until(lambda: len(kit.alive()) >= 3, "the server")
     sleeping = say(session, "sleep 60; :")

@@ -37,7 +37,8 @@ class Owner:
     def tell(self, report):
         print(type(report).__name__, getattr(report, "pid", ""), getattr(report, "text", "").strip(), flush=True)
 
-trees = ProcessTrees(Path(sys.argv[1]), Clock())
+layers = {"layers": sys.argv[2].split(",")} if sys.argv[2] else {}
+trees = ProcessTrees(Path(sys.argv[1]), Clock(), **layers)
 trees.start()
 print("ready", flush=True)
 for line in sys.stdin:
@@ -54,11 +55,11 @@ for line in sys.stdin:
 class Daemon:
     """A daemon in a process of its own, to be killed."""
 
-    def __init__(self, bench_: Bench) -> None:
+    def __init__(self, bench_: Bench, layers: Collection[str] = ()) -> None:
         self.bench = bench_
         name, value = bench_.mark.split("=")
         self.process = subprocess.Popen(
-            [sys.executable, "-c", DAEMON, str(bench_.state_dir)],
+            [sys.executable, "-c", DAEMON, str(bench_.state_dir), ",".join(layers)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": str(ROOT), name: value},
@@ -107,8 +108,8 @@ def b(tmp_path: Path) -> Iterator[Bench]:
 
 
 @contextmanager
-def daemon(b: Bench) -> Iterator[Daemon]:
-    opened = Daemon(b)
+def daemon(b: Bench, layers: Collection[str] = ()) -> Iterator[Daemon]:
+    opened = Daemon(b, layers)
     try:
         yield opened
     finally:

@@ -12,6 +12,8 @@ leftovers.py      what nobody inherited: found by marker and pid, identified, ki
 zygote.py         a small interpreter that forks wardens and inherits what a killed one leaves
 warden.py         one per tree: spawns, reaps, ends, proves
 cgroups.py        a group per tree, where cgroup v2 can be written: born inside, killed as one, removed as the proof
+namespaces.py     a PID namespace per tree, where it is asked for: whoever is in it dies with its first process
+probe.py          whether that can be had here
 remaining.py      who is left of a tree after it was killed, and why
 remote.py         commands whose work is done elsewhere, out of reach
 procfs.py         what /proc says: children, identity, ancestry
@@ -20,5 +22,5 @@ The layers, from the inside out, each of which holds without the others or says 
 the tree; the warden, a subreaper; the zygote, which inherits from a killed warden; the marker in the environment, for
 when both were killed.
 
-The last six and ledger.py also run in the zygote, where there is nothing but the standard library.
+The last six, namespaces.py and ledger.py also run in the zygote, where there is nothing but the standard library.
 """

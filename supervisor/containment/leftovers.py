@@ -9,7 +9,7 @@ nobody.
 
 What it cannot know: a process that took the marker out of its environment (`env -i`) and whose parents are gone.
 So an empty search proves nothing, and what comes of it says how many were found and no more. The proof is the
-tree's cgroup, where it had one: killed and removed here too.
+tree's cgroup, where it had one: killed and removed here too; or the end of the keeper of its namespace.
 
 Runs on a thread of its own, because it reads all of /proc. The pids are of this boot; the caller sees to that.
 """
@@ -41,6 +41,7 @@ class Leftover:
         marker: the value of MARKER in the environment of its command; None: not to be looked for.
         pid: of the command, with `start_ticks` as in /proc; None where it is not known.
         cgroup: the directory of the tree's cgroup, if it had one.
+        keeper: pid and start ticks of the first process in the tree's PID namespace, if it had one.
     """
 
     process_id: str
@@ -49,9 +50,11 @@ class Leftover:
     pid: int | None
     start_ticks: int | None
     cgroup: str | None
+    keeper: tuple[int, int] | None = None
     killed: set[tuple[int, int]] = field(default_factory=set)
     refused: dict[int, str] = field(default_factory=dict)
     emptied: bool = False
+    outlived: bool = True
     left: list[str] = field(default_factory=list)
     done: bool = False
 
@@ -61,12 +64,19 @@ class Leftover:
         return (self.pid, self.start_ticks) in self.killed
 
     @property
+    def proven(self) -> bool:
+        """True if nobody of the tree is left."""
+        return self.emptied or not self.outlived
+
+    @property
     def note(self) -> str:
         """What was seen, in words, and no more than that."""
         said = [self.why]
         if self.marker is not None:
             said.append(f"{len(self.killed)} found by its marker or its pid and killed")
-        if self.emptied:
+        if not self.outlived:
+            said.append("the first process of its PID namespace has ended, which nobody in it outlives")
+        elif self.emptied:
             said.append("its cgroup was emptied and removed, which a process that went into another one outlives")
         else:
             said.append("nothing proves that no other process of it is left")
@@ -88,6 +98,35 @@ def end(leftover: Leftover) -> None:
         leftover.left = [f"{one.name} (pid {one.pid}, state {one.state})" for one in still if one][:REFUSED_MAX]
     if leftover.cgroup is not None:
         leftover.emptied = cgroups.end(leftover.cgroup, WITHIN_S)
+    if leftover.keeper is not None:
+        leftover.outlived = not end_keeper(*leftover.keeper)
+
+
+def end_keeper(pid: int, start_ticks: int) -> bool:
+    """Kill the first process of a namespace, which has the signal of its warden's death already; True if it has ended.
+
+    The kernel lets it end after all others in the namespace.
+    """
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    try:
+        seen = procfs.stat(pid)
+        if seen is None or seen.start_ticks != start_ticks:
+            return True
+        signal.pidfd_send_signal(fd, signal.SIGKILL)
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        return bool(poll.poll(WITHIN_S * 1000))
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
 
 
 def find(leftover: Leftover) -> dict[tuple[int, int], int | None]:

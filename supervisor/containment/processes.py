@@ -58,7 +58,7 @@ from actors.messages import (
 )
 from actors.model import How, Row, Signalled
 from supervisor.config import LAYERS
-from supervisor.containment import cgroups, ledger, leftovers, procfs
+from supervisor.containment import cgroups, ledger, leftovers, probe, procfs
 from supervisor.containment.ledger import Ledger
 from supervisor.containment.leftovers import Leftover
 from supervisor.containment.output import STREAMS, Output
@@ -192,7 +192,7 @@ class ProcessTrees:
         spool_keep_s: how long after its last byte such a file is kept.
         environment: what every command gets, below its own `env`; None: `clean_environment` of this process.
         limits: of each process of a tree; see `supervisor.config.Config`.
-        layers: those that hold, of `supervisor.config.LAYERS`; see there.
+        layers: those that hold, of `supervisor.config.LAYERS` and `OPTIONAL_LAYERS`; see there.
     """
 
     def __init__(
@@ -241,6 +241,7 @@ class ProcessTrees:
         self._adoptions: dict[str, Adoption] = {}
         self._zygote: ZygoteHandle | None = None
         self._zygotes: set[ZygoteHandle] = set()
+        self._started = False
         self._closing = False
         self._quiet = threading.Event()
         self._no_zygote = threading.Event()
@@ -248,10 +249,17 @@ class ProcessTrees:
     # ── The port ──────────────────────────────────────────────────────────────────────────────────
 
     def start(self) -> None:
-        """Make the directories, start the threads and the first zygote. Raises OSError if one cannot be made."""
+        """Make the directories, start the threads and the first zygote. Raises OSError if one cannot be made.
+
+        Raises:
+            Invalid: the layer of namespaces is asked for, and cannot be had here.
+        """
+        if "namespace" in self._layers:
+            probe.require_namespace()
         self._dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._restarted = self._note_boot()
         before = self._note_cgroup() if "cgroup" in self._layers else None
+        self._started = True
         self._spools.start()
         self._reactor.start()
         self._reactor.post(self._warm_up)
@@ -280,7 +288,7 @@ class ProcessTrees:
         True if every tree was proven gone within `timeout_s` seconds; the others are reported as not proven, and
         their wardens, which see the end of their sockets, go on ending them.
         """
-        if not self._reactor.post(self._begin_closing):
+        if not self._started or not self._reactor.post(self._begin_closing):
             return True
         proven = self._quiet.wait(timeout_s)
         self._reactor.post(self._end_zygotes)
@@ -608,6 +616,7 @@ class ProcessTrees:
         """How to know what the tree of a ledger has left, as far as the layers allow it."""
         sent, started, spawning = (ledger.said(words, word) or {} for word in ("sent", "started", "spawning"))
         by_marker = "marker" in self._layers and sent.get("boot") == self._boot
+        keeper = spawning.get("keeper")
         return Leftover(
             process_id,
             why,
@@ -615,18 +624,20 @@ class ProcessTrees:
             pid=started.get("pid"),
             start_ticks=started.get("start_ticks"),
             cgroup=spawning.get("cgroup") if "cgroup" in self._layers else None,
+            keeper=(keeper["pid"], keeper["start_ticks"]) if keeper and sent.get("boot") == self._boot else None,
         )
 
     def _verdict(self, word: Word, leftover: Leftover) -> Word:
         """The last word on a tree that was searched for, from what its ledger says and what was found."""
-        seen_ending = "sigkill" if leftover.command_killed else "abandoned"
+        # The kernel has killed whoever was in a namespace that has ended.
+        seen_ending = "sigkill" if leftover.command_killed or not leftover.outlived else "abandoned"
         return {
             **word,
             "word": "swept",
             "how": word["how"] or seen_ending,
             "reaped": word["reaped"] + len(leftover.killed),
             "note": leftover.note,
-            "proven": leftover.emptied,
+            "proven": leftover.proven,
             "at": self._clock.wall(),
         }
 

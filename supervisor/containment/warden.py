@@ -56,6 +56,7 @@ from contextlib import suppress
 
 from supervisor.containment import cgroups, procfs
 from supervisor.containment.ledger import ROWS_MAX, SIGNALS_MAX, Ledger, decode, encode, how_of, read, said
+from supervisor.containment.namespaces import Namespace, mount_proc
 from supervisor.containment.remaining import Remaining, began
 from supervisor.containment.remote import SOUGHT_MAX, FarSides
 
@@ -97,6 +98,10 @@ LIMITS = {
 }
 LAYERS = frozenset({"cgroup", "subreaper", "zygote", "marker"})
 """What can be switched off; with all of them a process has to get past each."""
+OPTIONAL_LAYERS = frozenset({"namespace"})
+"""What has to be asked for."""
+KEEPER_ALONE_S = 0.5
+"""How long the keeper of a namespace is given to go on if it is stopped, before it is killed, which ends all of it."""
 IGNORED = (
     signal.SIGINT,
     signal.SIGTERM,
@@ -226,7 +231,9 @@ class Seed:
     What is left for a spawn is the exec. The constructor raises OSError.
     """
 
-    def __init__(self, group: str | None) -> None:
+    def __init__(self, group: str | None, namespace: Namespace | None) -> None:
+        if namespace is not None:
+            namespace.open()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             self.pid, inside = cgroups.fork_into(group)
@@ -235,7 +242,7 @@ class Seed:
             theirs.close()
             raise
         if self.pid == 0:
-            grow(theirs, None if inside else group)
+            grow(theirs, None if inside else group, own_proc=namespace is not None)
         theirs.close()
         self._sock = ours
 
@@ -260,7 +267,7 @@ class Seed:
         os.waitpid(self.pid, 0)
 
 
-def grow(sock: socket.socket, group: str | None) -> None:
+def grow(sock: socket.socket, group: str | None, *, own_proc: bool) -> None:
     """In the forked child: wait for the command and execute it; never returns. Says on `sock` why it could not."""
     try:
         os.closerange(3, sock.fileno())
@@ -269,6 +276,8 @@ def grow(sock: socket.socket, group: str | None) -> None:
         go_first()
         if group is not None:
             cgroups.join(group)
+        if own_proc:
+            mount_proc()
         os.setsid()
         with open(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), "rb") as null:
             os.dup2(null.fileno(), 0)
@@ -461,16 +470,19 @@ class Ready:
         self.layers = layers
         self.wake = wake_on_child()
         self.group = cgroups.create_tree(base) if base is not None else None
+        self.namespace = Namespace() if "namespace" in layers else None
         self.seed: Seed | None = None
         # The request that comes tries again, and says why.
         with suppress(OSError):
-            self.seed = Seed(self.group)
+            self.seed = Seed(self.group, self.namespace)
         rehearse()
 
     def dismiss(self) -> None:
         """No tree came."""
         if self.seed is not None:
             self.seed.dismiss()
+        if self.namespace is not None:
+            self.namespace.close()
         if self.group is not None:
             cgroups.remove(self.group)
 
@@ -511,7 +523,10 @@ class Warden:
         self._group_removed = False
         self._group_killed_at: float | None = None
         self._pauses = 0
-        self._subreaper = "subreaper" in ready.layers
+        self._namespace = ready.namespace
+        self._namespace_killed = False
+        # By either, ECHILD is the proof.
+        self._subreaper = "subreaper" in ready.layers or ready.namespace is not None
         self._empty_at: float | None = None
         self._remote = FarSides()
 
@@ -547,7 +562,7 @@ class Warden:
         return ""
 
     def _spawn(self) -> None:
-        self._ledger.write({"word": "spawning", "at": time.time(), "cgroup": self._group})
+        self._ledger.write({"word": "spawning", "at": time.time(), "cgroup": self._group, "keeper": self._keeper()})
         self._started_at, self._leader_began = time.time(), time.monotonic()
         try:
             pid, note = self._become([self._out, self._err, self._spec_fd])
@@ -559,6 +574,8 @@ class Warden:
             self._note = note
             self._started_at = None
             self._ledger.write({"word": "failed", "note": note, "at": time.time()})
+            if self._namespace is not None:
+                self._namespace.close()
             if self._group is not None:
                 cgroups.end(self._group, GROUP_MAX_S)
             return
@@ -582,14 +599,23 @@ class Warden:
 
     def _become(self, fds: list[int]) -> tuple[int, str]:
         """Let the seed become the command; returns its pid, and why it could not. Raises OSError."""
-        seed = self._ready.seed if self._ready.seed is not None else Seed(self._group)
+        seed = self._ready.seed if self._ready.seed is not None else Seed(self._group, self._namespace)
         try:
             return seed.pid, seed.become(fds)
         except BrokenPipeError:
             # It was killed while it waited.
             os.waitpid(seed.pid, 0)
-            seed = Seed(self._group)
+            seed = Seed(self._group, self._namespace)
             return seed.pid, seed.become(fds)
+
+    def _keeper(self) -> Word | None:
+        """Who the first of the tree's namespace is, for whoever finds us dead; None without one."""
+        if self._namespace is None:
+            return None
+        with suppress(OSError):
+            self._namespace.open()
+        seen = procfs.stat(self._namespace.pid) if self._namespace.pid is not None else None
+        return {"pid": seen.pid, "start_ticks": seen.start_ticks} if seen is not None else None
 
     # ── Serving ───────────────────────────────────────────────────────────────────────────────────
 
@@ -599,6 +625,9 @@ class Warden:
         poll.register(wake, select.POLLIN)
         poll.register(self._sock, select.POLLIN)
         poll.register(self._daemon, select.POLLIN)
+        keeper = self._namespace.fileno() if self._namespace is not None else -1
+        if keeper >= 0:
+            poll.register(keeper, select.POLLIN)
         wait_s: float | None = 0.0
         while True:
             # A millisecond more, not less: a wait that is rounded down would turn the loop until it is over.
@@ -616,6 +645,8 @@ class Warden:
                     poll.unregister(fd)
                 self._daemon = -1
                 self._deadline = time.monotonic()
+            if keeper in ready and not self._hear():
+                poll.unregister(keeper)
             reaped = self._reap()
             if reaped is None and self._gone():
                 return
@@ -661,19 +692,23 @@ class Warden:
                     target = waiting.si_pid
                 pid, raw, usage = os.wait4(target, os.WNOHANG)
             except ChildProcessError:
+                if self._namespace is not None:
+                    # What its keeper has said before it went.
+                    while self._hear():
+                        pass
                 return None
             if pid == 0:
                 return count
+            self._killing.reaped(pid)
+            if self._namespace is not None and pid == self._namespace.pid:
+                self._namespace.pid = None
+                continue
             status = os.waitstatus_to_exitcode(raw)
             now = time.time()
-            self._reaped += 1
-            self._killing.reaped(pid)
-            row = self._rows.pop(pid, None)
-            if row is not None:
-                row.update(ended_at=now, status=status, how=how_of(status))
-                self._done.append(row)
-                self._ledger.detail({"word": "reaped", "row": row})
+            self._note_end(pid, status, now)
             if pid == self._leader and self._status is None:
+                if self._namespace is not None:
+                    self._namespace.leave()
                 self._status = status
                 self._say(
                     {
@@ -687,11 +722,35 @@ class Warden:
                 )
         return REAPED_A_TURN
 
-    def _see(self, pid: int, name: str) -> None:
+    def _note_end(self, pid: int, status: int, now: float) -> None:
+        """One of the tree was reaped."""
+        self._reaped += 1
+        row = self._rows.pop(pid, None)
+        if row is not None:
+            row.update(ended_at=now, status=status, how=how_of(status))
+            self._done.append(row)
+            self._ledger.detail({"word": "reaped", "row": row})
+
+    def _hear(self) -> bool:
+        """Take what the keeper has reaped since, at most REAPED_A_TURN; False if it will say no more."""
+        assert self._namespace is not None
+        for report in self._namespace.reports(REAPED_A_TURN):
+            if report is None:
+                return False
+            raw, _, text = report.decode("utf-8", "replace").partition(" ")
+            if not text:
+                self._reaped += 1
+                continue
+            seen = procfs.Stat(int(text.split(" ", 1)[0]), text)
+            self._see(seen.pid, "", seen)
+            self._note_end(seen.pid, os.waitstatus_to_exitcode(int(raw)), time.time())
+        return True
+
+    def _see(self, pid: int, name: str, seen: procfs.Stat | None = None) -> None:
         """Open a row for a process of the tree; the oldest ROWS_MAX have one."""
-        if pid in self._rows or len(self._rows) + len(self._done) >= ROWS_MAX:
+        if pid in self._rows or len(self._rows) + len(self._done) >= ROWS_MAX or self._is_keeper(pid):
             return
-        seen = procfs.stat(pid)
+        seen = seen or procfs.stat(pid)
         if seen is None:
             return
         if not name:
@@ -734,10 +793,14 @@ class Warden:
         if busy and self._group_removed and now - self._kill_at < GROUP_ALONE_S:
             # The dead of the group are there to be reaped. Who escaped from it comes after them.
             return 0.0
+        if self._namespace is not None and not self._namespace_killed:
+            self._namespace_killed = True
+            self._tell_all(self._namespace, signal.SIGKILL)
         # Where they are now: those in a group that is killed get the signal with it.
-        rows = self._rows if self._killing.fresh() else ()
+        spare = self._spared(now - self._kill_at)
+        rows = self._rows if self._killing.fresh(spare) else ()
         at = [(pid, seen.pgid) for pid in rows if (seen := procfs.stat(pid)) is not None]
-        fresh, refused = self._killing.round()
+        fresh, refused = self._killing.round(spare)
         for pid in fresh:
             self._see(pid, "")
             if pid in self._rows or pid in refused:
@@ -755,7 +818,7 @@ class Warden:
 
     def _say_remaining(self) -> None:
         """Name who is left, for the receipt that does not wait for them for ever."""
-        left = dict.fromkeys([*self._members(), *procfs.descendants()])
+        left = [pid for pid in dict.fromkeys([*self._members(), *procfs.descendants()]) if not self._is_keeper(pid)]
         leader = self._leader if self._status is None else None
         word = self._remaining.word(left, self._killing.refused, time.time(), leader, self._started_at)
         if word is not None:
@@ -800,6 +863,8 @@ class Warden:
     def _members(self) -> list[int]:
         """Our children, and of those in the tree's cgroup whoever is not below us: somebody only without layer 2."""
         members = procfs.own_children()
+        if self._namespace is not None and self._namespace.pid is not None:
+            members += procfs.children(self._namespace.pid)
         if self._group is not None and not self._subreaper:
             known = set(members)
             inside = [pid for below in cgroups.groups_below(self._group) for pid in cgroups.pids_in(below)]
@@ -829,7 +894,12 @@ class Warden:
 
         Groups with a child of ours in them are signalled as groups, so a fork in that moment is not missed;
         each process outside of them by itself. Who would refuse a signal in a group is found by asking with 0.
+        In a namespace its keeper signals all of them, which misses no fork either.
         """
+        if self._namespace is not None:
+            for number in (politely, signal.SIGCONT):
+                self._tell_all(self._namespace, number)
+            return
         own = set(procfs.own_children())
         everybody = procfs.descendants()
         ours = os.getpgrp()
@@ -858,6 +928,27 @@ class Warden:
                 self._signalled(pid, number, error)
             if self._group is not None:
                 self._ask_strangers(self._group, set(everybody), number)
+
+    def _tell_all(self, namespace: Namespace, number: int) -> None:
+        """Have everybody in the namespace signalled, and record it of those who are seen now."""
+        everybody = [pid for pid in procfs.descendants() if not self._is_keeper(pid)]
+        for pid in everybody:
+            self._see(pid, "")
+        namespace.signal(number)
+        for pid in everybody:
+            if number != signal.SIGKILL or pid in self._rows:
+                self._signalled(pid, number, None)
+
+    def _is_keeper(self, pid: int) -> bool:
+        return self._namespace is not None and pid == self._namespace.pid
+
+    def _spared(self, since_s: float) -> set[int]:
+        """The keeper, which ends when it has reaped all that it was told to kill, unless somebody has stopped it."""
+        keeper = self._namespace.pid if self._namespace is not None else None
+        if keeper is None:
+            return set()
+        seen = procfs.stat(keeper) if since_s >= KEEPER_ALONE_S else None
+        return set() if seen is not None and seen.state in "Tt" else {keeper}
 
     def _ask_strangers(self, group: str, known: set[int], number: int) -> None:
         """Signal those in the tree's cgroup that do not descend from us: somebody only without layer 2."""

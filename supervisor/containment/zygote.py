@@ -73,6 +73,7 @@ from supervisor.containment.ledger import (  # noqa: E402
     read_path,
     said,
 )
+from supervisor.containment.namespaces import KEEPER  # noqa: E402
 from supervisor.containment.remaining import Remaining  # noqa: E402
 from supervisor.containment.remote import SOUGHT_MAX, FarSides  # noqa: E402
 
@@ -141,6 +142,7 @@ class Lost:
         # One that its warden has reaped has a number that may be somebody else's by now.
         self.leader: int | None = None if said(words, "exited") else started.get("pid")
         self.began: float | None = started.get("at")
+        self._keeper = (said(words, "spawning") or {}).get("keeper")
         self.take_over()
 
     def take_over(self) -> bool:
@@ -160,9 +162,14 @@ class Lost:
         return cgroups.remove(self.group) or time.monotonic() - self.since > GROUP_MAX_S or self._absent()
 
     def knows(self, seen: procfs.Stat, group: str | None, environment: list[str]) -> bool:
-        """True if a process shows that it is of this tree: by its cgroup, its marker, or the command's session."""
+        """True if a process shows that it is of this tree: by its cgroup, its marker, or the command's session.
+
+        Or it is the keeper of the tree's namespace.
+        """
         inside = self.group is not None and group is not None and f"{group}/".startswith(f"{self.group}/")
-        return inside or (self._marker != "" and self._marker in environment) or self.leader in (seen.sid, seen.pid)
+        marked = self._marker != "" and self._marker in environment
+        keeps = self._keeper == {"pid": seen.pid, "start_ticks": seen.start_ticks}
+        return inside or marked or keeps or self.leader in (seen.sid, seen.pid)
 
     def _absent(self) -> bool:
         return self.group is not None and not os.path.isdir(self.group)
@@ -381,7 +388,7 @@ class Zygote:
                     cgroups.end(group, GROUP_MAX_S)
                 if self._spare is not None and pid == self._spare[0]:
                     self._dismiss_spare()
-            elif seen is not None and seen.name != SPARE:
+            elif seen is not None and seen.name not in (SPARE, KEEPER):
                 rows = self._orphans if whose is None else whose.rows
                 if whose is None:
                     self._orphans_reaped += 1

@@ -25,7 +25,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ from actors import AsyncTurn, NewMessage, SessionActor, Stop
 from actors.base import Actor
 from actors.dead_letters import DeadLetters
 from actors.dispatcher import PooledDispatcher
+from actors.errors import Invalid
 from actors.mailbox import Mailbox
 from actors.messages import Committed, ProcessEnded, ProcessExited, ProcessOutput, Said
 from actors.model import Address, Event, Mode, Policy, Receipt, RunInfo, RunStatus
@@ -557,20 +558,7 @@ def answer_latency(folder: Path, rounds: Rounds) -> Iterator[Figure]:
             assert process.stdout is not None
             process.stdout.read(1)
             bare.append(time.perf_counter() - started)
-    clock = SystemClock()
-    trees = ProcessTrees(folder / "trees", clock)
-    trees.start()
-    contained, gone = [], []
-    try:
-        for number in range(rounds.spawns):
-            inbox: Any = Inbox()
-            started = time.perf_counter()
-            trees.spawn(f"p{number}", SpawnSpec(("bash", "-c", "echo up"), "bench"), inbox)
-            contained.append(inbox.wait(ProcessOutput) - started)
-            gone.append(inbox.wait(ProcessEnded) - started)
-    finally:
-        trees.close()
-        clock.close()
+    contained, gone = spawned(folder / "trees", rounds, LAYERS)
     with running(folder, "shell") as supervisor:
         session = supervisor.session("spawns")
         whole = [timed(lambda: run_until_up(session, "echo up")) for _ in range(rounds.spawns)]
@@ -579,7 +567,26 @@ def answer_latency(folder: Path, rounds: Rounds) -> Iterator[Figure]:
         "spawn", "to the first byte, with its warden, median", median_ms(contained), "ms", median_ms(bare), popen
     )
     yield Figure("spawn", "to the proof of the end, median", median_ms(gone), "ms", median_ms(bare), popen)
+    with contextlib.suppress(Invalid):
+        first, proof = spawned(folder / "namespaces", rounds, LAYERS | {"namespace"})
+        yield Figure(
+            "spawn", "to the first byte, in a namespace, median", median_ms(first), "ms", median_ms(bare), popen
+        )
+        yield Figure("spawn", "to that proof, in a namespace, median", median_ms(proof), "ms", median_ms(bare), popen)
     yield Figure("spawn", "message to the first byte's event, median", median_ms(whole), "ms", median_ms(bare), popen)
+
+
+def spawned(folder: Path, rounds: Rounds, layers: Collection[str]) -> tuple[list[float], list[float]]:
+    """Seconds from spawns to their first bytes and to the proofs of their ends. Raises Invalid without those layers."""
+    contained, gone = [], []
+    with process_trees(folder, layers=layers) as trees:
+        for number in range(rounds.spawns):
+            inbox: Any = Inbox()
+            started = time.perf_counter()
+            trees.spawn(f"p{number}", SpawnSpec(("bash", "-c", "echo up"), "bench"), inbox)
+            contained.append(inbox.wait(ProcessOutput) - started)
+            gone.append(inbox.wait(ProcessEnded) - started)
+    return contained, gone
 
 
 class Lines:

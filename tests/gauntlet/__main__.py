@@ -4,6 +4,7 @@
     scripts/gauntlet --runs 3 --cases plain,deep  some of it
     scripts/gauntlet --triggers stop,daemon       how the runs are ended
     scripts/gauntlet --layer subreaper            without control groups (cgroup: only with them)
+    scripts/gauntlet --layer namespace            without control groups, in PID namespaces
     scripts/gauntlet --user nobody                all of it as an ordinary user (as root only)
     scripts/gauntlet --jobs 2                     so many runs at once
     scripts/gauntlet --json                       one document on stdout; progress and every fault go to stderr
@@ -120,7 +121,7 @@ def run(
     totals = Totals() if totals is None else totals
     names = names or Names(f"cmg-{uuid.uuid4().hex[:12]}-")
     with _folder(names) as folder:
-        needs = look(folder / "made")
+        needs = look(folder / "made", layer)
         cases = [case for case in cases if not _skip(case, needs, totals)]
         for case in cases:
             for trigger in triggers:

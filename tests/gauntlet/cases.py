@@ -28,6 +28,7 @@ PROBE_S = 20.0
 
 # Field 22 of /proc/PID/stat is its start; behind the pid it is the 23rd word. No process is started for it.
 PRELUDE = r"""
+echo "namespace $(readlink /proc/self/ns/pid)" >>"$CM_GAUNTLET_SEEN"
 note() { read -r line <"/proc/$1/stat"; set -- "$1" $line; echo "is $1 ${23}" >>"$CM_GAUNTLET_SEEN"; }
 role() { "$CM_GAUNTLET_PYTHON" -I -S "$CM_GAUNTLET_ROLES" "$1" "$CM_GAUNTLET_SEEN" "$CM_GAUNTLET"; }
 become() { exec "$CM_GAUNTLET_PYTHON" -I -S "$CM_GAUNTLET_ROLES" "$1" "$CM_GAUNTLET_SEEN" "$CM_GAUNTLET"; }
@@ -165,8 +166,8 @@ CASES: tuple[Case, ...] = (
     ),
     Case("terminal", f"note $$; exec script -qefc {TYPED!r} /dev/null", 2, "terminal"),
     # Those that turn on their keeper.
-    _plays("stops-warden", 2),
-    _plays("kills-warden", 2),
+    _plays("stops-warden", 2, needs="sight-of-warden"),
+    _plays("kills-warden", 2, needs="sight-of-warden"),
 )
 
 BY_NAME = {case.name: case for case in CASES}
@@ -175,7 +176,7 @@ BY_NAME = {case.name: case for case in CASES}
 # ── What the machine has ──────────────────────────────────────────────────────────────────────────
 
 
-def look(folder: Path) -> Needs:
+def look(folder: Path, layer: str = "auto") -> Needs:
     """Find out what this machine and this user have for the cases; `folder` is for what is made for them."""
     mount = _cgroup2_mount()
     groups = _writable_group(mount) if mount else ""
@@ -191,6 +192,7 @@ def look(folder: Path) -> Needs:
         ),
         "trace": (_succeeds(sys.executable, "-I", "-S", str(ROLES), "can_trace", os.devnull, ""), "no ptrace here"),
         "pid-namespace": (_succeeds("unshare", *unshare, "--pid", "--fork", "true"), "no PID namespace may be made"),
+        "sight-of-warden": (layer != "namespace", "from within a namespace no warden can be seen, or signalled"),
         "terminal": (shutil.which("script"), "there is no program `script`"),
     }
     environment = {

@@ -50,7 +50,10 @@ class Life(Struct, frozen=True):
 
 @dataclass
 class Seen:
-    """What the processes of a case wrote about themselves; see `roles`. `lines` counts those that say who is up."""
+    """What the processes of a case wrote about themselves; see `roles`. `lines` counts those that say who is up.
+
+    `space`: the PID namespace of the case, if that is not ours; the numbers here are ours all the same.
+    """
 
     lines: int = 0
     everybody: set[tuple[int, int]] = field(default_factory=set)
@@ -58,6 +61,7 @@ class Seen:
     heard: set[int] = field(default_factory=set)
     groups: list[str] = field(default_factory=list)
     far: set[tuple[int, int]] = field(default_factory=set)
+    space: str = ""
 
 
 def read(path: Path) -> Seen:
@@ -72,6 +76,10 @@ def read(path: Path) -> Seen:
         if word == "group":
             seen.groups.append(rest)
             continue
+        if word == "namespace":
+            # The far side of a case is in ours.
+            seen.space = rest if rest != os.readlink("/proc/self/ns/pid") else seen.space
+            continue
         numbers = [int(number) for number in rest.split() if number.isdigit()]
         if len(numbers) != 2:
             continue
@@ -85,7 +93,68 @@ def read(path: Path) -> Seen:
         seen.everybody.add((numbers[0], numbers[1]))
         if word == "hears":
             seen.hear.add(numbers[0])
-    return seen
+    return _translated(seen, path) if seen.space else seen
+
+
+def forget(path: Path) -> None:
+    """Nobody asks about a case any more."""
+    _outside.pop(path, None)
+
+
+# ── Numbers of a namespace ────────────────────────────────────────────────────────────────────────
+
+_outside: dict[Path, dict[tuple[int, int], int]] = {}
+"""Of each file, our number of whoever wrote theirs there, with the start that makes it their own."""
+
+
+def _translated(seen: Seen, path: Path) -> Seen:
+    """What was seen with our numbers. Who was dead before they were looked for has none, and is left out."""
+    known = _outside.setdefault(path, {})
+    missing = {one for one in seen.everybody if one not in known}
+    if missing:
+        known.update(_find_outside(missing, seen.space))
+    ours = {pid: outside for (pid, _), outside in known.items()}
+    return Seen(
+        seen.lines,
+        {(known[one], one[1]) for one in seen.everybody if one in known},
+        {ours[pid] for pid in seen.hear if pid in ours},
+        {ours[pid] for pid in seen.heard if pid in ours},
+        seen.groups,
+        seen.far,
+        seen.space,
+    )
+
+
+def _find_outside(wanted: set[tuple[int, int]], space: str) -> dict[tuple[int, int], int]:
+    """Our numbers of those who are wanted, by theirs in that namespace and their starts."""
+    depth, found = len(_numbers("self")), {}
+    for name in os.listdir("/proc"):
+        numbers = _numbers(name) if name.isdigit() else []
+        life = look(int(name)) if len(numbers) > depth else None
+        if life is not None and (numbers[depth], life.ticks) in wanted and _is_below(life.pid, space):
+            found[numbers[depth], life.ticks] = life.pid
+    return found
+
+
+def _numbers(name: str) -> list[int]:
+    """The numbers of a process, ours first, then those in ever deeper namespaces."""
+    for line in _bytes(f"/proc/{name}/status").split(b"\n"):
+        if line.startswith(b"NSpid:"):
+            return [int(number) for number in line.split()[1:]]
+    return []
+
+
+def _is_below(pid: int, space: str) -> bool:
+    """True if a process or one above it is in that namespace: it may be in one that was made there."""
+    while pid > 1:
+        try:
+            if os.readlink(f"/proc/{pid}/ns/pid") == space:
+                return True
+        except OSError:
+            pass
+        stat = _bytes(f"/proc/{pid}/stat")
+        pid = int(stat[stat.rindex(b")") + 2 :].split()[1]) if stat else 0
+    return False
 
 
 def look(pid: int) -> Life | None:
@@ -251,8 +320,11 @@ def own_group(pid: int | str = "self") -> str:
 
 
 def layer_of(seen: Path) -> str:
-    """Which layer holds a case: whether its control group is another one than ours, by the kernel's word."""
-    for pid, _ in sorted(read(seen).everybody):
+    """Which layer holds a case: whether its namespace or its group is another one than ours, by the kernel's word."""
+    case = read(seen)
+    if case.space and case.everybody:
+        return "namespace"
+    for pid, _ in sorted(case.everybody):
         group = own_group(pid)
         if group:
             return "subreaper" if group == own_group() else "cgroup"

@@ -25,7 +25,7 @@ POLL_S = 0.01
 PULSE_S = 0.005
 RELEASE_S = 60.0
 
-LAYERS = ("auto", "cgroup", "subreaper")
+LAYERS = ("auto", "cgroup", "subreaper", "namespace")
 
 
 class LayerMissing(Exception):
@@ -138,7 +138,7 @@ def config(state_dir: Path, layer: str = "auto") -> Config:
 
 
 def _layers(layer: str) -> Mapping[str, Any]:
-    """The setting for a layer, where there is one: its default, with or without that of control groups."""
+    """The setting for a layer: its default, with or without that of control groups, or with namespaces instead."""
     if layer == "auto":
         return {}
     default = next((one.default for one in fields(Config) if one.name == "layers"), None)
@@ -150,6 +150,8 @@ def _layers(layer: str) -> Mapping[str, Any]:
     groups = {name for name in default if "cgroup" in str(name)}
     if layer == "cgroup" and not groups:
         raise LayerMissing(f"the layers of this build are {', '.join(map(str, default))}: none is of control groups")
+    if layer == "namespace":
+        return {"layers": (default - groups) | {"namespace"}}
     return {"layers": default if layer == "cgroup" else default - groups}
 
 

@@ -8,6 +8,7 @@ environment and its name later:
     heard PID SIGNAL  it did
     group PATH        a control group that it made
     far PID TICKS     a process that another daemon started on request, so that no stop of its asker reaches it
+    namespace PID-NS  the namespace that the numbers in this file are of, as /proc/self/ns/pid has it
     beat              somebody that has no time for more is alive
 
 Every role ends by itself after LIFE_S, and those that keep a processor busy after BUSY_S, or once SEEN is removed.
@@ -39,7 +40,7 @@ seen_fd = -1
 
 
 def identity(pid: int | str = "self") -> tuple[int, int, int, str]:
-    """Pid, parent, start time in ticks, and name of a process, as /proc names it outside of all namespaces."""
+    """Pid, parent, start time in ticks, and name of a process, as the /proc here has them."""
     fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
     text = os.read(fd, 4096).decode(errors="replace")
     os.close(fd)

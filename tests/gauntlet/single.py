@@ -118,6 +118,7 @@ class Stage:
             with suppress(OSError):
                 os.rmdir(group)
         shutil.rmtree(self.folder, ignore_errors=True)
+        census.forget(self.seen)
         board.forget(self.token)
 
 
