@@ -39,8 +39,8 @@ class LiveProcess(Struct, frozen=True):
     The command of a tree began when it was executed: the kernel's own start time of it may lie before the call.
 
     `process_id`, `name` and `owner` are those of its tree, `leader` says that it is the command of the tree itself.
-    `parent` is the pid of its parent; that of a leader, or of what fell to the warden, is the warden. `state` is a word
-    of psutil's. What another user's process does not show is None.
+    `parent` is the pid of its parent; that of a leader, or of what fell to the warden, is the warden (in a
+    namespace: to its keeper). `state` is a word of psutil's. What another user's process does not show is None.
     """
 
     session: str
@@ -86,7 +86,7 @@ def live_processes(state_dir: Path, reader: SqliteReader, session: str | None = 
         words = ledger.read_path(state_dir / "wardens" / f"{quote(row.process_id, safe='')}.ledger")
         warden = _warden(words, seen)
         if warden is not None:
-            found += _tree(row, warden, ledger.said(words, "started"), _leader(words), seen, below)
+            found += _tree(row, warden, words, seen, below)
     return found
 
 
@@ -109,15 +109,17 @@ def _leader(words: list[ledger.Word]) -> int | None:
     return int(started["pid"]) if started is not None and ledger.said(words, "exited") is None else None
 
 
+def _keeper(words: list[ledger.Word]) -> int | None:
+    """The pid of the first process in the tree's namespace, if it has one: ours, like the warden, and not listed."""
+    keeper = (ledger.said(words, "spawning") or {}).get("keeper")
+    return int(keeper["pid"]) if keeper is not None else None
+
+
 def _tree(
-    row: ProcessRow,
-    warden: int,
-    started: ledger.Word | None,
-    leader: int | None,
-    seen: _Seen,
-    below: dict[int, list[int]],
+    row: ProcessRow, warden: int, words: list[ledger.Word], seen: _Seen, below: dict[int, list[int]]
 ) -> list[LiveProcess]:
     # The command was forked before it was asked for, and nobody of its tree began before it was executed.
+    started, leader, keeper = ledger.said(words, "started"), _leader(words), _keeper(words)
     began = 0.0 if started is None else float(started["at"])
     found: list[LiveProcess] = []
     todo = sorted(below.get(warden, ()), reverse=True)
@@ -129,7 +131,8 @@ def _tree(
             continue
         passed.add(pid)
         todo += sorted(below.get(pid, ()), reverse=True)
-        found.append(_process(row, seen[pid], began, leader=pid == leader))
+        if pid != keeper or seen[pid]["ppid"] != warden:
+            found.append(_process(row, seen[pid], began, leader=pid == leader))
     return found
 
 

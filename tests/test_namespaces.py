@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from actors import How, NewMessage
+from actors import How, NewMessage, Stop
 from actors.errors import Invalid
 from supervisor import Config, Supervisor
 from supervisor.config import LAYERS
@@ -332,11 +332,17 @@ def test_the_layer_is_there_only_if_it_is_asked_for(tmp_path: Path) -> None:
         assert spawning["keeper"] is None
 
 
-def test_a_supervisor_starts_with_it(tmp_path: Path) -> None:
+def test_what_runs_is_listed_by_the_numbers_of_the_machine_and_without_its_keeper(tmp_path: Path) -> None:
     with Supervisor.start(Config(state_dir=tmp_path, layers=NAMESPACE)) as supervisor:
         session = supervisor.session("s1")
-        accepted = session.ask(NewMessage(content="echo $$"))
+        accepted = session.ask(NewMessage(content="(setsid sleep 1000 &); exec sleep 1001"))
+        until(lambda: sorted(one.command for one in session.processes()) == ["sleep 1000", "sleep 1001"], "both")
+        listed = session.processes()
+        assert [procfs.command_line(one.pid) for one in listed] == [one.command.split() for one in listed]
+        session.ask(Stop(source="user.test", reason="seen"))
         receipt = session.receipt(accepted.run_id, timeout=20)
         assert receipt.complete
-        (row,) = [row for row in receipt.rows for row in (row, *row.rows) if row.kind == "process" and row.pid]
-        assert row.status == 0
+        rows = [row for call in receipt.rows for row in (call, *call.rows)]
+        rows += [row for tree in rows for row in tree.rows]
+        assert {one.pid for one in listed} <= {row.pid for row in rows}
+        assert all(procfs.stat(one.pid) is None for one in listed)

@@ -20,7 +20,8 @@ procfs.py         what /proc says: children, identity, ancestry
 
 The layers, from the inside out, each of which holds without the others or says what it cannot promise: the group of
 the tree; the warden, a subreaper; the zygote, which inherits from a killed warden; the marker in the environment, for
-when both were killed.
+when both were killed. One more is there only where it is asked for: a PID namespace around the tree, which nobody
+leaves and nobody outlives.
 
 The last six, namespaces.py and ledger.py also run in the zygote, where there is nothing but the standard library.
 """

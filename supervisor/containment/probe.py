@@ -33,6 +33,6 @@ def _refused(why: str) -> Invalid:
         "the layer 'namespace' is asked for, and cannot be had here",
         expected="a PID namespace with a /proc of its own, in a user namespace where we are not privileged",
         got=why,
-        remedy="allow it (user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns, what a container or "
-        "a unit forbids), or take 'namespace' out of the layers",
+        remedy="allow it (user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns, a filter of system "
+        "calls, mounts over parts of /proc by a container or a unit), or take 'namespace' out of the layers",
     )

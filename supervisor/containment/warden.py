@@ -36,6 +36,8 @@ Races, and why each is closed:
 * *A SIGCHLD between the reaping and the poll*: it has written to the wake-up pipe, which ends the poll.
 * *The seed is killed while it waits*: its socket says so, and another takes its place.
 * *Without layer 2* (it can be switched off) ECHILD proves nothing; the removed cgroup does, else nothing is claimed.
+* *In a namespace* (namespaces.py) orphans fall to its keeper, our child, which reports them; ECHILD comes when it is
+  reaped, which the kernel allows only when all of them are gone. It asks and kills for us, all in one step.
 * *The warden itself is killed*: the zygote is a subreaper too, gets the orphans, and does the same
   (zygote.py).
 
