@@ -191,7 +191,9 @@ class RunLifecycle(RunReports):
                 self.step.now.append(
                     RefuseCall(record.id, call.row.call_id, notes.closed_result(None, None, cause, ""))
                 )
-            self._end_call(record, call, notes.closed_result(state, finished, cause, call.output), at)
+            spools = record.spools_of(call)
+            result_of_it = notes.closed_result(state, finished, cause, call.output, spools)
+            self._end_call(record, call, result_of_it, at)
             if state is CellState.VOID:
                 record.parts[call.row.call_id].end(How.NOT_STARTED, at)
                 call.row = msgspec.structs.replace(call.row, ended_at=at, how=How.NOT_STARTED)
@@ -400,6 +402,8 @@ class RunLifecycle(RunReports):
         match report.news:
             case ProcessStarted() as news:
                 known, part.pid, part.started_at = part.pid, news.pid, news.at
+                if report.process_id in record.processes:
+                    record.processes[report.process_id].spool = news.spool
                 if open_run is not None and known is None:
                     data = {
                         "call_id": report.address.call,
@@ -412,6 +416,8 @@ class RunLifecycle(RunReports):
                 self._process_output(record, report, news)
             case ProcessExited() as news:
                 part.status = news.status
+                if report.process_id in record.processes:
+                    record.processes[report.process_id].spool = news.spool
             case ProcessRemaining() as news:
                 self._process_remains(part, news)
             case ProcessKilled() as news if open_run is not None:

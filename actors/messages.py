@@ -755,11 +755,12 @@ class ExecutionEnded(Report, frozen=True):
 
 
 class ProcessStarted(Report, frozen=True):
-    """The command of a tree runs, as `pid`."""
+    """The command of a tree runs, as `pid`. `spool`: the file for what it prints, where that is more than is shown."""
 
     process_id: str
     pid: int
     at: float
+    spool: str | None = None
 
 
 class ProcessOutput(Report, frozen=True):

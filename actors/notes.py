@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from actors.cancel import CellState
 from actors.messages import ToolResult
 from actors.model import How, Outcome, Provenance
@@ -50,14 +52,24 @@ def lost_result(how: How, note: str) -> ToolResult:
 
 
 def closed_result(
-    state: CellState | None, finished: ToolResult | None, provenance: Provenance, output: str
+    state: CellState | None,
+    finished: ToolResult | None,
+    provenance: Provenance,
+    output: str,
+    spools: Sequence[str] = (),
 ) -> ToolResult:
-    """Return the one result of a call that a fence closed, by what its cell was then."""
+    """Return the one result of a call that a fence closed, by what its cell was then.
+
+    `output` is the end of what it printed; where there was more, `spools` are the files that are to have all of it.
+    """
     if state is CellState.FINISHED and finished is not None:
         return finished
     if state is CellState.CLOSED:
         text = f"Interrupted: {who(provenance)}. The call had started and may have had effects."
         if output:
+            if spools:
+                # A file may be made only as its process is ended.
+                text += f" All that it printed is in {', '.join(spools)}, unless it had just ended by itself."
             text += f" Its output so far ended with:\n{output}"
         return ToolResult(Outcome.INTERRUPTED, text, is_error=True)
     return ToolResult(Outcome.NOT_STARTED, f"Not started: {who(provenance)}.", is_error=True)

@@ -163,10 +163,15 @@ class CallRecord:
 
 @dataclass(slots=True)
 class ProcessRecord:
-    """One process tree: its row, and the cell of its spawn."""
+    """One process tree: its row, and the cell of its spawn.
+
+    `spool` is the file for what it prints beyond what is kept here; `output_chars` is how much it has printed.
+    """
 
     row: ProcessRow
     cell: Cell[None] | None
+    spool: str | None = None
+    output_chars: int = 0
 
 
 @dataclass(slots=True)
@@ -227,6 +232,16 @@ class RunRecord:
     def open_calls(self) -> list[CallRecord]:
         """The calls without a result, in the order of the requests."""
         return [call for call in self.calls.values() if call.open]
+
+    def spools_of(self, call: CallRecord) -> list[str]:
+        """The files that have what the processes of a call printed, of those that printed more than is kept here."""
+        return [
+            process.spool
+            for process in self.processes.values()
+            if process.row.call_id == call.row.call_id
+            and process.spool is not None
+            and process.output_chars > OUTPUT_KEPT_CHARS
+        ]
 
     def open_parts(self) -> list[Part]:
         """What may still be running."""

@@ -203,7 +203,7 @@ class RunReports(SessionState):
             self._dead("call_expired", "its call is closed", report.address, "")
             return
         state = CellState.CLOSED if report.started else CellState.VOID
-        result = notes.closed_result(state, None, report.provenance, call.output)
+        result = notes.closed_result(state, None, report.provenance, call.output, record.spools_of(call))
         self._end_call(record, call, result, report.at, provenance=report.provenance)
         for process in record.processes.values():
             part = record.parts[process.row.process_id]
@@ -275,6 +275,9 @@ class RunReports(SessionState):
             return
         call = record.calls[report.address.call or ""]
         call.output = tail(call.output + news.text, OUTPUT_KEPT_CHARS)
+        process = record.processes.get(report.process_id)
+        if process is not None:
+            process.output_chars += len(news.text)
         if call.muted:
             return
         text, marker = storable(news.text), news.marker

@@ -81,6 +81,8 @@ READ_MAX_BYTES = 65536
 DRAIN_READS = 32
 SETTLE_S = 1.0
 SETTLE_KILLED_S = 0.01
+SHOWN_MAX_BYTES = 4096
+"""One that is killed has a file of what it printed if that was more: so much of it is told where it is cut off."""
 WORD_MAX_BYTES = 262_144
 WORDS_A_TURN = 16
 LOCK_POLL_S = 0.02
@@ -461,7 +463,8 @@ class ProcessTrees:
     def _on_started(self, tree: Tree, word: Word) -> None:
         tree.phase = Phase.RUNNING
         tree.started = word
-        self._tell(tree.owner, ProcessStarted(tree.process_id, word["pid"], word["at"]))
+        spool = tree.spool.path if self._spools.file_max_bytes else None
+        self._tell(tree.owner, ProcessStarted(tree.process_id, word["pid"], word["at"], spool))
         self._read_pipes(tree)
 
     def _on_exited(self, tree: Tree, word: Word) -> None:
@@ -792,6 +795,9 @@ class ProcessTrees:
         if tree.kill_at is not None and tree.kill_at <= kill_at:
             return
         tree.kill_at = kill_at
+        if tree.output.total_bytes > SHOWN_MAX_BYTES:
+            # What is cut off is told with the end of its output, and with the name of the file that has all of it.
+            tree.spool.need()
         if tree.drained_bytes is not None:
             self._tell_exited(tree)
         if tree.last is not None or tree.phase is Phase.LOST:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
+import re
 import threading
 import time
+from pathlib import Path
 
 import msgspec
 import pytest
 
-from actors import CancelToken, NewMessage, Turn, render_anthropic, render_openai, tool
+from actors import CancelToken, NewMessage, Spawn, Turn, render_anthropic, render_openai, tool
 from actors.model import Event
 from actors.thread import Thread
 from supervisor import SessionHandle
@@ -206,3 +208,39 @@ def test_l6_after_an_end_event_the_thread_is_already_whole(kit: Kit) -> None:
     stop(session)
     thread.join(WAIT_S)
     assert checked.is_set()
+
+
+def of_the_cut_off(session: SessionHandle) -> str:
+    (content,) = [message.content for message in session.thread() if message.role == "tool"]
+    assert isinstance(content, str)
+    assert content.startswith("Interrupted: ")
+    return content
+
+
+def test_l6_a_call_that_is_cut_off_names_the_file_with_all_that_it_printed(kit: Kit) -> None:
+    session = kit.session()
+    say(session, kit.script("seq 1 4000; sleep 60; :"))
+    until(lambda: any("\n4000\n" in event.data["text"] for event in log(session) if event.kind == "tool.output"))
+    session.receipt(stop(session).run_id, timeout=WAIT_S)
+    content = of_the_cut_off(session)
+    assert "\n4000\n" in content
+    assert "\n2000\n" not in content, "more was printed than is shown"
+    path = re.search(r"All that it printed is in (\S+\.out),", content)
+    assert path is not None, content
+    # Less than what a finished call would show, so there is a file only because it was cut off.
+    until(lambda: Path(path[1]).read_text() == "".join(f"{number}\n" for number in range(1, 4001)), "all of it")
+
+
+def test_l6_a_call_that_is_cut_off_names_no_file_where_there_is_none(kit: Kit) -> None:
+    @tool(isolation="thread")
+    def two(spawn: Spawn) -> None:
+        assert spawn(["seq", "1", "4000"]).wait(WAIT_S).spool is None
+        spawn(["sh", "-c", kit.script("echo little; sleep 60; :")]).wait()
+
+    session = kit.session(lambda turn: turn.call("two"), tools=[two])
+    say(session)
+    until(lambda: any("little" in event.data["text"] for event in log(session) if event.kind == "tool.output"))
+    session.receipt(stop(session).run_id, timeout=WAIT_S)
+    content = of_the_cut_off(session)
+    assert "little" in content
+    assert ".out" not in content

@@ -175,7 +175,7 @@ MUTANTS: Final = (
         "L2",
         RunLifecycle,
         "_close",
-        "notes.closed_result(state, finished, cause, call.output)",
+        "notes.closed_result(state, finished, cause, call.output, spools)",
         "notes.closed_result(CellState.CLOSED if finished else state, None, cause, call.output)",
     ),
     _mutant("permit before its commit", "L2", SessionActor, "_send_step", *_at_once("GivePermit")),
@@ -304,7 +304,7 @@ MUTANTS: Final = (
             Edit(
                 RunLifecycle,
                 "_close",
-                "        self._end_call(record, call, notes.closed_result(state, finished, cause, call.output), at)\n",
+                "        self._end_call(record, call, result_of_it, at)\n",
                 "",
             ),
             Edit(
