@@ -186,13 +186,20 @@ class Health(Struct, frozen=True):
 
 
 class Readiness(Struct, frozen=True):
-    """Whether requests are taken. `phase` is serving, draining or interrupting; None: the supervisor is silent."""
+    """Whether requests are taken. `phase` is serving, draining or interrupting; None: the supervisor is silent.
+
+    `store`: its thread answers. `store_state` is ok, slow, failing, damaged or closed. Where it is not ready, `reason`
+    says why and `remedy` what helps.
+    """
 
     ready: bool
     phase: str | None
     supervisor: bool
     store: bool
     sessions: int
+    store_state: str = "ok"
+    reason: str = ""
+    remedy: str = ""
 
 
 class Info(Struct, frozen=True):
