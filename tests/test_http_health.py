@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import httpx
+import pytest
 
 from actors import NewMessage
 from supervisor.store.health import REMEDIES
@@ -181,3 +182,30 @@ def test_a_supervisor_that_is_being_shut_down_says_so(api: Api) -> None:
     finally:
         api.supervisor.hurry()
         drain.join(WAIT_S)
+
+
+def test_the_layers_of_containment_are_named_and_what_one_that_is_missing_takes(api: Api) -> None:
+    client = api.start(answers, layers=("subreaper", "marker"))
+    held = finding(client, "containment")
+    assert held["ok"] is True, "the others hold"
+    assert str(held["found"]).startswith("marker, subreaper; process trees have no cgroups: it is switched off")
+    assert "Delegate=yes" in str(held["remedy"])
+
+
+def test_a_daemon_that_has_cgroups_says_where(api: Api) -> None:
+    client = api.start(answers)
+    layers = api.supervisor.layers()
+    if layers.cgroup is None:
+        pytest.skip(f"no cgroup is to be had: {layers.why_not}")
+    held = finding(client, "containment")
+    assert f"cgroups below {layers.cgroup}" in str(held["found"])
+    assert "cgroup" in layers.names
+    assert not held["remedy"]
+
+
+def test_the_spool_is_said_with_its_size_and_its_bound(api: Api) -> None:
+    client = api.start(spool_total_bytes=8 * 1_048_576)
+    assert str(finding(client, "spool")["found"]).startswith("0 files")
+    say(client, "head -c 3145728 /dev/zero | tr '\\0' x")
+    check_rest(api.session())
+    assert str(finding(client, "spool")["found"]) == "1 files of long outputs, 3.0 of at most 8 MiB"

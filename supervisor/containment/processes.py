@@ -58,6 +58,7 @@ from actors.messages import (
 from actors.model import How, Row, Signalled
 from supervisor.config import LAYERS
 from supervisor.containment import cgroups, ledger, leftovers, procfs
+from supervisor.containment.layers import Layers
 from supervisor.containment.ledger import Ledger
 from supervisor.containment.leftovers import Leftover
 from supervisor.containment.output import STREAMS, Output
@@ -220,6 +221,7 @@ class ProcessTrees:
         # A zygote that is no subreaper inherits nothing.
         self._layers = frozenset(layers) - (frozenset() if "subreaper" in layers else {"zygote"})
         self._base: str | None = None
+        self._no_cgroup = "it is switched off"
         self._aside: list[threading.Thread] = []
         self._boot = procfs.boot_id()
         self._restarted = False
@@ -267,6 +269,19 @@ class ProcessTrees:
     def forget(self, process_id: str) -> None:
         """See `actors.ports.Processes.forget`. A tree that has not ended is forgotten when it has."""
         self._reactor.post(lambda: self._forget(process_id))
+
+    @property
+    def layers(self) -> Layers:
+        """Which layers of containment hold; known once it is started. Any thread."""
+        base = self._base
+        names = self._layers if base is not None else self._layers - {"cgroup"}
+        delegated = base is not None and cgroups.delegated(os.path.dirname(base))
+        return Layers(tuple(sorted(names)), base, self._no_cgroup, delegated)
+
+    @property
+    def spools(self) -> Spools:
+        """Where the output is that reports have no room for."""
+        return self._spools
 
     def close(self, timeout_s: float = 10.0) -> bool:
         """Kill what is left, wait for the proofs, end the zygote and the thread. Not from the reactor's thread.
@@ -621,9 +636,9 @@ class ProcessTrees:
 
     def _note_cgroup(self) -> str | None:
         """Find a cgroup for our trees and write down which; returns the one of the last daemon of this boot, if any."""
-        self._base, why = cgroups.prepare(str(self._dir))
+        self._base, self._no_cgroup = cgroups.prepare(str(self._dir))
         if self._base is None:
-            logger.debug("process trees have no cgroup: {}", why)
+            logger.debug("process trees have no cgroup: {}", self._no_cgroup)
         path = self._dir / "cgroup"
         noted = path.read_text().split("\n") if path.exists() else []
         path.write_text(f"{self._boot}\n{self._base or ''}")

@@ -48,6 +48,24 @@ class Kept(NamedTuple):
     size: int
 
 
+class SpoolUse(NamedTuple):
+    """How many spool files there are, and how many bytes they have together."""
+
+    files: int
+    size: int
+
+
+def use_of(folder: Path) -> SpoolUse:
+    """Count the spool files of a directory; none where it is not there. Raises OSError where it cannot be read."""
+    sizes = []
+    with contextlib.suppress(FileNotFoundError):
+        for entry in os.scandir(folder):
+            with contextlib.suppress(FileNotFoundError):
+                if entry.name.endswith(SUFFIX) and entry.is_file(follow_symlinks=False):
+                    sizes.append(entry.stat(follow_symlinks=False).st_size)
+    return SpoolUse(len(sizes), sum(sizes))
+
+
 class SpoolFile:
     """One file as the writing thread has it. `size` may be read by any thread."""
 

@@ -17,6 +17,8 @@ from litestar.openapi.datastructures import ResponseSpec
 from actors.errors import CountermandError
 from actors.model import RunInfo
 from actors.text import storable
+from supervisor.containment.layers import Layers
+from supervisor.containment.spool import use_of
 from supervisor.embed import Supervisor
 from supervisor.http.bodies import Diagnosis, Finding, Health, Info, Readiness
 from supervisor.http.gauges import leaked_threads
@@ -27,6 +29,10 @@ PROBE_S: Final = 1.0
 DISK_LEAST_BYTES: Final = 256 * 1024 * 1024
 STUCK_SLACK_S: Final = 5.0
 RESTART: Final = "restart the daemon: what was accepted is kept"
+CGROUPS: Final = (
+    "for cgroups, which end a tree at one stroke, run it as a systemd unit with Delegate=yes (scripts/install), "
+    "on a machine with cgroup v2; without them the layers that are named hold"
+)
 HANGS: Final = "look at the disk and at who has the store's file open"
 NAMED_MAX: Final = 5
 
@@ -119,6 +125,8 @@ def diagnose(supervisor: Supervisor) -> Iterator[Finding]:
     )
     yield from _store(supervisor.store_health(), answers=found.store)
     yield from _places(supervisor.state_dir)
+    yield _layers(supervisor.layers())
+    yield _spool(supervisor)
     try:
         yield from _runs(supervisor)
     except CountermandError as error:
@@ -174,6 +182,27 @@ def _places(state_dir: Path) -> Iterator[Finding]:
         f"the state directory has mode {stat.S_IMODE(seen.st_mode):04o} and belongs to uid {seen.st_uid}",
         "" if private else f"chmod 700 it and give it to uid {os.geteuid()}: it holds every thread, and the socket",
     )
+
+
+def _layers(layers: Layers) -> Finding:
+    """Say what holds process trees. Without cgroups the others do, so that is no fault."""
+    names = ", ".join(layers.names) or "none"
+    if layers.cgroup is not None:
+        how = "delegated" if layers.delegated else "writable, and not delegated: its manager may take it away"
+        return Finding("containment", ok=True, found=f"{names}; cgroups below {layers.cgroup}, {how}")
+    found = f"{names}; process trees have no cgroups: {layers.why_not}"
+    return Finding("containment", ok=bool(layers.names), found=found, remedy=CGROUPS)
+
+
+def _spool(supervisor: Supervisor) -> Finding:
+    most = supervisor.config.spool_total_bytes
+    try:
+        files, size = use_of(supervisor.state_dir / "spool")
+    except OSError as error:
+        remedy = "mend its permissions: long outputs are kept to their tail only"
+        return Finding("spool", ok=False, found=f"it cannot be read: {error.strerror}", remedy=remedy)
+    found = f"{files} files of long outputs, {size / 1_048_576:.1f} of at most {most / 1_048_576:.0f} MiB"
+    return Finding("spool", ok=True, found=found)
 
 
 def _runs(supervisor: Supervisor) -> Iterator[Finding]:
