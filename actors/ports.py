@@ -94,8 +94,8 @@ class SpawnSpec(Struct, frozen=True):
 class Processes(Protocol):
     """Process trees, each with its warden. All reports go to the tree's owner, an actor."""
 
-    def spawn(self, process_id: str, spec: SpawnSpec, owner: ActorRef[Any]) -> None:
-        """Register `process_id`, then spawn. Never blocks, never raises for what the world does.
+    def spawn(self, process_id: str, spec: SpawnSpec, owner: ActorRef[Any], session: str = "") -> None:
+        """Register `process_id`, of a `session`, then spawn. Never blocks, never raises for what the world does.
 
         Tells the owner ProcessStarted, ProcessOutput (any number), ProcessExited, ProcessEnded, in this
         order; or ProcessEnded alone (NOT_STARTED) where nothing could be spawned. ProcessRemaining, before the end,
@@ -117,6 +117,9 @@ class Processes(Protocol):
 
     def forget(self, process_id: str) -> None:
         """The end of the tree is in the log: what is kept of it (its ledger too) may go."""
+
+    def forget_session(self, session: str) -> None:
+        """A session was deleted, and all its trees have ended: the files of their output go too."""
 
 
 # ── The store ─────────────────────────────────────────────────────────────────────────────────────

@@ -52,6 +52,7 @@ from actors.record import RunRecord, restored
 from actors.step import (
     AdoptRun,
     AnswerRequest,
+    ForgetSession,
     ForgetStop,
     HaltRun,
     RefuseRequest,
@@ -520,6 +521,7 @@ class Protocol(OwnedTrees):
         self.room = WaitingRoom(self.session, self._settings.queue_max)
         self.requests.forget(at)
         self.step.erase = True
+        self.step.later.append(ForgetSession())
         seq = self._event("session.deleted", {"provenance": storable_json(provenance)}, None)
         self.deleted = True
         for request, reply in deletions:

@@ -113,6 +113,7 @@ from actors.step import (
     DeadLetter,
     EndTrees,
     ForgetPart,
+    ForgetSession,
     ForgetStop,
     GivePermit,
     GiveSpawn,
@@ -577,6 +578,8 @@ class SessionActor(Actor):
                 case ForgetPart():
                     port = self._ports.processes if effect.kind == "process" else self._ports.executor
                     port.forget(effect.key)
+                case ForgetSession():
+                    self._ports.processes.forget_session(self._session)
                 case AdoptRun():
                     self._adopt_run(effect.run_id)
                 case SpawnOwn():

@@ -270,6 +270,8 @@ class Supervisor:
         )
         self._undo.append(lambda: self._processes.close(CLOSE_STEP_S))
         self._processes.start()
+        # What a crash has left of deleted sessions; there is nothing that could spawn yet.
+        self._processes.spools.keep_only(self._store.reader.names)
         self._dispatcher = PooledDispatcher(DISPATCHER_THREADS, name="countermand")
         self._undo.append(lambda: self._dispatcher.close(CLOSE_STEP_S))
         self._dead_letters = DeadLetters()

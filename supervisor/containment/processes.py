@@ -253,9 +253,9 @@ class ProcessTrees:
         self._reactor.post(self._warm_up)
         self._reactor.post(lambda: self._clean_up(before))
 
-    def spawn(self, process_id: str, spec: SpawnSpec, owner: ActorRef[Any]) -> None:
+    def spawn(self, process_id: str, spec: SpawnSpec, owner: ActorRef[Any], session: str = "") -> None:
         """See `actors.ports.Processes.spawn`. An id that is known already is adopted: it has one effect."""
-        if not self._reactor.post(lambda: self._spawn(process_id, spec, owner)):
+        if not self._reactor.post(lambda: self._spawn(process_id, spec, owner, session)):
             self._tell(owner, self._not_started(process_id, "the supervisor has shut down"))
 
     def kill(self, process_id: str, grace_s: float) -> None:
@@ -269,6 +269,10 @@ class ProcessTrees:
     def forget(self, process_id: str) -> None:
         """See `actors.ports.Processes.forget`. A tree that has not ended is forgotten when it has."""
         self._reactor.post(lambda: self._forget(process_id))
+
+    def forget_session(self, session: str) -> None:
+        """See `actors.ports.Processes.forget_session`. Behind what the reactor has in hand of its trees."""
+        self._reactor.post(lambda: self._spools.forget(session))
 
     @property
     def layers(self) -> Layers:
@@ -320,12 +324,12 @@ class ProcessTrees:
             self._zygotes.add(self._zygote)
         return self._zygote
 
-    def _spawn(self, process_id: str, spec: SpawnSpec, owner: ActorRef[Any]) -> None:
+    def _spawn(self, process_id: str, spec: SpawnSpec, owner: ActorRef[Any], session: str) -> None:
         if process_id in self._trees:
             self._adopt(process_id, owner)
             return
         path = self._path(process_id)
-        spool = Spool(self._spools, process_id, self._reactor, self._tail_max, lambda: self._resume(tree))
+        spool = Spool(self._spools, process_id, self._reactor, self._tail_max, lambda: self._resume(tree), session)
         elsewhere = f", and its beginning is in {spool.path}" if self._spools.file_max_bytes else ""
         output = Output(self._log_max, self._tail_max, elsewhere)
         tree = Tree(process_id, spec, owner, path, output, spool)
