@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
-from loguru import logger
+
+# What `logger.contextualize` sets. Not public: a test says when it has gone.
+from loguru._logger import context
 
 from actors.cancel import CancelToken, Cell, CellState
 from actors.errors import Invalid, RunCancelled
@@ -73,7 +76,7 @@ def body(
             return NOT_STARTED
         started()
         try:
-            with logger.contextualize(**address.log_context):
+            with logged_as(address):
                 result = as_result(await tool.function(**tool.convert(arguments), **extra), max_bytes)
         except BaseException as error:  # noqa: BLE001  # every way out gives the cell its word
             return _raised(cell, error)
@@ -84,13 +87,29 @@ def body(
             return NOT_STARTED
         started()
         try:
-            with logger.contextualize(**address.log_context):
+            with logged_as(address):
                 result = as_result(tool.function(**tool.convert(arguments), **extra), max_bytes)
         except BaseException as error:  # noqa: BLE001  # every way out gives the cell its word
             return _raised(cell, error)
         return _returned(cell, result)
 
     return as_task if tool.isolation == "task" else as_thread
+
+
+@contextmanager
+def logged_as(address: Address) -> Iterator[None]:
+    """Have lines of the log name an address, as `logger.contextualize` does, but under no lock.
+
+    A coroutine that was dropped is finalised by whichever thread collects garbage, and that may hold Loguru's lock,
+    which cannot be taken twice: it would wait for itself, and everybody who logs for it.
+    """
+    token = context.set({**context.get(), **address.log_context})
+    try:
+        yield
+    finally:
+        # It is finalised elsewhere: there is nothing to take back there.
+        with suppress(ValueError):
+            context.reset(token)
 
 
 def agent_body(
@@ -100,14 +119,14 @@ def agent_body(
 
     async def task() -> AgentDone:
         try:
-            with logger.contextualize(**address.log_context):
+            with logged_as(address):
                 return AgentDone(How.RETURNED, plain(await agent(turn), max_bytes), None)
         except BaseException as error:  # noqa: BLE001  # every way out of an agent is told
             return AgentDone(How.RAISED, None, words(error))
 
     def thread() -> AgentDone:
         try:
-            with logger.contextualize(**address.log_context):
+            with logged_as(address):
                 return AgentDone(How.RETURNED, plain(agent(turn), max_bytes), None)
         except BaseException as error:  # noqa: BLE001  # every way out of an agent is told
             return AgentDone(How.RAISED, None, words(error))

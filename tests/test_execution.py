@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgspec
 import pytest
+from loguru import logger
 from pykka import ActorRegistry
 
 from actors import AsyncTurn, CancelToken, Invalid, Outcome, ToolResult, Turn, tool
 from actors.cancel import Cell
-from actors.execution import ERROR_MAX_BYTES, as_result, call_ended, plain, words
+from actors.execution import ERROR_MAX_BYTES, agent_body, as_result, call_ended, logged_as, plain, words
 from actors.messages import ExecutionEnded
 from actors.model import Address, How
 from actors.notes import lost_result
 from actors.session import SessionActor
-from tests.kit import Kit, check_rest, say, settled, stop, until
+from tests.kit import WAIT_S, Kit, check_rest, say, settled, stop, until
 
 MAX = 1000
 
@@ -64,6 +66,41 @@ class Positive(msgspec.Struct):
     def __post_init__(self) -> None:
         if self.number < 0:
             raise KeyError("negative")
+
+
+def test_lines_of_the_log_name_the_address_while_it_is_executed() -> None:
+    seen: list[dict[str, Any]] = []
+    sink = logger.add(lambda line: seen.append(dict(line.record["extra"])), level="INFO")
+    try:
+        with logged_as(Address("s", 3, "run_1")):
+            logger.info("inside")
+        logger.info("outside")
+    finally:
+        logger.remove(sink)
+    assert seen == [Address("s", 3, "run_1").log_context, {}]
+
+
+def test_a_coroutine_that_was_dropped_is_finalised_on_a_thread_that_is_logging() -> None:
+    """The collector runs wherever it likes, also under Loguru's lock."""
+
+    async def agent(_: object) -> None:
+        await asyncio.Event().wait()
+
+    async def begun() -> Any:
+        coroutine = agent_body(agent, None, Address("s", 1, "run_1"), MAX, as_task=True)()
+        coroutine.send(None)
+        return coroutine
+
+    dropped = [asyncio.run(begun())]
+
+    def drop_under_the_lock() -> None:
+        with logger._core.lock:  # type: ignore[attr-defined]
+            dropped.clear()
+
+    thread = threading.Thread(target=drop_under_the_lock, daemon=True)
+    thread.start()
+    thread.join(WAIT_S)
+    assert not thread.is_alive(), "it waits for the lock that it holds"
 
 
 @pytest.mark.parametrize(
