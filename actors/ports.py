@@ -295,10 +295,11 @@ class Store(Protocol):
     def load(self, session: str, owner: ActorRef[Any]) -> None:
         """Read a session after all that was committed before; tell Loaded or LoadFailed."""
 
-    def keep_stop(self, kept: KeptStop) -> None:
+    def keep_stop(self, kept: KeptStop, owner: ActorRef[Any]) -> None:
         """Write a Stop to the stop journal, which does not wait for the store; again is harmless.
 
-        Once it is there it survives a crash: whoever loads the session gets it, until it is forgotten.
+        Once it is there, which is told as StopKept, it survives a crash: whoever loads the session gets it, until it is
+        forgotten. Where there is no room for it nothing is told.
         """
 
     def forget_stop(self, session: str, request_id: str) -> None:

@@ -528,6 +528,37 @@ def test_l12_a_stop_waits_for_a_store_that_hangs_as_long_as_it_may_and_is_told_w
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_a_stop_that_is_late_and_in_time_is_let_go_by_the_journal_and_nobody_is_told_twice(seed: int) -> None:
+    with World(seed) as world:
+        world.answer("s", message("a", "say=1 forever"))
+        assert world.run(lambda: bool(of(world, "text")))
+        world.store.hold(True)
+        reply = world.ask("s", stop())
+        assert world.run(lambda: ("s", "x") in world.disk.journal), "it is late, so the journal has it"
+        assert not reply.done(), "the store may still take it"
+        world.store.hold(False)
+        settled(world)
+        assert reply.get(timeout=0).durable
+        assert not world.disk.journal
+        assert not of(world, "session.stop_durable")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_stop_of_a_store_that_failed_is_answered_when_the_journal_has_it(seed: int) -> None:
+    with World(seed) as world:
+        world.watch.faults = True
+        world.answer("s", message("a", "say=1 forever"))
+        assert world.run(lambda: bool(of(world, "text")))
+        world.store.down(True)
+        for request in (stop(), stop("y")):
+            answer = world.answer("s", request)
+            assert (answer.durable, answer.journalled) == (False, True)
+            assert ("s", request.id) in world.disk.journal
+        world.store.down(False)
+        settled(world)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_l12_a_stop_is_answered_while_the_session_is_still_being_read(seed: int) -> None:
     with World(seed) as world:
         world.answer("s", message("a", "say=1 forever"))

@@ -110,7 +110,8 @@ class StopAnswer(Struct, frozen=True, kw_only=True):
     """A stop was handled: the fence is shut.
 
     `outcome` is one of stopped, stopping (it joined one), nothing_running, already_over. `receipt` is there if it was
-    waited for and was filed in time.
+    waited for and was filed in time. One that is not `durable` yet is, with `journalled`, in the stop journal: a crash
+    does not forget it.
     """
 
     session: str
@@ -119,6 +120,7 @@ class StopAnswer(Struct, frozen=True, kw_only=True):
     receipt_id: str
     fence_seq: int | None
     durable: bool
+    journalled: bool
     withdrawn: tuple[Message, ...]
     joined: tuple[str, ...]
     receipt: Receipt | None = None

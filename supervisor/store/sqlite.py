@@ -51,7 +51,7 @@ from loguru import logger
 from msgspec import Struct
 
 from actors.errors import CountermandError, StoreUnavailable
-from actors.messages import CommitFailed, Committed, Loaded, LoadFailed
+from actors.messages import CommitFailed, Committed, Loaded, LoadFailed, StopKept
 from actors.ports import Batch, Clock, KeptStop, Snapshot
 from supervisor.store import tables
 from supervisor.store.health import StoreHealth
@@ -213,9 +213,9 @@ class SqliteStore:
         if not self._enqueue(_Load(session, owner, self._clock.monotonic())):
             _tell(owner, LoadFailed("the store is closed"))
 
-    def keep_stop(self, kept: KeptStop) -> None:
-        """Write a Stop to the stop journal, which does not wait for the store; again is harmless."""
-        self.journal.keep(kept)
+    def keep_stop(self, kept: KeptStop, owner: ActorRef[Any]) -> None:
+        """Write a Stop to the stop journal, which does not wait for the store; then tell `owner` StopKept."""
+        self.journal.keep(kept, lambda: _tell(owner, StopKept(kept.stop.id)))
 
     def forget_stop(self, session: str, request_id: str) -> None:
         """The Stop is durable, and so is the event that says so: the journal may let it go."""

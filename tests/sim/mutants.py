@@ -499,8 +499,16 @@ MUTANTS: Final = (
         "L12",
         SessionActor,
         "_keep",
-        "self._ports.store.keep_stop(self._stops.setdefault(kept.stop.id, kept))",
+        "self._ports.store.keep_stop(self._stops.setdefault(kept.stop.id, kept), self.actor_ref)",
         "self._stops.setdefault(kept.stop.id, kept)",
+    ),
+    _mutant(
+        "a Stop is said to be in the journal before it is",
+        "L12",
+        SessionActor,
+        "_say_not_durable",
+        "request_id in self._journalled",
+        "True",
     ),
     _mutant(
         "nobody is told that a Stop is durable at last",

@@ -68,6 +68,8 @@ class Watch:
         self.kept: dict[str, KeptStop] = {}
         self.owed: dict[str, tuple[KeptStop, int]] = {}
         self.stops_told: set[str] = set()
+        self.told_not_durable: set[str] = set()
+        self.in_journal: set[str] = set()
         self.refused_at: dict[str, float] = {}
         self._disk = disk
         self._fold = fold
@@ -237,6 +239,7 @@ class Watch:
 
     def journalled(self, kept: KeptStop) -> None:
         """A Stop is in the journal: from here on no crash may lose it (law L12)."""
+        self.in_journal.add(kept.stop.id)
         if not self._was_on_record(kept.session, kept.stop.id):
             self.owed[kept.stop.id] = kept, self.crashes
 
@@ -247,7 +250,7 @@ class Watch:
             return
         if not self._was_on_record(session, request_id):
             self.break_(f"the journal lets {request_id} go before it is on record (L12)")
-        elif request_id not in self.stops_told:
+        elif request_id in self.told_not_durable and request_id not in self.stops_told:
             self.break_(f"the journal lets {request_id} go before anybody was told that it is durable (L12)")
 
     def _was_on_record(self, session: str, request_id: str) -> bool:
@@ -570,6 +573,10 @@ class Watch:
         mine = sum(1 for kept in self.kept.values() if kept.session == session)
         if isinstance(outcome, Stopped) and not (outcome.durable or request.id in self.kept or mine >= STOPS_KEPT_MAX):
             self.break_(f"{request.id} is answered before it is durable, and the journal was not told (L12)")
+        if isinstance(outcome, Stopped) and not outcome.durable:
+            self.told_not_durable.add(request.id)
+            if outcome.journalled and request.id not in self.in_journal:
+                self.break_(f"{request.id} is said to be in the journal, and is not (L12)")
         if not isinstance(outcome, msgspec.Struct) or not getattr(outcome, "durable", True):
             return
         if request.id not in self.told_at:
