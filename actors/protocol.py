@@ -34,6 +34,7 @@ from actors.messages import (
     Stopped,
     Withdraw,
     Withdrawn,
+    request_time,
 )
 from actors.model import (
     SUPERSEDING,
@@ -258,8 +259,11 @@ class Protocol(OwnedTrees):
             stopped = self._stop_current(stop, provenance, at)
         if stopped.outcome != "already_over":
             # A Stop that came too late for its run does nothing, to messages that are under way neither (law L9).
-            # And a clock that is ahead does not cut off what is sent from now on.
-            self._cut_off(stop.origin, min(provenance.initiated_at, handled_at))
+            # And a clock that is ahead does not cut off what is sent from now on. On its way here a Stop may have
+            # waited, with others behind it: its id tells when it was made, whoever sends it.
+            made_at = request_time(stop.id) if stop.sent_at is None else None
+            sent_at = provenance.initiated_at if made_at is None else made_at
+            self._cut_off(stop.origin, min(sent_at, handled_at))
         return stopped
 
     def stop_durable(self, stop: Stop, answer: Stopped) -> None:

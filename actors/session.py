@@ -333,8 +333,11 @@ class SessionActor(Actor):
             return
         at = self._ports.clock.wall()
         answered, refused = self._stops.get(request.id), False
+        # One that waited here came when it came: what was sent while it waited is not its to stop (law L4).
+        waited = self._overdue.get(request.id)
+        came_at = answered.at if answered is not None else waited.kept.at if waited is not None else None
         try:
-            self._protocol.request(request, reply, answered.at if answered is not None else None)
+            self._protocol.request(request, reply, came_at)
         except CountermandError as error:
             refused = True
             self._expect_no_more(request)
@@ -843,10 +846,6 @@ class SessionActor(Actor):
 
     def _unstash(self, request: OutsideRequest | Inspect, reply: ReplyFuture[Any] | None) -> None:
         if not isinstance(request, Inspect):
-            late = self._overdue.get(request.id)
-            if late is not None and request.id not in self._stops and self._phase is Phase.SERVING:
-                # Decided only now: the journal is to say what the record says, should it be kept yet.
-                late.kept = msgspec.structs.replace(late.kept, at=self._ports.clock.wall())
             self._request(request, reply)
         elif reply is not None:
             reply.try_set(self._status())

@@ -459,6 +459,14 @@ MUTANTS: Final = (
         "parked=False",
     ),
     _mutant(
+        "what is sent while a Stop waits to be decided comes too late",
+        "L4",
+        Protocol,
+        "_stop",
+        "min(sent_at, handled_at)",
+        "at",
+    ),
+    _mutant(
         "the Stop's hour forgotten at a restart",
         "L12",
         Protocol,

@@ -16,7 +16,7 @@ import msgspec
 
 from actors.cancel import CellState
 from actors.errors import CountermandError, ShuttingDown
-from actors.messages import Accepted, Delete, NewMessage, OutsideRequest, Reply, Resumed, Stop, Stopped
+from actors.messages import Accepted, Delete, NewMessage, OutsideRequest, Reply, Resumed, Stop, Stopped, request_time
 from actors.model import Event, How, Mode, Outcome, Owner, Receipt, Row, RunStatus, Scope, Waiting
 from actors.ports import Batch, KeptStop, ProcessRow, Settings
 from actors.record import CallRecord, RunRecord
@@ -77,7 +77,10 @@ class Watch:
         self._laws: dict[str, LogLaws] = {}
         self._answers: dict[str, Any] = {}
         self._receipts: dict[str, str] = {}
-        self._cutoffs: dict[tuple[str, str], float] = {}
+        # By session and origin: what was sent before the first has come too late, what was sent after the second not.
+        self._cutoffs: dict[tuple[str, str], tuple[float, float]] = {}
+        # When a request was sent first, and last.
+        self.sent: dict[str, tuple[float, float]] = {}
         disk.on_batch = self._batch
 
     def enter(self, world: World) -> None:
@@ -527,14 +530,22 @@ class Watch:
             if isinstance(request, Stop) and isinstance(answer, Stopped) and answer.outcome != "already_over":
                 kept = self.kept.get(request.id)
                 handled_at = told.at if kept is None else min(told.at, kept.at)
-                sent_at = handled_at if request.sent_at is None else min(request.sent_at, handled_at)
+                # When it came is known where it was sent once. It may have waited to be decided: in a session that is
+                # being read, or on its way to one.
+                first, last = self.sent.get(request.id, (handled_at, handled_at))
+                # An id tells milliseconds.
+                least = min(first, handled_at, request_time(request.id) or first)
+                most = handled_at if first != last else min(first, handled_at)
+                if request.sent_at is not None:
+                    least = most = min(request.sent_at, most)
                 key = (batch.session, request.origin)
-                self._cutoffs[key] = max(sent_at, self._cutoffs.get(key, sent_at))
+                low, high = self._cutoffs.get(key, (least, most))
+                self._cutoffs[key] = max(least, low), max(most, high)
             elif isinstance(request, NewMessage) and isinstance(answer, Accepted) and request.sent_at is not None:
-                late = request.sent_at < self._cutoffs.get((batch.session, request.origin), 0.0)
-                if late and answer.returned != "stopped_before_arrival":
+                low, high = self._cutoffs.get((batch.session, request.origin), (0.0, 0.0))
+                if request.sent_at < low and answer.returned != "stopped_before_arrival":
                     self.break_(f"{request.id} was sent before a Stop, came after it, and is taken (L4)")
-                if not late and answer.returned == "stopped_before_arrival":
+                if request.sent_at >= high and answer.returned == "stopped_before_arrival":
                     self.break_(f"{request.id} is returned as stopped before its arrival, and was not (L4)")
 
     # ── What clients see ──────────────────────────────────────────────────────────────────────────
