@@ -252,6 +252,14 @@ class Protocol(OwnedTrees):
     # ── Stop ─────────────────────────────────────────────────────────────────────────────────────────
 
     def _stop(self, stop: Stop, at: float, handled_at: float) -> Stopped:
+        if self.deleted:
+            # Its fence would be an event, and the name would be in use again.
+            raise NotFound(
+                f"there is no session {self.session}: it was deleted",
+                expected="a session that has had a message since",
+                got=f"Stop {stop.id}",
+                remedy="nothing of it runs, and nothing waits: there is nothing to stop",
+            )
         provenance = self._provenance_of(stop, handled_at)
         if stop.run_id is not None:
             stopped = self._stop_aimed(stop, stop.run_id, provenance, at)

@@ -163,6 +163,48 @@ def test_l12_a_stop_that_the_journal_still_holds_is_let_go_and_wakes_no_deleted_
     assert list(supervisor.session("s1").subscribe(timeout=0.0)) == events
 
 
+@pytest.mark.parametrize("where", ["resident", "passivated", "restarted"])
+def test_a_stop_does_not_begin_a_deleted_session_anew(kit: Kit, where: str) -> None:
+    session = kit.session(speak, passivate_s=0.05 if where == "passivated" else None)
+    say(session)
+    settled(session)
+    delete(session)
+    left = rows(kit.state_dir, "s1")
+    if where == "passivated":
+        until(lambda: session.ref is None, "it leaves memory")
+    elif where == "restarted":
+        kit.close()
+        session = kit.session(speak)
+    for scope in ("run", "session"):
+        with pytest.raises(NotFound) as refusal:
+            stop(session, scope=scope)
+        assert "deleted" in str(refusal.value)
+    assert kit.supervisor is not None
+    assert kit.supervisor.sessions() == []
+    assert rows(kit.state_dir, "s1") == left
+    assert [event.kind for event in session.subscribe(timeout=0.0)] == ["session.deleted"]
+    say(session, "a new beginning")
+    settled(session)
+    assert stop(session).outcome == "nothing_running", "it is there again, so it can be stopped"
+
+
+def test_l12_a_stop_of_the_journal_that_came_after_the_deletion_begins_nothing_anew(kit: Kit) -> None:
+    session = kit.session(speak)
+    say(session)
+    settled(session)
+    delete(session)
+    (event,) = list(session.subscribe(timeout=0.0))
+    kit.close()
+    # As of a store that hung: it was answered before anybody knew that the session was deleted.
+    journal = StopJournal(kit.state_dir / "store.sqlite3-stops")
+    assert journal.keep(KeptStop("s1", Stop(source="user.test", reason="behind the deletion"), event.at + 1.0))
+    assert journal.close(WAIT_S)
+    supervisor = kit.start(speak)
+    until(lambda: not supervisor.store_health().journal.kept, "the journal lets it go")
+    assert supervisor.sessions() == []
+    assert list(supervisor.session("s1").subscribe(timeout=0.0)) == [event]
+
+
 def test_l3_what_runs_is_ended_and_proven_before_anything_is_removed(kit: Kit) -> None:
     @tool(isolation="thread")
     def serve(spawn: Spawn, script: str) -> str:

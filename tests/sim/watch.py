@@ -251,7 +251,11 @@ class Watch:
         kept = self.kept.get(request_id)
         if kept is None or not self._has_its_run(kept):
             return
-        if not self._was_on_record(session, request_id):
+        row = self._disk.of(session).row
+        if row is not None and row.deleted:
+            # A Stop of a session that was deleted is nothing to decide, and must not begin it anew.
+            self.owed.pop(request_id, None)
+        elif not self._was_on_record(session, request_id):
             self.break_(f"the journal lets {request_id} go before it is on record (L12)")
         elif request_id in self.told_not_durable and request_id not in self.stops_told:
             self.break_(f"the journal lets {request_id} go before anybody was told that it is durable (L12)")
