@@ -399,7 +399,8 @@ class Accepted(Struct, frozen=True, tag=True):
 class Stopped(Struct, frozen=True, tag=True):
     """A Stop was handled; the fence is shut. The receipt follows when all parts have ended.
 
-    outcome: ``stopped | stopping | nothing_running | already_over``.
+    outcome: ``stopped | stopping | nothing_running | already_over``. Where it is not `durable` yet, `journalled` says
+    whether it is in the stop journal, so that a crash does not forget it.
     """
 
     outcome: str
@@ -407,6 +408,7 @@ class Stopped(Struct, frozen=True, tag=True):
     receipt_id: str
     fence_seq: int | None
     durable: bool = True
+    journalled: bool = False
     withdrawn: tuple[Message, ...] = ()
     joined: tuple[str, ...] = ()
 
@@ -849,6 +851,13 @@ class Committed(Struct, frozen=True):
     number: int
 
 
+class StopKept(Struct, frozen=True):
+    """A Stop is in the stop journal, and on the disk there."""
+
+    urgent: ClassVar[bool] = True
+    request_id: str
+
+
 class CommitFailed(Struct, frozen=True):
     """Batch `number` of a session, and with it every later one, could not be written.
 
@@ -948,9 +957,10 @@ class GoOn(Timer, frozen=True):
 
 
 class StopOverdue(Timer, frozen=True):
-    """A Stop is not durable yet, and has waited as long as a Stop may: it is answered now."""
+    """A Stop is not durable yet: to be journalled. `final`: it has waited as long as it may, and is answered."""
 
     request_id: str
+    final: bool
 
 
 class IdleOver(Timer, frozen=True):

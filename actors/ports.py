@@ -94,8 +94,8 @@ class SpawnSpec(Struct, frozen=True):
 class Processes(Protocol):
     """Process trees, each with its warden. All reports go to the tree's owner, an actor."""
 
-    def spawn(self, process_id: str, spec: SpawnSpec, owner: ActorRef[Any]) -> None:
-        """Register `process_id`, then spawn. Never blocks, never raises for what the world does.
+    def spawn(self, process_id: str, spec: SpawnSpec, owner: ActorRef[Any], session: str = "") -> None:
+        """Register `process_id`, of a `session`, then spawn. Never blocks, never raises for what the world does.
 
         Tells the owner ProcessStarted, ProcessOutput (any number), ProcessExited, ProcessEnded, in this
         order; or ProcessEnded alone (NOT_STARTED) where nothing could be spawned. ProcessRemaining, before the end,
@@ -117,6 +117,9 @@ class Processes(Protocol):
 
     def forget(self, process_id: str) -> None:
         """The end of the tree is in the log: what is kept of it (its ledger too) may go."""
+
+    def forget_session(self, session: str) -> None:
+        """A session was deleted, and all its trees have ended: the files of their output go too."""
 
 
 # ── The store ─────────────────────────────────────────────────────────────────────────────────────
@@ -292,10 +295,11 @@ class Store(Protocol):
     def load(self, session: str, owner: ActorRef[Any]) -> None:
         """Read a session after all that was committed before; tell Loaded or LoadFailed."""
 
-    def keep_stop(self, kept: KeptStop) -> None:
+    def keep_stop(self, kept: KeptStop, owner: ActorRef[Any]) -> None:
         """Write a Stop to the stop journal, which does not wait for the store; again is harmless.
 
-        Once it is there it survives a crash: whoever loads the session gets it, until it is forgotten.
+        Once it is there, which is told as StopKept, it survives a crash: whoever loads the session gets it, until it is
+        forgotten. Where there is no room for it nothing is told.
         """
 
     def forget_stop(self, session: str, request_id: str) -> None:

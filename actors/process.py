@@ -89,7 +89,7 @@ class ProcessActor(Actor):
             self.stop()
             return
         self._running = True
-        self._ports.processes.spawn(self._process_id, self._spec, self.actor_ref)
+        self._ports.processes.spawn(self._process_id, self._spec, self.actor_ref, self._address.session)
 
     def on_receive(self, message: Any) -> None:
         """Handle one message."""

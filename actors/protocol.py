@@ -34,6 +34,7 @@ from actors.messages import (
     Stopped,
     Withdraw,
     Withdrawn,
+    request_time,
 )
 from actors.model import (
     SUPERSEDING,
@@ -52,6 +53,7 @@ from actors.record import RunRecord, restored
 from actors.step import (
     AdoptRun,
     AnswerRequest,
+    ForgetSession,
     ForgetStop,
     HaltRun,
     RefuseRequest,
@@ -250,6 +252,14 @@ class Protocol(OwnedTrees):
     # ── Stop ─────────────────────────────────────────────────────────────────────────────────────────
 
     def _stop(self, stop: Stop, at: float, handled_at: float) -> Stopped:
+        if self.deleted:
+            # Its fence would be an event, and the name would be in use again.
+            raise NotFound(
+                f"there is no session {self.session}: it was deleted",
+                expected="a session that has had a message since",
+                got=f"Stop {stop.id}",
+                remedy="nothing of it runs, and nothing waits: there is nothing to stop",
+            )
         provenance = self._provenance_of(stop, handled_at)
         if stop.run_id is not None:
             stopped = self._stop_aimed(stop, stop.run_id, provenance, at)
@@ -257,8 +267,11 @@ class Protocol(OwnedTrees):
             stopped = self._stop_current(stop, provenance, at)
         if stopped.outcome != "already_over":
             # A Stop that came too late for its run does nothing, to messages that are under way neither (law L9).
-            # And a clock that is ahead does not cut off what is sent from now on.
-            self._cut_off(stop.origin, min(provenance.initiated_at, handled_at))
+            # And a clock that is ahead does not cut off what is sent from now on. On its way here a Stop may have
+            # waited, with others behind it: its id tells when it was made, whoever sends it.
+            made_at = request_time(stop.id) if stop.sent_at is None else None
+            sent_at = provenance.initiated_at if made_at is None else made_at
+            self._cut_off(stop.origin, min(sent_at, handled_at))
         return stopped
 
     def stop_durable(self, stop: Stop, answer: Stopped) -> None:
@@ -520,6 +533,7 @@ class Protocol(OwnedTrees):
         self.room = WaitingRoom(self.session, self._settings.queue_max)
         self.requests.forget(at)
         self.step.erase = True
+        self.step.later.append(ForgetSession())
         seq = self._event("session.deleted", {"provenance": storable_json(provenance)}, None)
         self.deleted = True
         for request, reply in deletions:

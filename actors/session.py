@@ -11,8 +11,10 @@ anything else is refused. When the store can be read again the session takes its
 `store.failure` as the cause, and handles the kept Stops again, under their own ids.
 
 Stops. A Stop waits `STOP_OVERDUE_S` for the store and no longer: loading or serving, it is answered then with
-`durable=False`. Every Stop that is answered so is handed to the stop journal, so that a crash does not forget it; when
-the store has it, `session.stop_durable` says so, and once that is durable too the journal lets it go.
+`durable=False`. Before that, after `STOP_LATE_S`, it is handed to the stop journal, so that a crash does not forget it:
+the answer comes when the journal has had time to write it, and says by `journalled` whether it has. Where the store
+has failed the answer waits for the journal alone, no longer than that. When the store has a Stop that was answered so,
+`session.stop_durable` says so, and once that is durable too the journal lets it go.
 
 A batch that cannot be stored, of a store that is well (`CommitFailed.unfit`), costs what was in it: the requests in it
 are refused for good, those behind it may be sent again. The session goes on from what is on record, as above; where
@@ -91,6 +93,7 @@ from actors.messages import (
     Steered,
     SteeringRequested,
     Stop,
+    StopKept,
     StopOverdue,
     Stopped,
     TreesDeadline,
@@ -113,6 +116,7 @@ from actors.step import (
     DeadLetter,
     EndTrees,
     ForgetPart,
+    ForgetSession,
     ForgetStop,
     GivePermit,
     GiveSpawn,
@@ -139,6 +143,7 @@ STASH_MAX: Final = 10_000
 BACKLOG_MIN: Final = 64
 ANSWER_TAKEN_S: Final = 0.001
 STOPS_KEPT_MAX: Final = 100
+STOP_LATE_S: Final = 0.1
 STOP_OVERDUE_S: Final = 0.25
 UNFIT_MAX: Final = 5
 UNFIT_WINDOW_S: Final = 60.0
@@ -170,6 +175,15 @@ class TreeHost:
 
     key: str
     listener: Callable[[ProcessNews], None] | None
+
+
+@dataclass(slots=True)
+class LateStop:
+    """A Stop that waits for the store; since when, by the monotonic clock."""
+
+    kept: KeptStop
+    since: float
+    timer: Timer
 
 
 class SessionActor(Actor):
@@ -213,10 +227,15 @@ class SessionActor(Actor):
         self._trees_ended: dict[str, Provenance] = {}
         # Until that is on record: what the session owned before the supervisor was started is being ended.
         self._after_crash = cause is None
-        # Stops that the store does not have: those that were answered all the same, and those that wait for it still.
+        # Stops that the store does not have: those that the journal was given, and those that wait for an answer.
         self._stops: dict[str, KeptStop] = {}
-        self._overdue: dict[str, tuple[KeptStop, Timer]] = {}
-        self._answered_in_stash: set[str] = set()
+        self._overdue: dict[str, LateStop] = {}
+        self._kept_in_stash: set[str] = set()
+        # Of those in the journal's hand: which it has on the disk, and which were answered with `durable=False`.
+        self._journalled: set[str] = set()
+        self._told: set[str] = set()
+        # Answers to Stops of a store that has failed, which wait for the journal.
+        self._held: dict[str, list[tuple[Stopped, ReplyFuture[Any]]]] = {}
         self._unfit: deque[float] = deque()
         # By run: who stopped it, and by which request, while the record of it may not be stored.
         self._stopped: dict[str, tuple[str, Provenance]] = {}
@@ -258,8 +277,8 @@ class SessionActor(Actor):
                 self._loaded(message)
             case LoadFailed():
                 self._load_failed(message.error)
-            case StopOverdue():
-                self._stop_overdue(message.request_id)
+            case StopOverdue() | StopKept():
+                self._stop_waited(message)
             case TryStore():
                 self._ports.store.load(self._session, self.actor_ref)
             case IdleOver():
@@ -315,8 +334,11 @@ class SessionActor(Actor):
             return
         at = self._ports.clock.wall()
         answered, refused = self._stops.get(request.id), False
+        # One that waited here came when it came: what was sent while it waited is not its to stop (law L4).
+        waited = self._overdue.get(request.id)
+        came_at = answered.at if answered is not None else waited.kept.at if waited is not None else None
         try:
-            self._protocol.request(request, reply, answered.at if answered is not None else None)
+            self._protocol.request(request, reply, came_at)
         except CountermandError as error:
             refused = True
             self._expect_no_more(request)
@@ -454,57 +476,89 @@ class SessionActor(Actor):
     def _expect_durable(self, request: OutsideRequest, at: float) -> None:
         """From here on a Stop waits for the store, with a bound."""
         if isinstance(request, Stop) and request.id not in self._overdue:
-            kept = KeptStop(self._session, request, at)
-            timer = self._ports.clock.call_later(STOP_OVERDUE_S, self.actor_ref, StopOverdue(request.id))
-            self._overdue[request.id] = kept, timer
+            clock = self._ports.clock
+            timer = clock.call_later(STOP_LATE_S, self.actor_ref, StopOverdue(request.id, final=False))
+            self._overdue[request.id] = LateStop(KeptStop(self._session, request, at), clock.monotonic(), timer)
 
-    def _expect_no_more(self, request: OutsideRequest) -> KeptStop | None:
+    def _expect_no_more(self, request: OutsideRequest) -> LateStop | None:
         """It is durable, refused or kept: it waits no longer."""
-        kept, timer = self._overdue.get(request.id, (None, None))
-        if kept is None or timer is None or kept.stop != request:
+        late = self._overdue.get(request.id)
+        if late is None or late.kept.stop != request:
             return None
         del self._overdue[request.id]
-        timer.cancel()
-        return kept
+        late.timer.cancel()
+        return late
 
-    def _stop_overdue(self, request_id: str) -> None:
-        """The store takes its time: keep the Stop in the journal, and answer it."""
-        kept, _ = self._overdue.pop(request_id, (None, None))
-        if kept is None:
+    def _stop_waited(self, message: StopOverdue | StopKept) -> None:
+        if isinstance(message, StopOverdue):
+            self._stop_overdue(message.request_id, final=message.final)
+        else:
+            self._journalled.add(message.request_id)
+            self._answer_held(message.request_id)
+
+    def _stop_overdue(self, request_id: str, *, final: bool) -> None:
+        """The store takes its time: give the Stop to the journal, and some time later answer it."""
+        self._answer_held(request_id)
+        late = self._overdue.get(request_id)
+        if late is None:
             return
+        if not final:
+            self._keep(late.kept)
+            if self._phase is Phase.LOADING:
+                # What it stops is not known yet; it is decided with what else was asked, in its place.
+                self._kept_in_stash.add(request_id)
+            last = StopOverdue(request_id, final=True)
+            late.timer = self._ports.clock.call_later(STOP_OVERDUE_S - STOP_LATE_S, self.actor_ref, last)
+            return
+        del self._overdue[request_id]
         logger.warning("session {}: Stop {} is answered before the store has it", self._session, request_id)
-        self._keep(kept)
         if self._phase is Phase.LOADING:
-            # What it stops is not known yet; it is decided with what else was asked, in its place.
             for index, (request, reply) in enumerate(self._stash):
                 if isinstance(request, Stop) and request.id == request_id:
                     self._stash[index] = request, None
-                    self._answered_in_stash.add(request_id)
-                    if reply is not None:
-                        reply.try_set(Stopped("nothing_running", None, request_id, None, durable=False))
+                    self._say_not_durable(Stopped("nothing_running", None, request_id, None), reply, request_id)
             return
         for sent in self._sent:
             for effect in sent.later:
-                if isinstance(effect, AnswerRequest) and effect.request.id == request_id and effect.reply is not None:
+                if isinstance(effect, AnswerRequest) and effect.request.id == request_id:
                     assert isinstance(effect.answer, Stopped), "the answer to a Stop"
-                    effect.reply.try_set(msgspec.structs.replace(effect.answer, durable=False))
+                    self._say_not_durable(effect.answer, effect.reply, request_id)
         self._mailbox.release()
+
+    def _say_not_durable(self, answer: Stopped, reply: ReplyFuture[Any] | None, request_id: str) -> None:
+        self._told.add(request_id)
+        if reply is not None:
+            journalled = request_id in self._journalled
+            reply.try_set(msgspec.structs.replace(answer, durable=False, journalled=journalled))
+
+    def _answer_held(self, request_id: str) -> None:
+        """The journal has the Stop, or it has waited long enough for that."""
+        for answer, reply in self._held.pop(request_id, ()):
+            self._say_not_durable(answer, reply, request_id)
 
     def _stops_are_durable(self, effects: Iterable[Later]) -> None:
         """Answers are about to be given: Stops among them wait no more, and those that were kept are on record now."""
         for effect in effects:
-            if isinstance(effect, AnswerRequest) and isinstance(effect.request, Stop):
-                self._expect_no_more(effect.request)
-                kept = self._stops.pop(effect.request.id, None)
-                if kept is not None and isinstance(effect.answer, Stopped):
-                    self._protocol.stop_durable(kept.stop, effect.answer)
+            if not isinstance(effect, AnswerRequest) or not isinstance(effect.request, Stop):
+                continue
+            self._expect_no_more(effect.request)
+            kept = self._stops.pop(effect.request.id, None)
+            if kept is None or not isinstance(effect.answer, Stopped):
+                continue
+            self._journalled.discard(kept.stop.id)
+            if kept.stop.id in self._told:
+                self._told.discard(kept.stop.id)
+                self._protocol.stop_durable(kept.stop, effect.answer)
+            else:
+                # It came to the store in time, and nobody was told otherwise.
+                self._ports.store.forget_stop(self._session, kept.stop.id)
 
     def _keep(self, kept: KeptStop) -> None:
-        """Keep a Stop that was answered before the store had it: here and in the journal, until it is durable."""
+        """Keep a Stop that the store does not have in time: here and in the journal, until it is durable."""
         if kept.stop.id not in self._stops and len(self._stops) >= STOPS_KEPT_MAX:
             logger.error("session {}: Stop {} is not kept: {} are already", self._session, kept.stop.id, STOPS_KEPT_MAX)
             return
-        self._ports.store.keep_stop(self._stops.setdefault(kept.stop.id, kept))
+        self._ports.store.keep_stop(self._stops.setdefault(kept.stop.id, kept), self.actor_ref)
 
     def _publish(self, sent: Sent) -> None:
         """Make a batch known, and show what is not stored in its place: behind its seq, it would be late."""
@@ -580,6 +634,8 @@ class SessionActor(Actor):
                 case ForgetPart():
                     port = self._ports.processes if effect.kind == "process" else self._ports.executor
                     port.forget(effect.key)
+                case ForgetSession():
+                    self._ports.processes.forget_session(self._session)
                 case AdoptRun():
                     self._adopt_run(effect.run_id)
                 case SpawnOwn():
@@ -769,19 +825,21 @@ class SessionActor(Actor):
         for name in loaded.snapshot.left_out:
             at = self._ports.clock.wall()
             self._ports.dead_letters.add("row", "it is stored, and cannot be read", None, at, name)
-        # Those that were answered while they waited here are decided in their place, with what waited beside them.
+        # Those that were kept while they waited here are decided in their place, with what waited beside them.
         kept = {one.stop.id: one for one in (*self._stops.values(), *loaded.snapshot.kept)}
         self._protocol.restore(
             loaded.snapshot,
             self._cause,
             quarantined=self._quarantined,
             stopped=self._stopped,
-            stops=[one for one in kept.values() if one.stop.id not in self._answered_in_stash],
+            stops=[one for one in kept.values() if one.stop.id not in self._kept_in_stash],
             trees=self._trees_ended,
             crashed=self._after_crash,
         )
-        self._stops = {name: one for name, one in kept.items() if name in self._answered_in_stash}
-        self._answered_in_stash = set()
+        self._stops = {name: one for name, one in kept.items() if name in self._kept_in_stash}
+        self._told &= self._stops.keys()
+        self._journalled &= self._stops.keys() | self._held.keys()
+        self._kept_in_stash = set()
         self._cause = None
         self._flush()
         # Until what was just decided is durable, a further failure has to know who had stopped these runs.
@@ -791,10 +849,6 @@ class SessionActor(Actor):
 
     def _unstash(self, request: OutsideRequest | Inspect, reply: ReplyFuture[Any] | None) -> None:
         if not isinstance(request, Inspect):
-            waiting, timer = self._overdue.get(request.id, (None, None))
-            if waiting is not None and timer is not None and self._phase is Phase.SERVING:
-                # Decided only now: the journal is to say what the record says, should it be kept yet.
-                self._overdue[request.id] = msgspec.structs.replace(waiting, at=self._ports.clock.wall()), timer
             self._request(request, reply)
         elif reply is not None:
             reply.try_set(self._status())
@@ -804,7 +858,7 @@ class SessionActor(Actor):
             return
         logger.error("{} cannot be read: {}", self, error)
         self._phase = Phase.FAILED
-        self._answered_in_stash = set()
+        self._kept_in_stash = set()
         self._mailbox.release()
         stash, self._stash = self._stash, deque()
         for request, reply in stash:
@@ -868,9 +922,7 @@ class SessionActor(Actor):
         """
         request, answer, reply = effect.request, effect.answer, effect.reply
         if isinstance(request, Stop) and isinstance(answer, Stopped):
-            self._keep_stop(request, answer.run_id)
-            if reply is not None:
-                reply.try_set(msgspec.structs.replace(answer, durable=False))
+            self._answer_kept(request, answer, answer.run_id, reply)
             return
         superseded = answer.superseded_run_id if isinstance(answer, Accepted) else None
         if superseded is not None and isinstance(request, NewMessage):
@@ -899,21 +951,31 @@ class SessionActor(Actor):
         run = self._last_run
         aimed_elsewhere = run is not None and request.run_id is not None and request.run_id != run.id
         if run is None or aimed_elsewhere:
-            answer = Stopped("nothing_running", None, request.id, None, durable=False)
-            self._keep_stop(request, request.run_id)
+            answer = Stopped("nothing_running", None, request.id, None)
+            self._answer_kept(request, answer, request.run_id, reply)
         else:
-            answer = Stopped("stopping", run.id, run.info.receipt_id, None, durable=False)
-            self._keep_stop(request, run.id)
+            answer = Stopped("stopping", run.id, run.info.receipt_id, None)
+            self._answer_kept(request, answer, run.id, reply)
             if request.mode is Mode.IMMEDIATE:
                 self._tell_runner(run.id, Halt(self._stopped[run.id][1], 0.0))
-        if reply is not None:
-            reply.try_set(answer)
 
-    def _keep_stop(self, stop: Stop, run_id: str | None) -> None:
-        """Keep a Stop that is not stored, to be handled again when the store is back."""
-        self._keep(self._expect_no_more(stop) or KeptStop(self._session, stop, self._ports.clock.wall()))
+    def _answer_kept(self, stop: Stop, answer: Stopped, run_id: str | None, reply: ReplyFuture[Any] | None) -> None:
+        """Keep a Stop that is not stored, to be handled again when the store is back; answer when the journal has it.
+
+        No Stop waits longer for that than it may wait for the store.
+        """
+        clock = self._ports.clock
+        late = self._expect_no_more(stop)
+        self._keep(late.kept if late is not None else KeptStop(self._session, stop, clock.wall()))
         if run_id is not None:
             self._stopped.setdefault(run_id, (stop.id, self._provenance_of(stop)))
+        if reply is None or stop.id in self._journalled or stop.id not in self._stops:
+            self._say_not_durable(answer, reply, stop.id)
+            return
+        self._told.add(stop.id)
+        self._held.setdefault(stop.id, []).append((answer, reply))
+        waited_s = clock.monotonic() - late.since if late is not None else 0.0
+        clock.call_later(max(0.0, STOP_OVERDUE_S - waited_s), self.actor_ref, StopOverdue(stop.id, final=True))
 
     def _provenance_of(self, stop: Stop) -> Provenance:
         return Provenance(
@@ -939,6 +1001,7 @@ class SessionActor(Actor):
             and not self._sent
             and not self._protocol.step.has_records
             and not self._stops
+            and not self._held
             and not self.children
         )
 
@@ -999,9 +1062,14 @@ class SessionActor(Actor):
         else:
             super().on_undelivered(envelope)
 
+    def _answer_all_held(self) -> None:
+        for request_id in list(self._held):
+            self._answer_held(request_id)
+
     def on_stop(self) -> None:
         """Shut every gate: what this incarnation started is taken over by the next, already ending."""
         self._hand_back_stash()
+        self._answer_all_held()
         at = self._ports.clock.wall()
         reason = "the session's actor was stopped"
         self._protocol.abandon(Provenance(source="actor.failure", reason=reason, initiated_at=at))
@@ -1014,6 +1082,7 @@ class SessionActor(Actor):
     ) -> None:
         """Shut every gate at once: nothing of this generation begins while the session is being restarted."""
         self._hand_back_stash()
+        self._answer_all_held()
         if self._quarantined:
             # Nobody starts this session again by himself, and a tree has to have an owner.
             for process_id in self._protocol.owned:

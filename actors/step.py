@@ -88,6 +88,11 @@ class ForgetPart:
 
 
 @dataclass(frozen=True, slots=True)
+class ForgetSession:
+    """The deletion of the session is durable: what lies outside of the store goes too."""
+
+
+@dataclass(frozen=True, slots=True)
 class AdoptRun:
     """Take over what a run of an earlier incarnation, or a failed run actor, may still have running."""
 
@@ -135,6 +140,7 @@ Later: TypeAlias = (
     | ReturnCredit
     | ShowEphemeral
     | ForgetPart
+    | ForgetSession
     | AdoptRun
     | SpawnOwn
     | SayHandedOver

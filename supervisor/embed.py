@@ -27,6 +27,7 @@ from actors.ports import Ports
 from supervisor.agents.shell import shell as shell_agent
 from supervisor.clock import SystemClock
 from supervisor.config import Config
+from supervisor.containment.layers import Layers
 from supervisor.containment.processes import ProcessTrees
 from supervisor.executor import ThreadExecutor
 from supervisor.handle import SessionHandle
@@ -119,6 +120,10 @@ class Supervisor:
     def store_health(self) -> StoreHealth:
         """How the store and its stop journal are, at this moment. Waits for nothing."""
         return self._store.health()
+
+    def layers(self) -> Layers:
+        """Which layers of containment hold its process trees."""
+        return self._processes.layers
 
     def dead_letters(self) -> list[DeadLetter]:
         """The last replies that came too late, the oldest first."""
@@ -265,6 +270,8 @@ class Supervisor:
         )
         self._undo.append(lambda: self._processes.close(CLOSE_STEP_S))
         self._processes.start()
+        # What a crash has left of deleted sessions; there is nothing that could spawn yet.
+        self._processes.spools.keep_only(self._store.reader.names)
         self._dispatcher = PooledDispatcher(DISPATCHER_THREADS, name="countermand")
         self._undo.append(lambda: self._dispatcher.close(CLOSE_STEP_S))
         self._dead_letters = DeadLetters()

@@ -113,9 +113,9 @@ class DyingExecutor(ThreadExecutor):
 class DyingTrees(ProcessTrees):
     """The processes, with points along the way of a spawn."""
 
-    def spawn(self, process_id: str, spec: SpawnSpec, owner: Any) -> None:
+    def spawn(self, process_id: str, spec: SpawnSpec, owner: Any, session: str = "") -> None:
         points.reach("spawn")
-        super().spawn(process_id, spec, owner)
+        super().spawn(process_id, spec, owner, session)
 
     def kill(self, process_id: str, grace_s: float) -> None:
         points.reach("kill")

@@ -102,6 +102,32 @@ def test_runs_as_json_is_one_array_of_runs_the_oldest_first(told: Desk) -> None:
     assert runs[2]["provenance"]["reason"] == "SIGTERM"
 
 
+def test_receipts_as_json_are_those_of_the_runs_the_oldest_first(told: Desk) -> None:
+    runs = told.json("runs", "s1")
+    receipts = told.json("receipts", "s1")
+    assert receipts == told.json("receipts", "--session", "s1")
+    assert [receipt["receipt_id"] for receipt in receipts] == [run["receipt_id"] for run in runs]
+    for run, receipt in zip(runs, receipts, strict=True):
+        assert told.json("receipts", "--run", run["run_id"]) == receipt
+    assert told.json("receipts", "--run", runs[2]["receipt_id"][:-2], "--session", "s1") == receipts[2]
+    other = told.run("", "receipts", "s2", "--run", runs[2]["run_id"])
+    assert (other.returncode, other.stdout) == (2, "")
+    assert "'s2'" in other.stderr
+
+
+def test_receipts_say_who_ended_a_run_and_with_its_id_what_became_of_each_part(told: Desk) -> None:
+    runs = told.json("runs", "s1")
+    text = told.run("", "receipts", "s1").stdout
+    for run in runs:
+        assert f"Run {run['run_id']}" in text
+        assert f"receipt {run['receipt_id']}: everything ended" in text
+    assert "SIGTERM" in text
+    one = told.run("", "receipts", "--run", runs[2]["run_id"]).stdout
+    assert "agent" in one
+    assert "how it ended" in one
+    assert runs[0]["run_id"] not in one
+
+
 def test_why_as_json_is_one_document_with_the_run_and_its_receipt(told: Desk) -> None:
     run = told.json("runs", "s1")[2]
     story = told.json("why", run["run_id"])
@@ -175,6 +201,10 @@ def test_the_store_is_readable_while_a_chat_holds_it(desk: Desk) -> None:
         (("runs", "nope", "--json"), "'nope'", 1),
         (("why", "run_nope"), "'run_nope'", 1),
         (("why", ""), "''", 1),
+        (("receipts", "nope"), "'nope'", 1),
+        (("receipts", "--run", "run_nope"), "'run_nope'", 1),
+        (("receipts", "--run", "run_"), "'run_'", 2),
+        (("receipts", "s1", "--session", "s2"), "'s2'", 2),
         (("runs", "s1", "--session", "s2"), "'s2'", 2),
     ],
 )
@@ -187,7 +217,7 @@ def test_what_is_not_known_is_refused_with_1_and_what_cannot_be_right_with_2(
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("args", [("thread",), ("runs",), ("why", "run_x")])
+@pytest.mark.parametrize("args", [("thread",), ("runs",), ("receipts",), ("why", "run_x")])
 def test_a_directory_without_a_store_is_named_with_what_to_do(desk: Desk, args: tuple[str, ...]) -> None:
     done = desk.run("", *args)
     assert (done.returncode, done.stdout) == (1, "")

@@ -170,6 +170,22 @@ def test_stop_waits_for_the_receipt_and_nothing_is_alive_then(served: Desk, name
     assert run["provenance"]["requested_by"] == f"uid:{os.getuid()}"
 
 
+def test_a_receipt_that_is_not_filed_yet_is_said_to_be_so_and_with_its_run_named_it_is_refused(
+    served: Desk, name: str
+) -> None:
+    done = served.json("send", name, "true", "--wait")["accepted"]["run_id"]
+    run_id = send(served, name, f"echo begun; sleep {served.mark}")
+    wait_said(served, name, "begun")
+    (receipt,) = served.json("receipts", name)
+    assert receipt["run_id"] == done
+    assert f"run {run_id} is in_progress: its receipt is not filed yet" in served.run("", "receipts", name).stdout
+    refused = served.run("", "receipts", "--run", run_id)
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "not filed yet" in refused.stderr
+    served.run("", "kill", run_id)
+    assert served.json("receipts", "--run", run_id)["complete"] is True
+
+
 def test_stop_says_when_nothing_was_running(served: Desk, name: str) -> None:
     assert served.run("", "send", name, "true", "--wait").returncode == 0
     answer = served.json("stop", name)
@@ -512,6 +528,8 @@ def test_commands_sessions_and_runs_are_completed(served: Desk, name: str, desk:
     assert set(offered(served, "countermand se")) == {"send", "serve", "sessions"}
     assert offered(served, f"countermand stop {name[:-1]}") == [name]
     assert offered(served, f"countermand why {run_id[:-1]}") == [run_id]
+    assert offered(served, f"countermand receipts --run {run_id[:-1]}") == [run_id]
+    assert offered(served, "countermand rec") == ["receipts"]
     assert offered(served, "countermand stop --run run_zzz") == []
     # Without a store there is nothing to offer, and no word about it.
     assert offered(desk, "countermand stop ") == []

@@ -20,6 +20,8 @@ from supervisor.console.orphans import find_orphans, open_ledgers
 from supervisor.console.place import Place
 from supervisor.containment import ledger
 from tests.console_kit import WAIT_S, Desk, short_desk
+from tests.kit import until
+from tests.test_store_faults import PATIENCE_S, locked_by_another
 
 
 @pytest.fixture
@@ -110,6 +112,20 @@ def test_a_store_that_cannot_be_read_a_token_that_others_read_and_a_full_disk(
     (disk,) = (one for one in doctor._places(desk.state_dir) if one.check == "disk")
     assert not disk.ok
     assert "make room" in disk.remedy
+
+
+def test_a_store_that_another_process_has_locked_is_named_with_what_helps(desk: Desk) -> None:
+    desk.serve()
+    desk.json("send", "s1", f"echo begun; sleep {desk.mark}")
+    desk.wait_alive(1)
+    with locked_by_another(desk.state_dir / "store.sqlite3", PATIENCE_S):
+        stopped = desk.run("", "stop", "s1", "--no-wait", "--json")
+        assert json.loads(stopped.stdout)["durable"] is False
+        found = findings(desk, 1)
+        assert wrong(found) == {"store"}
+        assert "lsof" in found["store"]["remedy"]
+        assert "1 stops kept" in found["stop journal"]["found"]
+    until(lambda: desk.run("", "doctor").returncode == 0, "it is well when the lock is gone")
 
 
 # ── What was left behind ──────────────────────────────────────────────────────────────────────────

@@ -95,6 +95,55 @@ def test_what_was_put_aside_or_attached_goes_with_its_session_and_with_no_other(
     assert rows(kit.state_dir, "s2") == before
 
 
+def spooled(kit: Kit) -> dict[str, bytes]:
+    """The spool files there are, with what is in them."""
+    return {path.name: path.read_bytes() for path in (kit.state_dir / "spool").iterdir()}
+
+
+def print_much(kit: Kit, *names: str) -> None:
+    """Have a process of each session print more than a result has room for."""
+    assert kit.supervisor is not None
+    for name in names:
+        session = kit.supervisor.session(name)
+        say(session, f"yes {name} | head -c 300000")
+        settled(session)
+
+
+def test_the_long_outputs_of_a_deleted_session_are_deleted_and_no_others(kit: Kit) -> None:
+    supervisor = kit.start()
+    print_much(kit, "s1", "s2")
+    assert sorted(data[:3] for data in spooled(kit).values()) == [b"s1\n", b"s2\n"]
+    delete(supervisor.session("s1"))
+    until(lambda: len(spooled(kit)) == 1, "its file is gone")
+    assert [data[:3] for data in spooled(kit).values()] == [b"s2\n"]
+    print_much(kit, "s1")
+    assert len(spooled(kit)) == 2, "the name is used again"
+
+
+def test_what_a_crash_left_of_a_deleted_sessions_outputs_goes_at_the_next_start(kit: Kit) -> None:
+    supervisor = kit.start()
+    print_much(kit, "s1", "s2")
+    before = spooled(kit)
+    delete(supervisor.session("s1"))
+    until(lambda: len(spooled(kit)) == 1, "its file is gone")
+    kept = spooled(kit)
+    kit.close()
+    # As after a crash that came between the commit and the removal.
+    for name, data in before.items():
+        (kit.state_dir / "spool" / name).write_bytes(data)
+    kit.start()
+    until(lambda: spooled(kit) == kept, "it is gone, and the other is not")
+
+
+def test_the_long_outputs_of_sessions_that_retention_deletes_go_too(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("supervisor.supervisor.LOOK_FIRST_S", 0.3)
+    monkeypatch.setattr("supervisor.supervisor.LOOK_EVERY_S", 0.1)
+    supervisor = kit.start(retention_s=1.0)
+    print_much(kit, "s1")
+    until(lambda: supervisor.sessions() == [], "it is deleted")
+    until(lambda: spooled(kit) == {}, "its file is gone")
+
+
 def test_l12_a_stop_that_the_journal_still_holds_is_let_go_and_wakes_no_deleted_session(kit: Kit) -> None:
     session = kit.session(speak)
     say(session)
@@ -112,6 +161,48 @@ def test_l12_a_stop_that_the_journal_still_holds_is_let_go_and_wakes_no_deleted_
     until(lambda: not supervisor.store_health().journal.kept, "the journal lets it go")
     assert supervisor.sessions() == []
     assert list(supervisor.session("s1").subscribe(timeout=0.0)) == events
+
+
+@pytest.mark.parametrize("where", ["resident", "passivated", "restarted"])
+def test_a_stop_does_not_begin_a_deleted_session_anew(kit: Kit, where: str) -> None:
+    session = kit.session(speak, passivate_s=0.05 if where == "passivated" else None)
+    say(session)
+    settled(session)
+    delete(session)
+    left = rows(kit.state_dir, "s1")
+    if where == "passivated":
+        until(lambda: session.ref is None, "it leaves memory")
+    elif where == "restarted":
+        kit.close()
+        session = kit.session(speak)
+    for scope in ("run", "session"):
+        with pytest.raises(NotFound) as refusal:
+            stop(session, scope=scope)
+        assert "deleted" in str(refusal.value)
+    assert kit.supervisor is not None
+    assert kit.supervisor.sessions() == []
+    assert rows(kit.state_dir, "s1") == left
+    assert [event.kind for event in session.subscribe(timeout=0.0)] == ["session.deleted"]
+    say(session, "a new beginning")
+    settled(session)
+    assert stop(session).outcome == "nothing_running", "it is there again, so it can be stopped"
+
+
+def test_l12_a_stop_of_the_journal_that_came_after_the_deletion_begins_nothing_anew(kit: Kit) -> None:
+    session = kit.session(speak)
+    say(session)
+    settled(session)
+    delete(session)
+    (event,) = list(session.subscribe(timeout=0.0))
+    kit.close()
+    # As of a store that hung: it was answered before anybody knew that the session was deleted.
+    journal = StopJournal(kit.state_dir / "store.sqlite3-stops")
+    assert journal.keep(KeptStop("s1", Stop(source="user.test", reason="behind the deletion"), event.at + 1.0))
+    assert journal.close(WAIT_S)
+    supervisor = kit.start(speak)
+    until(lambda: not supervisor.store_health().journal.kept, "the journal lets it go")
+    assert supervisor.sessions() == []
+    assert list(supervisor.session("s1").subscribe(timeout=0.0)) == [event]
 
 
 def test_l3_what_runs_is_ended_and_proven_before_anything_is_removed(kit: Kit) -> None:

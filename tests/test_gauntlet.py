@@ -81,9 +81,9 @@ class Lying(ProcessTrees):
         super().__init__(*arguments, **options)
         self.owners: dict[str, Any] = {}
 
-    def spawn(self, process_id: str, spec: Any, owner: Any) -> None:
+    def spawn(self, process_id: str, spec: Any, owner: Any, session: str = "") -> None:
         self.owners[process_id] = owner
-        super().spawn(process_id, spec, owner)
+        super().spawn(process_id, spec, owner, session)
 
     def kill(self, process_id: str, grace_s: float) -> None:
         at = time.time()  # noqa: TID251

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -15,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from actors import AsyncTurn
+from supervisor.http import document as document_module
 from tests.http_kit import TOKEN, Api, api
 from tests.kit import kit
 
@@ -32,6 +35,25 @@ async def answers(turn: AsyncTurn) -> None:
 def document(client: httpx.Client) -> dict[str, Any]:
     found: dict[str, Any] = client.get("/v1/openapi.json").raise_for_status().json()
     return found
+
+
+def test_the_document_is_made_once_and_not_on_the_thread_that_serves(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    completed = document_module._completed
+
+    def seen(found: dict[str, Any]) -> dict[str, Any]:
+        made.append(threading.current_thread().name)
+        return completed(found)
+
+    monkeypatch.setattr(document_module, "_completed", seen)
+    client = api.start(answers)
+    with ThreadPoolExecutor(8) as pool:
+        found = [one.result() for one in [pool.submit(document, api.client()) for _ in range(8)]]
+    assert all(one == found[0] for one in found)
+    assert client.get("/v1/openapi.json").headers["content-type"] == "application/vnd.oai.openapi+json"
+    (name,) = made
+    assert name.startswith("countermand-http-read")
+    assert client.get("/v1/nothing").status_code == 404
 
 
 @pytest.mark.timeout(400)

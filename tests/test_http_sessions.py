@@ -238,6 +238,7 @@ def test_a_deleted_session_is_not_there(api: Api) -> None:
         assert code(client.get(f"/v1/sessions/s1{path}")) == "not_found"
     assert code(client.post("/v1/sessions/s1/resume")) == "not_found"
     assert code(client.delete("/v1/sessions/s1")) == "not_found"
+    assert code(client.post("/v1/sessions/s1/stop", json={})) == "not_found", "it is not begun anew either"
     api.close_server()
     api.kit.close()
     api.serve(api.kit.start(answers))

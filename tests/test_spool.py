@@ -34,8 +34,8 @@ class Desk:
         self.reactor.start()
         self.spools.start()
 
-    def open(self, name: str = "p") -> Spool:
-        return Spool(self.spools, name, self.reactor, INLINE, lambda: self.room.append(name))
+    def open(self, name: str = "p", session: str = "") -> Spool:
+        return Spool(self.spools, name, self.reactor, INLINE, lambda: self.room.append(name), session)
 
     def do(self, work: Callable[[], T]) -> T:
         """Do it on the reactor's thread, and return what it returns."""
@@ -56,9 +56,9 @@ class Desk:
         assert done.wait(WAIT_S)
         return self.do(lambda: spool.kept)
 
-    def store(self, name: str, data: bytes) -> Kept | None:
+    def store(self, name: str, data: bytes, session: str = "") -> Kept | None:
         """Spool some bytes, all of them, and close."""
-        spool = self.open(name)
+        spool = self.open(name, session)
         self.do(lambda: spool.feed(data))
         self.do(spool.need)
         kept = self.settled(spool)
@@ -285,6 +285,42 @@ def test_what_is_already_there_is_not_written_to(make: Callable[..., Desk], tmp_
     (desk.folder / "p.out").symlink_to(victim)
     assert desk.store("p", b"x" * 1000) is None
     assert victim.read_text() == "precious"
+
+
+def test_the_files_of_a_session_go_with_it_and_those_of_others_stay(make: Callable[..., Desk]) -> None:
+    desk = make()
+    for session in ("mine", "yours", ""):
+        desk.store("p", b"x" * 1000, session)
+    assert len(desk.names()) == 3
+    desk.spools.forget("mine")
+    until(lambda: len(desk.names()) == 2, "mine are gone")
+    assert set(desk.names()) == {desk.spools.path("p", "yours").name, "p.out"}
+    # Its room is free: what was taken is counted.
+    desk.store("q", b"x" * 1000, "mine")
+    assert desk.spools._used == 3000
+
+
+def test_files_of_sessions_that_are_not_go_before_anything_new_is_written(make: Callable[..., Desk]) -> None:
+    first = make()
+    for session in ("here", "deleted", ""):
+        first.store("p", b"x" * 1000, session)
+    desk = make()
+    desk.spools.keep_only(lambda: ["here"])
+    assert desk.store("p", b"x" * 1000, "fresh") is not None
+    names = {desk.spools.path("p", session).name for session in ("here", "", "fresh")}
+    assert set(desk.names()) == names
+
+
+def test_where_nobody_knows_which_sessions_there_are_every_file_stays(make: Callable[..., Desk]) -> None:
+    desk = make()
+    desk.store("p", b"x" * 1000, "here")
+
+    def unknown() -> list[str]:
+        raise OSError("the store cannot be read")
+
+    desk.spools.keep_only(unknown)
+    desk.store("q", b"x" * 1000, "here")
+    assert len(desk.names()) == 2
 
 
 def test_closed_spools_leave_no_descriptor(make: Callable[..., Desk]) -> None:

@@ -13,7 +13,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -251,6 +251,47 @@ def test_l12_a_stop_that_only_the_journal_has_is_not_undone_by_kill_9(tmp_path: 
         assert left.sessions() == []
     finally:
         assert left.close(PATIENCE_S)
+
+
+@pytest.mark.parametrize("store", ["locked", "fails"])
+def test_l12_a_stop_that_is_said_to_be_journalled_survives_kill_9_right_after_its_answer(
+    tmp_path: Path, store: str
+) -> None:
+    with child(tmp_path) as daemon:
+        run = daemon.ask("NewMessage", content="hold")
+        with locked_by_another(tmp_path / STORE, 2 * PATIENCE_S) if store == "locked" else nullcontext():
+            if store == "fails":
+                limit = resource.prlimit(daemon.process.pid, resource.RLIMIT_FSIZE)
+                resource.prlimit(daemon.process.pid, resource.RLIMIT_FSIZE, (1_024, limit[1]))
+            answer = daemon.stop(id="the-stop")
+            # No look at the journal in between: the answer is all that its sender has.
+            daemon.kill()
+    assert (answer["run_id"], answer["durable"], answer["journalled"]) == (run["run_id"], False, True)
+    left = StopJournal(tmp_path / f"{STORE}-stops")
+    try:
+        assert [kept.stop.id for kept in left.of("s")] == ["the-stop"]
+    finally:
+        assert left.close(PATIENCE_S)
+    with Supervisor.start(config(tmp_path)) as supervisor:
+        session = supervisor.session("s")
+        session.receipt(run["run_id"], timeout=WAIT_S)
+        (only,) = session.runs()
+        assert only.provenance is not None
+        assert (only.status, only.provenance.source) == (RunStatus.CANCELLED, "user.test")
+
+
+def test_a_stop_that_neither_the_store_nor_the_journal_can_write_is_answered_all_the_same_and_says_so(
+    tmp_path: Path,
+) -> None:
+    with child(tmp_path) as daemon:
+        run = daemon.ask("NewMessage", content="hold")
+        limit = resource.prlimit(daemon.process.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(daemon.process.pid, resource.RLIMIT_FSIZE, (0, limit[1]))
+        answer = daemon.stop(id="the-stop")
+        assert (answer["outcome"], answer["run_id"]) == ("stopped", run["run_id"])
+        assert (answer["durable"], answer["journalled"]) == (False, False)
+        resource.prlimit(daemon.process.pid, resource.RLIMIT_FSIZE, limit)
+        until(lambda: daemon.stop(id="the-stop")["durable"], "the store takes it")
 
 
 def test_l12_a_stop_of_the_journal_is_decided_by_the_next_start_though_nothing_else_is_left(tmp_path: Path) -> None:

@@ -54,6 +54,24 @@ def reread(path: Path, session: str = "s") -> tuple[KeptStop, ...]:
         copy.unlink()
 
 
+def test_who_keeps_a_stop_is_told_when_it_is_on_the_disk_and_again_if_he_asks_again(
+    path: Path, journal: StopJournal
+) -> None:
+    found: list[tuple[str, ...]] = []
+
+    def told() -> None:
+        found.append(tuple(one.stop.id for one in reread(path)))
+
+    assert journal.keep(kept("a"), told)
+    until(lambda: found == [("a",)], "it is told, and it is there")
+    assert journal.keep(kept("a"), told)
+    until(lambda: len(found) == 2, "again")
+    for number in range(50):
+        # In any order with the thread that writes.
+        assert journal.keep(kept("b", reason=f"{number}"), lambda: found.append(("b",)))
+    until(lambda: found.count(("b",)) == 50, "each is told once")
+
+
 def test_what_is_kept_is_there_at_the_next_start_in_order_until_it_is_forgotten(path: Path) -> None:
     stop = Stop(source="user.console", reason="wrong target — später", run_id="run_1", mode="immediate", waiting="park")
     first = StopJournal(path)

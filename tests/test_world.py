@@ -528,6 +528,37 @@ def test_l12_a_stop_waits_for_a_store_that_hangs_as_long_as_it_may_and_is_told_w
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_a_stop_that_is_late_and_in_time_is_let_go_by_the_journal_and_nobody_is_told_twice(seed: int) -> None:
+    with World(seed) as world:
+        world.answer("s", message("a", "say=1 forever"))
+        assert world.run(lambda: bool(of(world, "text")))
+        world.store.hold(True)
+        reply = world.ask("s", stop())
+        assert world.run(lambda: ("s", "x") in world.disk.journal), "it is late, so the journal has it"
+        assert not reply.done(), "the store may still take it"
+        world.store.hold(False)
+        settled(world)
+        assert reply.get(timeout=0).durable
+        assert not world.disk.journal
+        assert not of(world, "session.stop_durable")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_stop_of_a_store_that_failed_is_answered_when_the_journal_has_it(seed: int) -> None:
+    with World(seed) as world:
+        world.watch.faults = True
+        world.answer("s", message("a", "say=1 forever"))
+        assert world.run(lambda: bool(of(world, "text")))
+        world.store.down(True)
+        for request in (stop(), stop("y")):
+            answer = world.answer("s", request)
+            assert (answer.durable, answer.journalled) == (False, True)
+            assert ("s", request.id) in world.disk.journal
+        world.store.down(False)
+        settled(world)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_l12_a_stop_is_answered_while_the_session_is_still_being_read(seed: int) -> None:
     with World(seed) as world:
         world.answer("s", message("a", "say=1 forever"))
@@ -549,6 +580,44 @@ def test_l12_a_stop_is_answered_while_the_session_is_still_being_read(seed: int)
         assert world.status(behind.get(timeout=0).run_id) is RunStatus.COMPLETED
         assert [event.data["request_id"] for event in of(world, "session.stop_durable")] == ["x"]
         assert not world.disk.journal
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("wait_s", [0.05, 0.4])
+@pytest.mark.parametrize("again", ["crash", "passivated"])
+def test_l4_what_is_sent_after_a_stop_runs_though_both_wait_for_the_session_to_be_read(
+    seed: int, wait_s: float, again: str
+) -> None:
+    """An id that tells no time, and no `sent_at`: the Stop is as old as its arrival, however late it is decided."""
+    with World(seed, settings=settings(passivate_s=5.0)) as world:
+        world.answer("s", message("a", "say=1"))
+        world.settle()
+        if again == "passivated":
+            world.wait(20.0)
+            assert not world.session_if_alive("s")
+            _stop_and_message_while_it_is_read(world, wait_s)
+            return
+        fresh = world.crash()
+    with fresh as world:
+        _stop_and_message_while_it_is_read(world, wait_s)
+
+
+def _stop_and_message_while_it_is_read(world: World, wait_s: float) -> None:
+    world.store.hold(True)
+    before = world.clock.wall()
+    stopping = world.ask("s", stop())
+    world.wait(wait_s)
+    sent = world.ask("s", message("b", "say=1", sent_at=world.clock.wall()))
+    early = world.ask("s", message("c", "say=1", sent_at=before - 1.0))
+    world.wait(wait_s)
+    world.store.hold(False)
+    laws = settled(world)
+    assert stopping.get(timeout=0).outcome == "nothing_running"
+    accepted = sent.get(timeout=0)
+    assert accepted.returned is None
+    assert world.status(accepted.run_id) is RunStatus.COMPLETED
+    assert early.get(timeout=0).returned == "stopped_before_arrival"
+    assert laws.returned == {"c": "stopped_before_arrival"}
 
 
 @pytest.mark.parametrize("seed", SEEDS)

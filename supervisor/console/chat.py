@@ -53,7 +53,7 @@ from supervisor.console.place import Place
 from supervisor.console.printer import OutputGone, Printed, Printer, PrinterFailed
 from supervisor.console.receipts import table
 from supervisor.console.screen import Screen
-from supervisor.console.words import cause, head, plural, refusal
+from supervisor.console.words import cause, head, not_durable, plural, refusal
 from supervisor.embed import check_session_name
 
 ASK_TIMEOUT_S: Final = 30.0
@@ -388,7 +388,7 @@ class Chat:
         if self._quiet:
             return stopped
         if not stopped.durable:
-            self._screen.remark("the store is down: the stop holds, and is written when the store is back")
+            self._screen.remark(not_durable(journalled=stopped.journalled))
         if mode is Mode.GRACEFUL:
             grace = "" if self._host.limits.grace_s is None else f"{self._host.limits.grace_s:g} s grace; "
             self._screen.remark(f"stopping… ({grace}Ctrl-C again kills at once)")

@@ -202,6 +202,36 @@ def runs(
 
 
 @app.command()
+def receipts(
+    context: typer.Context,
+    session: SessionArgument = None,
+    named: SessionOption = None,
+    run: Annotated[
+        str | None,
+        typer.Option(
+            "--run",
+            metavar="RUN",
+            help="Only this run's, with each part: its id or its receipt's, or the beginning of one.",
+            autocompletion=completions.runs,
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    state_dir: StateDir = None,
+    agent: Agent = None,
+    socket: Socket = None,
+    verbose: Verbose = False,
+) -> None:
+    """Show the receipts of a session's runs: what was running at the end of each, and how that ended."""
+    options = _options(context, state_dir, agent, verbose, socket)
+    with _refusals():
+        from supervisor.console.receiving import show_receipts
+
+        _logs(options["verbose"])
+        chosen = None if session is None and named is None else _session(session, named)
+        show_receipts(_place(options), chosen, run, DEFAULT_SESSION, as_json=as_json)
+
+
+@app.command()
 def ps(
     context: typer.Context,
     session: Annotated[

@@ -24,6 +24,7 @@ from supervisor.console.place import Place
 from supervisor.console.reading import STORE_NAME
 from supervisor.console.units import look_at_units
 from supervisor.console.words import plural
+from supervisor.containment.spool import use_of
 from supervisor.lock import held, holder
 from supervisor.store.reader import SqliteReader
 
@@ -72,6 +73,8 @@ def _findings(place: Place) -> Iterator[Finding]:
     yield from (one for one in _places(place.state_dir) if one.check not in seen)
     if "store" not in seen:
         yield _store(place.state_dir)
+    if "spool" not in seen:
+        yield _spool(place.state_dir / "spool")
     yield from _left_behind(place, served=api is not None or held(place.state_dir))
     yield from look_at_units(api.info.pid if api is not None else None)
 
@@ -143,6 +146,15 @@ def _store(state_dir: Path) -> Finding:
     except CountermandError as error:
         return Finding("store", ok=False, found=str(error.got or error), remedy=error.remedy)
     return Finding("store", ok=True, found=f"readable; {plural(count, 'session')} with something to finish")
+
+
+def _spool(folder: Path) -> Finding:
+    try:
+        files, size = use_of(folder)
+    except OSError as error:
+        remedy = f"mend the permissions of {quote_shell(folder)}"
+        return Finding("spool", ok=False, found=f"{folder}: {error.strerror}", remedy=remedy)
+    return Finding("spool", ok=True, found=f"{plural(files, 'file')} of long outputs, {size / 1_048_576:.1f} MiB")
 
 
 def _left_behind(place: Place, *, served: bool) -> Iterator[Finding]:

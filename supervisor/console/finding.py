@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class Finding(Struct, frozen=True):
-    """One thing that was looked at. `remedy` is empty where it is as it should be."""
+    """One thing that was looked at. Where it is `ok`, a `remedy` says what would be better; else what helps."""
 
     check: str
     ok: bool

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType, structs
 
 from actors.errors import CountermandError, ReceiptPending
 from actors.messages import new_request_id
@@ -25,7 +25,7 @@ from supervisor.console.progress import Progress
 from supervisor.console.receipts import table
 from supervisor.console.records import find_run
 from supervisor.console.remote import RemoteRecords
-from supervisor.console.words import head, plural
+from supervisor.console.words import head, not_durable, plural
 from supervisor.living import Living
 
 SOURCE: Final = "user.console"
@@ -57,6 +57,7 @@ class StopAnswer(Struct, frozen=True):
     withdrawn: tuple[Message, ...] = ()
     joined: tuple[str, ...] = ()
     receipt: Receipt | None = None
+    journalled: bool = False
 
 
 class _Error(Struct, frozen=True):
@@ -158,7 +159,7 @@ def _outcome(api: Api, answer: StopAnswer, wait_s: float, *, as_json: bool) -> E
         for message in answer.withdrawn:
             say(out, f"withdrawn: {message.id}  {head(message.content)}")
         if not answer.durable:
-            say(out, "the store is down: the stop holds, and is written when the store is back", "yellow")
+            say(out, not_durable(journalled=answer.journalled), "yellow")
         out.file.flush()
     settled = _settled(api, answer, wait_s) if wait_s else answer
     if as_json:
@@ -202,17 +203,7 @@ def _settled(api: Api, answer: StopAnswer, wait_s: float) -> StopAnswer:
         return answer
     url = f"/v1/sessions/{segment(answer.session)}/receipts/{segment(answer.receipt_id)}"
     receipt = _awaited(api, url, wait_s, lambda: _left(api, answer))
-    return StopAnswer(
-        answer.session,
-        answer.outcome,
-        answer.run_id,
-        answer.receipt_id,
-        answer.fence_seq,
-        answer.durable,
-        answer.withdrawn,
-        answer.joined,
-        receipt,
-    )
+    return structs.replace(answer, receipt=receipt)
 
 
 def _awaited(api: Api, url: str, wait_s: float, left: Callable[[], str]) -> Receipt | None:

@@ -79,3 +79,10 @@ def age(seconds: float | None) -> str:
     if whole < 86_400:
         return f"{whole // 3_600} h {whole % 3_600 // 60} min"
     return f"{whole // 86_400} d {whole % 86_400 // 3_600} h"
+
+
+def not_durable(*, journalled: bool) -> str:
+    """What is said of a stop that the store does not have yet."""
+    if journalled:
+        return "the store does not answer: the stop holds, a crash does not forget it, and it is written later"
+    return "the store does not answer: the stop holds, and is written later; a crash before that would forget it"

@@ -59,6 +59,7 @@ from actors.messages import (
 from actors.model import How, Row, Signalled
 from supervisor.config import LAYERS
 from supervisor.containment import cgroups, ledger, leftovers, probe, procfs
+from supervisor.containment.layers import Layers
 from supervisor.containment.ledger import Ledger
 from supervisor.containment.leftovers import Leftover
 from supervisor.containment.output import STREAMS, Output
@@ -228,6 +229,7 @@ class ProcessTrees:
         # A zygote that is no subreaper inherits nothing.
         self._layers = frozenset(layers) - (frozenset() if "subreaper" in layers else {"zygote"})
         self._base: str | None = None
+        self._no_cgroup = "it is switched off"
         self._aside: list[threading.Thread] = []
         self._boot = procfs.boot_id()
         self._restarted = False
@@ -267,9 +269,9 @@ class ProcessTrees:
         self._reactor.post(self._warm_up)
         self._reactor.post(lambda: self._clean_up(before))
 
-    def spawn(self, process_id: str, spec: SpawnSpec, owner: ActorRef[Any]) -> None:
+    def spawn(self, process_id: str, spec: SpawnSpec, owner: ActorRef[Any], session: str = "") -> None:
         """See `actors.ports.Processes.spawn`. An id that is known already is adopted: it has one effect."""
-        if not self._reactor.post(lambda: self._spawn(process_id, spec, owner)):
+        if not self._reactor.post(lambda: self._spawn(process_id, spec, owner, session)):
             self._tell(owner, self._not_started(process_id, "the supervisor has shut down"))
 
     def kill(self, process_id: str, grace_s: float) -> None:
@@ -283,6 +285,23 @@ class ProcessTrees:
     def forget(self, process_id: str) -> None:
         """See `actors.ports.Processes.forget`. A tree that has not ended is forgotten when it has."""
         self._reactor.post(lambda: self._forget(process_id))
+
+    def forget_session(self, session: str) -> None:
+        """See `actors.ports.Processes.forget_session`. Behind what the reactor has in hand of its trees."""
+        self._reactor.post(lambda: self._spools.forget(session))
+
+    @property
+    def layers(self) -> Layers:
+        """Which layers of containment hold; known once it is started. Any thread."""
+        base = self._base
+        names = self._layers if base is not None else self._layers - {"cgroup"}
+        delegated = base is not None and cgroups.delegated(os.path.dirname(base))
+        return Layers(tuple(sorted(names)), base, self._no_cgroup, delegated)
+
+    @property
+    def spools(self) -> Spools:
+        """Where the output is that reports have no room for."""
+        return self._spools
 
     def close(self, timeout_s: float = 10.0) -> bool:
         """Kill what is left, wait for the proofs, end the zygote and the thread. Not from the reactor's thread.
@@ -321,12 +340,12 @@ class ProcessTrees:
             self._zygotes.add(self._zygote)
         return self._zygote
 
-    def _spawn(self, process_id: str, spec: SpawnSpec, owner: ActorRef[Any]) -> None:
+    def _spawn(self, process_id: str, spec: SpawnSpec, owner: ActorRef[Any], session: str) -> None:
         if process_id in self._trees:
             self._adopt(process_id, owner)
             return
         path = self._path(process_id)
-        spool = Spool(self._spools, process_id, self._reactor, self._tail_max, lambda: self._resume(tree))
+        spool = Spool(self._spools, process_id, self._reactor, self._tail_max, lambda: self._resume(tree), session)
         elsewhere = f", and its beginning is in {spool.path}" if self._spools.file_max_bytes else ""
         output = Output(self._log_max, self._tail_max, elsewhere)
         tree = Tree(process_id, spec, owner, path, output, spool)
@@ -671,9 +690,9 @@ class ProcessTrees:
 
     def _note_cgroup(self) -> str | None:
         """Find a cgroup for our trees and write down which; returns the one of the last daemon of this boot, if any."""
-        self._base, why = cgroups.prepare(str(self._dir))
+        self._base, self._no_cgroup = cgroups.prepare(str(self._dir))
         if self._base is None:
-            logger.debug("process trees have no cgroup: {}", why)
+            logger.debug("process trees have no cgroup: {}", self._no_cgroup)
         path = self._dir / "cgroup"
         noted = path.read_text().split("\n") if path.exists() else []
         path.write_text(f"{self._boot}\n{self._base or ''}")

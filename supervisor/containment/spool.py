@@ -2,8 +2,8 @@
 
 Theory of operation. What a tree writes is kept in memory up to `inline_bytes`. What does not fit in there, or what
 is `needed` (it was not UTF-8, or something in the background goes on writing), goes into a file
-``<process id>.out``: the bytes of both streams as they came, up to `file_max_bytes`. So a small output costs no file,
-and of a large one the file has the beginning and the report the end.
+``<key of the session>.<process id>.out``: the bytes of both streams as they came, up to `file_max_bytes`. So a small
+output costs no file, and of a large one the file has the beginning and the report the end.
 
 One thread writes. A disk that is slow or full therefore stops nobody else: the reactor's thread only hands
 chunks over. What is handed over and not written is bounded, for each file (PENDING_MAX_BYTES) and for all
@@ -13,15 +13,21 @@ command that writes faster than the disk waits for the disk, up to the cap of it
 All files together have a bound too. Where there is no room in it, the oldest files that are closed go; where there
 are none, the file ends where it is, as it does when the disk has less than FREE_MIN_BYTES left for the store. Files
 that nobody has written to for `keep_s` go as well, at the start and from time to time.
+
+The key is made of the session's name, which may be too long, and may be anything, for a file's. With it a session that
+is deleted takes its files along. A crash in between is mended at the next start, where nothing is written yet: files
+whose session is none go before the first byte of a new one is taken from the queue.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import queue
+import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
@@ -39,6 +45,7 @@ FREE_MIN_BYTES = 67_108_864
 FLUSH_S = 0.25
 SWEEP_S = 600.0
 SUFFIX = ".out"
+KEYED = re.compile(r"([0-9a-f]{16})\.")
 
 
 class Kept(NamedTuple):
@@ -46,6 +53,24 @@ class Kept(NamedTuple):
 
     path: str
     size: int
+
+
+class SpoolUse(NamedTuple):
+    """How many spool files there are, and how many bytes they have together."""
+
+    files: int
+    size: int
+
+
+def use_of(folder: Path) -> SpoolUse:
+    """Count the spool files of a directory; none where it is not there. Raises OSError where it cannot be read."""
+    sizes = []
+    with contextlib.suppress(FileNotFoundError):
+        for entry in os.scandir(folder):
+            with contextlib.suppress(FileNotFoundError):
+                if entry.name.endswith(SUFFIX) and entry.is_file(follow_symlinks=False):
+                    sizes.append(entry.stat(follow_symlinks=False).st_size)
+    return SpoolUse(len(sizes), sum(sizes))
 
 
 class SpoolFile:
@@ -93,9 +118,29 @@ class Spools:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._thread.start()
 
-    def path(self, process_id: str) -> Path:
-        """Where the file of a process is, if there is one."""
-        return self.folder / f"{quote(process_id, safe='')}{SUFFIX}"
+    def path(self, process_id: str, session: str = "") -> Path:
+        """Where the file of a process of a session is, if there is one; without a session it has no key."""
+        key = f"{key_of(session)}." if session else ""
+        return self.folder / f"{key}{quote(process_id, safe='')}{SUFFIX}"
+
+    def forget(self, session: str) -> None:
+        """A session was deleted: remove its files, after what was handed over. Any thread."""
+        key = key_of(session)
+        self._jobs.put(lambda: self._remove(lambda found: found == key))
+
+    def keep_only(self, living: Callable[[], Iterable[str]]) -> None:
+        """Remove the files of sessions that are not among the living, whose names are asked for if there are files.
+
+        To be called before anything is spawned, so that it comes before what that will write. Any thread; `living` is
+        called on the writing thread, and where it raises, all files stay.
+        """
+
+        def job() -> None:
+            if use_of(self.folder).files:
+                keys = {key_of(session) for session in living()}
+                self._remove(lambda found: found not in keys)
+
+        self._jobs.put(job)
 
     def close(self, timeout_s: float) -> bool:
         """Write what was handed over and end the thread; True if it ended within `timeout_s` seconds."""
@@ -200,12 +245,32 @@ class Spools:
                     path.unlink()
                     self._used -= size
 
+    def _remove(self, goes: Callable[[str], bool]) -> None:
+        """Remove the files whose key says so; those without one stay."""
+        for entry in os.scandir(self.folder):
+            keyed = KEYED.match(entry.name)
+            if keyed is None or not entry.name.endswith(SUFFIX) or not goes(keyed[1]):
+                continue
+            try:
+                size = entry.stat(follow_symlinks=False).st_size
+                os.unlink(entry.path)
+                self._used -= size
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                logger.error("the output of a deleted session stays at {}: {}", entry.path, error.strerror)
+
     @staticmethod
     def _contain(job: Callable[[], None]) -> None:
         try:
             job()
         except Exception:  # noqa: BLE001  # one file's failure must not end the thread of all
             logger.exception("the spool could not do what it was asked for")
+
+
+def key_of(session: str) -> str:
+    """What the names of a session's files begin with."""
+    return hashlib.sha256(session.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 def write(fd: int, data: memoryview) -> int:
@@ -222,16 +287,23 @@ class Spool:
         reactor: for calls back.
         inline_bytes: how many bytes need no file.
         on_room: called on the reactor's thread when a spool that was `full` may be fed again.
+        session: whose tree it is.
     """
 
     def __init__(
-        self, spools: Spools, process_id: str, reactor: Reactor, inline_bytes: int, on_room: Callable[[], None]
+        self,
+        spools: Spools,
+        process_id: str,
+        reactor: Reactor,
+        inline_bytes: int,
+        on_room: Callable[[], None],
+        session: str = "",
     ) -> None:
         self._spools = spools
         self._reactor = reactor
         self._inline = inline_bytes
         self._on_room = on_room
-        self._file = SpoolFile(spools.path(process_id))
+        self._file = SpoolFile(spools.path(process_id, session))
         self._buffer = bytearray()
         self._handed = 0
         self._begun = False

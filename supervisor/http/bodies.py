@@ -110,7 +110,8 @@ class StopAnswer(Struct, frozen=True, kw_only=True):
     """A stop was handled: the fence is shut.
 
     `outcome` is one of stopped, stopping (it joined one), nothing_running, already_over. `receipt` is there if it was
-    waited for and was filed in time.
+    waited for and was filed in time. One that is not `durable` yet is, with `journalled`, in the stop journal: a crash
+    does not forget it.
     """
 
     session: str
@@ -119,6 +120,7 @@ class StopAnswer(Struct, frozen=True, kw_only=True):
     receipt_id: str
     fence_seq: int | None
     durable: bool
+    journalled: bool
     withdrawn: tuple[Message, ...]
     joined: tuple[str, ...]
     receipt: Receipt | None = None
@@ -186,13 +188,20 @@ class Health(Struct, frozen=True):
 
 
 class Readiness(Struct, frozen=True):
-    """Whether requests are taken. `phase` is serving, draining or interrupting; None: the supervisor is silent."""
+    """Whether requests are taken. `phase` is serving, draining or interrupting; None: the supervisor is silent.
+
+    `store`: its thread answers. `store_state` is ok, slow, failing, damaged or closed. Where it is not ready, `reason`
+    says why and `remedy` what helps.
+    """
 
     ready: bool
     phase: str | None
     supervisor: bool
     store: bool
     sessions: int
+    store_state: str = "ok"
+    reason: str = ""
+    remedy: str = ""
 
 
 class Info(Struct, frozen=True):
@@ -207,7 +216,7 @@ class Info(Struct, frozen=True):
 
 
 class Finding(Struct, frozen=True):
-    """One thing that was looked at. `remedy` is empty where it is as it should be."""
+    """One thing that was looked at. Where it is `ok`, a `remedy` says what would be better; else what helps."""
 
     check: str
     ok: bool

@@ -315,6 +315,7 @@ def _stop_answer(session: str, stopped: Stopped, receipt: Receipt | None) -> Sto
         receipt_id=stopped.receipt_id,
         fence_seq=stopped.fence_seq,
         durable=stopped.durable,
+        journalled=stopped.journalled,
         withdrawn=stopped.withdrawn,
         joined=stopped.joined,
         receipt=receipt,

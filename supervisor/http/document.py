@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from typing import Any, Final
 
-from litestar import Request
+import msgspec
+from litestar import Litestar, Request, Response, Router
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme
@@ -12,6 +15,7 @@ from msgspec import Struct
 
 from supervisor.http import bodies
 
+PATH: Final = "/openapi.json"
 DESCRIPTION: Final = """Sessions, runs and processes of a Countermand daemon.
 
 Over the Unix socket the peer's uid is checked; over loopback every request carries `Authorization: Bearer <token>`.
@@ -20,28 +24,46 @@ A request body may carry an `id`: the same body sent again under it has one effe
 
 
 class Document(JsonRenderPlugin):
-    """Serves the document, which is made once."""
+    """Serves the document, which is made once, at the first request: on a thread, since that takes a while."""
 
     def __init__(self) -> None:
-        super().__init__(path="/openapi.json")
+        super().__init__(path=PATH)
+        self._making = threading.Lock()
         self._made: bytes | None = None
 
-    def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:
-        """Return the document as JSON."""
-        if self._made is None:
-            self._made = self.render_json(request, _completed(openapi_schema))
-        return self._made
+    async def answer(self, request: Request[Any, Any, Any]) -> Response[bytes] | None:
+        """Answer a request for the document, in place of Litestar's handler, which would make it on the loop."""
+        if not request.url.path.endswith(PATH):
+            return None
+        return Response(await asyncio.to_thread(self.make, request.app), media_type=self.media_type)
+
+    def make(self, app: Litestar) -> bytes:
+        """Return the document as JSON; whoever comes while it is made waits for it. Blocks: not for the loop."""
+        with self._making:
+            if self._made is None:
+                self._made = msgspec.json.encode(_completed(app.openapi_schema.to_schema()))
+            return self._made
+
+    def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:  # noqa: ARG002
+        """Return the document; `answer` comes first, so this is for who asks the plug-in itself."""
+        return self.make(request.app)
 
 
 def openapi_config(version: str) -> OpenAPIConfig:
     """Return how the document is made, and where it is served."""
     bearer = SecurityScheme(type="http", scheme="bearer", description="Over loopback; the Unix socket needs none.")
+    document = Document()
+
+    async def answer(request: Request[Any, Any, Any]) -> Response[bytes] | None:
+        # Litestar copies what it is given, and no lock can be copied: a function is taken as it is.
+        return await document.answer(request)
+
     return OpenAPIConfig(
         title="Countermand",
         version=version,
         description=DESCRIPTION,
-        path="/v1",
-        render_plugins=[Document()],
+        openapi_router=Router("/v1", route_handlers=[], include_in_schema=False, before_request=answer),
+        render_plugins=[document],
         use_handler_docstrings=True,
         components=Components(security_schemes={"token": bearer}),
         security=[{"token": []}, {}],

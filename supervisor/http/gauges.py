@@ -21,6 +21,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from actors.errors import CountermandError
 from actors.model import INSIDE_SOURCES, Event
 from supervisor.embed import Supervisor
+from supervisor.store.health import STATES, StoreHealth
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -121,6 +122,7 @@ class Levels:
         queues = GaugeMetricFamily("countermand_queue_depth", "What waits, by queue.", labels=["queue"])
         queues.add_metric(["store"], supervisor.store_queue())
         queues.add_metric(["actors"], supervisor.ready_actors())
+        yield from _store(supervisor.store_health())
         yield _gauge("http_streams", "Event streams that are open.", desk.streams)
         yield _gauge("http_waits", "Requests that wait for a receipt.", desk.waits)
         try:
@@ -151,6 +153,32 @@ def leaked_threads(supervisor: Supervisor) -> list[str]:
 
 def _without(keys: Iterable[str], known: set[str]) -> Iterator[str]:
     return (key for key in keys if key not in known)
+
+
+def _store(health: StoreHealth) -> Iterator[Metric]:
+    """Yield how the store and its stop journal are: known without a read, and so there when no read succeeds."""
+    states = GaugeMetricFamily("countermand_store_state", "1 at the state that the store is in.", labels=["state"])
+    for state in STATES:
+        states.add_metric([state], health.state == state)
+    yield states
+    yield _gauge("store_writable", "1 if a message would be accepted, as far as is known.", health.writable)
+    yield _gauge(
+        "store_waiting_seconds", "How long the oldest of what the store was handed in has waited.", health.lag_s
+    )
+    if health.failed_at is not None:
+        yield _gauge("store_failed_timestamp_seconds", "When the store last met an error.", health.failed_at)
+    yield _count("store_reopened", "How often the store was opened again after an error.", health.reopened)
+    yield _count("store_unfit_batches", "Batches that were put aside, since they cannot be stored.", health.unfit)
+    journal = health.journal
+    yield _gauge("stop_journal_kept", "Stops in the journal that the store does not have yet.", journal.kept)
+    yield _gauge("stop_journal_unwritten", "Slots of the journal that are still to be written.", journal.unwritten)
+    yield _gauge("stop_journal_slots_free", "Slots of the journal that are free.", journal.slots_free)
+    yield _gauge("stop_journal_failing", "1 if the journal cannot be written now.", journal.error is not None)
+    yield _count("stop_journal_refused", "Stops that found no room in the journal.", journal.refused)
+
+
+def _count(name: str, help_text: str, value: float) -> CounterMetricFamily:
+    return CounterMetricFamily(f"countermand_{name}", help_text, value=value)
 
 
 def _gauge(name: str, help_text: str, value: float) -> GaugeMetricFamily:

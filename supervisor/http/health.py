@@ -17,14 +17,23 @@ from litestar.openapi.datastructures import ResponseSpec
 from actors.errors import CountermandError
 from actors.model import RunInfo
 from actors.text import storable
+from supervisor.containment.layers import Layers
+from supervisor.containment.spool import use_of
 from supervisor.embed import Supervisor
 from supervisor.http.bodies import Diagnosis, Finding, Health, Info, Readiness
 from supervisor.http.gauges import leaked_threads
 from supervisor.http.routing import TheDesk, refusals
+from supervisor.store.health import StoreHealth
 
 PROBE_S: Final = 1.0
 DISK_LEAST_BYTES: Final = 256 * 1024 * 1024
 STUCK_SLACK_S: Final = 5.0
+RESTART: Final = "restart the daemon: what was accepted is kept"
+CGROUPS: Final = (
+    "for cgroups, which end a tree at one stroke, run it as a systemd unit with Delegate=yes (scripts/install), "
+    "on a machine with cgroup v2; without them the layers that are named hold"
+)
+HANGS: Final = "look at the disk and at who has the store's file open"
 NAMED_MAX: Final = 5
 
 
@@ -43,7 +52,7 @@ async def health() -> Health:
     },
 )
 async def ready(desk: TheDesk) -> Response[Readiness]:
-    """Say whether the supervisor and the store's thread answer, and whether new work is taken."""
+    """Say whether the supervisor and the store's thread answer, and whether new work is taken; if not, why."""
     found = await desk.read(readiness, desk.supervisor)
     return Response(found, status_code=200 if found.ready else 503)
 
@@ -76,14 +85,33 @@ def readiness(supervisor: Supervisor) -> Readiness:
     """Ask the supervisor's actor and the store's thread; waits for each at most `PROBE_S` seconds."""
     pong = supervisor.ping(PROBE_S)
     store = supervisor.store_responds(PROBE_S)
-    serving = pong is not None and pong.phase == "serving"
+    # After the probe: what that waited for is in it.
+    health = supervisor.store_health()
+    phase = pong.phase if pong is not None else None
+    reason, remedy = _why_not(phase, health, store=store)
     return Readiness(
-        ready=serving and store,
-        phase=pong.phase if pong is not None else None,
+        ready=not reason,
+        phase=phase,
         supervisor=pong is not None,
         store=store,
         sessions=pong.sessions if pong is not None else 0,
+        store_state=health.state,
+        reason=reason,
+        remedy=remedy,
     )
+
+
+def _why_not(phase: str | None, health: StoreHealth, *, store: bool) -> tuple[str, str]:
+    """Return why nothing is taken, and what helps; both are empty where it is."""
+    if phase is None:
+        return "the supervisor does not answer", RESTART
+    if not health.writable:
+        return f"the store: {health.words}", health.remedy
+    if not store:
+        return f"the store's thread is busy for longer than {PROBE_S:g} s: {health.words}", health.remedy or HANGS
+    if phase != "serving":
+        return f"the daemon is {phase}: it is being shut down", "send it again after the restart"
+    return "", ""
 
 
 def diagnose(supervisor: Supervisor) -> Iterator[Finding]:
@@ -93,21 +121,48 @@ def diagnose(supervisor: Supervisor) -> Iterator[Finding]:
         "supervisor",
         found.supervisor,
         f"{found.phase}, {found.sessions} sessions resident" if found.supervisor else "it does not answer",
-        "" if found.supervisor else "restart the daemon: what was accepted is kept",
+        "" if found.supervisor else RESTART,
     )
-    yield Finding(
-        "store",
-        found.store,
-        f"its thread answers, {supervisor.store_queue()} wait" if found.store else "its thread hangs",
-        "" if found.store else "look at the disk and at who has the store's file open; stops work meanwhile",
-    )
+    yield from _store(supervisor.store_health(), answers=found.store)
     yield from _places(supervisor.state_dir)
+    yield _layers(supervisor.layers())
+    yield _spool(supervisor)
     try:
         yield from _runs(supervisor)
     except CountermandError as error:
         yield Finding("runs", ok=False, found=str(error), remedy=error.remedy or "look at the store")
     late = sum(supervisor.refused().values())
     yield Finding("dead letters", ok=True, found=f"{late} effects of closed runs were refused since the start")
+
+
+def _store(health: StoreHealth, *, answers: bool) -> Iterator[Finding]:
+    now = time.time()  # noqa: TID251  # as the times in the store
+    well = answers and health.state in ("ok", "slow")
+    words = health.words if answers else f"its thread does not answer: {health.words}"
+    if health.error is not None and health.failed_at is not None:
+        ago_s = max(0.0, now - health.failed_at)
+        words += f"; last error {ago_s:.0f} s ago: {health.error}; opened again {health.reopened} times since the start"
+    yield Finding("store", well, words, "" if well else f"{health.remedy or HANGS}; stops work meanwhile")
+    shown = "; ".join(health.left_out[-NAMED_MAX:])
+    left = len(health.left_out)
+    yield Finding(
+        "store contents",
+        not left,
+        f"{health.unfit} batches put aside, {left} things that could not be stored or read"
+        + (f": {shown}" * bool(left)),
+        "what is named is missing in its session: see the log for it, and the table batches_unfit" if left else "",
+    )
+    journal = health.journal
+    yield Finding(
+        "stop journal",
+        journal.well,
+        f"{journal.kept} stops kept that the store does not have, {journal.unwritten} slots to be written, "
+        f"{journal.slots_free} of {journal.slots} free"
+        + (f"; {journal.torn} were torn at the start" if journal.torn else "")
+        + (f"; {journal.refused} found no room" if journal.refused else "")
+        + (f"; it cannot be written: {journal.error}" if journal.error else ""),
+        "" if journal.well else "mend the store, or the disk: a stop that is not kept is forgotten by a crash",
+    )
 
 
 def _places(state_dir: Path) -> Iterator[Finding]:
@@ -127,6 +182,27 @@ def _places(state_dir: Path) -> Iterator[Finding]:
         f"the state directory has mode {stat.S_IMODE(seen.st_mode):04o} and belongs to uid {seen.st_uid}",
         "" if private else f"chmod 700 it and give it to uid {os.geteuid()}: it holds every thread, and the socket",
     )
+
+
+def _layers(layers: Layers) -> Finding:
+    """Say what holds process trees. Without cgroups the others do, so that is no fault."""
+    names = ", ".join(layers.names) or "none"
+    if layers.cgroup is not None:
+        how = "delegated" if layers.delegated else "writable, and not delegated: its manager may take it away"
+        return Finding("containment", ok=True, found=f"{names}; cgroups below {layers.cgroup}, {how}")
+    found = f"{names}; process trees have no cgroups: {layers.why_not}"
+    return Finding("containment", ok=bool(layers.names), found=found, remedy=CGROUPS)
+
+
+def _spool(supervisor: Supervisor) -> Finding:
+    most = supervisor.config.spool_total_bytes
+    try:
+        files, size = use_of(supervisor.state_dir / "spool")
+    except OSError as error:
+        remedy = "mend its permissions: long outputs are kept to their tail only"
+        return Finding("spool", ok=False, found=f"it cannot be read: {error.strerror}", remedy=remedy)
+    found = f"{files} files of long outputs, {size / 1_048_576:.1f} of at most {most / 1_048_576:.0f} MiB"
+    return Finding("spool", ok=True, found=found)
 
 
 def _runs(supervisor: Supervisor) -> Iterator[Finding]:

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from msgspec import Struct
+
+REMEDIES: Final = {
+    "locked": "end the program that keeps the store's file locked, or wait for it: lsof on it names who has it open",
+    "full": "make room on the disk of the state directory; the store finds it by itself",
+    "malformed": "stop the daemon, copy the state directory, and put the store's file back from a copy that is whole",
+    "disk": "look at the disk, at the permissions of the state directory, and that the store's file is still there",
+}
+"""What helps, by what the last error was."""
+STATES: Final = ("ok", "slow", "failing", "damaged", "closed")
 
 
 class JournalHealth(Struct, frozen=True):
@@ -20,6 +31,11 @@ class JournalHealth(Struct, frozen=True):
     refused: int
     error: str | None
 
+    @property
+    def well(self) -> bool:
+        """True where a Stop that the store does not take would be kept here."""
+        return self.error is None and self.slots_free > 0
+
 
 class StoreHealth(Struct, frozen=True):
     """The store at one moment. Times are seconds; `failed_at` since the epoch, UTC.
@@ -28,14 +44,19 @@ class StoreHealth(Struct, frozen=True):
     ``failing``: the last attempt to write failed, and none has succeeded since; ``damaged``: it takes writes, and the
     check after an error found the file malformed; ``closed``.
 
-    `error` is the last one, whether or not it is over. `lag_s` is how long the oldest of the `waiting` batches and
+    `error` is the last one, whether or not it is over, and `kind` what it was: ``locked``, ``full``, ``malformed`` or
+    ``disk``, which is any other. `reopened`: how often the file was opened again for one. `unfit`: batches since the
+    start that were put aside, since they cannot be stored. `lag_s` is how long the oldest of the `waiting` batches and
     loads has waited. `integrity` is what the last check found: ``ok``, the damage, or that it was not finished.
     `left_out` names what could not be stored, or not be read: the newest of it.
     """
 
     state: str
     error: str | None
+    kind: str | None
     failed_at: float | None
+    reopened: int
+    unfit: int
     waiting: int
     lag_s: float
     integrity: str | None
@@ -46,3 +67,26 @@ class StoreHealth(Struct, frozen=True):
     def writable(self) -> bool:
         """True where a message would be accepted, as far as is known."""
         return self.state in ("ok", "slow", "damaged")
+
+    @property
+    def words(self) -> str:
+        """How it is, in one line for people."""
+        said = {
+            "ok": "it takes writes",
+            "slow": f"what was handed in waits for {self.lag_s:.1f} s",
+            "failing": f"it takes no writes: {self.error}",
+            "damaged": f"it takes writes, and its file is damaged: {self.integrity}",
+            "closed": "it is closed",
+        }[self.state]
+        return f"{said}; {self.waiting} waiting"
+
+    @property
+    def remedy(self) -> str:
+        """What helps; empty where nothing has to."""
+        if self.state == "ok":
+            return ""
+        if self.state == "closed":
+            return "start the daemon again"
+        if self.state == "damaged":
+            return REMEDIES["malformed"]
+        return REMEDIES["locked" if self.state == "slow" else self.kind or "disk"]

@@ -27,6 +27,7 @@ import os
 import struct
 import threading
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -81,6 +82,8 @@ class StopJournal:
         self._taken: set[int] = set()
         # By slot, what has to be written there.
         self._dirty: dict[int, bytes] = {}
+        # Who is to hear that all which was handed in before is on the disk.
+        self._told: list[Callable[[], object]] = []
         self._number = 0
         self._next = 0
         self._torn = self._refused = 0
@@ -104,24 +107,20 @@ class StopJournal:
         if self._dirty:
             self._start()
 
-    def keep(self, kept: KeptStop) -> bool:
-        """Write a Stop soon; again is harmless. False: there is no room for it, or the journal is closed."""
-        key = (kept.session, kept.stop.id)
+    def keep(self, kept: KeptStop, told: Callable[[], object] | None = None) -> bool:
+        """Write a Stop soon; again is harmless. False: there is no room for it, or the journal is closed.
+
+        `told` is called once it is on the disk, on the journal's thread or on this one; it must be quick.
+        """
         with self._changed:
-            if key in self._live:
-                return True
-            frame = _frame(kept, self._number + 1)
-            first = None if self._closing else self._room(-(-len(frame) // SLOT_BYTES))
-            if first is None:
-                self._refused += 1
-                logger.error("the stop journal has no room for Stop {} of session {}", kept.stop.id, kept.session)
+            if (kept.session, kept.stop.id) not in self._live and not self._add(kept):
                 return False
-            self._number += 1
-            self._take(_Record(kept, self._number, first, frame))
-            self._dirty[first] = frame
-            self._start()
-            self._changed.notify_all()
-            return True
+            if told is not None and self._dirty:
+                self._told.append(told)
+                told = None
+        if told is not None:
+            told()
+        return True
 
     def forget(self, session: str, request_id: str) -> None:
         """The Stop is durable in the store: its slots are free. One that is not kept is ignored."""
@@ -176,6 +175,20 @@ class StopJournal:
         return True
 
     # ── Slots, under the lock ─────────────────────────────────────────────────────────────────────
+
+    def _add(self, kept: KeptStop) -> bool:
+        frame = _frame(kept, self._number + 1)
+        first = None if self._closing else self._room(-(-len(frame) // SLOT_BYTES))
+        if first is None:
+            self._refused += 1
+            logger.error("the stop journal has no room for Stop {} of session {}", kept.stop.id, kept.session)
+            return False
+        self._number += 1
+        self._take(_Record(kept, self._number, first, frame))
+        self._dirty[first] = frame
+        self._start()
+        self._changed.notify_all()
+        return True
 
     def _in_order(self) -> list[KeptStop]:
         return [record.kept for record in sorted(self._live.values(), key=lambda record: record.number)]
@@ -241,11 +254,13 @@ class StopJournal:
                 if not self._dirty:
                     return
                 writes = dict(self._dirty)
+                told, self._told = self._told, []
             try:
                 self._write(writes)
             except Exception as error:  # noqa: BLE001  # whatever it was, what is kept is still to be written
                 logger.error("the stop journal could not be written, and is tried again: {!r}", error)
                 with self._changed:
+                    self._told = told + self._told
                     self._error = str(error) or type(error).__name__
                     self._dirty.update((record.first, record.frame) for record in self._live.values())
                     if self._closing:
@@ -259,7 +274,12 @@ class StopJournal:
                 for slot, frame in writes.items():
                     if self._dirty.get(slot) is frame:
                         del self._dirty[slot]
+                if not self._dirty:
+                    # Kept again while it was being written.
+                    told, self._told = told + self._told, []
                 self._changed.notify_all()
+            for tell in told:
+                tell()
 
     def _write(self, writes: dict[int, bytes]) -> None:
         """Write frames and sync. After an error the file is closed: the next attempt opens it anew."""

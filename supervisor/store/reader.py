@@ -137,6 +137,10 @@ class SqliteReader:
         """How many sessions there are; deleted ones do not count."""
         return self._read(tables.count)
 
+    def names(self) -> list[str]:
+        """Return the names of all sessions that were not deleted, also of those whose row cannot be read."""
+        return self._read(tables.names)
+
     def settled(self) -> list[tuple[str, int, float]]:
         """Return the sessions that could be deleted: name, last seq, and its time; the longest unused first."""
         return self._read(tables.settled)

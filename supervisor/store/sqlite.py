@@ -36,6 +36,7 @@ Loads run on the writer's thread, so a session that is taken up sees all that it
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 import threading
 import time
@@ -50,7 +51,7 @@ from loguru import logger
 from msgspec import Struct
 
 from actors.errors import CountermandError, StoreUnavailable
-from actors.messages import CommitFailed, Committed, Loaded, LoadFailed
+from actors.messages import CommitFailed, Committed, Loaded, LoadFailed, StopKept
 from actors.ports import Batch, Clock, KeptStop, Snapshot
 from supervisor.store import tables
 from supervisor.store.health import StoreHealth
@@ -192,6 +193,8 @@ class SqliteStore:
         # Written by the writer's thread alone.
         self._failing = False
         self._error: str | None = None
+        self._kind: str | None = None
+        self._reopened = self._unfit = 0
         self._failed_at: float | None = None
         self._busy_since: float | None = None
         self._integrity: str | None = None
@@ -210,9 +213,9 @@ class SqliteStore:
         if not self._enqueue(_Load(session, owner, self._clock.monotonic())):
             _tell(owner, LoadFailed("the store is closed"))
 
-    def keep_stop(self, kept: KeptStop) -> None:
-        """Write a Stop to the stop journal, which does not wait for the store; again is harmless."""
-        self.journal.keep(kept)
+    def keep_stop(self, kept: KeptStop, owner: ActorRef[Any]) -> None:
+        """Write a Stop to the stop journal, which does not wait for the store; then tell `owner` StopKept."""
+        self.journal.keep(kept, lambda: _tell(owner, StopKept(kept.stop.id)))
 
     def forget_stop(self, session: str, request_id: str) -> None:
         """The Stop is durable, and so is the event that says so: the journal may let it go."""
@@ -244,7 +247,17 @@ class SqliteStore:
         else:
             state = "slow" if lag_s > SLOW_S else "ok"
         return StoreHealth(
-            state, self._error, self._failed_at, waiting, lag_s, self._integrity, left_out, self.journal.health()
+            state=state,
+            error=self._error,
+            kind=self._kind,
+            failed_at=self._failed_at,
+            reopened=self._reopened,
+            unfit=self._unfit,
+            waiting=waiting,
+            lag_s=lag_s,
+            integrity=self._integrity,
+            left_out=left_out,
+            journal=self.journal.health(),
         )
 
     def answers(self, timeout: float) -> bool:
@@ -368,6 +381,7 @@ class SqliteStore:
 
     def _note(self, error: BaseException) -> None:
         self._error = _words(error)
+        self._kind = _kind(error)
         self._failed_at = self._clock.wall()
         if _is_malformed(error):
             self._integrity = self._error
@@ -415,6 +429,7 @@ class SqliteStore:
         """Keep what could not be stored where a person can look at it, as far as it can be shown."""
         for commit in unfit:
             batch, error = commit.batch, commit.error or ""
+            self._unfit += 1
             self._leave_out([f"session {batch.session}: batch {batch.number} of {batch.incarnation}: {error}"])
             try:
                 self._attempt(lambda connection: tables.put_aside(connection, batch, error, self._clock.wall()))  # noqa: B023
@@ -535,6 +550,7 @@ class SqliteStore:
     def _attempt(self, work: Callable[[sqlite3.Connection], T]) -> T:
         if self._connection is None:
             self._connection = open_writer(self._path, self._busy_timeout_s, make=False)
+            self._reopened += 1
         connection = self._connection
         try:
             return work(connection)
@@ -626,6 +642,15 @@ def _is_busy(error: BaseException) -> bool:
 
 def _is_malformed(error: BaseException) -> bool:
     return _code(error) in _MALFORMED
+
+
+def _kind(error: BaseException) -> str:
+    """Which of `health.REMEDIES` an error is about."""
+    if _is_busy(error):
+        return "locked"
+    if _code(error) == sqlite3.SQLITE_FULL or getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
+        return "full"
+    return "malformed" if _is_malformed(error) else "disk"
 
 
 def _words(error: BaseException) -> str:

@@ -427,6 +427,11 @@ def count(connection: sqlite3.Connection) -> int:
     return int(number)
 
 
+def names(connection: sqlite3.Connection) -> list[str]:
+    """Return the names of all sessions; deleted ones are not among them."""
+    return [name for (name,) in connection.execute(f"SELECT session {_LIVING}")]
+
+
 def settled(connection: sqlite3.Connection) -> list[tuple[str, int, float]]:
     """Return the sessions with nothing to finish and nothing waiting, parked or not, the longest unused first.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
+import time
 from collections import Counter
 
 import pytest
@@ -358,6 +359,19 @@ def test_l4_a_message_that_was_sent_before_the_last_stop_comes_back(kit: Kit) ->
     inputs, returned = fates(check_rest(session))
     assert returned == [early.message_id]
     assert inputs == [other.message_id, late.message_id]
+
+
+def test_l4_what_was_sent_after_a_stop_runs_though_the_stop_was_under_way_for_longer(kit: Kit) -> None:
+    session = kit.session(echo)
+    stopping = Stop(source="user.test", reason="the test says so")
+    sent_at = time.time()  # noqa: TID251  # as a client does
+    # Both take their time: the Stop is handled later than the message was sent, and before the message comes.
+    until(lambda: time.time() > sent_at)  # noqa: TID251
+    assert session.ask(stopping).outcome == "nothing_running"
+    accepted = session.ask(message(content="behind it", sent_at=sent_at))
+    assert accepted.returned is None
+    inputs, returned = fates(check_rest(session))
+    assert (inputs, returned) == ([accepted.message_id], [])
 
 
 def test_l4_rollback_retracts_the_senders_input_and_its_output(kit: Kit) -> None:

@@ -294,9 +294,18 @@ class Client:
             assert all(one.done for one in stops), "a Stop is never answered"
             self.world.settle()
             answers = [one.outcome() for one in stops]
-            if all(isinstance(one, Stopped) and one.durable for one in answers) and not self._resend():
+            if all(map(self._stopped, sessions, answers)) and not self._resend():
                 return
         raise AssertionError("the session does not come back")
+
+    def _stopped(self, session: str, answer: object) -> bool:
+        """A Stop is on record; or it is refused, since the session was deleted, and nothing has begun it anew."""
+        if isinstance(answer, NotFound):
+            row = self.world.disk.of(session).row
+            assert row is not None, f"{session} is said to be deleted, and was never there"
+            assert row.deleted, f"{session} is said to be deleted, and is not"
+            return True
+        return isinstance(answer, Stopped) and answer.durable
 
     def _resend(self) -> bool:
         """Send again what was refused because of the store or a shutdown, or died; True if there was any."""

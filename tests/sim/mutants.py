@@ -459,6 +459,14 @@ MUTANTS: Final = (
         "parked=False",
     ),
     _mutant(
+        "what is sent while a Stop waits to be decided comes too late",
+        "L4",
+        Protocol,
+        "_stop",
+        "min(sent_at, handled_at)",
+        "at",
+    ),
+    _mutant(
         "the Stop's hour forgotten at a restart",
         "L12",
         Protocol,
@@ -499,8 +507,16 @@ MUTANTS: Final = (
         "L12",
         SessionActor,
         "_keep",
-        "self._ports.store.keep_stop(self._stops.setdefault(kept.stop.id, kept))",
+        "self._ports.store.keep_stop(self._stops.setdefault(kept.stop.id, kept), self.actor_ref)",
         "self._stops.setdefault(kept.stop.id, kept)",
+    ),
+    _mutant(
+        "a Stop is said to be in the journal before it is",
+        "L12",
+        SessionActor,
+        "_say_not_durable",
+        "request_id in self._journalled",
+        "True",
     ),
     _mutant(
         "nobody is told that a Stop is durable at last",

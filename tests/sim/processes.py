@@ -127,7 +127,7 @@ class SimProcesses:
         self._pids = 100
         self.spawned: list[str] = []
 
-    def spawn(self, process_id: str, spec: SpawnSpec, owner: ActorRef[Any]) -> None:
+    def spawn(self, process_id: str, spec: SpawnSpec, owner: ActorRef[Any], session: str = "") -> None:
         """Register a tree; it starts at a step of its own."""
         self._watch.spawns(process_id)
         assert process_id not in self._trees, f"{process_id} is spawned twice"
@@ -181,6 +181,9 @@ class SimProcesses:
         elif tree is not None:
             tree.forgotten = True
         self._ledgers.pop(process_id, None)
+
+    def forget_session(self, session: str) -> None:
+        """Nothing is kept here of a session's output."""
 
     # ── For the world ─────────────────────────────────────────────────────────────────────────────
 

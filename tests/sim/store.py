@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pykka import ActorDeadError
 
-from actors.messages import CommitFailed, Committed, Loaded, LoadFailed
+from actors.messages import CommitFailed, Committed, Loaded, LoadFailed, StopKept
 from actors.ports import Batch, KeptStop
 from tests.sim.disk import Disk
 from tests.sim.watch import Watch
@@ -39,7 +39,7 @@ class SimStore:
         self._queue: deque[tuple[Batch | str, ActorRef[Any]]] = deque()
         self._down = False
         self._held = False
-        self._journal: deque[KeptStop | tuple[str, str]] = deque()
+        self._journal: deque[tuple[KeptStop, ActorRef[Any]] | tuple[str, str]] = deque()
         self._fail_next = 0
         self._lose_next = 0
         self._unfit_next = 0
@@ -53,10 +53,10 @@ class SimStore:
         """Read a session at a later step, after all that was handed in before."""
         self._queue.append((session, owner))
 
-    def keep_stop(self, kept: KeptStop) -> None:
+    def keep_stop(self, kept: KeptStop, owner: ActorRef[Any]) -> None:
         """Take a Stop in; it is in the journal at a later step, whatever holds the store up."""
         self._watch.keeps(kept)
-        self._journal.append(kept)
+        self._journal.append((kept, owner))
 
     def forget_stop(self, session: str, request_id: str) -> None:
         """Let a Stop go at a later step."""
@@ -95,12 +95,15 @@ class SimStore:
 
     def journal_step(self) -> None:
         """Write one record of the journal, or let one go."""
-        work = self._journal.popleft()
-        if isinstance(work, KeptStop):
-            self._disk.journal.setdefault((work.session, work.stop.id), work)
-            self._watch.journalled(work)
+        first, second = self._journal.popleft()
+        if isinstance(first, KeptStop):
+            self._disk.journal.setdefault((first.session, first.stop.id), first)
+            self._watch.journalled(first)
+            assert not isinstance(second, str), "an owner, beside a Stop"
+            _tell(second, StopKept(first.stop.id))
         else:
-            self._disk.journal.pop(work, None)
+            assert isinstance(second, str), "the id of a Stop, beside its session"
+            self._disk.journal.pop((first, second), None)
 
     def step(self) -> None:
         """Write one group, or read one session."""

@@ -16,7 +16,7 @@ import msgspec
 
 from actors.cancel import CellState
 from actors.errors import CountermandError, ShuttingDown
-from actors.messages import Accepted, Delete, NewMessage, OutsideRequest, Reply, Resumed, Stop, Stopped
+from actors.messages import Accepted, Delete, NewMessage, OutsideRequest, Reply, Resumed, Stop, Stopped, request_time
 from actors.model import Event, How, Mode, Outcome, Owner, Receipt, Row, RunStatus, Scope, Waiting
 from actors.ports import Batch, KeptStop, ProcessRow, Settings
 from actors.record import CallRecord, RunRecord
@@ -68,6 +68,8 @@ class Watch:
         self.kept: dict[str, KeptStop] = {}
         self.owed: dict[str, tuple[KeptStop, int]] = {}
         self.stops_told: set[str] = set()
+        self.told_not_durable: set[str] = set()
+        self.in_journal: set[str] = set()
         self.refused_at: dict[str, float] = {}
         self._disk = disk
         self._fold = fold
@@ -75,7 +77,10 @@ class Watch:
         self._laws: dict[str, LogLaws] = {}
         self._answers: dict[str, Any] = {}
         self._receipts: dict[str, str] = {}
-        self._cutoffs: dict[tuple[str, str], float] = {}
+        # By session and origin: what was sent before the first has come too late, what was sent after the second not.
+        self._cutoffs: dict[tuple[str, str], tuple[float, float]] = {}
+        # When a request was sent first, and last.
+        self.sent: dict[str, tuple[float, float]] = {}
         disk.on_batch = self._batch
 
     def enter(self, world: World) -> None:
@@ -237,6 +242,7 @@ class Watch:
 
     def journalled(self, kept: KeptStop) -> None:
         """A Stop is in the journal: from here on no crash may lose it (law L12)."""
+        self.in_journal.add(kept.stop.id)
         if not self._was_on_record(kept.session, kept.stop.id):
             self.owed[kept.stop.id] = kept, self.crashes
 
@@ -245,9 +251,13 @@ class Watch:
         kept = self.kept.get(request_id)
         if kept is None or not self._has_its_run(kept):
             return
-        if not self._was_on_record(session, request_id):
+        row = self._disk.of(session).row
+        if row is not None and row.deleted:
+            # A Stop of a session that was deleted is nothing to decide, and must not begin it anew.
+            self.owed.pop(request_id, None)
+        elif not self._was_on_record(session, request_id):
             self.break_(f"the journal lets {request_id} go before it is on record (L12)")
-        elif request_id not in self.stops_told:
+        elif request_id in self.told_not_durable and request_id not in self.stops_told:
             self.break_(f"the journal lets {request_id} go before anybody was told that it is durable (L12)")
 
     def _was_on_record(self, session: str, request_id: str) -> bool:
@@ -524,14 +534,22 @@ class Watch:
             if isinstance(request, Stop) and isinstance(answer, Stopped) and answer.outcome != "already_over":
                 kept = self.kept.get(request.id)
                 handled_at = told.at if kept is None else min(told.at, kept.at)
-                sent_at = handled_at if request.sent_at is None else min(request.sent_at, handled_at)
+                # When it came is known where it was sent once. It may have waited to be decided: in a session that is
+                # being read, or on its way to one.
+                first, last = self.sent.get(request.id, (handled_at, handled_at))
+                # An id tells milliseconds.
+                least = min(first, handled_at, request_time(request.id) or first)
+                most = handled_at if first != last else min(first, handled_at)
+                if request.sent_at is not None:
+                    least = most = min(request.sent_at, most)
                 key = (batch.session, request.origin)
-                self._cutoffs[key] = max(sent_at, self._cutoffs.get(key, sent_at))
+                low, high = self._cutoffs.get(key, (least, most))
+                self._cutoffs[key] = max(least, low), max(most, high)
             elif isinstance(request, NewMessage) and isinstance(answer, Accepted) and request.sent_at is not None:
-                late = request.sent_at < self._cutoffs.get((batch.session, request.origin), 0.0)
-                if late and answer.returned != "stopped_before_arrival":
+                low, high = self._cutoffs.get((batch.session, request.origin), (0.0, 0.0))
+                if request.sent_at < low and answer.returned != "stopped_before_arrival":
                     self.break_(f"{request.id} was sent before a Stop, came after it, and is taken (L4)")
-                if not late and answer.returned == "stopped_before_arrival":
+                if request.sent_at >= high and answer.returned == "stopped_before_arrival":
                     self.break_(f"{request.id} is returned as stopped before its arrival, and was not (L4)")
 
     # ── What clients see ──────────────────────────────────────────────────────────────────────────
@@ -570,6 +588,10 @@ class Watch:
         mine = sum(1 for kept in self.kept.values() if kept.session == session)
         if isinstance(outcome, Stopped) and not (outcome.durable or request.id in self.kept or mine >= STOPS_KEPT_MAX):
             self.break_(f"{request.id} is answered before it is durable, and the journal was not told (L12)")
+        if isinstance(outcome, Stopped) and not outcome.durable:
+            self.told_not_durable.add(request.id)
+            if outcome.journalled and request.id not in self.in_journal:
+                self.break_(f"{request.id} is said to be in the journal, and is not (L12)")
         if not isinstance(outcome, msgspec.Struct) or not getattr(outcome, "durable", True):
             return
         if request.id not in self.told_at:

@@ -212,6 +212,9 @@ class World:
 
     def _send(self, asked: Asked) -> None:
         asked.tries += 1
+        now = self.clock.wall()
+        first, _ = self.watch.sent.get(asked.request.id, (now, now))
+        self.watch.sent[asked.request.id] = first, now
         inner: ReplyFuture[Any] = ReplyFuture()
         inner.add_done_callback(lambda done: self._answered(asked, done))
         self.supervisor.actor_inbox.put(Envelope(Route(asked.session, asked.request), inner))
