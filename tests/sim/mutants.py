@@ -113,17 +113,17 @@ def _at_once(effect: str) -> tuple[str, str]:
 
 
 _BUMP_AFTER_HALT: Final = """
-    if isinstance(request, Stop) and not getattr(self, "_told", False):
+    if isinstance(request, Stop) and not getattr(self, "_halted_first", False):
         for key in self._runners.values():
             child = self.children.get(key)
             if child is not None:
                 tell(child, Halt(self._protocol._provenance_of(request, 0.0), 0.0))
-        self._told = True
+        self._halted_first = True
         self.actor_inbox.put(Envelope(request, reply))
         return
-    self._told = False
+    self._halted_first = False
     try:
-        self._protocol.request(request, reply, answered.at if answered is not None else None)
+        self._protocol.request(request, reply, came_at)
 """
 
 MUTANTS: Final = (
@@ -133,7 +133,7 @@ MUTANTS: Final = (
         "L1",
         SessionActor,
         "_request",
-        "    try:\n        self._protocol.request(request, reply, answered.at if answered is not None else None)\n",
+        "    try:\n        self._protocol.request(request, reply, came_at)\n",
         _BUMP_AFTER_HALT.lstrip("\n"),
     ),
     _mutant("the fence does not count", "L1", RunLifecycle, "_fence", "self.generation += 1", "pass"),
