@@ -17,7 +17,7 @@ import stat
 import subprocess
 import time
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,6 +35,7 @@ TAIL_BYTES: Final = 4 * 1024 * 1024
 CONTEXT: Final = ("session", "run", "generation", "call")
 LEVELS: Final = ("trace", "debug", "info", "warning", "error", "critical")
 _STYLES: Final = {"warning": "yellow", "error": "red", "critical": "bold red", "debug": "dim", "trace": "dim"}
+CURSOR: Final = "-- cursor: "
 _PRIORITY: Final = re.compile(r"^<[0-7]>")
 
 
@@ -44,6 +45,15 @@ class Wanted(msgspec.Struct, frozen=True):
     lines: int = 50
     session: str | None = None
     level: str | None = None
+
+    @property
+    def chosen(self) -> bool:
+        """True if not every line is wanted."""
+        return self.session is not None or self.level is not None
+
+    def last(self, lines: Iterable[str]) -> deque[str]:
+        """Return the last so many of the lines that are wanted."""
+        return deque((line for line in lines if self.fits(_decoded(line))), maxlen=self.lines)
 
     def fits(self, said: dict[str, Any] | None) -> bool:
         """True for a line that is wanted; None is one that is no JSON, and tells neither its session nor its level."""
@@ -150,7 +160,7 @@ def _of_daemon(api: Api, wanted: Wanted, *, follow: bool) -> Generator[str, None
         ) from error
     if stat.S_ISREG(seen.st_mode):
         # By the descriptor: a file that was moved away is still the one that is written to.
-        return _file(link, pid, wanted.lines, follow=follow)
+        return _file(link, pid, wanted, follow=follow)
     if stat.S_ISSOCK(seen.st_mode) and shutil.which("journalctl") is not None:
         return _journal(_of_process(pid), wanted, follow=follow)
     what = "a terminal" if stat.S_ISCHR(seen.st_mode) and "null" not in target else target
@@ -182,33 +192,57 @@ def unit_of(pid: int) -> tuple[str, bool] | None:
 
 
 def _of_unit(unit: str) -> list[str]:
-    return ["--unit", unit] if os.geteuid() == 0 else ["--user-unit", unit]
+    # The system's or the user's own, whichever there is.
+    return ["--unit", unit, "--user-unit", unit]
 
 
 def _journal(which: list[str], wanted: Wanted, *, follow: bool) -> Generator[str, None, None]:
-    argv = ["journalctl", "--quiet", "--no-pager", "--output=cat", f"--lines={wanted.lines}", *which]
-    process = subprocess.Popen([*argv, *(["--follow"] if follow else [])], stdout=subprocess.PIPE)
+    """What the journal has, then what comes: from the cursor where the first ended, so that there is no gap."""
+    cursor = ""
+
+    def before() -> Generator[str, None, None]:
+        nonlocal cursor
+        # What is not wanted does not count, so how far back the last lines are is not known.
+        lines = "all" if wanted.chosen else str(wanted.lines)
+        options = ("--show-cursor",) if follow else ()
+        for line in _journalctl(*which, f"--lines={lines}", *options, cursor=follow):
+            if line.startswith(CURSOR):
+                cursor = line.removeprefix(CURSOR)
+            else:
+                yield line
+
+    yield from wanted.last(before())
+    if follow:
+        behind = [f"--after-cursor={cursor}"] if cursor else []
+        yield from _journalctl(*which, "--lines=all", "--follow", *behind)
+
+
+def _journalctl(*arguments: str, cursor: bool = False) -> Generator[str, None, None]:
+    """What it prints. Asked for a `cursor` where there is no line it ends with 1 and says nothing: no failure."""
+    said = False
+    argv = ["journalctl", "--quiet", "--no-pager", "--output=cat", *arguments]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE)
     assert process.stdout is not None
     try:
         for line in process.stdout:
+            said = True
             yield line.decode(errors="replace").rstrip("\n")
     finally:
         process.terminate()
         process.stdout.close()
         process.wait()
-    if process.returncode > 0:
+    if process.returncode > 0 and (said or not cursor):
         raise CountermandError(
             "the journal could not be read", got=f"journalctl ended with {process.returncode}", remedy="see above"
         )
 
 
-def _file(path: Path, pid: int, lines: int, *, follow: bool) -> Generator[str, None, None]:
+def _file(path: Path, pid: int, wanted: Wanted, *, follow: bool) -> Generator[str, None, None]:
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - TAIL_BYTES))
         *whole, rest = file.read().split(b"\n")
-        for line in deque(whole, maxlen=lines):
-            yield _PRIORITY.sub("", line.decode(errors="replace"))
+        yield from wanted.last(_PRIORITY.sub("", line.decode(errors="replace")) for line in whole)
         while follow:
             piece = file.read()
             if not piece:

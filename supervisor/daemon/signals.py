@@ -1,7 +1,12 @@
 """Signals as things that the main thread reads.
 
-A handler runs between any two lines of the main thread, also while that holds a lock: so it does nothing. That it
-is there makes the interpreter write the signal's number to a socket, and that is read where there is time for it.
+A handler runs between any two lines of the main thread, also while that holds a lock: so it notes the number in a
+deque, which takes none, and does nothing else. That it is there also makes the interpreter write a byte to a socket,
+from C and at once, which wakes whoever waits there.
+
+The byte is no more than that. The socket takes fewer than three hundred of them while nobody reads, and what comes then
+is dropped; the note is not. What is noted has a bound: a reload that is asked for is asked for once, and of each signal
+that ends the daemon three say all.
 """
 
 from __future__ import annotations
@@ -11,11 +16,13 @@ import select
 import signal
 import socket
 import time
+from collections import deque
 from types import FrameType
 from typing import Any, Final, Self
 
 WAKE: Final = 0
 """Read after `wake`; no signal has this number."""
+ENDS_MAX: Final = 3
 
 
 class Signals:
@@ -30,6 +37,8 @@ class Signals:
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
+        self._noted: deque[int] = deque()
+        self._woken = False
         self._before: dict[signal.Signals, Any] = {}
         self._previous_fd = -1
 
@@ -37,7 +46,7 @@ class Signals:
         self._previous_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         for number in self.TAKEN:
             if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
-                self._before[number] = signal.signal(number, _noted)
+                self._before[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -51,8 +60,15 @@ class Signals:
         """Return the number of the next signal, or WAKE; None after `timeout` seconds."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
+            # Emptied before the look: what comes after it writes a byte anew.
             with contextlib.suppress(BlockingIOError):
-                return self._reader.recv(1)[0]
+                while self._reader.recv(4096):
+                    continue
+            if self._noted:
+                return self._noted.popleft()
+            if self._woken:
+                self._woken = False
+                return WAKE
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 return None
@@ -60,9 +76,11 @@ class Signals:
 
     def wake(self) -> None:
         """Have `wait` return WAKE. Any thread. A full socket already wakes it."""
+        self._woken = True
         with contextlib.suppress(OSError):
             self._writer.send(bytes([WAKE]))
 
-
-def _noted(number: int, frame: FrameType | None) -> None:
-    """Do nothing; see the head of this file."""
+    def _note(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002  # as the interpreter calls it
+        """Note a signal; see the head of this file."""
+        if self._noted.count(number) < (1 if number == signal.SIGHUP else ENDS_MAX):
+            self._noted.append(number)
