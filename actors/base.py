@@ -327,7 +327,9 @@ class Actor(PykkaActor):
         if inbox.closed:
             return
         if error is not None:
-            logger.opt(exception=error).error("{} failed", self)
+            # Who closes the dispatcher has decided that nothing more is handled: that is no failure.
+            level = "DEBUG" if isinstance(error, ShuttingDown) else "ERROR"
+            logger.opt(exception=error).log(level, "{} failed", self)
         inbox.close()
         ActorRegistry.unregister(self.actor_ref)
         self.actor_stopped.set()
