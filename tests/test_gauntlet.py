@@ -503,14 +503,20 @@ def test_signals_that_came_have_to_be_in_the_receipt_and_no_others_may_be() -> N
 def test_the_far_side_of_a_case_has_to_be_named_exactly_and_to_live() -> None:
     me = census.look(os.getpid())
     assert me is not None
-    there = Seen(lines=1, everybody={(77, 0)}, far={(me.pid, me.ticks)})
-    gone = Seen(lines=1, everybody={(77, 0)}, far={(me.pid, me.ticks - 1)})
+    there = Seen(lines=3, everybody={(77, 0)}, far={(me.pid, me.ticks)})
+    early = Seen(lines=2, everybody={(77, 0)}, far={(me.pid, me.ticks)})
+    gone = Seen(lines=3, everybody={(77, 0)}, far={(me.pid, me.ticks - 1)})
     ssh, docker, at = (Row("remote", name, how=How.OUT_OF_REACH) for name in ("ssh host", "docker exec web", "at now"))
     assert found(receipt(GOOD, ssh, docker), seen=there) == ([], [])
     for rows in ((ssh,), (ssh, docker, at), (ssh, ssh, docker), ()):
         _, wrong = found(receipt(GOOD, *rows), seen=there)
         assert any("as out of reach" in fault for fault in wrong)
     assert any("as out of reach" in fault for fault in found(receipt(GOOD, ssh))[1])
+    # The second client was ended before it was one.
+    for some in ([], [ssh], [ssh, docker]):
+        assert found(receipt(GOOD, *some), seen=early) == ([], [])
+    for others in ([ssh, ssh], [ssh, at]):
+        assert any("as out of reach" in fault for fault in found(receipt(GOOD, *others), seen=early)[1])
     assert any("is gone" in fault for fault in found(receipt(GOOD, ssh, docker), seen=gone)[1])
 
 

@@ -620,7 +620,11 @@ def far_server() -> None:
             asker, _ = server.accept()
             with asker, asker.makefile("r", encoding="utf-8") as request:
                 started.append(start_far(request.readline().strip(), request.readline().strip()))
-                asker.sendall(b".")
+                # Whoever asked may be gone, and what was asked for is there all the same.
+                try:
+                    asker.sendall(b".")
+                except OSError:
+                    continue
     for fd in started:
         try:
             signal.pidfd_send_signal(fd, signal.SIGKILL)
