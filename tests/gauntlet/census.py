@@ -27,12 +27,17 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 BEAT_S = 0.08
 END_S = 30.0
 DEAD = "ZX"
+PF_EXITING = 0x4
+"""Of the flags in /proc/PID/stat: linux/sched.h."""
 MARK = b"/cmg-"
 """Stands in the command line of every role, before the token: it is in the path of the file to write to."""
 
 
 class Life(Struct, frozen=True):
-    """A living process: its pid, the start in ticks that makes it its own, whose it is (real uid), and its looks."""
+    """A living process: its pid, the start in ticks that makes it its own, whose it is (real uid), and its looks.
+
+    `exits`: the kernel has it on its way out, and nothing of its own is executed any more.
+    """
 
     pid: int
     ticks: int
@@ -40,6 +45,7 @@ class Life(Struct, frozen=True):
     name: str
     state: str
     command: str
+    exits: bool = False
 
     @property
     def started_at(self) -> float:
@@ -176,7 +182,8 @@ def look(pid: int) -> Life | None:
         if line.startswith("Uid:"):
             uid = int(line.split()[1])
     shown = command.replace(b"\0", b" ").decode(errors="replace").strip()[:120]
-    return Life(pid, int(fields[19]), uid, text[text.index("(") + 1 : closed], fields[0], shown)
+    exits = bool(int(fields[6]) & PF_EXITING)
+    return Life(pid, int(fields[19]), uid, text[text.index("(") + 1 : closed], fields[0], shown, exits)
 
 
 def marked(token: str) -> list[Life]:
@@ -210,8 +217,18 @@ def _bytes(path: str) -> bytes:
 def living(token: str, path: Path) -> dict[int, Life]:
     """Everybody of a case who lives, by pid: those who carry its token, and those who wrote themselves down.
 
-    But not who was started elsewhere, nor their children; see `far_side`.
+    But not who was started elsewhere, nor their children; see `far_side`. Whoever is on the way out is given the time
+    that a busy kernel takes for that.
     """
+    until = time.monotonic() + END_S
+    while (found := _living_now(token, path)) and all(life.exits for life in found.values()):
+        if time.monotonic() >= until:
+            break
+        time.sleep(BEAT_S)
+    return found
+
+
+def _living_now(token: str, path: Path) -> dict[int, Life]:
     found = {life.pid: life for life in marked(token)}
     seen = read(path)
     for pid, ticks in seen.everybody:

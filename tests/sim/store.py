@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 GROUP_MAX: Final = 4
 
 
+AMENDED: Final = "receipt.amended"
+
+
 class SimStore:
     """`actors.ports.Store` over a `Disk`.
 
@@ -120,8 +123,14 @@ class SimStore:
         self._commit(group)
 
     def unwritten(self, session: str) -> bool:
-        """True if a batch of a session waits to be written."""
-        return any(isinstance(work, Batch) and work.session == session for work, _ in self._queue)
+        """True if a batch of a session waits to be written, other than news of a part that was abandoned.
+
+        A session does not wait for such a part; the store writes what comes of it as it closes.
+        """
+        return any(
+            isinstance(work, Batch) and work.session == session and any(one.kind != AMENDED for one in work.events)
+            for work, _ in self._queue
+        )
 
     def drop(self) -> None:
         """A crash: what was handed in and not written is gone."""
