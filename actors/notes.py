@@ -69,7 +69,8 @@ def closed_result(
         if output:
             if spools:
                 # A file may be made only as its process is ended.
-                text += f" All that it printed is in {', '.join(spools)}, unless it had just ended by itself."
+                where = ", ".join(spools)
+                text += f" What it printed, up to the limit of such a file, is in {where}, unless it had just ended."
             text += f" Its output so far ended with:\n{output}"
         return ToolResult(Outcome.INTERRUPTED, text, is_error=True)
     return ToolResult(Outcome.NOT_STARTED, f"Not started: {who(provenance)}.", is_error=True)

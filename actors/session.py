@@ -236,6 +236,7 @@ class SessionActor(Actor):
         self._told: set[str] = set()
         # Answers to Stops of a store that has failed, which wait for the journal.
         self._held: dict[str, list[tuple[Stopped, ReplyFuture[Any]]]] = {}
+        self._held_timers: dict[str, Timer] = {}
         self._unfit: deque[float] = deque()
         # By run: who stopped it, and by which request, while the record of it may not be stored.
         self._stopped: dict[str, tuple[str, Provenance]] = {}
@@ -345,6 +346,8 @@ class SessionActor(Actor):
             if answered is not None and answered.stop == request:
                 # Aimed at a run that is not there: nothing to decide, and nothing to keep.
                 del self._stops[request.id]
+                self._told.discard(request.id)
+                self._journalled.discard(request.id)
                 self._ports.store.forget_stop(self._session, request.id)
             if reply is None:
                 logger.info(
@@ -405,7 +408,7 @@ class SessionActor(Actor):
             return
         self._send_step()
         # A Stop that the store does not have yet is to be told durable first: behind a deletion, that were new life.
-        if not self._stops and self._protocol.erase_if_proven():
+        if not self._stops and not self._overdue and self._protocol.erase_if_proven():
             # In a batch of its own: what ended before it is published as it was written.
             self._send_step()
         self._say_quiet()
@@ -493,7 +496,8 @@ class SessionActor(Actor):
         if isinstance(message, StopOverdue):
             self._stop_overdue(message.request_id, final=message.final)
         else:
-            self._journalled.add(message.request_id)
+            if message.request_id in self._stops:
+                self._journalled.add(message.request_id)
             self._answer_held(message.request_id)
 
     def _stop_overdue(self, request_id: str, *, final: bool) -> None:
@@ -526,13 +530,17 @@ class SessionActor(Actor):
         self._mailbox.release()
 
     def _say_not_durable(self, answer: Stopped, reply: ReplyFuture[Any] | None, request_id: str) -> None:
-        self._told.add(request_id)
+        if request_id in self._stops:
+            self._told.add(request_id)
         if reply is not None:
             journalled = request_id in self._journalled
             reply.try_set(msgspec.structs.replace(answer, durable=False, journalled=journalled))
 
     def _answer_held(self, request_id: str) -> None:
         """The journal has the Stop, or it has waited long enough for that."""
+        timer = self._held_timers.pop(request_id, None)
+        if timer is not None:
+            timer.cancel()
         for answer, reply in self._held.pop(request_id, ()):
             self._say_not_durable(answer, reply, request_id)
 
@@ -974,8 +982,10 @@ class SessionActor(Actor):
             return
         self._told.add(stop.id)
         self._held.setdefault(stop.id, []).append((answer, reply))
-        waited_s = clock.monotonic() - late.since if late is not None else 0.0
-        clock.call_later(max(0.0, STOP_OVERDUE_S - waited_s), self.actor_ref, StopOverdue(stop.id, final=True))
+        if stop.id not in self._held_timers:
+            wait_s = max(0.0, STOP_OVERDUE_S - (clock.monotonic() - late.since if late is not None else 0.0))
+            last = StopOverdue(stop.id, final=True)
+            self._held_timers[stop.id] = clock.call_later(wait_s, self.actor_ref, last)
 
     def _provenance_of(self, stop: Stop) -> Provenance:
         return Provenance(

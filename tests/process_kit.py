@@ -151,13 +151,17 @@ def until_a_seed_is_old() -> None:
     """Until the process that is ready for this supervisor's next command was forked some ticks of the clock ago."""
 
     def old() -> bool:
-        of_us = [pid for pid in our_children() if _name_of(pid) == "cm-zygote"]
-        spares = [pid for zygote in of_us for pid in procfs.children(zygote) if _name_of(pid) == "cm-spare"]
-        seeds = [seen for spare in spares for pid in procfs.children(spare) if (seen := procfs.stat(pid)) is not None]
         now = time.clock_gettime(time.CLOCK_BOOTTIME)
-        return any(now - seed.start_ticks / procfs.TICKS_PER_S > SEED_AGE_S for seed in seeds)
+        return any(now - seed.start_ticks / procfs.TICKS_PER_S > SEED_AGE_S for seed in our_seeds())
 
     until(old, "a process is ready for the next command")
+
+
+def our_seeds() -> list[procfs.Stat]:
+    """Who waits to become a command of this process; in a namespace its keeper too."""
+    of_us = [pid for pid in our_children() if _name_of(pid) == "cm-zygote"]
+    spares = [pid for zygote in of_us for pid in procfs.children(zygote) if _name_of(pid) == "cm-spare"]
+    return [seen for spare in spares for pid in procfs.children(spare) if (seen := procfs.stat(pid)) is not None]
 
 
 def _name_of(pid: int) -> str:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +20,16 @@ from supervisor import Config, Supervisor
 from supervisor.config import LAYERS
 from supervisor.containment import ledger, procfs
 from supervisor.containment.namespaces import KEEPER
-from tests.process_kit import NAMESPACE, Bench, bench, needs_namespaces, our_children, until
+from tests.process_kit import (
+    NAMESPACE,
+    Bench,
+    bench,
+    needs_namespaces,
+    our_children,
+    our_seeds,
+    until,
+    until_a_seed_is_old,
+)
 from tests.test_leftovers import kill_all_three
 from tests.test_warden import daemon
 
@@ -294,16 +304,27 @@ with Supervisor.start(Config(state_dir=sys.argv[1])):
 """
 
 
+NO_SPACE = "unshare: No space left on device"
+
+
 @needs_root
-@pytest.mark.parametrize("kind", ["user", "pid"])
+@pytest.mark.parametrize(
+    ("before", "drop", "why"),
+    [
+        (("--map-user=1000", "--keep-caps"), "--ambient-caps=-all --inh-caps=-all", NO_SPACE),
+        (("--map-root-user",), "--bounding-set=+all", NO_SPACE),
+        (("--map-root-user",), "--bounding-set=-sys_admin", "we are root without CAP_SYS_ADMIN"),
+    ],
+    ids=["user", "pid", "root-without-capability"],
+)
 def test_where_the_kernel_forbids_it_a_start_that_asks_for_it_is_refused_and_another_is_not(
-    tmp_path: Path, kind: str
+    tmp_path: Path, before: tuple[str, ...], drop: str, why: str
 ) -> None:
-    # In a user namespace of its own, whose limits are nobody else's. Without CAP_SYS_ADMIN another one is needed.
-    drop = "--bounding-set=-sys_admin" if kind == "user" else "--bounding-set=+all"
+    # In a user namespace of its own, whose limits are nobody else's.
+    kind = "pid" if "+all" in drop else "user"
     script = f'echo 0 >/proc/sys/user/max_{kind}_namespaces && exec setpriv {drop} "$0" -c "$1" "$2"'
     done = subprocess.run(
-        ["unshare", "--user", "--map-root-user", "/bin/sh", "-c", script, sys.executable, FORBIDDEN, str(tmp_path)],
+        ["unshare", "--user", *before, "/bin/sh", "-c", script, sys.executable, FORBIDDEN, str(tmp_path)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         cwd=ROOT,
         capture_output=True,
@@ -313,7 +334,7 @@ def test_where_the_kernel_forbids_it_a_start_that_asks_for_it_is_refused_and_ano
     )
     expected, got, remedy, last = done.stdout.splitlines() or pytest.fail(done.stderr)
     assert "PID namespace" in expected
-    assert got == "unshare: No space left on device"
+    assert why in got
     assert "user.max_user_namespaces" in remedy
     assert last == "without"
 
@@ -346,3 +367,25 @@ def test_what_runs_is_listed_by_the_numbers_of_the_machine_and_without_its_keepe
         rows += [row for tree in rows for row in tree.rows]
         assert {one.pid for one in listed} <= {row.pid for row in rows}
         assert all(procfs.stat(one.pid) is None for one in listed)
+
+
+# ── A seed that dies ──────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("layers", [LAYERS, NAMESPACE], ids=["without", "namespace"])
+def test_a_seed_that_is_killed_before_it_has_read_its_command_costs_nothing(
+    tmp_path: Path, layers: frozenset[str]
+) -> None:
+    with bench(tmp_path, layers=layers) as b:
+        until_a_seed_is_old()
+        seeds = [seed for seed in our_seeds() if seed.name != KEEPER]
+        for seed in seeds:
+            os.kill(seed.pid, signal.SIGSTOP)
+        b.sh("echo up")
+        until(lambda: ledger.said(ledger.read_path(tmp_path / "wardens" / "p.ledger"), "spawning"), "its warden begins")
+        time.sleep(0.2)
+        for seed in seeds:
+            os.kill(seed.pid, signal.SIGKILL)
+        b.owner.wait_text("up")
+        ended = b.owner.ended()
+        assert (ended.how, ended.status, ended.proven) == (How.EXIT, 0, True)

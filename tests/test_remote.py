@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
-from supervisor.containment.remote import FOUND_MAX, far_sides
+from supervisor.containment import procfs, remote
+from supervisor.containment.remote import FOUND_MAX, FarSides, far_sides
 
 
 @pytest.mark.parametrize(
@@ -52,3 +55,42 @@ def test_what_a_script_names_is_said_to_be_named_only_and_is_named_once() -> Non
 def test_l14_what_a_script_names_is_bounded() -> None:
     script = ";".join(f"ssh host{number}" for number in range(100))
     assert len(far_sides(["sh", "-c", script])) == FOUND_MAX
+
+
+def test_a_command_line_that_many_have_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[list[str]] = []
+
+    def far(argv: list[str]) -> list[tuple[str, bool]]:
+        looked.append(argv)
+        return far_sides(argv)
+
+    monkeypatch.setattr(remote, "far_sides", far)
+    found = FarSides()
+    shell = ["bash", "-c", "ssh host & wait"]
+    assert [row["name"] for argv in (shell, list(shell), ["ssh", "other"]) for row in found.see(argv)] == [
+        "ssh host",
+        "ssh other",
+    ]
+    assert looked == [shell, ["ssh", "other"]]
+
+
+def test_a_kill_waits_no_longer_for_what_a_tree_has_asked_others_to_do_than_the_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, read = [0.0], []
+
+    def command_line(pid: int) -> list[str]:
+        # As slow as the parsing of a long script.
+        now[0] += 0.005
+        read.append(pid)
+        return ["ssh", f"host{pid}"]
+
+    monkeypatch.setattr(procfs, "command_line", command_line)
+    monkeypatch.setattr(remote, "monotonic", lambda: now[0])
+    assert len(FarSides().look(range(1000))) == len(read) == remote.SOUGHT_MAX_S / 0.005
+    monkeypatch.setattr(remote, "SOUGHT_MAX_S", 1e9)
+    read.clear()
+    FarSides().look(range(1000))
+    assert len(read) == remote.SOUGHT_MAX
+    monkeypatch.undo()
+    assert FarSides().look([os.getpid(), 2**22 + 1]) == []

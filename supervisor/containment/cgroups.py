@@ -277,14 +277,14 @@ def warden_lives(group: str) -> bool:
     return seen is not None and seen.start_ticks == int(ticks) and seen.state not in "ZX"
 
 
-def sweep(base: str, within_s: float) -> int:
-    """End every tree's group below `base` whose warden is dead; returns how many were removed."""
+def sweep(base: str, within_s: float, spare: frozenset[str] = frozenset()) -> int:
+    """End every tree's group below `base` whose warden is dead, but those in `spare`; returns how many were removed."""
     try:
         names = sorted(os.listdir(base))
     except OSError:
         return 0
     groups = [os.path.join(base, name) for name in names if name.startswith(TREE_PREFIX)]
-    return sum(end(group, within_s) for group in groups if not warden_lives(group))
+    return sum(end(group, within_s) for group in groups if group not in spare and not warden_lives(group))
 
 
 def leave(base: str) -> None:

@@ -80,6 +80,9 @@ def enter() -> None:
         if error.errno != errno.EPERM:
             raise
     uid, gid = os.geteuid(), os.getegid()
+    if uid == 0:
+        # Inside, root would have every capability that was taken from it here.
+        raise OSError(errno.EPERM, "we are root without CAP_SYS_ADMIN, which a user namespace would give back")
     call("unshare", CLONE_NEWUSER | CLONE_NEWPID)
     # Who may not give a process groups may not take any from it either, which could be worth a right.
     for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
@@ -146,6 +149,9 @@ class Namespace:
                 data = self._sock.recv(REPORT_MAX_BYTES)
             except BlockingIOError:
                 return
+            except ConnectionResetError:
+                # Said once, ahead of what it has sent, where it went without having read all.
+                continue
             except OSError:
                 data = b""
             yield data or None

@@ -681,12 +681,21 @@ class ProcessTrees:
     def _clean_up(self, before: str | None) -> None:
         """At a start: end what a dead daemon's trees have left, whether or not somebody asks for them."""
         bases = {base for base in (self._base, before) if base is not None}
-        if bases:
-            self._beside(lambda: _sweep(bases, self._base), lambda: None)
+        judged: set[str] = set()
         for path in self._dir.glob("*.ledger"):
             process_id = unquote(path.stem)
             if process_id not in self._trees:
                 self._adopt(process_id, None)
+            words = ledger.read_path(path)
+            group = (ledger.said(words, "spawning") or {}).get("cgroup")
+            if group is not None and not (ledger.said(words, "empty") or ledger.said(words, "swept")):
+                # Whoever judges the tree removes it, and has its proof in that.
+                judged.add(group)
+        if bases:
+            self._beside(lambda: _sweep(bases, self._base, frozenset(judged)), lambda: None)
+        if judged:
+            last = partial(_sweep, bases, self._base, frozenset())
+            self._reactor.later(self._give_up_s, lambda: self._beside(last, lambda: None))
 
     def _note_cgroup(self) -> str | None:
         """Find a cgroup for our trees and write down which; returns the one of the last daemon of this boot, if any."""
@@ -1152,10 +1161,10 @@ def _zygote_lives(words: list[Word]) -> bool:
     return seen is not None and seen.state not in "ZX" and seen.start_ticks == warden["zygote"]["start_ticks"]
 
 
-def _sweep(bases: set[str], ours: str | None) -> None:
-    """End the cgroups of dead wardens below `bases`, and remove those that are not `ours`."""
+def _sweep(bases: set[str], ours: str | None, spare: frozenset[str]) -> None:
+    """End the cgroups of dead wardens below `bases`, but those to `spare`, and remove bases that are not `ours`."""
     for base in bases:
-        cgroups.sweep(base, SWEEP_S)
+        cgroups.sweep(base, SWEEP_S, spare)
         if base != ours:
             cgroups.leave(base)
 

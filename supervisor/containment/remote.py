@@ -10,9 +10,13 @@ from __future__ import annotations
 
 import os
 import re
+from time import monotonic
+
+from supervisor.containment import procfs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any, TypeAlias
 
     Word: TypeAlias = dict[str, Any]
@@ -47,7 +51,10 @@ SCRIPT_MAX_CHARS = 65_536
 FOUND_MAX = 10
 SOUGHT_MAX = 200
 """How many processes of a tree are looked at before they are killed: a dead one has no command line."""
+SOUGHT_MAX_S = 0.02
+"""How long that may hold up the kill, but for the command line that it is at."""
 SHOWN_MAX_CHARS = 80
+SEEN_MAX = 1_000
 
 
 class FarSides:
@@ -55,6 +62,7 @@ class FarSides:
 
     def __init__(self) -> None:
         self._rows: dict[str, Word] = {}
+        self._seen: set[int] = set()
 
     @property
     def rows(self) -> list[Word]:
@@ -63,7 +71,13 @@ class FarSides:
 
     def see(self, argv: list[str]) -> list[Word]:
         """Look at a command line; returns the rows that are new, or that say more than before."""
-        fresh = []
+        fresh: list[Word] = []
+        # Subshells have the command line of their shell, which may be a long script.
+        key = hash(tuple(argv))
+        if key in self._seen:
+            return fresh
+        if len(self._seen) < SEEN_MAX:
+            self._seen.add(key)
         for name, ran in far_sides(argv):
             known = self._rows.get(name)
             if known is None and len(self._rows) >= FOUND_MAX:
@@ -72,6 +86,19 @@ class FarSides:
             if known is None or (ran and known != row):
                 self._rows[name] = row
                 fresh.append(row)
+        return fresh
+
+    def look(self, pids: Iterable[int]) -> list[Word]:
+        """Look at the processes of a tree that is to be killed, SOUGHT_MAX of them at most, for SOUGHT_MAX_S seconds.
+
+        Returns rows as `see` does.
+        """
+        fresh: list[Word] = []
+        until = monotonic() + SOUGHT_MAX_S
+        for count, pid in enumerate(pids):
+            if count >= SOUGHT_MAX or monotonic() >= until:
+                break
+            fresh += self.see(procfs.command_line(pid))
         return fresh
 
     def take(self, rows: list[Word]) -> None:

@@ -263,7 +263,7 @@ class Seed:
         return note
 
     def dismiss(self) -> None:
-        """It is not needed: kill and reap it."""
+        """It is not needed, or has ended by itself: kill and reap it."""
         self._sock.close()
         kill_quietly(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
@@ -604,11 +604,16 @@ class Warden:
         seed = self._ready.seed if self._ready.seed is not None else Seed(self._group, self._namespace)
         try:
             return seed.pid, seed.become(fds)
-        except BrokenPipeError:
-            # It was killed while it waited.
-            os.waitpid(seed.pid, 0)
-            seed = Seed(self._group, self._namespace)
+        except (BrokenPipeError, ConnectionResetError):
+            # It was killed while it waited, and has not read what it should become.
+            seed.dismiss()
+        seed = Seed(self._group, self._namespace)
+        try:
             return seed.pid, seed.become(fds)
+        except OSError:
+            # Nobody can end in a namespace while somebody of it is not reaped.
+            seed.dismiss()
+            raise
 
     def _keeper(self) -> Word | None:
         """Who the first of the tree's namespace is, for whoever finds us dead; None without one."""
@@ -744,11 +749,11 @@ class Warden:
                 self._reaped += 1
                 continue
             seen = procfs.Stat(int(text.split(" ", 1)[0]), text)
-            self._see(seen.pid, "", seen)
+            self._see(seen.pid, "", seen, reaped=True)
             self._note_end(seen.pid, os.waitstatus_to_exitcode(int(raw)), time.time())
         return True
 
-    def _see(self, pid: int, name: str, seen: procfs.Stat | None = None) -> None:
+    def _see(self, pid: int, name: str, seen: procfs.Stat | None = None, *, reaped: bool = False) -> None:
         """Open a row for a process of the tree; the oldest ROWS_MAX have one."""
         if pid in self._rows or len(self._rows) + len(self._done) >= ROWS_MAX or self._is_keeper(pid):
             return
@@ -756,7 +761,9 @@ class Warden:
         if seen is None:
             return
         if not name:
-            self._name_far_sides(procfs.command_line(pid) or ([seen.name] if seen.state in "ZX" else []))
+            # One that its keeper has reaped has a number that may be somebody else's by now.
+            words = [] if reaped else procfs.command_line(pid)
+            self._name_far_sides(words or ([seen.name] if seen.state in "ZX" else []))
         leader = self._leader if self._status is None else None
         self._rows[pid] = {
             "name": os.path.basename(name) or seen.name,
@@ -975,7 +982,10 @@ class Warden:
 
     def _name_far_sides(self, argv: list[str]) -> None:
         """Keep a row for each command whose work is done elsewhere, where killing it does not reach."""
-        for row in self._remote.see(argv):
+        self._keep_far_sides(self._remote.see(argv))
+
+    def _keep_far_sides(self, rows: list[Word]) -> None:
+        for row in rows:
             # Whoever finishes our work has to know it, and cannot ask the dead.
             self._ledger.detail({"word": "remote", "row": row})
 
@@ -985,8 +995,7 @@ class Warden:
             there = [pid for below in cgroups.groups_below(self._group) for pid in cgroups.pids_in(below)]
         else:
             there = procfs.descendants(most=SOUGHT_MAX)
-        for pid in there[:SOUGHT_MAX]:
-            self._name_far_sides(procfs.command_line(pid))
+        self._keep_far_sides(self._remote.look(there))
 
     # ── Words ─────────────────────────────────────────────────────────────────────────────────────
 

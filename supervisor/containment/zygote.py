@@ -427,8 +427,7 @@ class Zygote:
             alone = len(self._lost) == 1 and not self._warden_is_dead()
             below_us = procfs.descendants(self._all_wardens(), most=SOUGHT_MAX)
             there = [pid for pid in below_us if alone or self._is_of(lost, pid)]
-        for pid in there[:SOUGHT_MAX]:
-            lost.remote.see(procfs.command_line(pid))
+        lost.remote.look(there)
 
     @staticmethod
     def _is_of(lost: Lost, pid: int) -> bool:

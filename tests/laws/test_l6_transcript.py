@@ -225,7 +225,7 @@ def test_l6_a_call_that_is_cut_off_names_the_file_with_all_that_it_printed(kit: 
     content = of_the_cut_off(session)
     assert "\n4000\n" in content
     assert "\n2000\n" not in content, "more was printed than is shown"
-    path = re.search(r"All that it printed is in (\S+\.out),", content)
+    path = re.search(r"What it printed, up to the limit of such a file, is in (\S+\.out),", content)
     assert path is not None, content
     # Less than what a finished call would show, so there is a file only because it was cut off.
     until(lambda: Path(path[1]).read_text() == "".join(f"{number}\n" for number in range(1, 4001)), "all of it")
