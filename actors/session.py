@@ -465,7 +465,6 @@ class SessionActor(Actor):
             self._retry_s = RETRY_FIRST_S
         if committed.number >= self._answering:
             self._let_reports_go_on()
-        self._say_quiet()
 
     def _let_reports_go_on(self) -> None:
         """An answer was given. Behind a backlog it is taken first: the asker's thread needs the interpreter for it."""
@@ -583,7 +582,7 @@ class SessionActor(Actor):
 
     def _say_quiet(self) -> None:
         # What this turn has decided and not sent yet is not written either.
-        written = not self._sent and not self._protocol.step.has_records and not self._stash
+        written = not (self._sent or self._protocol.step.has_records or self._stash or self._stops or self._overdue)
         if self._draining and not self._said_quiet and self._protocol.quiet and written and self.parent:
             self._said_quiet = True
             tell(self.parent, Quiet(self._session, self._drain_number))
