@@ -67,6 +67,7 @@ class Watch:
         self.told_at: dict[str, float] = {}
         self.kept: dict[str, KeptStop] = {}
         self.owed: dict[str, tuple[KeptStop, int]] = {}
+        self.let_go: set[str] = set()
         self.stops_told: set[str] = set()
         self.told_not_durable: set[str] = set()
         self.in_journal: set[str] = set()
@@ -239,11 +240,13 @@ class Watch:
     def keeps(self, kept: KeptStop) -> None:
         """A Stop is handed to the journal."""
         self.kept.setdefault(kept.stop.id, kept)
+        self.let_go.discard(kept.stop.id)
 
     def journalled(self, kept: KeptStop) -> None:
         """A Stop is in the journal: from here on no crash may lose it (law L12)."""
         self.in_journal.add(kept.stop.id)
-        if not self._was_on_record(kept.session, kept.stop.id):
+        # One that was let go meanwhile is written and taken out again.
+        if not self._was_on_record(kept.session, kept.stop.id) and kept.stop.id not in self.let_go:
             self.owed[kept.stop.id] = kept, self.crashes
 
     def forgets(self, session: str, request_id: str) -> None:
@@ -255,6 +258,7 @@ class Watch:
         if row is not None and row.deleted:
             # A Stop of a session that was deleted is nothing to decide, and must not begin it anew.
             self.owed.pop(request_id, None)
+            self.let_go.add(request_id)
         elif not self._was_on_record(session, request_id):
             self.break_(f"the journal lets {request_id} go before it is on record (L12)")
         elif request_id in self.told_not_durable and request_id not in self.stops_told:
