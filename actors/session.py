@@ -844,6 +844,8 @@ class SessionActor(Actor):
             crashed=self._after_crash,
         )
         self._stops = {name: one for name, one in kept.items() if name in self._kept_in_stash}
+        # One of the journal may have been answered by an incarnation before: then somebody waits for the word.
+        self._told |= {one.stop.id for one in loaded.snapshot.kept}
         self._told &= self._stops.keys()
         self._journalled &= self._stops.keys() | self._held.keys()
         self._kept_in_stash = set()

@@ -94,6 +94,44 @@ REGRESSIONS = {
             ("stop", "immediate", None, "withdraw", "session", "user", 0.5),
         ),
     ),
+    # The next incarnation did not know that the Stop which it found in the journal had been answered: no word followed.
+    "a Stop of the journal that an incarnation before had answered": Schedule(
+        2240422935,
+        Settings(agent="scripted", barrier="strict", passivate_s=1.0),
+        (
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("hold", True),
+            ("wait", 3.0),
+            ("poison", 0, 3, True),
+            ("new", "say=1", None, "user", True, None),
+            ("wait", 0.05),
+            ("steps", 1),
+        ),
+    ),
+    # The session was quiet while its erasure waited for a Stop to be durable.
+    "an erasure that waits for a Stop, in a shutdown": Schedule(
+        3750389533,
+        Settings(agent="scripted"),
+        (
+            ("steps", 60),
+            ("new", "run=1,absent say=1", "reject", "user", False, None),
+            ("leave",),
+            ("leave",),
+            ("steps", 60),
+            ("hold", True),
+            ("later", 0.0, ("stop", "graceful", 1, "park", "session", "bot", 0.5)),
+            ("steps", 3),
+            ("new", "say=3 write=1 say=1", "rollback", "bot", False, 0.0),
+            ("delete",),
+            ("steps", 1),
+            ("hold", False),
+            ("stop", "graceful", 3, "park", "run", "user", 5.0),
+            ("stop", "graceful", 0, None, "run", "bot", None),
+            ("later", 0.0, ("stop", "graceful", 1, "park", "run", "bot", None)),
+            ("later", 0.5, ("new", "open=5", "enqueue", "bot", True, 0.0)),
+            ("shutdown", 3.0),
+        ),
+    ),
 }
 
 
