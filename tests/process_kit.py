@@ -25,6 +25,19 @@ from supervisor.containment.processes import ProcessTrees
 T = TypeVar("T")
 WAIT_S = 20.0
 GIVE_UP_S = 15.0
+ESCAPE = """
+import os, sys, time
+for _ in range(int(sys.argv[1]) - 1):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        time.sleep(1000)
+    os.wait()
+print("up", flush=True)
+time.sleep(1000)
+"""
+"""A tree of so many, each in a session of its own."""
 SEED_AGE_S = 0.3
 
 OWN_GROUP = cgroups.own_group()

@@ -17,6 +17,7 @@ from actors.model import How
 from supervisor.config import LAYERS
 from supervisor.containment import cgroups, ledger, procfs, zygote_handle
 from tests.process_kit import (
+    ESCAPE,
     FREEZER,
     HAS_CGROUPS,
     NO_CGROUP,
@@ -268,20 +269,6 @@ def test_l3_a_warden_that_somebody_has_stopped_is_replaced_by_the_zygote(tmp_pat
         ended = b.owner.ended()
         assert (ended.how, ended.proven) == (How.SIGKILL, True)
         b.assert_nobody_left()
-
-
-ESCAPE = """
-import os, sys, time
-for _ in range(int(sys.argv[1]) - 1):
-    if os.fork() == 0:
-        os.setsid()
-        if os.fork():
-            os._exit(0)
-        time.sleep(1000)
-    os.wait()
-print("up", flush=True)
-time.sleep(1000)
-"""
 
 
 @pytest.mark.parametrize("layers", [LAYERS, NO_CGROUP], ids=["with groups", "without"])

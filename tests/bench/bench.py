@@ -53,6 +53,7 @@ from supervisor.executor import ThreadExecutor
 from supervisor.ids import RandomIds
 from supervisor.publisher import EventHub
 from supervisor.store.sqlite import SqliteStore
+from tests.process_kit import ESCAPE
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 WAIT_S = 60.0
@@ -66,18 +67,6 @@ SPAWN_RATIO_MAX = 3.0
 POLITE_MAX_MS = 20.0
 DAEMON_THREADS = 200
 DAEMON_BYTES = 500_000_000
-ESCAPE = """
-import os, sys, time
-for _ in range(int(sys.argv[1]) - 1):
-    if os.fork() == 0:
-        os.setsid()
-        if os.fork():
-            os._exit(0)
-        time.sleep(1000)
-    os.wait()
-print("up", flush=True)
-time.sleep(1000)
-"""
 STUBBORN = 'sleep 100 & setsid sleep 100 & (trap "" TERM; sleep 100) & echo up; wait'
 POLITE = "echo up; exec sleep 100"
 CHATTY_RATIO_MAX = 0.5
