@@ -357,10 +357,11 @@ class SessionActor(Actor):
                 reply.try_set_exception(error)
         # A request does not wait for the rest of the turn: its halts leave now. Nor does its answer wait for a
         # backlog of reports: they go on when it is given.
+        if not refused:
+            # Ahead of that: one that is answered by it waits for nothing, whatever else has left with it.
+            self._expect_durable(request, at)
         self._flush()
         if self._sent:
-            if not refused:
-                self._expect_durable(request, at)
             self._answering = self._number
             self._mailbox.hold()
 

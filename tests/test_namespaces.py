@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -382,8 +381,14 @@ def test_a_seed_that_is_killed_before_it_has_read_its_command_costs_nothing(
         for seed in seeds:
             os.kill(seed.pid, signal.SIGSTOP)
         b.sh("echo up")
-        until(lambda: ledger.said(ledger.read_path(tmp_path / "wardens" / "p.ledger"), "spawning"), "its warden begins")
-        time.sleep(0.2)
+
+        def asked() -> bool:
+            """Its warden has sent the command, and waits for what comes of it."""
+            words = ledger.read_path(tmp_path / "wardens" / "p.ledger")
+            seen = procfs.stat((ledger.said(words, "warden") or {"pid": 0})["pid"])
+            return ledger.said(words, "spawning") is not None and seen is not None and seen.state == "S"
+
+        until(asked, "the command is sent")
         for seed in seeds:
             os.kill(seed.pid, signal.SIGKILL)
         b.owner.wait_text("up")

@@ -108,6 +108,12 @@ REGRESSIONS = {
             ("steps", 1),
         ),
     ),
+    # A repeat that was answered at once counted as one that waits, since an erasure had left with it: kept for ever.
+    "a repeated Stop that lets an erasure go": Schedule(
+        4129053479,
+        Settings(agent="scripted", barrier="strict", passivate_s=1.0),
+        (("stop", "graceful", None, None, "run", "user", None), ("idle", 2), ("delete",), ("repeat", 0)),
+    ),
     # The session was quiet while its erasure waited for a Stop to be durable.
     "an erasure that waits for a Stop, in a shutdown": Schedule(
         3750389533,

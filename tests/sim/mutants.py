@@ -629,7 +629,7 @@ MUTANTS: Final = (
         "L11",
         SessionActor,
         "_say_quiet",
-        "not self._sent and not self._protocol.step.has_records and not self._stash",
+        "not (self._sent or self._protocol.step.has_records or self._stash or self._stops or self._overdue)",
         "True",
     ),
     _mutant(
