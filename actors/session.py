@@ -415,6 +415,8 @@ class SessionActor(Actor):
         self._say_quiet()
 
     def _send_step(self) -> None:
+        if self._protocol.step.is_empty:
+            return
         step = self._protocol.take_step()
         later = step.later
         if step.has_records:

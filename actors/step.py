@@ -305,6 +305,11 @@ class Step:
             or self.row_changed
         )
 
+    @property
+    def is_empty(self) -> bool:
+        """True if nothing was decided."""
+        return not (self.now or self.later or self.has_records or self.erase)
+
     def wait(self, row: WaitingRow) -> None:
         """Record that a message waits."""
         self.unwaiting.pop(row.message.id, None)

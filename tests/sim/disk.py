@@ -71,17 +71,23 @@ class Disk:
             tables.events.append(event)
         if batch.row is not None:
             tables.row = batch.row
-        tables.runs.update((run.run_id, run) for run in batch.runs)
-        tables.calls.update((call.call_id, call) for call in batch.calls)
-        tables.processes.update((process.process_id, process) for process in batch.processes)
-        tables.receipts.update((receipt.receipt_id, receipt) for receipt in batch.receipts)
-        tables.pending.update((receipt.receipt_id, receipt) for receipt in batch.pending)
+        for run in batch.runs:
+            tables.runs[run.run_id] = run
+        for call in batch.calls:
+            tables.calls[call.call_id] = call
+        for process in batch.processes:
+            tables.processes[process.process_id] = process
+        for receipt in batch.pending:
+            tables.pending[receipt.receipt_id] = receipt
         for receipt in batch.receipts:
+            tables.receipts[receipt.receipt_id] = receipt
             tables.pending.pop(receipt.receipt_id, None)
-        tables.waiting.update((row.message.id, row) for row in batch.waiting)
+        for row in batch.waiting:
+            tables.waiting[row.message.id] = row
         for message_id in batch.unwaiting:
             tables.waiting.pop(message_id, None)
-        tables.requests.update((row.request_id, row) for row in batch.requests)
+        for request in batch.requests:
+            tables.requests[request.request_id] = request
         tables.batches[batch.incarnation] = batch.number
         return True
 

@@ -87,9 +87,10 @@ class SimLoop(asyncio.BaseEventLoop):
     @property
     def ready(self) -> bool:
         """True if a step would run something."""
-        while self._handles and self._handles[0].cancelled():
-            self._handles.popleft()
-        return bool(self._handles)
+        handles = self._handles
+        while handles and handles[0].cancelled():
+            handles.popleft()
+        return bool(handles)
 
     def step(self) -> None:
         """Run one handle."""

@@ -190,7 +190,10 @@ class SimProcesses:
     @property
     def ready(self) -> bool:
         """True if some tree has something to do."""
-        return any(tree.todo for tree in self._trees.values())
+        for tree in self._trees.values():  # noqa: SIM110  # a loop, since it is asked at every step
+            if tree.todo:
+                return True
+        return False
 
     def step(self) -> None:
         """Let one tree do the next thing that it has to do."""

@@ -399,10 +399,12 @@ class Watch:
                     self._stop_durable(event, told)
                 case _:
                     pass
-        self.told_at.update((row.request_id, row.at) for row in batch.requests if row.request_id not in self.told_at)
-        # Remembered also where the session is deleted since then: what is under way finds its gate shut.
-        self.granted.update(call.call_id for call in batch.calls if call.state != "requested")
+        for row in batch.requests:
+            self.told_at.setdefault(row.request_id, row.at)
         for call in batch.calls:
+            if call.state != "requested":
+                # Remembered also where the session is deleted since then: what is under way finds its gate shut.
+                self.granted.add(call.call_id)
             if call.how is How.SIGKILL and call.call_id in self.left and not (self.crashes or self.restarts):
                 self.break_(f"{call.call_id} is on record as killed, and has returned (L6)")
         for receipt in batch.receipts:
@@ -509,10 +511,11 @@ class Watch:
             resumed = any(event.kind == "session.resumed" for event in batch.events)
             if new_inputs & set(waiting_before) and not by_person and not resumed:
                 self.break_(f"parked messages run, and nobody asked for it: {new_inputs & set(waiting_before)} (L12)")
-        withdrawn = any(_withdraws(self.requests.get(told.request_id), _decode(told.answer)) for told in batch.requests)
+        answered = [(self.requests.get(told.request_id), _decode(told.answer)) for told in batch.requests]
+        withdrawn = any(_withdraws(request, answer) for request, answer in answered)
         if withdrawn and set(laws.waiting) & set(waiting_before):
             self.break_(f"{laws.waiting} wait behind a Stop that withdraws what waits (L4)")
-        parked = any(_parks(self.requests.get(told.request_id), _decode(told.answer)) for told in batch.requests)
+        parked = any(_parks(request, answer) for request, answer in answered)
         if parked and laws.waiting and not new_inputs and batch.row is not None and not batch.row.parked:
             self.break_(f"{laws.waiting} were parked, and that is not on record (L12)")
 

@@ -148,6 +148,9 @@ class World:
         self.processes = SimProcesses(self.clock, self.random, self.disk.ledgers, self.watch)
         self.executor = SimExecutor(self.clock, self.random, self.watch)
         self.dispatcher = StepDispatcher(seed)
+        # Twice: most of what happens are messages, and a fair share for every port would starve them.
+        self._turns = [self.dispatcher.step] * 2
+        self._coroutines = [self.executor.loop_step] * 2
         self.dead_letters = DeadLetters()
         _ERRORS.listen(self.errors)
         ports = Ports(
@@ -249,26 +252,23 @@ class World:
         Raises:
             LawBroken: a predicate of the watch does not hold after it.
         """
-        ready, random, clock = self._ready, self._random, self.clock
+        ready, random, clock, store, executor = self._ready, self._random, self.clock, self.store, self.executor
         if self.ended:
             return False
         while True:
             ready.clear()
             if self.dispatcher.waits():
-                # Twice: most of what happens are messages, and a fair share for every port would starve them.
-                ready.append(self.dispatcher.step)
-                ready.append(self.dispatcher.step)
-            if self.store.ready:
-                ready.append(self.store.step)
-            if self.store.journal_ready:
-                ready.append(self.store.journal_step)
+                ready += self._turns
+            if store.ready:
+                ready.append(store.step)
+            if store.journal_ready:
+                ready.append(store.journal_step)
             if self.processes.ready:
                 ready.append(self.processes.step)
-            if self.executor.loop_ready:
-                ready.append(self.executor.loop_step)
-                ready.append(self.executor.loop_step)
-            if self.executor.callbacks_ready:
-                ready.append(self.executor.callback_step)
+            if executor.loop_ready:
+                ready += self._coroutines
+            if executor.callbacks_ready:
+                ready.append(executor.callback_step)
             due = clock.next_due()
             early = due is not None and due > clock.monotonic() and bool(ready)
             if due is not None and (not early or random() < EARLY_TIMER):
