@@ -213,10 +213,16 @@ class Bench:
         self.owner.wait_text("\n")
         return int(self.owner.text().split()[1])
 
+    def to_zygote(self, word: dict[str, Any]) -> None:
+        """Send the zygote a word, in its turn."""
+        zygote = self.trees._zygote
+        assert zygote is not None
+        self.trees._reactor.post(lambda: zygote.send(word))
+
     def wardens(self) -> list[int]:
-        """The wardens that have a tree, zombies included; the spare one has none."""
+        """The wardens that have a tree, zombies included; the spare one has none, nor has one that was just forked."""
         children = [procfs.stat(pid) for pid in procfs.children(self.zygote_pid())]
-        return [seen.pid for seen in children if seen is not None and seen.name != "cm-spare"]
+        return [seen.pid for seen in children if seen is not None and seen.name not in ("cm-spare", "cm-zygote")]
 
     def orphans(self) -> list[int]:
         """The children of the one warden, and those that have fallen to the keeper of its namespace, if it has one."""

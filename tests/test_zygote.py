@@ -452,6 +452,43 @@ def test_l3_a_spare_warden_that_is_found_dead_costs_nothing(b: Bench) -> None:
     assert b.ledger_text().count('"spawning"') == 1
 
 
+def test_l3_a_spare_warden_that_was_reaped_before_it_is_taken_costs_nothing(b: Bench) -> None:
+    first = spare_of(b.zygote_pid())
+    os.kill(first, signal.SIGKILL)
+    until(lambda: procfs.stat(first) is None, "it is reaped")
+    b.sh("echo here")
+    assert b.owner.ended().status == 0
+    assert b.owner.text() == "here\n"
+    assert b.ledger_text().count('"spawning"') == 1
+
+
+def test_l3_whose_a_killed_warden_was_is_read_before_its_death_is_judged(b: Bench) -> None:
+    zygote = b.zygote_pid()
+    spare_of(zygote)
+    with b.stopped(zygote):
+        # What it has not read yet is before the word that says whose the warden is.
+        for _ in range(3):
+            b.to_zygote({"word": "end_warden", "process_id": "nobody"})
+        b.run((sys.executable, "-S", "-c", FAMILY))
+        until(lambda: b.owner.text().count("member") == 4, "the family, without the zygote")
+        os.kill(warden := b.warden_of(b.owner.started().pid), signal.SIGKILL)
+        until(lambda: (seen := procfs.stat(warden)) is not None and seen.state == "Z", "it is dead, and not reaped")
+    ended = b.owner.ended()
+    b.assert_nobody_left()
+    assert (ended.how, ended.status, ended.proven, ended.reaped) == (How.SIGKILL, -9, True, 4)
+    assert ended.note == "its warden was killed; the zygote ended what it left"
+
+
+def test_l3_a_spare_warden_does_not_outlive_its_zygote(b: Bench) -> None:
+    zygote = b.zygote_pid()
+    spare = spare_of(zygote)
+    seed = procfs.children(spare)
+    os.kill(zygote, signal.SIGKILL)
+    until(lambda: not any(procfs.stat(pid) for pid in (spare, *seed)), "neither it nor what it has ready")
+    b.sh("echo here")
+    assert b.owner.ended().status == 0
+
+
 def test_l3_a_spare_warden_that_dies_with_the_request_in_its_socket_costs_nothing(b: Bench) -> None:
     first = spare_of(b.zygote_pid())
     with b.stopped(first):

@@ -23,7 +23,6 @@ Standard library only: the zygote and the wardens load this file too.
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import os
 import signal
 import struct
@@ -122,6 +121,9 @@ def prepare(state_dir: str) -> tuple[str | None, str]:
     own = take_leaf(own)
     if not os.access(os.path.join(own, "cgroup.procs"), os.W_OK):
         return None, f"{own} is not ours to write"
+    # Here, for the daemon alone: the zygote and its wardens do without what this loads.
+    import hashlib
+
     key = hashlib.sha256(os.path.realpath(state_dir).encode("utf-8", "surrogateescape")).hexdigest()[:12]
     base = os.path.join(own, BASE_PREFIX + key)
     try:

@@ -104,10 +104,10 @@ class Ledger:
         """True if the file has no name any more: its tree was taken note of and forgotten."""
         return os.fstat(self.fd).st_nlink == 0
 
-    def write(self, word: Word) -> None:
-        """Append one word. A full disk loses the word, not the tree: the work of the warden goes on."""
+    def write(self, *words: Word) -> None:
+        """Append words. A full disk loses them, not the tree: the work of the warden goes on."""
         try:
-            os.write(self.fd, encode(word) + b"\n")
+            os.write(self.fd, b"".join(encode(word) + b"\n" for word in words))
         except OSError:
             return
 

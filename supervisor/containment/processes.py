@@ -372,8 +372,7 @@ class ProcessTrees:
             zygote = self._living_zygote()
             try:
                 theirs.extend(self._open_descriptors(tree))
-                request: Word = {"word": "fork", "process_id": tree.process_id, "ledger": str(tree.path)}
-                zygote.send(request, theirs)
+                zygote.spawn(tree.process_id, str(tree.path), theirs)
             finally:
                 for fd in theirs:
                     os.close(fd)

@@ -7,7 +7,9 @@ link below the warden is one), so when wait says ECHILD, the tree is gone. A new
 by a member.
 
 Spawning. While it has no tree it makes ready what a spawn needs (`Ready`): its session, the tree's cgroup, and a
-*seed*, a child in that cgroup that waits to become the command. A spawn is then an exec.
+*seed*, a child in that cgroup that waits to become the command. The seed is given the command at once and prepares
+its execution, while the warden locks the ledger, looks whether it still may, and writes that it will; a spawn is then
+an exec.
 
 It talks with the daemon over a SEQPACKET socket of its own. Requests: ``kill`` with a grace. Words:
 ``started`` or ``failed``, ``exited`` (the command itself), ``remaining`` (some cannot be killed), ``empty``
@@ -55,8 +57,10 @@ import socket
 import time
 from binascii import a2b_base64
 from contextlib import suppress
+from functools import partial
 
 from supervisor.containment import cgroups, procfs
+from supervisor.containment.descriptors import receive
 from supervisor.containment.ledger import ROWS_MAX, SIGNALS_MAX, Ledger, decode, encode, how_of, read, said
 from supervisor.containment.namespaces import Namespace, mount_proc
 from supervisor.containment.remaining import Remaining, began
@@ -64,6 +68,7 @@ from supervisor.containment.remote import SOUGHT_MAX, FarSides
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any, TypeAlias
 
     Word: TypeAlias = dict[str, Any]
@@ -90,6 +95,8 @@ GROUP_ALONE_S = 0.5
 GROUP_MAX_S = 2.0
 """How long a group is tried to be removed after the proof; somebody from outside the tree may sit in it."""
 NOTE_MAX_BYTES = 4096
+PREPARE, GO = b"p", b"g"
+"""What a seed is told, each in a message of its own: with the descriptors of the command, and to become it."""
 LIMITS = {
     "nofile": resource.RLIMIT_NOFILE,
     "nproc": resource.RLIMIT_NPROC,
@@ -230,7 +237,8 @@ def signal_each(pids: list[int], number: int) -> None:
 class Seed:
     """A child that waits to become the command: forked while there was time, in the tree's cgroup from the beginning.
 
-    What is left for a spawn is the exec. The constructor raises OSError.
+    It takes two steps: `prepare` does all that comes before an exec, and that nobody else can see; `go` executes. Each
+    raises BrokenPipeError or ConnectionResetError if it was killed while it waited. The constructor raises OSError.
     """
 
     def __init__(self, group: str | None, namespace: Namespace | None) -> None:
@@ -248,16 +256,19 @@ class Seed:
         theirs.close()
         self._sock = ours
 
-    def become(self, fds: list[int]) -> str:
-        """Let it become the command that the last of `fds` holds, its output to the others; why not, or empty.
+    def prepare(self, fds: list[int]) -> None:
+        """Give it the command, which the last of `fds` holds, and for its output the others."""
+        socket.send_fds(self._sock, [PREPARE], fds)
 
-        Raises BrokenPipeError if it was killed while it waited.
-        """
+    def go(self) -> None:
+        """Let it become the command."""
+        self._sock.send(GO)
+
+    def outcome(self) -> str:
+        """Wait until it is the command; why it could not be, or empty."""
         with self._sock:
-            socket.send_fds(self._sock, [b"x"], fds)
             # Its end of the socket closes with the exec.
             note = self._sock.recv(NOTE_MAX_BYTES).decode()
-        go_with_the_others(self.pid)
         if note:
             os.waitpid(self.pid, 0)
         return note
@@ -288,23 +299,28 @@ def grow(sock: socket.socket, group: str | None, *, own_proc: bool) -> None:
                 signal.signal(ignored, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         rehearse()
-        _, fds, _, _ = socket.recv_fds(sock, 1, 3)
+        _, fds = receive(sock, len(PREPARE))
         if fds:
             for place, fd in enumerate(fds[:2], start=1):
                 os.dup2(fd, place)
-            note = execute(decode(os.pread(fds[2], os.fstat(fds[2]).st_size, 0)), sock, fds)
-            sock.send(note.encode()[:NOTE_MAX_BYTES])
+            execute = prepare(command_in(fds[2]))
+            if sock.recv(len(GO)) == GO:
+                sock.send(execute().encode()[:NOTE_MAX_BYTES])
     except OSError as error:
         sock.send(f"cannot prepare a process: {error.strerror}".encode())
     finally:
         os._exit(FAILED)
 
 
-def execute(spec: Word, sock: socket.socket, fds: list[int]) -> str:
-    """Execute the command of `spec`; returns only if that cannot be done, with the reason.
+def command_in(fd: int) -> Word:
+    """The command that a file in memory holds."""
+    return decode(os.pread(fd, os.fstat(fd).st_size, 0))
 
-    It has a session of its own, nothing on its input unless asked, no descriptor but the three, no signal blocked or
-    ignored, and the limits of `spec`.
+
+def prepare(spec: Word) -> Callable[[], str]:
+    """Prepare the command of `spec`; returns what executes it, and returns only if that cannot be done: the reason.
+
+    It has nothing on its input unless asked, no descriptor but the three, and the limits of `spec`.
     """
     what = "cannot prepare its input"
     try:
@@ -319,20 +335,33 @@ def execute(spec: Word, sock: socket.socket, fds: list[int]) -> str:
         argv = [exact(word) for word in spec["argv"]]
         env = {exact(name): exact(value) for name, value in spec["env"].items()}
         paths = [exact(path) for path in candidates(spec["argv"][0], spec["env"].get("PATH", os.defpath))]
-        for fd in (sock.fileno(), *fds):
-            os.set_inheritable(fd, False)
-        for name, value in spec.get("limits", {}).items():
-            # For good, and never more than we may have ourselves.
-            most = resource.getrlimit(LIMITS[name])[1]
-            least = value if most == resource.RLIM_INFINITY else min(value, most)
-            resource.setrlimit(LIMITS[name], (least, least))
-        number = execute_first(paths, argv, env)
     except OSError as error:
-        number = error.errno or errno.EPERM
+        return partial(why_not, what, error.errno)
     except ValueError as error:
         # Such as a NUL byte in an argument: the words are the caller's and so is the mistake.
-        return f"{what}: {error}"
-    return f"{what}: {os.strerror(number)}"
+        return partial(str, f"{what}: {error}")
+
+    def execute() -> str:
+        try:
+            limit(spec.get("limits", {}))
+            return why_not(what, execute_first(paths, argv, env))
+        except OSError as error:
+            return why_not(what, error.errno)
+
+    return execute
+
+
+def why_not(what: str, number: int | None) -> str:
+    """What could not be done, and the kernel's reason."""
+    return f"{what}: {os.strerror(number or errno.EPERM)}"
+
+
+def limit(limits: dict[str, int]) -> None:
+    """Set our resource limits, for good, and never to more than we may have; raises OSError."""
+    for name, value in limits.items():
+        most = resource.getrlimit(LIMITS[name])[1]
+        least = value if most == resource.RLIM_INFINITY else min(value, most)
+        resource.setrlimit(LIMITS[name], (least, least))
 
 
 def take_input(fd: int) -> None:
@@ -447,16 +476,19 @@ def rehearse() -> None:
     try:
         with suppress(OSError, ValueError):
             ledger = Ledger(fd)
-            ledger.write({"word": "spawning", "at": time.time(), "env": {"PATH": os.defpath}, "argv": ["true"]})
-            word = decode(os.pread(fd, os.fstat(fd).st_size, 0))
+            ledger.write({"word": "spawning", "argv": ["true"], "env": {"PATH": os.defpath}, "cwd": os.getcwd()})
+            prepare(command_in(fd))
             said(read(fd), "void")
-            {exact(name): exact(value) for name, value in word["env"].items()}
-            candidates("true", os.defpath)
             procfs.stat(os.getpid())
             procfs.command_line(os.getpid())
             readable(fd)
+            one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with one, other:
+                socket.send_fds(one, [PREPARE], [fd])
+                for copy in receive(other, len(PREPARE))[1]:
+                    os.close(copy)
             FarSides().see(["true"])
-            resource.getrlimit(resource.RLIMIT_CORE)
+            limit({})
             execute_first([b"/no/such/program"], [b"true"], {})
             time.monotonic()
     finally:
@@ -470,6 +502,14 @@ class Ready:
         os.setsid()
         go_first()
         self.layers = layers
+        me, heir = procfs.stat(os.getpid()), procfs.stat(os.getppid())
+        self.word: Word = {
+            "word": "warden",
+            "pid": os.getpid(),
+            "start_ticks": me.start_ticks if me is not None else None,
+            "zygote": {"pid": heir.pid, "start_ticks": heir.start_ticks} if heir is not None else None,
+            "at": time.time(),
+        }
         self.wake = wake_on_child()
         self.group = cgroups.create_tree(base) if base is not None else None
         self.namespace = Namespace() if "namespace" in layers else None
@@ -478,6 +518,12 @@ class Ready:
         with suppress(OSError):
             self.seed = Seed(self.group, self.namespace)
         rehearse()
+
+    def prepare(self, fds: list[int]) -> None:
+        """The command has come: let the seed prepare it. One that was killed while it waited is missed later."""
+        if self.seed is not None:
+            with suppress(BrokenPipeError, ConnectionResetError):
+                self.seed.prepare(fds)
 
     def dismiss(self) -> None:
         """No tree came."""
@@ -504,6 +550,7 @@ class Warden:
         self._wake = ready.wake
         self._ready = ready
         self._pid = os.getpid()
+        self._spec: Word = {}
         self._leader: int | None = None
         self._leader_began = 0.0
         self._status: int | None = None
@@ -534,14 +581,9 @@ class Warden:
 
     def run(self) -> None:
         """Spawn, serve and end; returns when the tree is proven empty and the last word is written."""
-        heir = procfs.stat(os.getppid())
-        zygote = {"pid": heir.pid, "start_ticks": heir.start_ticks} if heir is not None else None
-        me = procfs.stat(self._pid)
-        ticks = me.start_ticks if me is not None else None
-        word = {"word": "warden", "pid": self._pid, "start_ticks": ticks, "zygote": zygote, "at": time.time()}
-        self._ledger.write(word)
         refusal = self._refusal()
         if refusal:
+            self._ledger.write(self._ready.word)
             self._note = refusal
             self._ready.dismiss()
         else:
@@ -564,7 +606,8 @@ class Warden:
         return ""
 
     def _spawn(self) -> None:
-        self._ledger.write({"word": "spawning", "at": time.time(), "cgroup": self._group, "keeper": self._keeper()})
+        word: Word = {"word": "spawning", "at": time.time(), "cgroup": self._group, "keeper": self._keeper()}
+        self._ledger.write(self._ready.word, word)
         self._started_at, self._leader_began = time.time(), time.monotonic()
         try:
             pid, note = self._become([self._out, self._err, self._spec_fd])
@@ -582,11 +625,9 @@ class Warden:
                 cgroups.end(self._group, GROUP_MAX_S)
             return
         self._leader = pid
-        spec = decode(os.pread(self._spec_fd, os.fstat(self._spec_fd).st_size, 0))
         os.close(self._spec_fd)
-        argv = spec["argv"]
-        self._on_terminal = "pty" in spec
-        self._see(pid, argv[0])
+        argv = self._spec["argv"]
+        self._on_terminal = "pty" in self._spec
         began = procfs.stat(pid)
         self._say(
             {
@@ -597,23 +638,33 @@ class Warden:
                 "name": argv[0][:200],
             }
         )
+        go_with_the_others(pid)
+        self._see(pid, argv[0], began)
         self._name_far_sides(argv)
 
     def _become(self, fds: list[int]) -> tuple[int, str]:
         """Let the seed become the command; returns its pid, and why it could not. Raises OSError."""
-        seed = self._ready.seed if self._ready.seed is not None else Seed(self._group, self._namespace)
-        try:
-            return seed.pid, seed.become(fds)
-        except (BrokenPipeError, ConnectionResetError):
-            # It was killed while it waited, and has not read what it should become.
-            seed.dismiss()
+        seed = self._ready.seed
+        if seed is not None:
+            try:
+                return seed.pid, self._grow(seed)
+            except (BrokenPipeError, ConnectionResetError):
+                # It was killed while it waited, and has not read that it should go.
+                seed.dismiss()
         seed = Seed(self._group, self._namespace)
         try:
-            return seed.pid, seed.become(fds)
+            seed.prepare(fds)
+            return seed.pid, self._grow(seed)
         except OSError:
             # Nobody can end in a namespace while somebody of it is not reaped.
             seed.dismiss()
             raise
+
+    def _grow(self, seed: Seed) -> str:
+        seed.go()
+        # While it does.
+        self._spec = command_in(self._spec_fd)
+        return seed.outcome()
 
     def _keeper(self) -> Word | None:
         """Who the first of the tree's namespace is, for whoever finds us dead; None without one."""
@@ -1054,6 +1105,7 @@ def main(
     caller turns every exception into an exit.
     """
     ready = ready or Ready(LAYERS, None)
+    ready.prepare([out, err, spec_fd])
     try:
         ledger = Ledger.lock(ledger_path, wait=True)
     except OSError:

@@ -5,11 +5,16 @@ Run as a script, ``python -I -S zygote.py <socket> <pidfd of the daemon> <settin
 modules, so a fork of it is cheap and safe, whatever the size and the threads of the daemon.
 
 Theory of operation. A request is one SEQPACKET message with four descriptors (the warden's socket, the two
-write ends of the output pipes, a memfd with the command); the zygote hands it on to a warden and closes its copies,
-so that afterwards the warden alone holds its tree's descriptors and their end of file means what it says. The
-warden is a *spare* one that was forked while there was nothing else to do, so that a spawn does not wait for a fork;
-in a burst of requests each but the first forks its own. A spare one that is killed costs nothing; one that is
-killed with a request in its socket has spawned nothing, which its ledger shows.
+write ends of the output pipes, a memfd with the command). A *spare* warden is forked while there is nothing else to
+do, and its socket is given to the daemon (``spare``), so that a spawn waits neither for a fork nor for us: the daemon
+tells us whose the warden is from now on (``taken``), and sends it the request. In a burst each request but the first
+comes here (``fork``); the zygote hands it on to a warden forked for it and closes its copies, so that afterwards the
+warden alone holds its tree's descriptors and their end of file means what it says. A spare one that is killed costs
+nothing; one that is killed with a request in its socket has spawned nothing, which its ledger shows.
+
+*Whose a dead warden was* is known before anything is made of its death: ``taken`` was sent before the request, so what
+waits in our socket is read before a spare one is reaped. One that is ``taken`` and was reaped already had no request,
+and is ``unborn``.
 
 A warden that ends with LAST_WORD has proven its tree gone. Any other end (somebody killed it) leaves
 orphans, and as the next subreaper the zygote gets them. It kills and reaps all its children that are not
@@ -62,6 +67,7 @@ if __name__ == "__main__":
 
 # Below the line that makes them importable.
 from supervisor.containment import cgroups, procfs, warden  # noqa: E402
+from supervisor.containment.descriptors import receive  # noqa: E402
 from supervisor.containment.ledger import (  # noqa: E402
     MARKER,
     ROWS_MAX,
@@ -90,10 +96,11 @@ PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
 REQUEST_MAX_BYTES = 8192
 DESCRIPTORS = 4
-INT_BYTES = ctypes.sizeof(ctypes.c_int)
 RETRY_S = 0.02
 REFILL_S = 0.01
 """A spare warden is forked after so much silence, not beside a spawn that somebody waits for."""
+REFILL_AGAIN_S = 0.25
+"""The same where one was killed, or the daemon could not take it."""
 GROUP_MAX_S = 2.0
 ORPHAN_ROWS_MAX = 100
 OWNERS_SOUGHT_MAX = 64
@@ -106,21 +113,6 @@ def prctl(option: int, value: int | bytes) -> None:
     argument = ctypes.c_char_p(value) if isinstance(value, bytes) else ctypes.c_ulong(value)
     if LIBC.prctl(option, argument, ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0)) != 0:
         raise OSError(ctypes.get_errno(), "prctl")
-
-
-def receive(sock: socket.socket) -> tuple[bytes, list[int]]:
-    """Receive one request and its descriptors, close-on-exec from the start; raises OSError.
-
-    `socket.recv_fds` of Python 3.11 takes flags and does not pass them on: what it receives would be inherited.
-    """
-    room = socket.CMSG_LEN(DESCRIPTORS * INT_BYTES)
-    data, ancillary, _, _ = sock.recvmsg(REQUEST_MAX_BYTES, room, socket.MSG_CMSG_CLOEXEC)
-    fds: list[int] = []
-    for level, kind, payload in ancillary:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            whole = range(0, len(payload) - INT_BYTES + 1, INT_BYTES)
-            fds += [int.from_bytes(payload[at : at + INT_BYTES], sys.byteorder) for at in whole]
-    return data, fds
 
 
 class Lost:
@@ -183,8 +175,8 @@ class Zygote:
         self._pidfd = daemon_pidfd
         self._layers = layers
         self._base = base
-        self._spare: tuple[int, socket.socket] | None = None
         self._spares: set[int] = set()
+        self._refill_s = REFILL_S
         self._stopped: dict[int, float] = {}
         self._switches: dict[int, int] = {}
         self._wardens: dict[int, tuple[str, str]] = {}
@@ -205,15 +197,14 @@ class Zygote:
         poll.register(self._pidfd, select.POLLIN)
         wait_ms: int | None = 0
         while True:
-            refill = self._serving and self._spare is None
-            ready = {fd for fd, _ in poll.poll(int(REFILL_S * 1000) if refill and wait_ms is None else wait_ms)}
+            refill = self._serving and not self._spares
+            ready = {fd for fd, _ in poll.poll(int(self._refill_s * 1000) if refill and wait_ms is None else wait_ms)}
             if refill and not ready:
                 self._refill()
             if self._wake in ready:
                 warden.drain(self._wake)
             if self._serving and (self._pidfd in ready or (self._daemon.fileno() in ready and not self._serve())):
                 self._serving = False
-                self._dismiss_spare()
                 poll.unregister(self._daemon)
                 poll.unregister(self._pidfd)
             reaped = self._reap()
@@ -231,17 +222,32 @@ class Zygote:
     def _serve(self) -> bool:
         """Handle one request; False at the end of the socket."""
         try:
-            data, fds = receive(self._daemon)
+            data, fds = receive(self._daemon, REQUEST_MAX_BYTES)
         except OSError:
             return False
         if not data:
             return False
         request = decode(data)
-        if request["word"] == "fork":
-            self._fork(request, fds)
-        elif request["word"] == "end_warden":
-            self._end_warden(request["process_id"])
+        match request["word"]:
+            case "taken":
+                self._taken(request["pid"], request["process_id"], request["ledger"])
+            case "fork":
+                self._fork(request, fds)
+            case "end_warden":
+                self._end_warden(request["process_id"])
+            case _:
+                pass
         return True
+
+    def _taken(self, pid: int, process_id: str, ledger_path: str) -> None:
+        """The spare warden is that of a tree from now on."""
+        if pid in self._spares:
+            self._spares.discard(pid)
+            self._wardens[pid] = (process_id, ledger_path)
+            self._refill_s = REFILL_S
+        else:
+            # It was reaped before it was taken, so nothing was asked of it.
+            self._say({"word": "unborn", "process_id": process_id})
 
     def _fork(self, request: Word, fds: list[int]) -> None:
         process_id, ledger_path = request["process_id"], request["ledger"]
@@ -249,7 +255,7 @@ class Zygote:
         why = "" if len(fds) == DESCRIPTORS else os.strerror(errno.EMFILE)
         pid = -1
         try:
-            pid = -1 if why else self._assign({"word": "spawn", "ledger": ledger_path}, fds)
+            pid = -1 if why else self._fork_warden({"word": "spawn", "ledger": ledger_path}, fds)
         except OSError as error:
             why = os.strerror(error.errno or errno.EAGAIN)
         for fd in fds:
@@ -260,27 +266,24 @@ class Zygote:
             self._wardens[pid] = (process_id, ledger_path)
             self._say({"word": "forked", "process_id": process_id, "pid": pid})
 
-    def _assign(self, word: Word, fds: list[int]) -> int:
-        """Make the spare warden that of a tree, or one forked for it; returns its pid. Raises OSError."""
-        pid, sock = self._spare or self._fork_spare()
-        self._spare = None
-        with sock:
-            try:
-                socket.send_fds(sock, [encode(word)], fds)
-            except BrokenPipeError:
-                # It was killed while it waited; the next one has just been forked.
-                pid, fresh = self._fork_spare()
-                with fresh:
-                    socket.send_fds(fresh, [encode(word)], fds)
-        self._spares.discard(pid)
+    def _fork_warden(self, word: Word, fds: list[int]) -> int:
+        """Fork the warden of a tree; returns its pid. Raises OSError."""
+        pid, sock = self._fork_waiting()
+        with sock, suppress(BrokenPipeError):  # one that was killed in this moment is missed when it is reaped
+            socket.send_fds(sock, [encode(word)], fds)
         return pid
 
     def _refill(self) -> None:
         """Keep a warden ready. Where none can be forked, the next request says why."""
         with suppress(OSError):
-            self._spare = self._fork_spare()
+            pid, sock = self._fork_waiting()
+            self._spares.add(pid)
+            with sock:
+                # A daemon that cannot take it closes it, and it ends.
+                socket.send_fds(self._daemon, [encode({"word": "spare", "pid": pid})], [sock.fileno()])
 
-    def _fork_spare(self) -> tuple[int, socket.socket]:
+    def _fork_waiting(self) -> tuple[int, socket.socket]:
+        """Fork a warden that waits for its tree; returns its pid, and where to tell it. Raises OSError."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:
@@ -290,13 +293,7 @@ class Zygote:
                 raise
             if pid == 0:
                 self._become_warden(theirs)
-        self._spares.add(pid)
         return pid, ours
-
-    def _dismiss_spare(self) -> None:
-        if self._spare is not None:
-            self._spare[1].close()
-            self._spare = None
 
     def _become_warden(self, sock: socket.socket) -> None:
         """In the forked child: wait for a tree and be its warden; never returns into the zygote's loop."""
@@ -316,19 +313,21 @@ class Zygote:
 
     def _await_tree(self, sock: socket.socket) -> int:
         ready = warden.Ready(self._layers, self._base)
-        try:
-            data, fds = receive(sock)
-        except OSError:
-            data, fds = b"", []
+        poll = select.poll()
+        poll.register(sock, select.POLLIN)
+        poll.register(self._pidfd, select.POLLIN)
+        data, fds = b"", list[int]()
+        if sock.fileno() in {fd for fd, _ in poll.poll()}:
+            with suppress(OSError):
+                data, fds = receive(sock, REQUEST_MAX_BYTES)
         if not data:
-            # The zygote is gone, or goes.
+            # The daemon is gone, or has no use for it: its zygote is gone, or goes.
             ready.dismiss()
             return warden.LAST_WORD
         sock.close()
         prctl(PR_SET_NAME, b"cm-warden")
         theirs = socket.socket(fileno=fds[0])
-        ledger_path = decode(data)["ledger"]
-        return warden.main(theirs, self._pidfd, fds[1], fds[2], fds[3], ledger_path, ready)
+        return warden.main(theirs, self._pidfd, fds[1], fds[2], fds[3], decode(data)["ledger"], ready)
 
     def _end_stopped(self) -> None:
         """Without the daemon nobody else misses a warden that somebody has stopped: its tree then falls to us."""
@@ -366,6 +365,10 @@ class Zygote:
             if waiting is None:
                 return count
             pid = waiting.si_pid
+            while pid in self._spares and self._serving and warden.readable(self._daemon.fileno()):
+                # Whether it was taken is known first; the end of the socket is met again by the loop.
+                if not self._serve():
+                    break
             seen = procfs.stat(pid)
             whose = self._find_owner(pid) if self._lost and pid not in self._all_wardens() else None
             leads = whose is not None and whose.leader == pid
@@ -384,10 +387,9 @@ class Zygote:
                     self._lose(process_id, ledger_path, group)
             elif pid in self._spares:
                 self._spares.discard(pid)
+                self._refill_s = REFILL_AGAIN_S
                 if group is not None:
                     cgroups.end(group, GROUP_MAX_S)
-                if self._spare is not None and pid == self._spare[0]:
-                    self._dismiss_spare()
             elif seen is not None and seen.name not in (SPARE, KEEPER):
                 rows = self._orphans if whose is None else whose.rows
                 if whose is None:

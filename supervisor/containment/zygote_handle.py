@@ -1,4 +1,7 @@
-"""The daemon's end of one zygote: start it, send it requests with descriptors, hear its words, learn of its death."""
+"""The daemon's end of one zygote: start it, send it requests with descriptors, hear its words, learn of its death.
+
+It has the socket of the spare warden, where the zygote has one ready, and asks that one first; see `zygote`.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from supervisor.containment.descriptors import receive
 from supervisor.containment.ledger import decode, encode
 
 if TYPE_CHECKING:
@@ -44,6 +48,7 @@ class ZygoteHandle:
         self._on_word = on_word
         self._on_dead = on_dead
         self.dead = False
+        self._spare: tuple[int, socket.socket] | None = None
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:
@@ -94,14 +99,24 @@ class ZygoteHandle:
         """Send a request; raises BlockingIOError when it is behind, another OSError when it is gone."""
         socket.send_fds(self._sock, [encode(word)], list(fds))
 
+    def spawn(self, process_id: str, ledger_path: str, fds: Sequence[int]) -> None:
+        """Ask the spare warden for a tree, or the zygote for a warden for it. Raises as `send`."""
+        if self._spare is None:
+            self.send({"word": "fork", "process_id": process_id, "ledger": ledger_path}, fds)
+            return
+        pid, sock = self._spare
+        self.send({"word": "taken", "pid": pid, "process_id": process_id, "ledger": ledger_path})
+        self._spare = None
+        # Where it was killed meanwhile, the zygote says that the tree is unborn.
+        with sock, contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            socket.send_fds(sock, [encode({"word": "spawn", "ledger": ledger_path})], list(fds))
+
     def close(self) -> None:
         """Ask it to end, by the end of the socket: it forks nothing more and goes when its wardens have gone."""
+        self._dismiss_spare()
         if not self.dead:
             self._reactor.unwatch(self._sock.fileno())
-            # Not the close alone: a child that somebody forked has a copy, which would keep its end from being seen.
-            with contextlib.suppress(OSError):
-                self._sock.shutdown(socket.SHUT_RDWR)
-            self._sock.close()
+            _end(self._sock)
 
     def kill(self) -> None:
         """Kill it; `on_dead` follows."""
@@ -113,19 +128,31 @@ class ZygoteHandle:
             if self._sock.fileno() < 0:
                 return
             try:
-                data = self._sock.recv(WORD_MAX_BYTES)
+                data, fds = receive(self._sock, WORD_MAX_BYTES)
             except BlockingIOError:
                 return
             except OSError:
-                data = b""
+                data, fds = b"", []
             if not data:
                 # Its death is told by the pidfd; the socket has nothing more to say.
                 self._reactor.unwatch(self._sock.fileno())
                 return
-            self._on_word(self, decode(data))
+            word = decode(data)
+            if word["word"] == "spare":
+                self._dismiss_spare()
+                # None, where our table of descriptors is full: it sees its end then, and another comes.
+                self._spare = next(((word["pid"], socket.socket(fileno=fd)) for fd in fds), None)
+            else:
+                self._on_word(self, word)
+
+    def _dismiss_spare(self) -> None:
+        if self._spare is not None:
+            _end(self._spare[1])
+            self._spare = None
 
     def _died(self) -> None:
         self.dead = True
+        self._dismiss_spare()
         self._reactor.unwatch(self._pidfd)
         os.close(self._pidfd)
         self._process.wait()
@@ -134,3 +161,9 @@ class ZygoteHandle:
             self._reactor.unwatch(self._sock.fileno())
             self._sock.close()
         self._on_dead(self)
+
+
+def _end(sock: socket.socket) -> None:
+    """Not the close alone: a child that somebody forked has a copy, which would keep its end from being seen."""
+    with sock, contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
