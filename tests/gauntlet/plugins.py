@@ -23,7 +23,7 @@ HEAVY_DEADLINE_S = 4.0
 UP_S = 30.0
 POLL_S = 0.01
 PULSE_S = 0.005
-RELEASE_S = 60.0
+RELEASE_S = 240.0
 
 LAYERS = ("auto", "cgroup", "subreaper", "namespace")
 
