@@ -3,6 +3,7 @@
 The map, from the outside in; imports point down only:
 
     session.py     SessionActor: carries out what the protocol decides, batch by batch
+    late_stops.py  Stops that the store does not have yet, and the answers that wait
     run.py         RunActor: the agent's execution, its calls, its deadline
     tool.py        ToolActor: one call, its cell and its processes
     process.py     ProcessActor: one process tree

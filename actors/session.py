@@ -10,11 +10,7 @@ take writes. The fence is shut in memory and children are halted; a Stop is answ
 anything else is refused. When the store can be read again the session takes itself up as after a restart, with
 `store.failure` as the cause, and handles the kept Stops again, under their own ids.
 
-Stops. A Stop waits `STOP_OVERDUE_S` for the store and no longer: loading or serving, it is answered then with
-`durable=False`. Before that, after `STOP_LATE_S`, it is handed to the stop journal, so that a crash does not forget it:
-the answer comes when the journal has had time to write it, and says by `journalled` whether it has. Where the store
-has failed the answer waits for the journal alone, no longer than that. When the store has a Stop that was answered so,
-`session.stop_durable` says so, and once that is durable too the journal lets it go.
+Stops. A Stop waits for the store with a bound, loading or serving, and no crash forgets it; see `actors.late_stops`.
 
 A batch that cannot be stored, of a store that is well (`CommitFailed.unfit`), costs what was in it: the requests in it
 are refused for good, those behind it may be sent again. The session goes on from what is on record, as above; where
@@ -44,6 +40,7 @@ from actors.base import Actor, tell
 from actors.cancel import Cell
 from actors.errors import CountermandError, Invalid, StoreUnavailable
 from actors.future import ReplyFuture
+from actors.late_stops import LateStops
 from actors.messages import (
     Accepted,
     Answer,
@@ -104,7 +101,7 @@ from actors.messages import (
 from actors.model import Address, Event, Mode, Owner, Provenance, Scope, SessionStatus
 from actors.pending import fail, settle
 from actors.plugins import Plugins
-from actors.ports import Batch, KeptStop, Ports, SpawnSpec, Timer
+from actors.ports import Batch, Ports, SpawnSpec
 from actors.process import ProcessActor
 from actors.protocol import Protocol
 from actors.record import AGENT, RunRecord
@@ -142,9 +139,6 @@ from actors.step import (
 STASH_MAX: Final = 10_000
 BACKLOG_MIN: Final = 64
 ANSWER_TAKEN_S: Final = 0.001
-STOPS_KEPT_MAX: Final = 100
-STOP_LATE_S: Final = 0.1
-STOP_OVERDUE_S: Final = 0.25
 UNFIT_MAX: Final = 5
 UNFIT_WINDOW_S: Final = 60.0
 RETRY_FIRST_S: Final = 0.1
@@ -175,15 +169,6 @@ class TreeHost:
 
     key: str
     listener: Callable[[ProcessNews], None] | None
-
-
-@dataclass(slots=True)
-class LateStop:
-    """A Stop that waits for the store; since when, by the monotonic clock."""
-
-    kept: KeptStop
-    since: float
-    timer: Timer
 
 
 class SessionActor(Actor):
@@ -227,16 +212,7 @@ class SessionActor(Actor):
         self._trees_ended: dict[str, Provenance] = {}
         # Until that is on record: what the session owned before the supervisor was started is being ended.
         self._after_crash = cause is None
-        # Stops that the store does not have: those that the journal was given, and those that wait for an answer.
-        self._stops: dict[str, KeptStop] = {}
-        self._overdue: dict[str, LateStop] = {}
-        self._kept_in_stash: set[str] = set()
-        # Of those in the journal's hand: which it has on the disk, and which were answered with `durable=False`.
-        self._journalled: set[str] = set()
-        self._told: set[str] = set()
-        # Answers to Stops of a store that has failed, which wait for the journal.
-        self._held: dict[str, list[tuple[Stopped, ReplyFuture[Any]]]] = {}
-        self._held_timers: dict[str, Timer] = {}
+        self._late_stops = LateStops(session, ports.clock, ports.store, self.actor_ref)
         self._unfit: deque[float] = deque()
         # By run: who stopped it, and by which request, while the record of it may not be stored.
         self._stopped: dict[str, tuple[str, Provenance]] = {}
@@ -326,7 +302,7 @@ class SessionActor(Actor):
         if self._phase is Phase.LOADING:
             # A Stop is never refused.
             if len(self._stash) < STASH_MAX or isinstance(request, Stop):
-                self._expect_durable(request, self._ports.clock.wall())
+                self._late_stops.expect(request, self._ports.clock.wall())
                 self._stash.append((request, reply))
                 return
             raise _unavailable("the session is still being read", request)
@@ -334,21 +310,12 @@ class SessionActor(Actor):
             self._request_while_failed(request, reply)
             return
         at = self._ports.clock.wall()
-        answered, refused = self._stops.get(request.id), False
-        # One that waited here came when it came: what was sent while it waited is not its to stop (law L4).
-        waited = self._overdue.get(request.id)
-        came_at = answered.at if answered is not None else waited.kept.at if waited is not None else None
+        came_at, refused = self._late_stops.came_at(request.id), False
         try:
             self._protocol.request(request, reply, came_at)
         except CountermandError as error:
             refused = True
-            self._expect_no_more(request)
-            if answered is not None and answered.stop == request:
-                # Aimed at a run that is not there: nothing to decide, and nothing to keep.
-                del self._stops[request.id]
-                self._told.discard(request.id)
-                self._journalled.discard(request.id)
-                self._ports.store.forget_stop(self._session, request.id)
+            self._late_stops.refused(request)
             if reply is None:
                 logger.info(
                     "{} refused {} {}, which nobody asked about: {}", self, type(request).__name__, request.id, error
@@ -359,7 +326,7 @@ class SessionActor(Actor):
         # backlog of reports: they go on when it is given.
         if not refused:
             # Ahead of that: one that is answered by it waits for nothing, whatever else has left with it.
-            self._expect_durable(request, at)
+            self._late_stops.expect(request, at)
         self._flush()
         if self._sent:
             self._answering = self._number
@@ -409,7 +376,7 @@ class SessionActor(Actor):
             return
         self._send_step()
         # A Stop that the store does not have yet is to be told durable first: behind a deletion, that were new life.
-        if not self._stops and not self._overdue and self._protocol.erase_if_proven():
+        if not self._late_stops.wait and self._protocol.erase_if_proven():
             # In a batch of its own: what ended before it is published as it was written.
             self._send_step()
         self._say_quiet()
@@ -476,99 +443,36 @@ class SessionActor(Actor):
         else:
             self._ports.clock.call_later(ANSWER_TAKEN_S, self.actor_ref, GoOn(self._answering))
 
-    # ── Stops that the store does not have yet ────────────────────────────────────────────────────
-
-    def _expect_durable(self, request: OutsideRequest, at: float) -> None:
-        """From here on a Stop waits for the store, with a bound."""
-        if isinstance(request, Stop) and request.id not in self._overdue:
-            clock = self._ports.clock
-            timer = clock.call_later(STOP_LATE_S, self.actor_ref, StopOverdue(request.id, final=False))
-            self._overdue[request.id] = LateStop(KeptStop(self._session, request, at), clock.monotonic(), timer)
-
-    def _expect_no_more(self, request: OutsideRequest) -> LateStop | None:
-        """It is durable, refused or kept: it waits no longer."""
-        late = self._overdue.get(request.id)
-        if late is None or late.kept.stop != request:
-            return None
-        del self._overdue[request.id]
-        late.timer.cancel()
-        return late
+    def _stops_are_durable(self, effects: Iterable[Later]) -> None:
+        """Answers are about to be given: Stops among them are on record, and who was told otherwise is to hear it."""
+        for effect in effects:
+            if not isinstance(effect, AnswerRequest) or not isinstance(effect.request, Stop):
+                continue
+            told = self._late_stops.on_record(effect.request)
+            if told is not None:
+                assert isinstance(effect.answer, Stopped), "the answer to a Stop"
+                self._protocol.stop_durable(told, effect.answer)
 
     def _stop_waited(self, message: StopOverdue | StopKept) -> None:
-        if isinstance(message, StopOverdue):
-            self._stop_overdue(message.request_id, final=message.final)
-        else:
-            if message.request_id in self._stops:
-                self._journalled.add(message.request_id)
-            self._answer_held(message.request_id)
+        if isinstance(message, StopKept):
+            self._late_stops.journalled(message.request_id)
+        elif self._late_stops.overdue(message, in_stash=self._phase is Phase.LOADING):
+            self._answer_overdue(message.request_id)
 
-    def _stop_overdue(self, request_id: str, *, final: bool) -> None:
-        """The store takes its time: give the Stop to the journal, and some time later answer it."""
-        self._answer_held(request_id)
-        late = self._overdue.get(request_id)
-        if late is None:
-            return
-        if not final:
-            self._keep(late.kept)
-            if self._phase is Phase.LOADING:
-                # What it stops is not known yet; it is decided with what else was asked, in its place.
-                self._kept_in_stash.add(request_id)
-            last = StopOverdue(request_id, final=True)
-            late.timer = self._ports.clock.call_later(STOP_OVERDUE_S - STOP_LATE_S, self.actor_ref, last)
-            return
-        del self._overdue[request_id]
-        logger.warning("session {}: Stop {} is answered before the store has it", self._session, request_id)
+    def _answer_overdue(self, request_id: str) -> None:
+        """Answer a Stop that has waited as long as it may, where it is: in the stash, or in a batch that was sent."""
         if self._phase is Phase.LOADING:
             for index, (request, reply) in enumerate(self._stash):
                 if isinstance(request, Stop) and request.id == request_id:
                     self._stash[index] = request, None
-                    self._say_not_durable(Stopped("nothing_running", None, request_id, None), reply, request_id)
+                    self._late_stops.answer(request_id, Stopped("nothing_running", None, request_id, None), reply)
             return
         for sent in self._sent:
             for effect in sent.later:
                 if isinstance(effect, AnswerRequest) and effect.request.id == request_id:
                     assert isinstance(effect.answer, Stopped), "the answer to a Stop"
-                    self._say_not_durable(effect.answer, effect.reply, request_id)
+                    self._late_stops.answer(request_id, effect.answer, effect.reply)
         self._mailbox.release()
-
-    def _say_not_durable(self, answer: Stopped, reply: ReplyFuture[Any] | None, request_id: str) -> None:
-        if request_id in self._stops:
-            self._told.add(request_id)
-        if reply is not None:
-            journalled = request_id in self._journalled
-            reply.try_set(msgspec.structs.replace(answer, durable=False, journalled=journalled))
-
-    def _answer_held(self, request_id: str) -> None:
-        """The journal has the Stop, or it has waited long enough for that."""
-        timer = self._held_timers.pop(request_id, None)
-        if timer is not None:
-            timer.cancel()
-        for answer, reply in self._held.pop(request_id, ()):
-            self._say_not_durable(answer, reply, request_id)
-
-    def _stops_are_durable(self, effects: Iterable[Later]) -> None:
-        """Answers are about to be given: Stops among them wait no more, and those that were kept are on record now."""
-        for effect in effects:
-            if not isinstance(effect, AnswerRequest) or not isinstance(effect.request, Stop):
-                continue
-            self._expect_no_more(effect.request)
-            kept = self._stops.pop(effect.request.id, None)
-            if kept is None or not isinstance(effect.answer, Stopped):
-                continue
-            self._journalled.discard(kept.stop.id)
-            if kept.stop.id in self._told:
-                self._told.discard(kept.stop.id)
-                self._protocol.stop_durable(kept.stop, effect.answer)
-            else:
-                # It came to the store in time, and nobody was told otherwise.
-                self._ports.store.forget_stop(self._session, kept.stop.id)
-
-    def _keep(self, kept: KeptStop) -> None:
-        """Keep a Stop that the store does not have in time: here and in the journal, until it is durable."""
-        if kept.stop.id not in self._stops and len(self._stops) >= STOPS_KEPT_MAX:
-            logger.error("session {}: Stop {} is not kept: {} are already", self._session, kept.stop.id, STOPS_KEPT_MAX)
-            return
-        self._ports.store.keep_stop(self._stops.setdefault(kept.stop.id, kept), self.actor_ref)
 
     def _publish(self, sent: Sent) -> None:
         """Make a batch known, and show what is not stored in its place: behind its seq, it would be late."""
@@ -585,7 +489,7 @@ class SessionActor(Actor):
 
     def _say_quiet(self) -> None:
         # What this turn has decided and not sent yet is not written either.
-        written = not (self._sent or self._protocol.step.has_records or self._stash or self._stops or self._overdue)
+        written = not (self._sent or self._protocol.step.has_records or self._stash or self._late_stops.wait)
         if self._draining and not self._said_quiet and self._protocol.quiet and written and self.parent:
             self._said_quiet = True
             tell(self.parent, Quiet(self._session, self._drain_number))
@@ -835,23 +739,15 @@ class SessionActor(Actor):
         for name in loaded.snapshot.left_out:
             at = self._ports.clock.wall()
             self._ports.dead_letters.add("row", "it is stored, and cannot be read", None, at, name)
-        # Those that were kept while they waited here are decided in their place, with what waited beside them.
-        kept = {one.stop.id: one for one in (*self._stops.values(), *loaded.snapshot.kept)}
         self._protocol.restore(
             loaded.snapshot,
             self._cause,
             quarantined=self._quarantined,
             stopped=self._stopped,
-            stops=[one for one in kept.values() if one.stop.id not in self._kept_in_stash],
+            stops=self._late_stops.take_up(loaded.snapshot.kept),
             trees=self._trees_ended,
             crashed=self._after_crash,
         )
-        self._stops = {name: one for name, one in kept.items() if name in self._kept_in_stash}
-        # One of the journal may have been answered by an incarnation before: then somebody waits for the word.
-        self._told |= {one.stop.id for one in loaded.snapshot.kept}
-        self._told &= self._stops.keys()
-        self._journalled &= self._stops.keys() | self._held.keys()
-        self._kept_in_stash = set()
         self._cause = None
         self._flush()
         # Until what was just decided is durable, a further failure has to know who had stopped these runs.
@@ -870,7 +766,6 @@ class SessionActor(Actor):
             return
         logger.error("{} cannot be read: {}", self, error)
         self._phase = Phase.FAILED
-        self._kept_in_stash = set()
         self._mailbox.release()
         stash, self._stash = self._stash, deque()
         for request, reply in stash:
@@ -972,24 +867,10 @@ class SessionActor(Actor):
                 self._tell_runner(run.id, Halt(self._stopped[run.id][1], 0.0))
 
     def _answer_kept(self, stop: Stop, answer: Stopped, run_id: str | None, reply: ReplyFuture[Any] | None) -> None:
-        """Keep a Stop that is not stored, to be handled again when the store is back; answer when the journal has it.
-
-        No Stop waits longer for that than it may wait for the store.
-        """
-        clock = self._ports.clock
-        late = self._expect_no_more(stop)
-        self._keep(late.kept if late is not None else KeptStop(self._session, stop, clock.wall()))
+        """Keep a Stop that is not stored, to be handled again when the store is back, and remember what it stopped."""
         if run_id is not None:
             self._stopped.setdefault(run_id, (stop.id, self._provenance_of(stop)))
-        if reply is None or stop.id in self._journalled or stop.id not in self._stops:
-            self._say_not_durable(answer, reply, stop.id)
-            return
-        self._told.add(stop.id)
-        self._held.setdefault(stop.id, []).append((answer, reply))
-        if stop.id not in self._held_timers:
-            wait_s = max(0.0, STOP_OVERDUE_S - (clock.monotonic() - late.since if late is not None else 0.0))
-            last = StopOverdue(stop.id, final=True)
-            self._held_timers[stop.id] = clock.call_later(wait_s, self.actor_ref, last)
+        self._late_stops.store_failed(stop, answer, reply)
 
     def _provenance_of(self, stop: Stop) -> Provenance:
         return Provenance(
@@ -1014,8 +895,8 @@ class SessionActor(Actor):
             and self._protocol.at_rest
             and not self._sent
             and not self._protocol.step.has_records
-            and not self._stops
-            and not self._held
+            and not self._late_stops.wait
+            and not self._late_stops.answers_wait
             and not self.children
         )
 
@@ -1076,14 +957,10 @@ class SessionActor(Actor):
         else:
             super().on_undelivered(envelope)
 
-    def _answer_all_held(self) -> None:
-        for request_id in list(self._held):
-            self._answer_held(request_id)
-
     def on_stop(self) -> None:
         """Shut every gate: what this incarnation started is taken over by the next, already ending."""
         self._hand_back_stash()
-        self._answer_all_held()
+        self._late_stops.answer_all_held()
         at = self._ports.clock.wall()
         reason = "the session's actor was stopped"
         self._protocol.abandon(Provenance(source="actor.failure", reason=reason, initiated_at=at))
@@ -1096,7 +973,7 @@ class SessionActor(Actor):
     ) -> None:
         """Shut every gate at once: nothing of this generation begins while the session is being restarted."""
         self._hand_back_stash()
-        self._answer_all_held()
+        self._late_stops.answer_all_held()
         if self._quarantined:
             # Nobody starts this session again by himself, and a tree has to have an owner.
             for process_id in self._protocol.owned:

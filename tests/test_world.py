@@ -15,12 +15,13 @@ from actors.base import Actor
 from actors.cancel import CancelToken, CellState
 from actors.credit import Credit
 from actors.errors import Invalid, Quarantined, ShuttingDown, StoreUnavailable
+from actors.late_stops import STOP_OVERDUE_S, STOPS_KEPT_MAX
 from actors.messages import Down, NewMessage, RunFinished, Stop
 from actors.model import Address, Event, How, Provenance, Receipt, RunStatus
 from actors.plugins import Tool
 from actors.ports import Settings
 from actors.run import RunActor, RunStart
-from actors.session import STOP_OVERDUE_S, STOPS_KEPT_MAX, UNFIT_MAX, SessionActor
+from actors.session import UNFIT_MAX, SessionActor
 from actors.spawning import AsyncSpawn
 from actors.thread import Thread
 from actors.tool import ToolActor

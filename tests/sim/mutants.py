@@ -16,6 +16,7 @@ from unittest import mock
 
 from actors import mailbox
 from actors.cancel import Cell
+from actors.late_stops import LateStops
 from actors.lifecycle import RunLifecycle
 from actors.messages import Down
 from actors.owned import OwnedTrees
@@ -494,10 +495,10 @@ MUTANTS: Final = (
     _mutant(
         "the journal is not read at a restart",
         "L12",
-        SessionActor,
-        "_loaded",
-        "(*self._stops.values(), *loaded.snapshot.kept)",
-        "self._stops.values()",
+        LateStops,
+        "take_up",
+        "for entry in journal:",
+        "for entry in ():",
     ),
     _mutant(
         "the journal lets a Stop go before it is on record", "L12", SessionActor, "_send_step", *_at_once("ForgetStop")
@@ -505,17 +506,17 @@ MUTANTS: Final = (
     _mutant(
         "a Stop that is overdue is not kept in the journal",
         "L12",
-        SessionActor,
+        LateStops,
         "_keep",
-        "self._ports.store.keep_stop(self._stops.setdefault(kept.stop.id, kept), self.actor_ref)",
-        "self._stops.setdefault(kept.stop.id, kept)",
+        "    self._store.keep_stop(kept.entry, self._owner)\n",
+        "",
     ),
     _mutant(
         "a Stop is said to be in the journal before it is",
         "L12",
-        SessionActor,
-        "_say_not_durable",
-        "request_id in self._journalled",
+        LateStops,
+        "answer",
+        "kept is not None and kept.journalled",
         "True",
     ),
     _mutant(
@@ -523,8 +524,8 @@ MUTANTS: Final = (
         "L12",
         SessionActor,
         "_stops_are_durable",
-        "        self._protocol.stop_durable(kept.stop, effect.answer)\n",
-        "        pass\n",
+        "            self._protocol.stop_durable(told, effect.answer)\n",
+        "",
     ),
     _mutant(
         "a Stop is told to be durable again after a restart",
@@ -629,7 +630,7 @@ MUTANTS: Final = (
         "L11",
         SessionActor,
         "_say_quiet",
-        "not (self._sent or self._protocol.step.has_records or self._stash or self._stops or self._overdue)",
+        "not (self._sent or self._protocol.step.has_records or self._stash or self._late_stops.wait)",
         "True",
     ),
     _mutant(

@@ -16,11 +16,11 @@ import msgspec
 
 from actors.cancel import CellState
 from actors.errors import CountermandError, ShuttingDown
+from actors.late_stops import STOPS_KEPT_MAX
 from actors.messages import Accepted, Delete, NewMessage, OutsideRequest, Reply, Resumed, Stop, Stopped, request_time
 from actors.model import Event, How, Mode, Outcome, Owner, Receipt, Row, RunStatus, Scope, Waiting
 from actors.ports import Batch, KeptStop, ProcessRow, Settings
 from actors.record import CallRecord, RunRecord
-from actors.session import STOPS_KEPT_MAX
 from tests.sim.laws import LogLaws
 
 if TYPE_CHECKING:
