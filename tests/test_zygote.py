@@ -489,6 +489,26 @@ def test_l3_a_spare_warden_does_not_outlive_its_zygote(b: Bench) -> None:
     assert b.owner.ended().status == 0
 
 
+def test_l3_what_a_spare_warden_has_ready_ends_with_it_also_where_nobody_inherits_it(b: Bench) -> None:
+    zygote = b.zygote_pid()
+    spare = spare_of(zygote)
+    until(lambda: len(procfs.children(spare)) == 2, "a process that waits, and one that keeps its memory")
+    below = procfs.children(spare)
+    with b.stopped(zygote):
+        os.kill(spare, signal.SIGKILL)
+        until(lambda: all((seen := procfs.stat(pid)) is None or seen.state == "Z" for pid in below), "both have ended")
+    b.sh("echo here")
+    assert b.owner.ended().status == 0
+
+
+def test_l3_a_command_finds_no_child_that_it_has_not_made(b: Bench) -> None:
+    look = "import os; print('children:', open(f'/proc/self/task/{os.getpid()}/children').read().split())"
+    b.run((sys.executable, "-S", "-c", look))
+    ended = b.owner.ended()
+    assert b.owner.text() == "children: []\n"
+    assert (ended.reaped, len(ended.rows)) == (1, 1)
+
+
 def test_l3_a_spare_warden_that_dies_with_the_request_in_its_socket_costs_nothing(b: Bench) -> None:
     first = spare_of(b.zygote_pid())
     with b.stopped(first):

@@ -59,7 +59,7 @@ from binascii import a2b_base64
 from contextlib import suppress
 from functools import partial
 
-from supervisor.containment import cgroups, procfs
+from supervisor.containment import anchor, cgroups, procfs
 from supervisor.containment.descriptors import receive
 from supervisor.containment.ledger import ROWS_MAX, SIGNALS_MAX, Ledger, decode, encode, how_of, read, said
 from supervisor.containment.namespaces import Namespace, mount_proc
@@ -97,6 +97,8 @@ GROUP_MAX_S = 2.0
 NOTE_MAX_BYTES = 4096
 PREPARE, GO = b"p", b"g"
 """What a seed is told, each in a message of its own: with the descriptors of the command, and to become it."""
+ANCHOR = b"anchor "
+"""What a seed says first, and the pid of its anchor; anything else that it says is why it could not."""
 LIMITS = {
     "nofile": resource.RLIMIT_NOFILE,
     "nproc": resource.RLIMIT_NPROC,
@@ -136,14 +138,16 @@ def wake_on_child() -> int:
     return readable
 
 
-def go_first() -> None:
+def go_first(pid: int = 0) -> None:
     """Run before ordinary processes, if we may (root, or CAP_SYS_NICE); what we fork or spawn does not inherit it.
+
+    `pid`: an unreaped child of ours, instead of us.
 
     A tree of hundreds of sessions has hundreds of shares of the processor and its warden has one, so without this
     seconds can pass before a kill is even read. A warden sleeps but for the moments in which it reaps or kills.
     """
     with suppress(OSError):
-        os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+        os.sched_setscheduler(pid, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
 
 
 def go_with_the_others(pid: int) -> None:
@@ -234,6 +238,12 @@ def signal_each(pids: list[int], number: int) -> None:
             kill_descendant(pid, number)
 
 
+def keep_descriptors(*kept: int) -> None:
+    """Close all descriptors but the first three and these."""
+    for low, high in zip([2, *sorted(kept)], [*sorted(kept), 2**30], strict=True):
+        os.closerange(low + 1, high)
+
+
 class Seed:
     """A child that waits to become the command: forked while there was time, in the tree's cgroup from the beginning.
 
@@ -245,15 +255,19 @@ class Seed:
         if namespace is not None:
             namespace.open()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        leash, self._leash = os.pipe()
+        self.anchor = 0
         try:
             self.pid, inside = cgroups.fork_into(group)
+            if self.pid == 0:
+                grow(theirs, leash, None if inside else group, own_proc=namespace is not None)
         except OSError:
             ours.close()
-            theirs.close()
+            os.close(self._leash)
             raise
-        if self.pid == 0:
-            grow(theirs, None if inside else group, own_proc=namespace is not None)
-        theirs.close()
+        finally:
+            theirs.close()
+            os.close(leash)
         self._sock = ours
 
     def prepare(self, fds: list[int]) -> None:
@@ -268,23 +282,40 @@ class Seed:
         """Wait until it is the command; why it could not be, or empty."""
         with self._sock:
             # Its end of the socket closes with the exec.
-            note = self._sock.recv(NOTE_MAX_BYTES).decode()
+            note = self._hear() or self._hear()
         if note:
             os.waitpid(self.pid, 0)
         return note
 
+    def weigh_anchor(self) -> int:
+        """It is the command now: let its anchor end; returns the anchor's pid, which is to be reaped, or 0."""
+        os.close(self._leash)
+        return self.anchor
+
     def dismiss(self) -> None:
-        """It is not needed, or has ended by itself: kill and reap it."""
-        self._sock.close()
+        """It is not needed, or has ended by itself: kill and reap it, and its anchor."""
         kill_quietly(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
+        with self._sock:
+            for _ in range(2):
+                with suppress(OSError):
+                    self._hear()
+        if self.weigh_anchor():
+            os.waitpid(self.anchor, 0)
+
+    def _hear(self) -> str:
+        """What it says next; its first word may be who its anchor is. Empty at the end."""
+        said = self._sock.recv(NOTE_MAX_BYTES)
+        if said.startswith(ANCHOR):
+            self.anchor = int(said[len(ANCHOR) :])
+            return ""
+        return said.decode()
 
 
-def grow(sock: socket.socket, group: str | None, *, own_proc: bool) -> None:
+def grow(sock: socket.socket, leash: int, group: str | None, *, own_proc: bool) -> None:
     """In the forked child: wait for the command and execute it; never returns. Says on `sock` why it could not."""
     try:
-        os.closerange(3, sock.fileno())
-        os.closerange(sock.fileno() + 1, 2**30)
+        keep_descriptors(sock.fileno(), leash)
         # Before ordinary processes up to the exec, which somebody waits for; the warden takes it back at that moment.
         go_first()
         if group is not None:
@@ -299,6 +330,10 @@ def grow(sock: socket.socket, group: str | None, *, own_proc: bool) -> None:
                 signal.signal(ignored, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         rehearse()
+        if not own_proc:
+            # In a namespace of its own it would be told by another number than ours.
+            sock, pid = anchor.cast(sock, leash)
+            sock.send(b"%s%d" % (ANCHOR, pid))
         _, fds = receive(sock, len(PREPARE))
         if fds:
             for place, fd in enumerate(fds[:2], start=1):
@@ -551,6 +586,7 @@ class Warden:
         self._ready = ready
         self._pid = os.getpid()
         self._spec: Word = {}
+        self._anchor = 0
         self._leader: int | None = None
         self._leader_began = 0.0
         self._status: int | None = None
@@ -610,12 +646,12 @@ class Warden:
         self._ledger.write(self._ready.word, word)
         self._started_at, self._leader_began = time.time(), time.monotonic()
         try:
-            pid, note = self._become([self._out, self._err, self._spec_fd])
+            seed, note = self._become([self._out, self._err, self._spec_fd])
         except OSError as error:
-            pid, note = 0, f"cannot start a process: {error.strerror}"
+            seed, note = None, f"cannot start a process: {error.strerror}"
         os.close(self._out)
         os.close(self._err)
-        if note:
+        if seed is None or note:
             self._note = note
             self._started_at = None
             self._ledger.write({"word": "failed", "note": note, "at": time.time()})
@@ -624,7 +660,7 @@ class Warden:
             if self._group is not None:
                 cgroups.end(self._group, GROUP_MAX_S)
             return
-        self._leader = pid
+        pid = self._leader = seed.pid
         os.close(self._spec_fd)
         argv = self._spec["argv"]
         self._on_terminal = "pty" in self._spec
@@ -639,22 +675,23 @@ class Warden:
             }
         )
         go_with_the_others(pid)
+        self._anchor = seed.weigh_anchor()
         self._see(pid, argv[0], began)
         self._name_far_sides(argv)
 
-    def _become(self, fds: list[int]) -> tuple[int, str]:
-        """Let the seed become the command; returns its pid, and why it could not. Raises OSError."""
+    def _become(self, fds: list[int]) -> tuple[Seed, str]:
+        """Let the seed become the command; returns it, and why it could not. Raises OSError."""
         seed = self._ready.seed
         if seed is not None:
             try:
-                return seed.pid, self._grow(seed)
+                return seed, self._grow(seed)
             except (BrokenPipeError, ConnectionResetError):
                 # It was killed while it waited, and has not read that it should go.
                 seed.dismiss()
         seed = Seed(self._group, self._namespace)
         try:
             seed.prepare(fds)
-            return seed.pid, self._grow(seed)
+            return seed, self._grow(seed)
         except OSError:
             # Nobody can end in a namespace while somebody of it is not reaped.
             seed.dismiss()
@@ -758,6 +795,9 @@ class Warden:
             if pid == 0:
                 return count
             self._killing.reaped(pid)
+            if pid == self._anchor:
+                self._anchor = 0
+                continue
             if self._namespace is not None and pid == self._namespace.pid:
                 self._namespace.pid = None
                 continue
@@ -806,7 +846,7 @@ class Warden:
 
     def _see(self, pid: int, name: str, seen: procfs.Stat | None = None, *, reaped: bool = False) -> None:
         """Open a row for a process of the tree; the oldest ROWS_MAX have one."""
-        if pid in self._rows or len(self._rows) + len(self._done) >= ROWS_MAX or self._is_keeper(pid):
+        if pid in self._rows or len(self._rows) + len(self._done) >= ROWS_MAX or self._is_ours(pid):
             return
         seen = seen or procfs.stat(pid)
         if seen is None:
@@ -847,6 +887,9 @@ class Warden:
             return min(self._deadline, self._hang_up_at or self._deadline) - now
         if self._kill_at is None:
             self._kill_at = now
+            if self._anchor:
+                # In a crowd its end would have to wait, and the proof for it.
+                go_first(self._anchor)
             self._look_for_far_sides()
         if self._group is not None and not self._kill_group(self._group) and now - self._kill_at < GROUP_ALONE_S:
             return self._pause(GROUP_PAUSE_MAX_S)
@@ -878,7 +921,7 @@ class Warden:
 
     def _say_remaining(self) -> None:
         """Name who is left, for the receipt that does not wait for them for ever."""
-        left = [pid for pid in dict.fromkeys([*self._members(), *procfs.descendants()]) if not self._is_keeper(pid)]
+        left = [pid for pid in dict.fromkeys([*self._members(), *procfs.descendants()]) if not self._is_ours(pid)]
         leader = self._leader if self._status is None else None
         word = self._remaining.word(left, self._killing.refused, time.time(), leader, self._started_at)
         if word is not None:
@@ -991,7 +1034,7 @@ class Warden:
 
     def _tell_all(self, namespace: Namespace, number: int) -> None:
         """Have everybody in the namespace signalled, and record it of those who are seen now."""
-        everybody = [pid for pid in procfs.descendants() if not self._is_keeper(pid)]
+        everybody = [pid for pid in procfs.descendants() if not self._is_ours(pid)]
         for pid in everybody:
             self._see(pid, "")
         namespace.signal(number)
@@ -999,8 +1042,9 @@ class Warden:
             if number != signal.SIGKILL or pid in self._rows:
                 self._signalled(pid, number, None)
 
-    def _is_keeper(self, pid: int) -> bool:
-        return self._namespace is not None and pid == self._namespace.pid
+    def _is_ours(self, pid: int) -> bool:
+        """True of whom we have made for ourselves, who is not of the tree."""
+        return pid == self._anchor or (self._namespace is not None and pid == self._namespace.pid)
 
     def _spared(self, since_s: float) -> set[int]:
         """The keeper, which ends when it has reaped all that it was told to kill, unless somebody has stopped it."""

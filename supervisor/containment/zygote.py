@@ -300,9 +300,7 @@ class Zygote:
         status = warden.FAILED
         try:
             signal.set_wakeup_fd(-1)
-            keep = sorted((sock.fileno(), self._pidfd))
-            for low, high in zip([2, *keep], [*keep, 2**30], strict=True):
-                os.closerange(low + 1, high)
+            warden.keep_descriptors(sock.fileno(), self._pidfd)
             prctl(PR_SET_NAME, SPARE.encode())
             if "subreaper" in self._layers:
                 prctl(PR_SET_CHILD_SUBREAPER, 1)
