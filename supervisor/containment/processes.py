@@ -396,7 +396,7 @@ class ProcessTrees:
         command: Word = {
             "word": "command",
             "argv": list(spec.argv),
-            "cwd": os.path.abspath(spec.cwd or "."),
+            "cwd": os.path.abspath(spec.cwd) if spec.cwd else os.getcwd(),
             "env": {**(TERMINAL if spec.pty else {}), **self._environment, **spec.env, ledger.MARKER: tree.marker},
             "limits": self._limits,
         }
@@ -422,8 +422,9 @@ class ProcessTrees:
             # A command may be larger than a message; in memory, not on disk, because its environment may be secret.
             spec_fd = os.memfd_create("countermand-command", os.MFD_CLOEXEC)
             theirs.append(spec_fd)
-            with os.fdopen(spec_fd, "wb", closefd=False) as file:
-                file.write(json.dumps(command).encode("ascii"))
+            left = memoryview(json.dumps(command).encode("ascii"))
+            while left:
+                left = left[os.write(spec_fd, left) :]
         except BaseException:
             for fd in theirs:
                 os.close(fd)
