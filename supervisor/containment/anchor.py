@@ -4,6 +4,8 @@ An exec gives the process new memory, and takes the old one down if nobody else 
 good part of what a spawn takes. The anchor keeps it until the warden lets it go, and takes it down then, while nobody
 waits. It is a child of the warden, in the seed's cgroup, and runs no line of ours: it sits in one call of the C
 library, which reads from a pipe (the *leash*) that only the warden can write to. So it ends with the warden, too.
+That call must not allocate: the heap is the seed's, and so is what the C library keeps of its thread, so no lock is
+taken.
 
 Standard library only: the wardens load this file.
 """
@@ -21,10 +23,13 @@ CLONE_VM = 0x100
 CLONE_PARENT = 0x8000
 STACK_BYTES = 65_536
 STACK_ALIGNED = 64
+BUFFER_BYTES = 64
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 LIBC.fdopen.restype = ctypes.c_void_p
+_IOFBF = 0
 _STACK = ctypes.create_string_buffer(STACK_BYTES)
+_BUFFER = ctypes.create_string_buffer(BUFFER_BYTES)
 
 
 def cast(sock: socket.socket, leash: int) -> tuple[socket.socket, int]:
@@ -44,6 +49,8 @@ def cast(sock: socket.socket, leash: int) -> tuple[socket.socket, int]:
         sock.close()
         top = ctypes.addressof(_STACK) + STACK_BYTES
         file = ctypes.c_void_p(LIBC.fdopen(leash, b"r"))
+        # Without one the first read allocates it.
+        LIBC.setvbuf(file, _BUFFER, _IOFBF, ctypes.c_size_t(BUFFER_BYTES))
         flags = CLONE_VM | CLONE_PARENT | int(signal.SIGCHLD)
         pid: int = LIBC.clone(LIBC.getc, ctypes.c_void_p(top - top % STACK_ALIGNED), flags, file)
         _, fds = receive(there, 1)
