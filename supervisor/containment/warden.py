@@ -257,6 +257,7 @@ class Seed:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         leash, self._leash = os.pipe()
         self.anchor = 0
+        self._keeper = namespace.pid if namespace is not None else None
         try:
             self.pid, inside = cgroups.fork_into(group)
             if self.pid == 0:
@@ -289,19 +290,23 @@ class Seed:
 
     def weigh_anchor(self) -> int:
         """It is the command now: let its anchor end; returns the anchor's pid, which is to be reaped, or 0."""
+        if self.anchor:
+            # The end of its pipe is not enough for one that somebody has stopped.
+            kill_quietly(self.anchor, signal.SIGKILL)
         os.close(self._leash)
         return self.anchor
 
     def dismiss(self) -> None:
         """It is not needed, or has ended by itself: kill and reap it, and its anchor."""
+        self._sock.close()
+        os.close(self._leash)
         kill_quietly(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
-        with self._sock:
-            for _ in range(2):
-                with suppress(OSError):
-                    self._hear()
-        if self.weigh_anchor():
-            os.waitpid(self.anchor, 0)
+        # It may not have come to say who its anchor is. Without a command we have no other child.
+        for pid in procfs.own_children():
+            if pid != self._keeper:
+                kill_quietly(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
 
     def _hear(self) -> str:
         """What it says next; its first word may be who its anchor is. Empty at the end."""
