@@ -581,6 +581,7 @@ class ProcessTrees:
             if tree.kill_at is not None:
                 self._never(tree, "killed before it was started")
             elif tree.attempts < ATTEMPTS_MAX and not self._closing:
+                self._disarm_kill(tree)
                 self._launch(tree)
             else:
                 self._never(tree, f"no warden came of {tree.attempts} attempts: each zygote was killed")
