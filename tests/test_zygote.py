@@ -501,6 +501,69 @@ def test_l3_what_a_spare_warden_has_ready_ends_with_it_also_where_nobody_inherit
     assert b.owner.ended().status == 0
 
 
+def seed_of(spare: int) -> int:
+    """The process that a spare warden has ready, once it has its anchor; it leads the session of both."""
+    until(lambda: len(procfs.children(spare)) == 2, "a process that waits, and one that keeps its memory")
+    return next(pid for pid in procfs.children(spare) if (seen := procfs.stat(pid)) is not None and seen.sid == pid)
+
+
+def test_l3_an_anchor_that_is_stopped_holds_no_proof_up(b: Bench) -> None:
+    spare = spare_of(b.zygote_pid())
+    seed = seed_of(spare)
+    (anchor,) = set(procfs.children(spare)) - {seed}
+    os.kill(anchor, signal.SIGSTOP)
+    b.sh("echo here")
+    ended = b.owner.ended()
+    assert b.owner.text() == "here\n"
+    assert (ended.status, ended.reaped, len(ended.rows)) == (0, 1, 1)
+
+
+def test_l3_a_spare_warden_that_is_stopped_does_not_outlive_its_zygote(tmp_path: Path) -> None:
+    with bench(tmp_path) as b:
+        zygote = b.zygote_pid()
+        spare = spare_of(zygote)
+        os.kill(spare, signal.SIGSTOP)
+        try:
+            b.trees.close()
+            until(lambda: procfs.stat(zygote) is None and procfs.stat(spare) is None, "neither is left")
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(spare, signal.SIGCONT)
+
+
+def test_l3_a_command_that_went_to_a_dead_spare_warden_first_is_not_given_up(tmp_path: Path) -> None:
+    with bench(tmp_path, give_up_s=0.5) as b:
+        zygote = b.zygote_pid()
+        first = spare_of(zygote)
+        os.kill(first, signal.SIGKILL)
+        until(lambda: procfs.stat(first) is None, "it is reaped")
+        b.sh("sleep 1.5; echo here")
+        ended = b.owner.ended()
+        assert (ended.how, ended.status, ended.proven) == (How.EXIT, 0, True)
+        assert b.owner.text() == "here\n"
+
+
+HASTY = """
+import os, sys, time, types
+for name, path in (("supervisor", sys.argv[1]), ("supervisor.containment", sys.argv[1] + "/containment")):
+    sys.modules[name] = types.ModuleType(name)
+    sys.modules[name].__path__ = [path]
+from supervisor.containment import anchor, procfs, warden
+anchor.receive = lambda *_: time.sleep(1000)
+seed = warden.Seed(None, None)
+while len(procfs.own_children()) < 2:
+    time.sleep(0.01)
+seed.dismiss()
+print("left:", procfs.own_children())
+"""
+
+
+def test_l3_a_seed_that_is_dismissed_before_it_has_named_its_anchor_leaves_nobody() -> None:
+    package = str(Path(zygote_handle.__file__).parents[1])
+    command = [sys.executable, "-I", "-S", "-c", HASTY, package]
+    assert subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=True).stdout == "left: []\n"
+
+
 def test_l3_a_command_finds_no_child_that_it_has_not_made(b: Bench) -> None:
     look = "import os; print('children:', open(f'/proc/self/task/{os.getpid()}/children').read().split())"
     b.run((sys.executable, "-S", "-c", look))

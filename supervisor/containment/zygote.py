@@ -330,7 +330,7 @@ class Zygote:
     def _end_stopped(self) -> None:
         """Without the daemon nobody else misses a warden that somebody has stopped: its tree then falls to us."""
         now = time.monotonic()
-        stopped = [pid for pid in self._wardens if (seen := procfs.stat(pid)) is not None and seen.state in "Tt"]
+        stopped = [pid for pid in self._all_wardens() if (seen := procfs.stat(pid)) is not None and seen.state in "Tt"]
         self._stopped = {pid: self._stopped.get(pid, now) for pid in stopped}
         for pid, since in self._stopped.items():
             if now - since >= STOPPED_MAX_S:
@@ -363,7 +363,7 @@ class Zygote:
             if waiting is None:
                 return count
             pid = waiting.si_pid
-            while pid in self._spares and self._serving and warden.readable(self._daemon.fileno()):
+            while pid in self._spares and warden.readable(self._daemon.fileno()):
                 # Whether it was taken is known first; the end of the socket is met again by the loop.
                 if not self._serve():
                     break

@@ -152,7 +152,6 @@ class ZygoteHandle:
 
     def _died(self) -> None:
         self.dead = True
-        self._dismiss_spare()
         self._reactor.unwatch(self._pidfd)
         os.close(self._pidfd)
         self._process.wait()
@@ -160,6 +159,7 @@ class ZygoteHandle:
             self._hear()
             self._reactor.unwatch(self._sock.fileno())
             self._sock.close()
+        self._dismiss_spare()
         self._on_dead(self)
 
 
