@@ -498,6 +498,10 @@ def serve(
     be right, or another daemon uses the state directory.
     """
     options = _options(context, state_dir, agent, verbose)
+    from supervisor.daemon import collector
+
+    # Before the import that loads the daemon.
+    collector.hold()
     from supervisor.daemon.serve import serve as run_daemon
 
     raise typer.Exit(run_daemon(_source(options, config, assignments)))
