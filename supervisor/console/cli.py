@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 import typer
 
 from supervisor.console import completions
+from supervisor.console.values import take_plainly
 
 if TYPE_CHECKING:
     from supervisor.console.place import Place
@@ -75,7 +76,7 @@ WaitS = Annotated[float, typer.Option("--timeout", metavar="S", min=0.0, help="H
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
 ConfigFile = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         "--config",
         metavar="FILE",
@@ -553,19 +554,21 @@ def config_show(
         print(msgspec.json.encode(found).decode() if as_json else as_toml(found))
 
 
-def _source(options: dict[str, Any], config: Path | None, assignments: list[str] | None) -> Source:
+def _source(options: dict[str, Any], config: str | None, assignments: list[str] | None) -> Source:
     """Where the daemon's configuration is; what has an option of its own goes over everything else."""
     from supervisor.daemon.settings import Source
 
     own = [f"{key}={options[key]}" for key in ("state_dir", "agent") if options[key] is not None]
     if options["verbose"]:
         own.append("log.level=debug")
-    return Source(config, None, (*(assignments or ()), *own))
+    return Source(Path(config) if config is not None else None, None, (*(assignments or ()), *own))
 
 
 def main() -> NoReturn:
     """Run the command and exit; the entry point."""
-    app(prog_name="countermand")
+    command = typer.main.get_command(app)
+    take_plainly(command)
+    command(prog_name="countermand")
     raise AssertionError("typer exits by itself")
 
 
