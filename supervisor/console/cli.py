@@ -7,8 +7,7 @@ A command that reads asks the daemon that runs, and the store on the disk where 
 `exits.py` has the exit codes.
 """
 
-from __future__ import annotations
-
+# Annotations are not texts here: typer would compile each of them again, twice, at every start.
 import contextlib
 import os
 import sys
@@ -554,7 +553,7 @@ def config_show(
         print(msgspec.json.encode(found).decode() if as_json else as_toml(found))
 
 
-def _source(options: dict[str, Any], config: str | None, assignments: list[str] | None) -> Source:
+def _source(options: dict[str, Any], config: str | None, assignments: list[str] | None) -> "Source":
     """Where the daemon's configuration is; what has an option of its own goes over everything else."""
     from supervisor.daemon.settings import Source
 
@@ -595,7 +594,7 @@ def _state_dir(options: dict[str, Any]) -> Path:
     return (Path(chosen) if chosen is not None else default_state_dir()).expanduser()
 
 
-def _place(options: dict[str, Any]) -> Place:
+def _place(options: dict[str, Any]) -> "Place":
     from actors.errors import Invalid
     from supervisor.console.place import Place
 
