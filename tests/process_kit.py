@@ -298,6 +298,11 @@ class Bench:
         zygote = self.trees._zygote
         return zygote is not None and zygote._spare is not None
 
+    def descriptors_at_rest(self) -> int:
+        """How many descriptors this process has, with that of a spare warden."""
+        until(self.has_spare, "a warden is ready for the next")
+        return fd_count()
+
     @contextmanager
     def unable_to_spawn(self, zygote: int) -> Iterator[None]:
         """Keep a zygote stopped, and the spare warden that its daemon may ask instead."""
