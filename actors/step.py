@@ -12,6 +12,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from msgspec import Struct
+
 from actors.cancel import CancelToken, Cell
 from actors.errors import CountermandError
 from actors.future import ReplyFuture
@@ -22,8 +24,7 @@ from actors.ports import AttachmentRow, CallRow, ProcessRow, RequestRow, SpawnSp
 # ── Later: carried out after the commit ───────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerRequest:
+class AnswerRequest(Struct, frozen=True):
     """Give a request its answer."""
 
     request: OutsideRequest
@@ -31,15 +32,13 @@ class AnswerRequest:
     answer: Reply
 
 
-@dataclass(frozen=True, slots=True)
-class StartRun:
+class StartRun(Struct, frozen=True):
     """Start a run's actor, if the run is still open by then."""
 
     run_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class GivePermit:
+class GivePermit(Struct, frozen=True):
     """Let a call start, if its cell is still granted by then."""
 
     run_id: str
@@ -48,59 +47,51 @@ class GivePermit:
     token: CancelToken
 
 
-@dataclass(frozen=True, slots=True)
-class GiveSpawn:
+class GiveSpawn(Struct, frozen=True):
     """Let a process be spawned; its cell refuses if a fence came meanwhile."""
 
     run_id: str
     permit: SpawnPermit
 
 
-@dataclass(frozen=True, slots=True)
-class GiveSteering:
+class GiveSteering(Struct, frozen=True):
     """Hand steering messages over: they are in the thread."""
 
     run_id: str
     steered: Steered
 
 
-@dataclass(frozen=True, slots=True)
-class ReturnCredit:
+class ReturnCredit(Struct, frozen=True):
     """Give back the credit of one thing that the agent said."""
 
     run_id: str
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class ShowEphemeral:
+class ShowEphemeral(Struct, frozen=True):
     """Show an event that is not stored."""
 
     event: Event
 
 
-@dataclass(frozen=True, slots=True)
-class ForgetPart:
+class ForgetPart(Struct, frozen=True):
     """The end of an execution or a process tree is in the log: the port may forget it."""
 
     kind: str
     key: str
 
 
-@dataclass(frozen=True, slots=True)
-class ForgetSession:
+class ForgetSession(Struct, frozen=True):
     """The deletion of the session is durable: what lies outside of the store goes too."""
 
 
-@dataclass(frozen=True, slots=True)
-class AdoptRun:
+class AdoptRun(Struct, frozen=True):
     """Take over what a run of an earlier incarnation, or a failed run actor, may still have running."""
 
     run_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class SpawnOwn:
+class SpawnOwn(Struct, frozen=True):
     """Spawn a process tree of the session, if no fence came meanwhile."""
 
     address: Address
@@ -109,23 +100,20 @@ class SpawnOwn:
     listener: Callable[[ProcessNews], None] | None
 
 
-@dataclass(frozen=True, slots=True)
-class SayHandedOver:
+class SayHandedOver(Struct, frozen=True):
     """Tell a tool that its process tree is the session's: that is durable."""
 
     process_id: str
     handed: Future[None]
 
 
-@dataclass(frozen=True, slots=True)
-class AdoptTree:
+class AdoptTree(Struct, frozen=True):
     """Take over a process tree of the session that an earlier incarnation left."""
 
     process_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class ForgetStop:
+class ForgetStop(Struct, frozen=True):
     """A Stop that was kept in the journal, and the event that says so, are durable: the journal may let it go."""
 
     request_id: str
@@ -151,8 +139,7 @@ Later: TypeAlias = (
 # ── Now: carried out at once ──────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class HaltRun:
+class HaltRun(Struct, frozen=True):
     """Tell a run to end what it has, and set the time at which what is left is named abandoned."""
 
     run_id: str
@@ -161,8 +148,7 @@ class HaltRun:
     stage: int
 
 
-@dataclass(frozen=True, slots=True)
-class RefuseCall:
+class RefuseCall(Struct, frozen=True):
     """Tell a run that a call will not start."""
 
     run_id: str
@@ -170,16 +156,14 @@ class RefuseCall:
     result: ToolResult
 
 
-@dataclass(frozen=True, slots=True)
-class MakeWait:
+class MakeWait(Struct, frozen=True):
     """Tell a run that a call waits for the barrier: its deadline stands still."""
 
     run_id: str
     call_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class RefuseSpawn:
+class RefuseSpawn(Struct, frozen=True):
     """Tell a run that a process will not be spawned; `limit` is the number that the run may have, if that is why."""
 
     run_id: str
@@ -188,8 +172,7 @@ class RefuseSpawn:
     limit: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TakeTree:
+class TakeTree(Struct, frozen=True):
     """Take a process tree from its run, which must not end it any more.
 
     Carried out at once, when the record of it is on its way to the store: a halt of the run, which does not wait
@@ -201,24 +184,21 @@ class TakeTree:
     listener: Callable[[ProcessNews], None] | None
 
 
-@dataclass(frozen=True, slots=True)
-class RefuseHandOver:
+class RefuseHandOver(Struct, frozen=True):
     """Tell a tool that its process tree stays its run's."""
 
     handed: Future[None]
     error: BaseException
 
 
-@dataclass(frozen=True, slots=True)
-class RefuseRequest:
+class RefuseRequest(Struct, frozen=True):
     """Refuse a request whose answer was to come later."""
 
     reply: ReplyFuture[Any] | None
     error: CountermandError
 
 
-@dataclass(frozen=True, slots=True)
-class EndTrees:
+class EndTrees(Struct, frozen=True):
     """End process trees of the session, and set the time at which what is left is named abandoned."""
 
     process_ids: tuple[str, ...]
@@ -227,8 +207,7 @@ class EndTrees:
     stage: int
 
 
-@dataclass(frozen=True, slots=True)
-class KillTree:
+class KillTree(Struct, frozen=True):
     """End a process tree of the session for a tool of it, which holds up nothing; in `grace_s` seconds."""
 
     process_id: str
@@ -236,16 +215,14 @@ class KillTree:
     grace_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class NothingToSteer:
+class NothingToSteer(Struct, frozen=True):
     """Tell a run that no message waits to steer it, or that it may not have one."""
 
     run_id: str
     request_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLetter:
+class DeadLetter(Struct, frozen=True):
     """Count and keep a reply that came too late."""
 
     kind: str

@@ -20,9 +20,36 @@ The map, from the outside in:
     clock.py ids.py lock.py   time and timers, names, the instance lock
 """
 
-from supervisor.config import Config
-from supervisor.embed import Supervisor
-from supervisor.handle import AsyncSessionHandle, SessionHandle
-from supervisor.listing import LiveProcess
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from supervisor.config import Config
+    from supervisor.embed import Supervisor
+    from supervisor.handle import AsyncSessionHandle, SessionHandle
+    from supervisor.listing import LiveProcess
 
 __all__ = ["AsyncSessionHandle", "Config", "LiveProcess", "SessionHandle", "Supervisor"]
+
+_HOMES = {
+    "AsyncSessionHandle": "supervisor.handle",
+    "Config": "supervisor.config",
+    "LiveProcess": "supervisor.listing",
+    "SessionHandle": "supervisor.handle",
+    "Supervisor": "supervisor.embed",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a name when it is asked for: the command's own modules are in here, and most need nothing of a daemon."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(importlib.import_module(home), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

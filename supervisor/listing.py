@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-import psutil
 from msgspec import Struct
 
 from actors.model import Owner
@@ -74,6 +73,9 @@ def live_processes(state_dir: Path, reader: SqliteReader, session: str | None = 
     rows = reader.live_processes(session)
     if not rows:
         return []
+    # Not needed to start, and a start waits for each import.
+    import psutil
+
     seen: _Seen = {}
     below: defaultdict[int, list[int]] = defaultdict(list)
     for process in psutil.process_iter(_FACTS, ad_value=None):

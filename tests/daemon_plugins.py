@@ -47,6 +47,8 @@ def deaf(turn: Turn) -> None:
 
 
 def _only(kind: type[T]) -> T:
+    # What was there when the daemon was ready is not listed otherwise.
+    gc.unfreeze()
     (found,) = (one for one in gc.get_objects() if isinstance(one, kind))
     return found
 

@@ -8,7 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -292,6 +292,26 @@ class Bench:
         finally:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
+
+    def has_spare(self) -> bool:
+        """True if there is a warden that waits to be asked."""
+        zygote = self.trees._zygote
+        return zygote is not None and zygote._spare is not None
+
+    def descriptors_at_rest(self) -> int:
+        """How many descriptors this process has, with that of a spare warden."""
+        until(self.has_spare, "a warden is ready for the next")
+        return fd_count()
+
+    @contextmanager
+    def unable_to_spawn(self, zygote: int) -> Iterator[None]:
+        """Keep a zygote stopped, and the spare warden that its daemon may ask instead."""
+        with ExitStack() as stack:
+            stack.enter_context(self.stopped(zygote))
+            for pid in procfs.children(zygote):
+                if _name_of(pid) == "cm-spare":
+                    stack.enter_context(self.stopped(pid))
+            yield
 
     def warden_of(self, pid: int) -> int:
         """The pid of the warden above a command."""

@@ -406,7 +406,7 @@ def test_l3_rows_are_bounded_and_reaped_counts_all(b: Bench) -> None:
 
 def test_l3_a_kill_before_the_start_starts_nothing(b: Bench, tmp_path: Path) -> None:
     trace = tmp_path / "ran"
-    with b.stopped(b.zygote_pid()):
+    with b.unable_to_spawn(b.zygote_pid()):
         b.sh(f"touch {trace}; sleep 1000")
         b.trees.kill("p", 5.0)
         b.trees.kill("p", 4.0)
@@ -552,14 +552,14 @@ def test_l3_closing_kills_all_trees_proves_it_and_leaves_no_thread_child_or_desc
 def test_l14_a_hundred_spawns_leave_no_descriptor_zombie_or_thread(b: Bench) -> None:
     b.run(("/bin/true",), "first")
     b.owner.ended("first")
-    descriptors, threads = fd_count(), threading.active_count()
+    descriptors, threads = b.descriptors_at_rest(), threading.active_count()
     zygote = b.zygote_pid()
     for number in range(100):
         b.run(("/bin/true",), f"p{number}")
         assert b.owner.ended(f"p{number}").proven
         b.trees.forget(f"p{number}")
     until(lambda: not b.wardens(), "the zygote has reaped its wardens")
-    until(lambda: fd_count() == descriptors, "no descriptor is left")
+    until(lambda: b.descriptors_at_rest() == descriptors, "no descriptor is left")
     assert threading.active_count() == threads
     assert len(os.listdir(f"/proc/{zygote}/fd")) < 12
 
@@ -680,9 +680,10 @@ def test_rq_1193_hermes_81292_killed_trees_leave_no_zombie_descriptor_thread_or_
 
     zygote = b.zygote_pid()
     kill_some(0, 20)
-    descriptors, threads, children, resident = fd_count(), threading.active_count(), our_children(), resident_kb()
+    descriptors, threads = b.descriptors_at_rest(), threading.active_count()
+    children, resident = our_children(), resident_kb()
     kill_some(20, 80)
-    until(lambda: fd_count() == descriptors, "no descriptor is left")
+    until(lambda: b.descriptors_at_rest() == descriptors, "no descriptor is left")
     assert threading.active_count() == threads
     assert our_children() == children
     assert resident_kb() - resident < 1024

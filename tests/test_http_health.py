@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from actors import NewMessage
-from supervisor.store.health import REMEDIES
+from supervisor.store.health import JOURNAL_HANGS_S, REMEDIES
 from tests.http_kit import Api, api, code
 from tests.kit import WAIT_S, check_rest, kit, until
 from tests.store_kit import small_disk
@@ -167,6 +167,41 @@ def test_a_journal_that_cannot_be_written_is_named_until_it_can(api: Api) -> Non
         until(lambda: finding(client, "stop journal")["ok"], "it heals by itself")
         assert value(client, "stop_journal_kept") == 1
         assert value(client, "stop_journal_failing") == 0
+
+
+def test_a_journal_whose_disk_hangs_is_named_until_it_answers(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = api.start(waits)
+    say(client)
+    running(client)
+    journal = api.supervisor._store.journal
+    answers_again, hung = threading.Event(), threading.Event()
+
+    def hang(fd: int) -> None:
+        """A sync that does not come back, and raises nothing, while the disk is away: that of the journal alone."""
+        if fd == journal._fd:
+            hung.set()
+            answers_again.wait()
+
+    monkeypatch.setattr(os, "fdatasync", hang)
+    try:
+        with locked_by_another(api.supervisor.state_dir / STORE, PATIENCE_S):
+            stopped = stop(client)
+            assert (stopped["durable"], stopped["journalled"]) == (False, False)
+            assert hung.wait(WAIT_S)
+        until(lambda: client.get("/v1/ready").json()["store_state"] == "ok", "the store is well again")
+        until(lambda: not finding(client, "stop journal")["ok"], "it is named")
+        found = finding(client, "stop journal")
+        assert "hangs" in str(found["found"])
+        assert "disk" in str(found["remedy"])
+        ready = get(client, "/v1/ready")
+        assert (ready["ready"], ready["journal"]) == (True, False), "messages and stops are the store's to keep"
+        assert value(client, "stop_journal_failing") == 1
+        assert value(client, "stop_journal_writing_seconds") > JOURNAL_HANGS_S
+    finally:
+        answers_again.set()
+    until(lambda: finding(client, "stop journal")["ok"], "it goes on by itself")
+    assert get(client, "/v1/ready")["journal"] is True
+    assert value(client, "stop_journal_failing") == value(client, "stop_journal_writing_seconds") == 0
 
 
 def test_a_supervisor_that_is_being_shut_down_says_so(api: Api) -> None:

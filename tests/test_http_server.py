@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -77,3 +78,8 @@ def test_the_servers_threads_are_named_and_are_no_more_than_they_have_to_be(api:
         get(client, "/v1/sessions")
     assert "countermand-http" in [one.name for one in threading.enumerate()]
     assert len(threads()) <= 17
+
+
+def test_the_api_loads_nothing_for_models_that_it_does_not_have() -> None:
+    script = "import sys; from supervisor.http.app import _App; _App([]); sys.exit('pydantic' in sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=Path(__file__).parent.parent, timeout=WAIT_S)

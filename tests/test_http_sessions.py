@@ -72,6 +72,21 @@ def test_a_message_runs_and_can_be_read_in_every_form(api: Api) -> None:
     assert [one["seq"] for one in events] == [one.seq for one in log(api.session())]
 
 
+def test_a_log_can_be_read_for_one_run_alone(api: Api) -> None:
+    client = api.start(answers)
+    for content in ("one", "two"):
+        get(client, f"/v1/sessions/s1/receipts/{say(client, content)['run_id']}", wait_s=WAIT_S)
+    events = get(client, "/v1/sessions/s1/log")["events"]
+    _, run_id = [one["run_id"] for one in events if one["kind"] == "run.started"]
+    own = get(client, "/v1/sessions/s1/log", run_id=run_id)
+    assert own == {"events": [one for one in events if one["run_id"] == run_id], "next": None}
+    first = get(client, "/v1/sessions/s1/log", run_id=run_id, limit=1)
+    assert first["events"] == own["events"][:1]
+    rest = get(client, "/v1/sessions/s1/log", run_id=run_id, from_seq=first["next"])
+    assert rest == {"events": own["events"][1:], "next": None}
+    assert get(client, "/v1/sessions/s1/log", run_id="run_of_nobody") == {"events": [], "next": None}
+
+
 def test_a_request_sent_again_has_one_effect_and_the_same_answer(api: Api) -> None:
     client = api.start(answers)
     identity = new_request_id()

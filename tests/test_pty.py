@@ -15,7 +15,7 @@ import pytest
 from actors import AsyncSpawn, How, Spawn, tool
 from supervisor.containment import procfs
 from tests.kit import Kit, check_rest, log, say
-from tests.process_kit import Bench, bench, fd_count, until
+from tests.process_kit import Bench, bench, until
 
 PYTHON = sys.executable
 
@@ -139,14 +139,13 @@ def test_l3_when_the_command_exits_its_terminal_hangs_up_and_what_ignores_that_s
 def test_a_command_that_cannot_be_executed_leaves_no_terminal(b: Bench) -> None:
     b.sh("true", "first", pty=True)
     b.owner.ended("first")
-    b.settle()
-    before = fd_count()
+    before = b.descriptors_at_rest()
     for number in range(10):
         b.run(("/nonexistent",), f"p{number}", pty=True)
         ended = b.owner.ended(f"p{number}")
         assert ended.how is How.NOT_STARTED
         assert "No such file" in ended.note
-    until(lambda: fd_count() <= before, "its descriptors are closed")
+    until(lambda: b.descriptors_at_rest() == before, "its descriptors are closed")
 
 
 def test_the_warden_and_the_zygote_get_no_terminal(b: Bench) -> None:

@@ -17,7 +17,7 @@ from actors.ports import SpawnSpec
 from actors.spawning import STDIN_MAX_BYTES, Process, _spec
 from actors.tool import ToolActor
 from tests.kit import Kit, check_rest, say
-from tests.process_kit import bench, fd_count, until
+from tests.process_kit import bench, until
 
 WRONG: list[dict[str, Any]] = [
     {"argv": []},
@@ -109,15 +109,14 @@ def test_a_command_that_cannot_be_sent_ends_as_not_started_and_leaves_no_descrip
     with bench(tmp_path) as opened:
         opened.sh("true", "p0")
         opened.owner.ended("p0")
-        opened.settle()
-        before = fd_count()
+        before = opened.descriptors_at_rest()
         unsendable: Any = {"A": object()}
         opened.trees.spawn("p1", SpawnSpec(("true",), "n", None, unsendable), opened.owner)  # type: ignore[arg-type]
         ended = opened.owner.ended("p1")
         assert ended.how is How.NOT_STARTED
         assert ended.proven
         assert "TypeError" in ended.note
-        until(lambda: fd_count() <= before, "its descriptors are closed")
+        until(lambda: opened.descriptors_at_rest() == before, "its descriptors are closed")
         opened.sh("echo on", "p2")
         assert opened.owner.exited("p2").status == 0
 

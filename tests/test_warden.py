@@ -153,7 +153,7 @@ def test_l3_the_daemon_dies_with_the_request_in_the_socket_and_nothing_is_ever_s
     trace = tmp_path / "ran"
     with daemon(b) as victim:
         zygote = victim.zygote()
-        with b.stopped(zygote):
+        with b.unable_to_spawn(zygote):
             victim.spawn(f"touch {trace}; exec sleep 1000")
             until(b.ledger_text, "the request is sent")
             # The daemon's one thread sends before it looks at a request that came later.

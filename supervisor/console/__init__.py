@@ -3,6 +3,7 @@
 The map, from the outside in:
 
     cli.py          the commands, their options, and what becomes of a refusal
+    values.py       the values of options, without what typer would load to look at them
     completions.py  what the shell offers behind Tab
     exits.py        the exit codes, and which one an error or a run's end earns
 

@@ -7,8 +7,7 @@ A command that reads asks the daemon that runs, and the store on the disk where 
 `exits.py` has the exit codes.
 """
 
-from __future__ import annotations
-
+# Annotations are not texts here: typer would compile each of them again, twice, at every start.
 import contextlib
 import os
 import sys
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 import typer
 
 from supervisor.console import completions
+from supervisor.console.values import take_plainly
 
 if TYPE_CHECKING:
     from supervisor.console.place import Place
@@ -75,7 +75,7 @@ WaitS = Annotated[float, typer.Option("--timeout", metavar="S", min=0.0, help="H
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
 ConfigFile = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         "--config",
         metavar="FILE",
@@ -498,6 +498,10 @@ def serve(
     be right, or another daemon uses the state directory.
     """
     options = _options(context, state_dir, agent, verbose)
+    from supervisor.daemon import collector
+
+    # Before the import that loads the daemon.
+    collector.hold()
     from supervisor.daemon.serve import serve as run_daemon
 
     raise typer.Exit(run_daemon(_source(options, config, assignments)))
@@ -549,19 +553,21 @@ def config_show(
         print(msgspec.json.encode(found).decode() if as_json else as_toml(found))
 
 
-def _source(options: dict[str, Any], config: Path | None, assignments: list[str] | None) -> Source:
+def _source(options: dict[str, Any], config: str | None, assignments: list[str] | None) -> "Source":
     """Where the daemon's configuration is; what has an option of its own goes over everything else."""
     from supervisor.daemon.settings import Source
 
     own = [f"{key}={options[key]}" for key in ("state_dir", "agent") if options[key] is not None]
     if options["verbose"]:
         own.append("log.level=debug")
-    return Source(config, None, (*(assignments or ()), *own))
+    return Source(Path(config) if config is not None else None, None, (*(assignments or ()), *own))
 
 
 def main() -> NoReturn:
     """Run the command and exit; the entry point."""
-    app(prog_name="countermand")
+    command = typer.main.get_command(app)
+    take_plainly(command)
+    command(prog_name="countermand")
     raise AssertionError("typer exits by itself")
 
 
@@ -588,7 +594,7 @@ def _state_dir(options: dict[str, Any]) -> Path:
     return (Path(chosen) if chosen is not None else default_state_dir()).expanduser()
 
 
-def _place(options: dict[str, Any]) -> Place:
+def _place(options: dict[str, Any]) -> "Place":
     from actors.errors import Invalid
     from supervisor.console.place import Place
 

@@ -80,8 +80,10 @@ class StoreRecords:
         """The receipt of a run of a session, if it is filed."""
         return self._reader.receipt(name, run_id)
 
-    def events(self, name: str, after: int) -> list[Event]:
-        """Some events of a session behind a seq, in order."""
+    def events(self, name: str, after: int, run_id: str | None = None) -> list[Event]:
+        """Some events of a session, or about a run of it, behind a seq, in order."""
+        if run_id is not None:
+            return self._reader.events_about(name, run_id, after)
         return self._reader.events(name, after)
 
     def living(self, name: str | None) -> Living:

@@ -69,8 +69,8 @@ class Records(Protocol):
     def receipt(self, name: str, run_id: str) -> Receipt | None:
         """The receipt of a run of a session, if it is filed."""
 
-    def events(self, name: str, after: int) -> list[Event]:
-        """Some events of a session behind a seq, in order; none where there are no more."""
+    def events(self, name: str, after: int, run_id: str | None = None) -> list[Event]:
+        """Some events of a session, or about a run of it, behind a seq, in order; none where there are no more."""
 
     def living(self, name: str | None) -> Living:
         """What lives now, in one session or in all."""

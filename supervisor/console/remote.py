@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -94,9 +94,10 @@ class RemoteRecords:
             return self._api.get(f"/v1/sessions/{segment(name)}/receipts/{segment(run_id)}", Receipt)
         return None
 
-    def events(self, name: str, after: int) -> list[Event]:
-        """Some events of a session behind a seq, in order."""
-        return self._api.get(f"/v1/sessions/{segment(name)}/log", _Log, from_seq=after, limit=PAGE).events
+    def events(self, name: str, after: int, run_id: str | None = None) -> list[Event]:
+        """Some events of a session, or about a run of it, behind a seq, in order."""
+        about: dict[str, Any] = {} if run_id is None else {"run_id": run_id}
+        return self._api.get(f"/v1/sessions/{segment(name)}/log", _Log, from_seq=after, limit=PAGE, **about).events
 
     def living(self, name: str | None) -> Living:
         """What lives now, in one session or in all."""

@@ -7,6 +7,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from actors.model import Event, Message, Provenance, Receipt, RunInfo, RunStatus
+from actors.thread import Thread
 from supervisor.console.output import console, heading, print_json, say
 from supervisor.console.place import Place
 from supervisor.console.receipts import table
@@ -55,10 +56,10 @@ class Story(Struct, frozen=True):
 def read_story(records: Records, run: RunInfo) -> Story:
     """Gather what is on record of a run."""
     receipt = records.receipt(run.session, run.run_id)
-    thread = records.thread(run.session)
-    by_id = {message.id: message for message in thread}
     runs = records.runs(run.session)
-    events = list(_of_run(records, run))
+    events = _about(records, run)
+    thread = _thread(events)
+    by_id = {message.id: message for message in thread}
     texts = {message.id: message.content for message in thread if message.role == "user"}
     # Messages that never became an input: the log alone holds them.
     for event in events:
@@ -102,14 +103,22 @@ def show_why(place: Place, identity: str, *, as_json: bool) -> None:
 # ── Gathering ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def _of_run(records: Records, run: RunInfo) -> list[Event]:
-    """The events of a session that may be about a run, or about messages that it left."""
+def _about(records: Records, run: RunInfo) -> list[Event]:
+    """The events about a run, and about the messages that it was given or left."""
     found: list[Event] = []
     after = 0
-    while events := records.events(run.session, after):
+    while events := records.events(run.session, after, run.run_id):
         after = events[-1].seq
-        found += [one for one in events if _is_of(one, run) or one.kind.startswith("session.message_")]
+        found += events
     return found
+
+
+def _thread(events: list[Event]) -> list[Message]:
+    """What these events come to in the thread of their session: a run's part of it rests on no other."""
+    fold = Thread()
+    for event in events:
+        fold.apply(event)
+    return fold.messages()
 
 
 def _is_of(event: Event, run: RunInfo) -> bool:

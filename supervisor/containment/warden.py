@@ -85,6 +85,7 @@ REMAINING_RETRY_S = 1.0
 WAIT_MAX_S = 3600.0
 REQUEST_MAX_BYTES = 4096
 GROUP_RETRY_S = 0.005
+SETTLE_S = 0.005
 PAUSE_S = 0.0005
 ROUND_PAUSE_MAX_S = 0.003
 GROUP_PAUSE_MAX_S = 0.01
@@ -591,6 +592,7 @@ class Warden:
         self._ready = ready
         self._pid = os.getpid()
         self._spec: Word = {}
+        self._seed: Seed | None = None
         self._anchor = 0
         self._leader: int | None = None
         self._leader_began = 0.0
@@ -666,9 +668,6 @@ class Warden:
                 cgroups.end(self._group, GROUP_MAX_S)
             return
         pid = self._leader = seed.pid
-        os.close(self._spec_fd)
-        argv = self._spec["argv"]
-        self._on_terminal = "pty" in self._spec
         began = procfs.stat(pid)
         self._say(
             {
@@ -676,12 +675,20 @@ class Warden:
                 "pid": pid,
                 "start_ticks": began.start_ticks if began is not None else None,
                 "at": self._started_at,
-                "name": argv[0][:200],
+                "name": self._spec["argv"][0][:200],
             }
         )
         go_with_the_others(pid)
+        self._seed = seed
+
+    def _settle(self, seed: Seed) -> None:
+        """What is left to do for a command that runs."""
+        self._seed = None
+        os.close(self._spec_fd)
         self._anchor = seed.weigh_anchor()
-        self._see(pid, argv[0], began)
+        argv = self._spec["argv"]
+        self._on_terminal = "pty" in self._spec
+        self._see(seed.pid, argv[0])
         self._name_far_sides(argv)
 
     def _become(self, fds: list[int]) -> tuple[Seed, str]:
@@ -728,11 +735,14 @@ class Warden:
         keeper = self._namespace.fileno() if self._namespace is not None else -1
         if keeper >= 0:
             poll.register(keeper, select.POLLIN)
-        wait_s: float | None = 0.0
+        # The command has the processor first, until something happens.
+        wait_s: float | None = SETTLE_S
         while True:
             # A millisecond more, not less: a wait that is rounded down would turn the loop until it is over.
             wait_ms = None if wait_s is None else int(min(wait_s, WAIT_MAX_S) * 1000) + (wait_s > 0)
             ready = {fd for fd, _ in poll.poll(wait_ms)}
+            if self._seed is not None:
+                self._settle(self._seed)
             if wake in ready:
                 drain(wake)
             if self._daemon in ready:

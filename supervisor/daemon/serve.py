@@ -35,7 +35,7 @@ from loguru import logger
 
 from actors.errors import CountermandError, StoreUnavailable
 from actors.messages import Pong
-from supervisor.daemon import story
+from supervisor.daemon import collector, story
 from supervisor.daemon.logs import Logs
 from supervisor.daemon.notify import Notifier
 from supervisor.daemon.settings import RELOADED, LogSettings, Settings, Source
@@ -75,7 +75,7 @@ def serve(source: Source) -> int:
     """Run the daemon in the foreground until a signal ends it; returns the exit code. Main thread only."""
     # For SIGABRT, which the watchdog sends: written by C code, without a lock.
     faulthandler.enable()
-    # A third of the time to be ready goes into reading the API's code, which can go on while the store is opened.
+    # Half of the time to be ready goes into reading the API's code, which can go on while the store is opened.
     threading.Thread(target=_load_api, name="countermand-loading", daemon=True).start()
     notifier = Notifier.from_environment(os.environ)
     logs = Logs()
@@ -136,6 +136,7 @@ class Daemon:
         place = f"on {sockets}" if server is not None else f"nobody on {sockets}"
         watchdog = Watchdog(supervisor, self._notifier, lambda pong: self._notifier.status(_serving(place, pong)))
         self._notifier.ready(f"serving {place}")
+        collector.release()
         logger.info("ready: serving {}, process {}, state in {}", place, os.getpid(), settings.state_dir)
         self._until_told(place)
         watchdog.close()
@@ -283,6 +284,8 @@ def _api_server(supervisor: Supervisor, sockets: Sequence[socket.socket], token_
 
 def _load_api() -> ModuleType | None:
     try:
+        # Not needed here: the server's thread would read it else, when the store is open.
+        importlib.import_module("supervisor.http.serving")
         return importlib.import_module("supervisor.http.server")
     except ModuleNotFoundError as error:
         if error.name not in ("supervisor.http", "supervisor.http.server"):

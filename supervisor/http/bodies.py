@@ -191,7 +191,8 @@ class Readiness(Struct, frozen=True):
     """Whether requests are taken. `phase` is serving, draining or interrupting; None: the supervisor is silent.
 
     `store`: its thread answers. `store_state` is ok, slow, failing, damaged or closed. Where it is not ready, `reason`
-    says why and `remedy` what helps.
+    says why and `remedy` what helps. `journal`: a stop that the store does not take would be kept in the stop journal;
+    false does not keep it from being ready, since the store may take what comes.
     """
 
     ready: bool
@@ -200,6 +201,7 @@ class Readiness(Struct, frozen=True):
     store: bool
     sessions: int
     store_state: str = "ok"
+    journal: bool = True
     reason: str = ""
     remedy: str = ""
 

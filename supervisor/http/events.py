@@ -30,7 +30,15 @@ _STREAM = {
 
 
 @get("/v1/sessions/{session:str}/log", summary="Events, a page at a time", responses=READ)
-async def session_log(desk: TheDesk, session: SessionName, from_seq: Seq = 0, limit: Limit = 1_000) -> LogPage:
+async def session_log(
+    desk: TheDesk,
+    session: SessionName,
+    from_seq: Seq = 0,
+    limit: Limit = 1_000,
+    run_id: Annotated[
+        str | None, QueryParameter(min_length=1, description="Only what is about this run, or about its messages.")
+    ] = None,
+) -> LogPage:
     """Read the log of a session behind `from_seq`."""
     handle = await desk.known(session)
 
@@ -38,10 +46,17 @@ async def session_log(desk: TheDesk, session: SessionName, from_seq: Seq = 0, li
         events: list[Event] = []
         count, size, position = min(limit, desk.limits.page_max), desk.limits.page_bytes, from_seq
         while len(events) < count:
-            read = desk.supervisor.store.events(handle.session, position, min(READ_AT_ONCE, count - len(events)))
+            wanted = min(READ_AT_ONCE, count - len(events))
+            read = (
+                desk.supervisor.store.events(handle.session, position, wanted)
+                if run_id is None
+                else desk.supervisor.store.events_about(handle.session, run_id, position, wanted)
+            )
             kept = within(read, count, size)
             events += kept
             position = events[-1].seq if events else from_seq
+            if len(kept) == len(read) < wanted:
+                return LogPage(events, None)
             if len(kept) < READ_AT_ONCE:
                 break
             size //= 2

@@ -173,7 +173,10 @@ def _store(health: StoreHealth) -> Iterator[Metric]:
     yield _gauge("stop_journal_kept", "Stops in the journal that the store does not have yet.", journal.kept)
     yield _gauge("stop_journal_unwritten", "Slots of the journal that are still to be written.", journal.unwritten)
     yield _gauge("stop_journal_slots_free", "Slots of the journal that are free.", journal.slots_free)
-    yield _gauge("stop_journal_failing", "1 if the journal cannot be written now.", journal.error is not None)
+    yield _gauge("stop_journal_failing", "1 if the journal cannot be written now, or hangs.", not journal.writes)
+    yield _gauge(
+        "stop_journal_writing_seconds", "How long the write of the journal under way has taken.", journal.writing_s
+    )
     yield _count("stop_journal_refused", "Stops that found no room in the journal.", journal.refused)
 
 

@@ -94,6 +94,7 @@ def readiness(supervisor: Supervisor) -> Readiness:
         phase=phase,
         supervisor=pong is not None,
         store=store,
+        journal=health.journal.well,
         sessions=pong.sessions if pong is not None else 0,
         store_state=health.state,
         reason=reason,
@@ -160,8 +161,9 @@ def _store(health: StoreHealth, *, answers: bool) -> Iterator[Finding]:
         f"{journal.slots_free} of {journal.slots} free"
         + (f"; {journal.torn} were torn at the start" if journal.torn else "")
         + (f"; {journal.refused} found no room" if journal.refused else "")
-        + (f"; it cannot be written: {journal.error}" if journal.error else ""),
-        "" if journal.well else "mend the store, or the disk: a stop that is not kept is forgotten by a crash",
+        + (f"; it cannot be written: {journal.error}" if journal.error else "")
+        + (f"; it hangs: a write of it has taken {journal.writing_s:.0f} s so far" if journal.hangs else ""),
+        journal.remedy,
     )
 
 

@@ -13,6 +13,8 @@ REMEDIES: Final = {
     "disk": "look at the disk, at the permissions of the state directory, and that the store's file is still there",
 }
 """What helps, by what the last error was."""
+JOURNAL_HANGS_S: Final = 3.0
+"""A write of the stop journal that takes longer is said to hang; it goes on all the same."""
 STATES: Final = ("ok", "slow", "failing", "damaged", "closed")
 
 
@@ -20,7 +22,8 @@ class JournalHealth(Struct, frozen=True):
     """The stop journal.
 
     `kept`: Stops in it; `unwritten`: slots that are still to be written; `torn`: records of which the start found a
-    part; `refused`: Stops that found no room; `error`: why it cannot write now.
+    part; `refused`: Stops that found no room; `error`: why it cannot write now; `writing_s`: how long the write that
+    is under way has taken, in seconds.
     """
 
     kept: int
@@ -30,11 +33,34 @@ class JournalHealth(Struct, frozen=True):
     torn: int
     refused: int
     error: str | None
+    writing_s: float
+
+    @property
+    def hangs(self) -> bool:
+        """True where its disk neither writes nor refuses to."""
+        return self.writing_s > JOURNAL_HANGS_S
+
+    @property
+    def writes(self) -> bool:
+        """True where it can write, as far as is known."""
+        return self.error is None and not self.hangs
 
     @property
     def well(self) -> bool:
         """True where a Stop that the store does not take would be kept here."""
-        return self.error is None and self.slots_free > 0
+        return self.writes and self.slots_free > 0
+
+    @property
+    def remedy(self) -> str:
+        """What helps; empty where nothing has to."""
+        if self.well:
+            return ""
+        what = (
+            "look at the disk of the state directory: it does not answer"
+            if self.hangs
+            else "mend the store, or the disk"
+        )
+        return f"{what}; a stop that is not kept is forgotten by a crash"
 
 
 class StoreHealth(Struct, frozen=True):

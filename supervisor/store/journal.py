@@ -16,6 +16,7 @@ readable for a while.
   - *A Stop that was let go comes back* if the crash was faster than the disk. Whoever reads it finds its id on record.
   - *The write fails.* The file is opened again, all that is live is written once more (what a failed sync left in the
     page cache is not trusted), and so on until it works. Meanwhile `health` says so.
+  - *The write hangs.* Nobody waits for it but the thread here; `health` says for how long it has been under way.
   - *No slot is free.* The Stop is not kept here, and `health` counts it: it has stopped what ran all the same.
 
 It has a thread of its own, started with the first Stop: the store's may be the one that hangs.
@@ -26,6 +27,7 @@ from __future__ import annotations
 import os
 import struct
 import threading
+import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -88,6 +90,7 @@ class StopJournal:
         self._next = 0
         self._torn = self._refused = 0
         self._error: str | None = None
+        self._writing_since: float | None = None
         self._closing = False
         self._thread: threading.Thread | None = None
         try:
@@ -151,9 +154,16 @@ class StopJournal:
     def health(self) -> JournalHealth:
         """How it is now."""
         with self._changed:
-            free = self._slots - len(self._taken)
+            since = self._writing_since
             return JournalHealth(
-                len(self._live), len(self._dirty), self._slots, free, self._torn, self._refused, self._error
+                kept=len(self._live),
+                unwritten=len(self._dirty),
+                slots=self._slots,
+                slots_free=self._slots - len(self._taken),
+                torn=self._torn,
+                refused=self._refused,
+                error=self._error,
+                writing_s=0.0 if since is None else time.monotonic() - since,
             )
 
     def close(self, timeout: float | None = None) -> bool:
@@ -255,11 +265,13 @@ class StopJournal:
                     return
                 writes = dict(self._dirty)
                 told, self._told = self._told, []
+                self._writing_since = time.monotonic()
             try:
                 self._write(writes)
             except Exception as error:  # noqa: BLE001  # whatever it was, what is kept is still to be written
                 logger.error("the stop journal could not be written, and is tried again: {!r}", error)
                 with self._changed:
+                    self._writing_since = None
                     self._told = told + self._told
                     self._error = str(error) or type(error).__name__
                     self._dirty.update((record.first, record.frame) for record in self._live.values())
@@ -270,7 +282,7 @@ class StopJournal:
                 continue
             retry_s = RETRY_FIRST_S
             with self._changed:
-                self._error = None
+                self._error = self._writing_since = None
                 for slot, frame in writes.items():
                     if self._dirty.get(slot) is frame:
                         del self._dirty[slot]

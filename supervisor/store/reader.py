@@ -57,6 +57,14 @@ class SqliteReader:
         """Return at most `limit` events whose `seq` is above `after_seq`, in order."""
         return self._read(tables.events, session, after_seq, limit)
 
+    def events_about(self, session: str, run_id: str, after_seq: int = 0, limit: int = EVENTS_MAX) -> list[Event]:
+        """Return at most `limit` events about a run whose `seq` is above `after_seq`, in order.
+
+        They are its own, those of the session that name it, and those about messages that it was given, that took over
+        from it, or that its end left waiting or withdrew.
+        """
+        return self._read(tables.events_about, session, run_id, after_seq, limit)
+
     def last_seq(self, session: str) -> int:
         """Return the highest `seq` of a session; 0 if it has no events."""
         return self._read(tables.last_seq, session)

@@ -65,6 +65,15 @@ _encode: Final = msgspec.json.Encoder().encode
 _data: Final = msgspec.json.Decoder(dict[str, Any]).decode
 _event: Final = "SELECT seq, session, generation, run_id, kind, data, at FROM events "
 
+# Kinds of events of one run that may be about another one, or about a message of it.
+_NAMING: Final = (
+    "message",
+    "message.retracted",
+    "session.barrier_forced",
+    "session.message_waiting",
+    "session.message_returned",
+)
+
 _UPSERTS: Final = {
     "sessions": """INSERT INTO sessions (session, parked, doc) VALUES (?, ?, ?)
         ON CONFLICT (session) DO UPDATE SET parked = excluded.parked, doc = excluded.doc""",
@@ -272,6 +281,41 @@ def events(connection: sqlite3.Connection, session: str, after_seq: int, limit: 
         _event + "WHERE session = ? AND seq > ? ORDER BY seq LIMIT ?", (session, after_seq, limit)
     )
     return [_read_event(*row) for row in rows]
+
+
+def events_about(connection: sqlite3.Connection, session: str, run_id: str, after_seq: int, limit: int) -> list[Event]:
+    """Return at most `limit` events about a run with a `seq` above `after_seq`, in order.
+
+    They are its own, those of the session that name it, and those about messages that it was given, that took over
+    from it, or that its end left waiting or withdrew. The log is gone through, but of what others said nothing is read.
+    """
+    named = _messages_of(connection, session, run_id)
+    marks = ", ".join("?" * len(_NAMING))
+    sql = (
+        f"{_event} WHERE session = ? AND seq > ? AND (run_id = ? OR run_id IS NULL OR kind IN ({marks})) "
+        "ORDER BY seq LIMIT ?"
+    )
+    found: list[Event] = []
+    while len(found) < limit and (
+        page := [_read_event(*row) for row in connection.execute(sql, (session, after_seq, run_id, *_NAMING, PAGE))]
+    ):
+        found += (event for event in page if _is_about(event, run_id, named))
+        after_seq = page[-1].seq
+    return found[:limit]
+
+
+def _messages_of(connection: sqlite3.Connection, session: str, run_id: str) -> frozenset[str]:
+    info, filed = run(connection, session, run_id), receipt(connection, session, run_id)
+    named = set() if info is None else {*info.inputs}
+    if info is not None and info.provenance is not None and info.provenance.requested_by is not None:
+        named.add(info.provenance.requested_by)
+    return frozenset(named if filed is None else named.union(filed.waiting, filed.withdrawn))
+
+
+def _is_about(event: Event, run_id: str, named: frozenset[str]) -> bool:
+    data = event.data
+    ids = data.get("ids", ()) if event.kind == "message.retracted" else (data.get("message_id", data.get("id")),)
+    return run_id in (event.run_id, data.get("run_id")) or not named.isdisjoint(ids)
 
 
 def _read_event(

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final
 
-from actors.model import OUTSIDE_SOURCES, TERMINAL, TRANSITIONS, Event, RunStatus
+from actors.model import OUTSIDE_SOURCES, TERMINAL, TRANSITIONS, Event, Message, RunStatus
 from actors.rendering import render_anthropic, render_openai
 from actors.thread import Thread
 from tests.provider_checker import check_anthropic, check_openai
@@ -60,6 +60,7 @@ class LogLaws:
         self.forced: set[str] = set()
         self.said: dict[str, int] = {}
         self.thread = Thread() if fold else None
+        self._checked: list[Message] = []
 
     def take(self, events: Iterable[Event]) -> None:
         """Take in events, in order."""
@@ -237,7 +238,8 @@ class LogLaws:
         """Check that providers would take the thread as it is (law L6)."""
         assert self.thread is not None, "only with fold"
         messages = self.thread.messages()
-        if messages:
+        if messages and messages != self._checked:
+            self._checked = messages
             rendered = render_openai(messages)
             if rendered:
                 check_openai(rendered)

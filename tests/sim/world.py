@@ -442,7 +442,14 @@ class Errors:
     def listen(self, errors: list[str]) -> None:
         """Append errors to this list from here on."""
         if self._handler is None:
-            self._handler = logger.add(self._logged, level="ERROR", format=lambda _: "{message}\n", catch=False)
+            self._handler = logger.add(
+                self._logged,
+                level="ERROR",
+                format=lambda _: "{message}\n",
+                catch=False,
+                backtrace=False,
+                diagnose=False,
+            )
         self._worlds.append(errors)
 
     def forget(self, errors: list[str]) -> None:

@@ -1,0 +1,94 @@
+"""The story of a run: what it says, and how much of a long log is read for it."""
+
+from __future__ import annotations
+
+import sqlite3
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from actors.model import RunInfo
+from supervisor import Config, SessionHandle, Supervisor
+from supervisor.console.reading import STORE_NAME, StoreRecords
+from supervisor.console.why import Story, read_story
+from supervisor.store import tables
+from tests.kit import log, message, settled, stop, until
+
+SESSION = "s1"
+OTHERS = 100_000
+
+
+@pytest.fixture
+def state_dir(tmp_path: Path) -> Path:
+    """A session of three runs: one is taken over, the next is stopped while messages wait, the last ends by itself."""
+    directory = tmp_path / "state"
+    with Supervisor.start(Config(state_dir=directory, grace_s=0.2, kill_s=2.0, drain_s=0.0)) as supervisor:
+        session = supervisor.session(SESSION)
+        for number, word in enumerate(("first", "second"), start=1):
+            session.ask(message(f"echo {word}; sleep 1000", id=f"m{number}"))
+            until(partial(_has_said, session, word), word)
+        session.ask(message("echo waits", id="m3", policy="enqueue"))
+        session.ask(message("echo waits too", id="m4", policy="enqueue"))
+        stop(session, waiting="withdraw")
+        settled(session)
+        session.ask(message("echo last", id="m5"))
+        settled(session)
+    return directory
+
+
+def test_a_story_costs_what_its_run_costs_however_long_the_log_is(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = stories(state_dir)
+    lengthen(state_dir)
+    read = 0
+    read_event = tables._read_event
+
+    def counted(*row: object) -> object:
+        nonlocal read
+        read += 1
+        return read_event(*row)  # type: ignore[arg-type]  # handed on as it came
+
+    monkeypatch.setattr(tables, "_read_event", counted)
+    assert stories(state_dir) == before
+    assert read < OTHERS / 100
+
+
+def test_a_story_has_the_messages_that_a_run_left_and_the_one_that_took_over(state_dir: Path) -> None:
+    first, second, last = stories(state_dir)
+    with StoreRecords(state_dir) as records:
+        thread = records.thread(SESSION)
+    for story in (first, second, last):
+        assert list(story.inputs) == [one for one in thread if one.id in story.run.inputs]
+        assert sum(story.held.thread.values()) == sum(one.run_id == story.run.run_id for one in thread)
+    assert first.taken_over_by == ("m2", second.run.run_id)
+    assert first.texts == {"m1": "echo first; sleep 1000", "m2": "echo second; sleep 1000"}
+    assert second.receipt is not None
+    assert second.receipt.withdrawn == ("m3", "m4")
+    assert second.texts == {"m2": "echo second; sleep 1000", "m3": "echo waits", "m4": "echo waits too"}
+
+
+def stories(state_dir: Path) -> list[Story]:
+    """The story of each run of the session that is told of, the oldest first."""
+    with StoreRecords(state_dir) as records:
+        runs: list[RunInfo] = [run for run in records.runs(SESSION) if run.started_at is not None]
+        return [read_story(records, run) for run in runs]
+
+
+def _has_said(session: SessionHandle, word: str) -> bool:
+    return any(word in event.data.get("text", "") for event in log(session))
+
+
+def lengthen(state_dir: Path) -> None:
+    """Have the session's log go on with what one more run says."""
+    connection = sqlite3.connect(state_dir / STORE_NAME)
+    with connection:
+        (last,) = connection.execute("SELECT MAX(seq) FROM events WHERE session = ?", (SESSION,)).fetchone()
+        said = msgspec.json.encode({"text": "x" * 100})
+        connection.executemany(
+            "INSERT INTO events (session, seq, generation, run_id, kind, data, at) VALUES (?, ?, 9, ?, 'text', ?, 1.0)",
+            ((SESSION, last + number, "run_of_others", said) for number in range(1, OTHERS + 1)),
+        )
+    connection.close()
