@@ -53,6 +53,7 @@ from supervisor.executor import ThreadExecutor
 from supervisor.ids import RandomIds
 from supervisor.publisher import EventHub
 from supervisor.store.sqlite import SqliteStore
+from tests.daemon_kit import Foreground
 from tests.process_kit import ESCAPE
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -64,6 +65,7 @@ TREE = 1000
 TREE_RATIO_MAX = 2.0
 TREE_RATIO_PLAIN_MAX = 4.0
 SPAWN_RATIO_MAX = 3.0
+READY_MAX_MS = 700.0
 POLITE_MAX_MS = 20.0
 DAEMON_THREADS = 200
 DAEMON_BYTES = 500_000_000
@@ -969,6 +971,21 @@ def console_start(folder: Path, rounds: Rounds) -> Iterator[Figure]:
     )
 
 
+def daemon_start(folder: Path, rounds: Rounds) -> Iterator[Figure]:
+    """(g) From the start of `countermand serve`, over an empty store, to its word that it is ready."""
+    with contextlib.closing(Foreground(folder)) as daemon:
+        daemon.ready()  # the first start compiles the modules
+        daemon.end()
+        python, ready = [], []
+        for _ in range(rounds.starts):
+            python.append(timed(lambda: run([sys.executable, "-c", "pass"])))
+            ready.append(timed(daemon.ready))
+            daemon.end()
+    yield Figure(
+        "daemon", "to READY=1, median", median_ms(ready), "ms", median_ms(python), "python -c pass", READY_MAX_MS
+    )
+
+
 def run(argv: list[str]) -> None:
     """Run a command to its end."""
     subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)
@@ -987,6 +1004,7 @@ MEASUREMENTS: tuple[Callable[[Path, Rounds], Iterator[Figure]], ...] = (
     idle_sessions,
     ready_again,
     console_start,
+    daemon_start,
     big_trees,
     spawn_from_a_big_daemon,
     after_many_spawns,
