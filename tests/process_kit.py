@@ -171,10 +171,13 @@ def until_a_seed_is_old() -> None:
 
 
 def our_seeds() -> list[procfs.Stat]:
-    """Who waits to become a command of this process; in a namespace its keeper too."""
+    """Who waits to become a command of this process, without their anchors; in a namespace its keeper too."""
     of_us = [pid for pid in our_children() if _name_of(pid) == "cm-zygote"]
     spares = [pid for zygote in of_us for pid in procfs.children(zygote) if _name_of(pid) == "cm-spare"]
-    return [seen for spare in spares for pid in procfs.children(spare) if (seen := procfs.stat(pid)) is not None]
+    below = [seen for spare in spares for pid in procfs.children(spare) if (seen := procfs.stat(pid)) is not None]
+    pids = {seen.pid for seen in below}
+    # An anchor is in the session of its seed.
+    return [seen for seen in below if seen.pid == seen.sid or seen.sid not in pids]
 
 
 def _name_of(pid: int) -> str:

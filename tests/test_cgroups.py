@@ -265,7 +265,7 @@ def test_l3_a_process_that_changes_its_group_is_caught_by_the_layer_below(b: Ben
     b.owner.wait_text("moved")
     group = b.group()
     assert group is not None
-    assert len(cgroups.pids_in(group)) == 1
+    until(lambda: len(cgroups.pids_in(group)) == 1, "who has moved is not in it, and what its warden had ready is gone")
     b.trees.kill("p", 0.0)
     assert b.owner.ended().proven
     b.assert_nobody_left()

@@ -377,6 +377,7 @@ def test_a_seed_that_is_killed_before_it_has_read_its_command_costs_nothing(
 ) -> None:
     with bench(tmp_path, layers=layers) as b:
         until_a_seed_is_old()
+        until(b.has_spare, "its warden is the one that is asked")
         seeds = [seed for seed in our_seeds() if seed.name != KEEPER]
         for seed in seeds:
             os.kill(seed.pid, signal.SIGSTOP)

@@ -562,10 +562,11 @@ def test_l13_rows_that_cannot_be_read_at_a_restart_are_named_and_their_runs_ende
     with Supervisor.start(config(tmp_path)) as supervisor:
         session = supervisor.session("s")
         until(lambda: session.status().state == "idle" and not session.status().waiting, "all has ended")
+        # What the session has decided is read when it is durable.
+        assert session.receipt(run, timeout=WAIT_S).complete
         info = session.run(run)
         assert info.provenance is not None
         assert (info.status, info.provenance.source) == (RunStatus.FAILED, "supervisor.recovery")
-        assert session.receipt(run).complete
         assert [one.retry_of for one in session.runs()] == [None] * len(session.runs())
         last = accept(session, "say three", policy="enqueue")
         assert session.status().last_seq > before[0]
