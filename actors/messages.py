@@ -92,8 +92,9 @@ def _text(message: Struct, name: str, *, empty: bool = False) -> str:
 def _enum(message: Struct, name: str, kind: type[StrEnum]) -> None:
     value = getattr(message, name)
     try:
-        force_setattr(message, name, kind(value))
-    except (TypeError, ValueError):
+        # What is no text at all is not asked to show itself, as an enum would ask it.
+        force_setattr(message, name, kind(storable(value) if isinstance(value, str) else ""))
+    except ValueError:
         raise Invalid(
             f"{type(message).__name__}.{name} is not one of the known words",
             expected=" | ".join(kind),

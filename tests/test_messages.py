@@ -53,6 +53,8 @@ def of(kind: type[Request]) -> st.SearchStrategy[tuple[type[Request], dict[str, 
 
 @given(st.one_of(*[of(kind) for kind in (NewMessage, Stop, Resume, Withdraw, Answer)]))
 @example((NewMessage, {"content": Words("go"), "id": Words("m"), "sent_at": Number(1.5), "policy": Words("enqueue")}))
+@example((NewMessage, {"content": "go", "id": "m", "policy": Unshowable()}))
+@example((Stop, {"source": "user.test", "reason": "enough", "id": "m", "mode": Unshowable()}))
 def test_every_request_that_can_be_made_can_be_stored_and_read_again(made: tuple[Any, dict[str, Any]]) -> None:
     kind, fields = made
     try:
