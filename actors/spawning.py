@@ -18,6 +18,7 @@ from actors.errors import Invalid
 from actors.model import Owner
 from actors.pending import Pending, fail
 from actors.ports import SpawnSpec
+from actors.text import shown
 
 PTY_SIZE_MAX = 10_000
 STDIN_MAX_BYTES = 16_777_216
@@ -158,7 +159,7 @@ def _spec(
         raise Invalid(
             "a command cannot be run as given",
             expected="a non-empty sequence of texts without NUL, as exec takes it",
-            got=f"{argv!r:.80}",
+            got=shown(argv),
             remedy="give ['sh', '-c', script] for a shell's line",
         )
     if cwd is not None and not _text(cwd):
@@ -187,7 +188,7 @@ def _spec(
 def _owner(value: object) -> Owner:
     try:
         return Owner(value)  # type: ignore[arg-type]  # what it is not raises
-    except (TypeError, ValueError):
+    except Exception:  # noqa: BLE001  # an enum asks what is not its own to show itself, which may raise anything
         raise _invalid("owner", " or ".join(repr(str(owner)) for owner in Owner), value) from None
 
 
@@ -218,7 +219,7 @@ def _invalid(parameter: str, expected: str, got: object) -> Invalid:
     return Invalid(
         f"a command cannot be run with this {parameter}",
         expected=expected,
-        got=f"{got!r:.80}",
+        got=shown(got),
         remedy=f"pass {parameter} as said, or leave it out",
     )
 

@@ -24,6 +24,7 @@ from actors.messages import Activate, DrainOver, Old, Ping, Pong, Shutdown
 from actors.model import Event, Policy
 from actors.plugins import Plugins, Tool, duration
 from actors.ports import Ports
+from actors.text import shown
 from supervisor.agents.shell import shell as shell_agent
 from supervisor.clock import SystemClock
 from supervisor.config import Config
@@ -329,7 +330,7 @@ def check_session_name(name: object) -> None:
         raise Invalid(
             "a session cannot have this name",
             expected=f"1 to {SESSION_NAME_MAX_CHARS} printable characters",
-            got=f"{name!r:.80}",
+            got=shown(name),
             remedy="choose another name, such as 's1'",
         )
 

@@ -337,7 +337,7 @@ async def _awaited(future: ReplyFuture[Any]) -> Any:
 def _checked_policies(policies: Mapping[str, Policy | str] | None) -> dict[str, Policy]:
     try:
         checked = {str(origin): Policy(policy) for origin, policy in (policies or {}).items()}
-    except (AttributeError, TypeError, ValueError) as error:
+    except Exception as error:  # an enum asks what is not its own to show itself, which may raise anything
         raise Invalid(
             "the policies of a session have a value that cannot be right",
             expected=f"a mapping of origins to {' | '.join(Policy)}",

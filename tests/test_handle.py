@@ -14,7 +14,7 @@ from actors.messages import CommitFailed, Committed, Inspect, Interrupt, LoadFai
 from actors.model import Provenance
 from supervisor import SessionHandle
 from tests.kit import Kit, check_rest, kit, message, say, stop
-from tests.test_text import Number, Words
+from tests.test_text import Number, Unshowable, Words
 
 __all__ = ["kit"]
 
@@ -84,7 +84,7 @@ def test_an_argument_of_another_type_is_refused_with_what_fits(kit: Kit) -> None
     assert session.status().last_seq == 0
 
 
-@pytest.mark.parametrize("policies", [{"user": "bogus"}, ["user"], "enqueue", {"user": None}])
+@pytest.mark.parametrize("policies", [{"user": "bogus"}, ["user"], "enqueue", {"user": None}, {"user": Unshowable()}])
 def test_policies_that_are_none_are_refused(kit: Kit, policies: Any) -> None:
     supervisor = kit.start(quick)
     with pytest.raises(Invalid) as caught:

@@ -14,10 +14,11 @@ from actors.messages import SpawnRequested
 from actors.model import Address, How
 from actors.pending import Pending
 from actors.ports import SpawnSpec
-from actors.spawning import STDIN_MAX_BYTES, Process, _spec
+from actors.spawning import STDIN_MAX_BYTES, Process, _owner, _spec
 from actors.tool import ToolActor
 from tests.kit import Kit, check_rest, say
 from tests.process_kit import bench, until
+from tests.test_text import Unshowable
 
 WRONG: list[dict[str, Any]] = [
     {"argv": []},
@@ -63,6 +64,11 @@ def test_what_is_no_command_is_refused(wrong: dict[str, Any]) -> None:
     spawn = Spawn(lambda *_: None, Pending(CancelToken(lambda callback: callback())), lambda *_: None)
     with pytest.raises(Invalid):
         spawn(**given)
+
+
+def test_an_owner_that_cannot_even_be_shown_is_refused_too() -> None:
+    with pytest.raises(Invalid):
+        _owner(Unshowable())
 
 
 def test_the_texts_of_a_command_are_exact() -> None:
