@@ -78,8 +78,12 @@ def live_processes(state_dir: Path, reader: SqliteReader, session: str | None = 
 
     seen: _Seen = {}
     below: defaultdict[int, list[int]] = defaultdict(list)
-    for process in psutil.process_iter(_FACTS, ad_value=None):
-        facts: dict[str, Any] = process.info
+    for process in psutil.process_iter():
+        try:
+            facts: dict[str, Any] = process.as_dict(_FACTS, ad_value=None)
+        except (psutil.Error, OSError):
+            # It has gone meanwhile. One that goes between two of its files psutil reports as the file that is missing.
+            continue
         if facts["status"] != psutil.STATUS_ZOMBIE and facts["ppid"] is not None:
             seen[process.pid] = facts
             below[facts["ppid"]].append(process.pid)

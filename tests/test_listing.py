@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import psutil
 import pytest
 
 from actors import Owner, Spawn, Turn, tool
@@ -22,7 +23,7 @@ from supervisor.store.reader import SqliteReader
 from supervisor.store.schema import open_writer
 from tests.console_kit import Desk
 from tests.kit import WAIT_S, Kit, say, stop, until
-from tests.process_kit import until_a_seed_is_old
+from tests.process_kit import bench, until_a_seed_is_old
 
 TREE = "(setsid sh -c 'sleep 60 & wait' &) ; sleep 60; :"
 
@@ -139,6 +140,30 @@ def test_ps_says_when_nothing_runs(tmp_path: Path) -> None:
         assert desk.json("ps") == {"sessions": [], "more": False}
     finally:
         desk.close()
+
+
+def test_a_process_that_goes_while_it_is_looked_at_costs_the_list_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with bench(tmp_path) as opened:
+        opened.sh("echo up; exec sleep 1000")
+        opened.owner.wait_text("up")
+        pid = opened.owner.started().pid
+        row = ProcessRow("s", "r", "c", "p", "server", "granted", owner=Owner.SESSION)
+        connection = open_writer(tmp_path / "store.sqlite3", 1.0)
+        for sql, values in tables.statements(Batch("s", "i", 1, processes=(row,))):
+            connection.execute(sql, values)
+        connection.close()
+        whole = psutil.Process.as_dict
+
+        def gone(process: psutil.Process, *args: Any, **options: Any) -> dict[str, Any]:
+            if process.pid == os.getpid():
+                raise FileNotFoundError(2, "No such file or directory", f"/proc/{process.pid}/cmdline")
+            found: dict[str, Any] = whole(process, *args, **options)
+            return found
+
+        monkeypatch.setattr(psutil.Process, "as_dict", gone)
+        assert [one.pid for one in live_processes(tmp_path, SqliteReader(tmp_path / "store.sqlite3"))] == [pid]
 
 
 @pytest.mark.parametrize("who", ["a stranger", "the warden"])
