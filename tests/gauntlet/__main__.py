@@ -19,6 +19,7 @@ import argparse
 import contextlib
 import json
 import os
+import queue
 import random
 import shutil
 import signal
@@ -28,7 +29,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from loguru import logger
@@ -52,7 +53,10 @@ SEED = 20
 TABLE_WIDTH = 130
 REST_S = 10.0
 
+END_LOOK_S = 0.2
+
 Job = Callable[[], list[Outcome]]
+_early: list[int] = []
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -90,14 +94,21 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stderr.write("".join(f"leaked: {leak}\n" for leak in totals.leaks()))
         elif totals.count:
             totals.show(Console(width=None if sys.stdout.isatty() else TABLE_WIDTH))
+    _leave_if_asked()
     return 1 if totals.bad else 0
 
 
 def _end_early(number: int, _: object) -> None:
-    """Leave by the exit that says which signal it was; what has begun is brought to its end first."""
+    """Note the signal. Raised from here, an exit could come between any two lines, of a lock or a pool as well."""
     for again in (signal.SIGTERM, signal.SIGINT):
         signal.signal(again, signal.SIG_IGN)
-    sys.exit(128 + number)
+    _early.append(number)
+
+
+def _leave_if_asked() -> None:
+    """Leave by the exit that says which signal it was; what has begun is brought to its end first."""
+    if _early:
+        sys.exit(128 + _early[0])
 
 
 def run(
@@ -192,14 +203,25 @@ def _at_rest(before: census.Household) -> census.Household:
 
 def _run_all(work: list[Job], totals: Totals, jobs: int, progress: Progress) -> None:
     pool = ThreadPoolExecutor(jobs, thread_name_prefix="gauntlet")
+    ended: queue.SimpleQueue[Future[list[Outcome]]] = queue.SimpleQueue()
     try:
-        for done in as_completed([pool.submit(job) for job in work]):
-            for outcome in done.result():
+        for job in work:
+            pool.submit(job).add_done_callback(ended.put)
+        for _ in work:
+            for outcome in _next(ended).result():
                 totals.add(outcome)
                 progress.step(outcome)
     finally:
         # Interrupted: what has begun is brought to its end, and cleans up after itself.
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _next(ended: queue.SimpleQueue[Future[list[Outcome]]]) -> Future[list[Outcome]]:
+    """The next job that has ended, unless the gauntlet is to end."""
+    while True:
+        _leave_if_asked()
+        with contextlib.suppress(queue.Empty):
+            return ended.get(timeout=END_LOOK_S)
 
 
 class Progress:
