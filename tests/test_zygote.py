@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -236,6 +237,32 @@ def test_l3_what_a_warden_that_is_dead_and_not_reaped_may_have_left_is_put_down_
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     # A number that was reaped may be given to anybody, so nothing is known by it any more.
     assert done.stdout == "True\nTrue\nNone [True]\n", done.stderr
+
+
+def test_l3_the_last_word_of_a_warden_that_was_not_heard_is_read_in_its_ledger(b: Bench) -> None:
+    b.sh("exec sleep 1000")
+    pid = b.owner.started().pid
+    warden = b.warden_of(pid)
+    busy, go_on = threading.Event(), threading.Event()
+    tree = b.trees._trees["p"]
+    assert tree.sock is not None
+
+    def wait() -> None:
+        busy.set()
+        go_on.wait(WAIT_S)
+
+    b.trees._reactor.post(wait)
+    assert busy.wait(WAIT_S)
+    try:
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: procfs.stat(warden) is None, "the warden has ended, and its zygote is content")
+        while lost := tree.sock.recv(1000):
+            assert lost
+    finally:
+        go_on.set()
+    ended = b.owner.ended()
+    assert (ended.how, ended.status, ended.proven, ended.reaped) == (How.SIGKILL, -9, True, 1)
+    assert b.owner.exited().status == -9
 
 
 def test_l13_a_killed_warden_costs_its_own_tree_only(b: Bench) -> None:

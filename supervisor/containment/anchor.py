@@ -17,7 +17,7 @@ import os
 import signal
 import socket
 
-from supervisor.containment.descriptors import receive
+from supervisor.containment.packets import receive
 
 CLONE_VM = 0x100
 CLONE_PARENT = 0x8000

@@ -63,6 +63,7 @@ from supervisor.containment.layers import Layers
 from supervisor.containment.ledger import Ledger
 from supervisor.containment.leftovers import Leftover
 from supervisor.containment.output import STREAMS, Output
+from supervisor.containment.packets import receive
 from supervisor.containment.pty import open_pty
 from supervisor.containment.reactor import Alarm, Reactor
 from supervisor.containment.readers import MUCH_BYTES
@@ -454,7 +455,7 @@ class ProcessTrees:
             if tree.sock is None:
                 return
             try:
-                data = tree.sock.recv(WORD_MAX_BYTES)
+                data, _ = receive(tree.sock, WORD_MAX_BYTES)
             except BlockingIOError:
                 return
             except OSError:
@@ -516,6 +517,11 @@ class ProcessTrees:
         """The end of a warden's socket. Without a last word it was killed: the ledger and the zygote know more."""
         self._close_socket(tree)
         if tree.last is not None or tree.searched or tree.phase is Phase.ENDED:
+            return
+        last = ledger.said(ledger.read_path(tree.path), "empty")
+        if last is not None:
+            # It had no way to say it.
+            self._on_warden_word(tree, last)
             return
         tree.phase = Phase.LOST
         if tree.zygote is None or tree.zygote.dead:

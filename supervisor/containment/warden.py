@@ -60,9 +60,9 @@ from contextlib import suppress
 from functools import partial
 
 from supervisor.containment import anchor, cgroups, procfs
-from supervisor.containment.descriptors import receive
 from supervisor.containment.ledger import ROWS_MAX, SIGNALS_MAX, Ledger, decode, encode, how_of, read, said
 from supervisor.containment.namespaces import Namespace, mount_proc
+from supervisor.containment.packets import receive
 from supervisor.containment.remaining import Remaining, began
 from supervisor.containment.remote import SOUGHT_MAX, FarSides
 
@@ -248,8 +248,9 @@ def keep_descriptors(*kept: int) -> None:
 class Seed:
     """A child that waits to become the command: forked while there was time, in the tree's cgroup from the beginning.
 
-    It takes two steps: `prepare` does all that comes before an exec, and that nobody else can see; `go` executes. Each
-    raises BrokenPipeError or ConnectionResetError if it was killed while it waited. The constructor raises OSError.
+    It takes two steps: `prepare` does all that comes before an exec, and that nobody else can see; `go` executes. The
+    first, or else `outcome`, raises BrokenPipeError or ConnectionResetError if it was killed while it waited. The
+    constructor raises OSError.
     """
 
     def __init__(self, group: str | None, namespace: Namespace | None) -> None:
@@ -258,6 +259,7 @@ class Seed:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         leash, self._leash = os.pipe()
         self.anchor = 0
+        self._unread: OSError | None = None
         self._keeper = namespace.pid if namespace is not None else None
         try:
             self.pid, inside = cgroups.fork_into(group)
@@ -277,14 +279,17 @@ class Seed:
         socket.send_fds(self._sock, [PREPARE], fds)
 
     def go(self) -> None:
-        """Let it become the command."""
-        self._sock.send(GO)
+        """Let it become the command. What one that has ended before has said is still in the socket."""
+        try:
+            self._sock.send(GO)
+        except (BrokenPipeError, ConnectionResetError) as error:
+            self._unread = error
 
     def outcome(self) -> str:
         """Wait until it is the command; why it could not be, or empty."""
         with self._sock:
             # Its end of the socket closes with the exec.
-            note = self._hear() or self._hear()
+            note = self._read_out()
         if note:
             os.waitpid(self.pid, 0)
         return note
@@ -309,13 +314,21 @@ class Seed:
                 kill_quietly(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
 
-    def _hear(self) -> str:
-        """What it says next; its first word may be who its anchor is. Empty at the end."""
-        said = self._sock.recv(NOTE_MAX_BYTES)
-        if said.startswith(ANCHOR):
-            self.anchor = int(said[len(ANCHOR) :])
-            return ""
-        return said.decode()
+    def _read_out(self) -> str:
+        """Who its anchor is, and then why it could not; empty at the end."""
+        while True:
+            try:
+                said = self._sock.recv(NOTE_MAX_BYTES)
+            except ConnectionResetError as error:
+                # It has not read all; that is told once, and ahead of what it has said.
+                self._unread = error
+                continue
+            if said.startswith(ANCHOR):
+                self.anchor = int(said[len(ANCHOR) :])
+                continue
+            if not said and self._unread is not None:
+                raise self._unread
+            return said.decode()
 
 
 def grow(sock: socket.socket, leash: int, group: str | None, *, own_proc: bool) -> None:
@@ -774,7 +787,7 @@ class Warden:
         """Take all requests that wait; the end of the socket means that the daemon is gone."""
         while readable(self._sock.fileno()):
             try:
-                data = self._sock.recv(REQUEST_MAX_BYTES)
+                data, _ = receive(self._sock, REQUEST_MAX_BYTES)
             except OSError:
                 data = b""
             if not data:
@@ -1078,6 +1091,9 @@ class Warden:
 
     def _signalled(self, pid: int, number: int, error: str | None) -> None:
         """Record a signal: with its process, and, the first of its kind or refused, with the tree."""
+        if self._is_ours(pid):
+            # It is in the groups that are signalled; the tree may have ended by itself all the same.
+            return
         word: Word = {"signal": signal_name(number), "at": time.time(), "error": error}
         row = self._rows.get(pid)
         if row is not None and len(row["signals"]) < SIGNALS_MAX:

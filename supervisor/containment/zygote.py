@@ -67,7 +67,6 @@ if __name__ == "__main__":
 
 # Below the line that makes them importable.
 from supervisor.containment import cgroups, procfs, warden  # noqa: E402
-from supervisor.containment.descriptors import receive  # noqa: E402
 from supervisor.containment.ledger import (  # noqa: E402
     MARKER,
     ROWS_MAX,
@@ -80,6 +79,7 @@ from supervisor.containment.ledger import (  # noqa: E402
     said,
 )
 from supervisor.containment.namespaces import KEEPER  # noqa: E402
+from supervisor.containment.packets import receive  # noqa: E402
 from supervisor.containment.remaining import Remaining  # noqa: E402
 from supervisor.containment.remote import SOUGHT_MAX, FarSides  # noqa: E402
 

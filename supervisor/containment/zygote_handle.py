@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from supervisor.containment.descriptors import receive
 from supervisor.containment.ledger import decode, encode
+from supervisor.containment.packets import receive
 
 if TYPE_CHECKING:
     from supervisor.containment.ledger import Word

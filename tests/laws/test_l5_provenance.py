@@ -213,6 +213,24 @@ def test_l5_a_process_that_its_own_tool_ends_says_so_and_one_that_ends_by_itself
     assert session.receipt(run_id).provenance is None
 
 
+@pytest.mark.parametrize("grace_s", [0.0, 60.0])
+def test_l5_a_kill_that_comes_at_the_end_of_a_command_is_not_said_to_have_ended_it(kit: Kit, grace_s: float) -> None:
+    """What the warden keeps for itself is in the tree's groups for a moment more, and gets the signal."""
+
+    @tool(isolation="thread")
+    def late(spawn: Spawn) -> None:
+        for _ in range(20):
+            own = spawn(["sh", "-c", "exit 3"])
+            own.wait(WAIT_S)
+            own.kill(grace_s)
+
+    session = kit.session(lambda turn: turn.call("late"), tools=[late])
+    trees = of_processes(session, say(session))
+    assert len(trees) == 20
+    for row, source in trees:
+        assert (row.how, row.status, row.signals, row.provenance, source) == (How.EXIT, 3, (), None, None)
+
+
 def test_l5_a_tool_that_ends_its_process_because_of_a_stop_is_not_the_first_cause(kit: Kit) -> None:
     @tool(isolation="thread")
     def tidy(spawn: Spawn, token: CancelToken) -> None:

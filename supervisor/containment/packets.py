@@ -1,4 +1,4 @@
-"""Descriptors that come with a message over a Unix socket. Standard library only: the zygote loads it."""
+"""Messages over a Unix socket, and the descriptors that come with them. Standard library only: the zygote loads it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,19 @@ INT_BYTES = ctypes.sizeof(ctypes.c_int)
 
 
 def receive(sock: socket.socket, most_bytes: int) -> tuple[bytes, list[int]]:
-    """Receive one message and its descriptors, close-on-exec from the start; raises OSError.
+    """Receive one message and its descriptors, close-on-exec from the start; empty at the end. Raises OSError.
+
+    Where the other end was closed with something in it that was never read, as a request that came too late, the kernel
+    says so once, ahead of what was sent before: that is read all the same.
 
     Fewer descriptors than were sent means that our table of them is full. `socket.recv_fds` of Python 3.11 takes flags
     and does not pass them on: what it receives would be inherited.
     """
     room = socket.CMSG_LEN(DESCRIPTORS_MAX * INT_BYTES)
-    data, ancillary, _, _ = sock.recvmsg(most_bytes, room, socket.MSG_CMSG_CLOEXEC)
+    try:
+        data, ancillary, _, _ = sock.recvmsg(most_bytes, room, socket.MSG_CMSG_CLOEXEC)
+    except ConnectionResetError:
+        data, ancillary, _, _ = sock.recvmsg(most_bytes, room, socket.MSG_CMSG_CLOEXEC)
     fds: list[int] = []
     for level, kind, payload in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
