@@ -40,8 +40,6 @@ import socket
 import sys
 from contextlib import suppress
 
-from supervisor.containment.packets import receive
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -148,9 +146,12 @@ class Namespace:
         assert self._sock is not None
         for _ in range(most):
             try:
-                data, _ = receive(self._sock, REPORT_MAX_BYTES)
+                data = self._sock.recv(REPORT_MAX_BYTES)
             except BlockingIOError:
                 return
+            except ConnectionResetError:
+                # Said once, ahead of what it has sent, where it went without having read all.
+                continue
             except OSError:
                 data = b""
             yield data or None
