@@ -20,7 +20,7 @@ import pytest
 from actors.messages import ProcessEnded, ProcessOutput, ProcessRemaining
 from actors.model import How
 from supervisor.config import LAYERS, LIMITS, OPTIONAL_LAYERS
-from supervisor.containment import cgroups, procfs, warden
+from supervisor.containment import cgroups, command, killing, procfs, warden
 from tests.process_kit import (
     FREEZER,
     NAMESPACE,
@@ -651,15 +651,15 @@ def test_airflow_65738_a_kill_in_any_moment_of_a_spawn_never_hits_the_group_of_t
 
 def test_cpython_127049_only_what_descends_from_the_sender_is_signalled() -> None:
     # Signal 0 asks, and does nothing.
-    assert warden.kill_descendant(1, 0) == (False, None)
-    assert warden.kill_descendant(os.getppid(), 0) == (False, None)
+    assert killing.kill_descendant(1, 0) == (False, None)
+    assert killing.kill_descendant(os.getppid(), 0) == (False, None)
     child = subprocess.Popen(["sleep", "1000"])
     try:
-        assert warden.kill_descendant(child.pid, 0) == (True, None)
+        assert killing.kill_descendant(child.pid, 0) == (True, None)
     finally:
         child.kill()
         child.wait()
-    assert warden.kill_descendant(child.pid, 0) == (False, None)
+    assert killing.kill_descendant(child.pid, 0) == (False, None)
 
 
 def test_rq_1193_hermes_81292_killed_trees_leave_no_zombie_descriptor_thread_or_memory(b: Bench) -> None:
@@ -806,7 +806,7 @@ def test_a_limit_above_what_we_may_have_ourselves_is_what_we_may_have(tmp_path: 
 
 
 def test_the_names_of_limits_and_layers_are_the_same_on_both_sides() -> None:
-    assert set(warden.LIMITS) == LIMITS
+    assert set(command.LIMITS) == LIMITS
     assert warden.LAYERS == LAYERS
     assert warden.OPTIONAL_LAYERS == OPTIONAL_LAYERS
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from supervisor.containment import warden
 from supervisor.containment.packets import receive
+from supervisor.containment.seed import Seed
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_descriptors_that_come_with_a_message_are_close_on_exec(pair: tuple[sock
 
 @pytest.mark.parametrize("gone", [False, True])
 def test_a_seed_that_ends_without_having_read_that_it_should_go_says_why(gone: bool) -> None:
-    seed = warden.Seed(None, None)
+    seed = Seed(None, None)
     closed, unreadable = os.pipe()
     os.close(closed)
     try:
@@ -64,7 +64,7 @@ def test_a_seed_that_ends_without_having_read_that_it_should_go_says_why(gone: b
 
 
 def test_a_seed_that_was_killed_before_it_has_read_that_it_should_go_is_missed() -> None:
-    seed = warden.Seed(None, None)
+    seed = Seed(None, None)
     os.kill(seed.pid, 9)
     os.waitid(os.P_PID, seed.pid, os.WEXITED | os.WNOWAIT)
     seed.go()

@@ -16,7 +16,8 @@ import pytest
 
 from actors.model import How
 from supervisor.config import LAYERS
-from supervisor.containment import ledger, procfs, warden
+from supervisor.containment import ledger, procfs
+from supervisor.containment.killing import ROUNDS_MAX, Killing
 from supervisor.containment.remaining import began
 from tests.process_kit import NO_CGROUP, Bench, Recorder, bench, needs_cgroups, until
 
@@ -485,7 +486,7 @@ def test_l3_whom_the_warden_may_not_signal_dies_with_the_cgroup(b: Bench) -> Non
 
 FREEZE = """
 import ctypes, os, signal, time
-from supervisor.containment import procfs, warden
+from supervisor.containment import killing, procfs
 ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
 
 def spared():
@@ -524,7 +525,7 @@ while len(procfs.descendants({keep})) < 8:
     pass
 began = time.monotonic()
 while procfs.own_children() != [keep] and time.monotonic() - began < 50:
-    warden.freeze_then_kill({keep})
+    killing.freeze_then_kill({keep})
     while os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
         os.waitpid(-1, os.WNOHANG)
 grandchild = procfs.children(keep)[0]
@@ -555,13 +556,13 @@ def test_l3_a_tree_with_new_members_in_every_round_is_frozen_after_a_bound(monke
         return [process.pid for process in spawned]
 
     monkeypatch.setattr(procfs, "own_children", one_more)
-    monkeypatch.setattr(warden, "freeze_then_kill", lambda spare: frozen_at.append(len(spawned)))
-    killing = warden.Killing()
+    monkeypatch.setattr("supervisor.containment.killing.freeze_then_kill", lambda spare: frozen_at.append(len(spawned)))
+    killing = Killing()
     try:
-        for _ in range(warden.ROUNDS_MAX + 1):
+        for _ in range(ROUNDS_MAX + 1):
             killing.round()
-        assert frozen_at == [warden.ROUNDS_MAX, warden.ROUNDS_MAX + 1]
-        assert [process.wait(10) for process in spawned] == [-signal.SIGKILL] * (warden.ROUNDS_MAX + 1)
+        assert frozen_at == [ROUNDS_MAX, ROUNDS_MAX + 1]
+        assert [process.wait(10) for process in spawned] == [-signal.SIGKILL] * (ROUNDS_MAX + 1)
         killing.over()
         killing.round()
         assert len(frozen_at) == 2

@@ -575,12 +575,12 @@ import os, sys, time, types
 for name, path in (("supervisor", sys.argv[1]), ("supervisor.containment", sys.argv[1] + "/containment")):
     sys.modules[name] = types.ModuleType(name)
     sys.modules[name].__path__ = [path]
-from supervisor.containment import anchor, procfs, warden
+from supervisor.containment import anchor, procfs, seed
 anchor.receive = lambda *_: time.sleep(1000)
-seed = warden.Seed(None, None)
+waiting = seed.Seed(None, None)
 while len(procfs.own_children()) < 2:
     time.sleep(0.01)
-seed.dismiss()
+waiting.dismiss()
 print("left:", procfs.own_children())
 """
 

@@ -11,6 +11,12 @@ ledger.py         the file of a tree, by which the next daemon knows what became
 leftovers.py      what nobody inherited: found by marker and pid, identified, killed, counted
 zygote.py         a small interpreter that forks wardens and inherits what a killed one leaves
 warden.py         one per tree: spawns, reaps, ends, proves
+ready.py          what it makes ready before it has a tree
+seed.py           the process that waits to become the command; anchor.py keeps its memory until it has
+command.py        what a command finds on its input, where it begins, within which limits
+killing.py        rounds of SIGKILL over whoever is proven ours
+unix.py           what these processes are to the kernel: woken by whom, ignoring what, run when
+packets.py        messages over their sockets, with descriptors
 cgroups.py        a group per tree, where cgroup v2 can be written: born inside, killed as one, removed as the proof
 namespaces.py     a PID namespace per tree, where it is asked for: whoever is in it dies with its first process
 probe.py          whether that can be had here
@@ -23,5 +29,6 @@ the tree; the warden, a subreaper; the zygote, which inherits from a killed ward
 when both were killed. One more is there only where it is asked for: a PID namespace around the tree, which nobody
 leaves and nobody outlives.
 
-The last six, namespaces.py and ledger.py also run in the zygote, where there is nothing but the standard library.
+From zygote.py on all but probe.py, and ledger.py, also run in the zygote, where there is nothing but the standard
+library.
 """

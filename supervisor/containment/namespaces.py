@@ -183,7 +183,7 @@ def keep(sock: socket.socket) -> None:
         os.closerange(3, sock.fileno())
         os.closerange(sock.fileno() + 1, 2**30)
         with suppress(OSError):
-            # Before ordinary processes, for the reason that its warden does: see `warden.go_first`.
+            # Before ordinary processes, for the reason that its warden does: see `unix.go_first`.
             os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
         call("prctl", PR_SET_NAME, KEEPER.encode(), 0, 0, 0)
         call("prctl", PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -58,7 +58,7 @@ class Remaining:
 def began(seen: procfs.Stat, leader: int | None, tree_began: float | None) -> float:
     """When a process of a tree began, as its row says it: nobody began before the tree did.
 
-    The command was forked before it was asked for (`warden.Seed`), so it began with its exec, and not when the kernel
+    The command was forked before it was asked for (`seed.Seed`), so it began with its exec, and not when the kernel
     says, which stays what it is known by. For all others the kernel's word is exact to a tick only.
 
     Args:

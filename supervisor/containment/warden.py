@@ -6,10 +6,10 @@ follows the proof: a non-empty tree has at least one child of the warden (go up 
 link below the warden is one), so when wait says ECHILD, the tree is gone. A new member can only be forked
 by a member.
 
-Spawning. While it has no tree it makes ready what a spawn needs (`Ready`): its session, the tree's cgroup, and a
-*seed*, a child in that cgroup that waits to become the command. The seed is given the command at once and prepares
-its execution, while the warden locks the ledger, looks whether it still may, and writes that it will; a spawn is then
-an exec.
+Spawning. While it has no tree it makes ready what a spawn needs (ready.py): its session, the tree's cgroup, and a
+*seed* (seed.py), a child in that cgroup that waits to become the command. The seed is given the command at once and
+prepares its execution (command.py), while the warden locks the ledger, looks whether it still may, and writes that it
+will; a spawn is then an exec.
 
 It talks with the daemon over a SEQPACKET socket of its own. Requests: ``kill`` with a grace. Words:
 ``started`` or ``failed``, ``exited`` (the command itself), ``remaining`` (some cannot be killed), ``empty``
@@ -18,11 +18,9 @@ It talks with the daemon over a SEQPACKET socket of its own. Requests: ``kill`` 
 Ending. With a grace: SIGTERM, then SIGCONT, once to each process of the tree, and then nothing until nobody
 is left or the deadline passes; what a SIGTERM handler forks to clean up is not disturbed. (On a terminal SIGHUP
 follows at half of the grace: an interactive shell does not heed a SIGTERM.) At the deadline,
-in rounds: SIGKILL to all own children and their groups, reap, again. Each round makes orphans of the next
-level its children. A tree that still has new members after ROUNDS_MAX rounds is stopped, all of it, until a
-pass over it finds nobody new, and then killed. Where the tree has a cgroup, that is killed and removed first,
-which takes everybody at once, also whom we may not signal; the rounds are then for who went into another
-one. A second ``kill`` can only bring the deadline nearer. Who
+in rounds (killing.py): SIGKILL to all own children and their groups, reap, again. Where the tree has a cgroup,
+that is killed and removed first, which takes everybody at once, also whom we may not signal; the rounds are then
+for who went into another one. A second ``kill`` can only bring the deadline nearer. Who
 cannot be killed (another user's, or in an uninterruptible wait) is named, and waited for without an end.
 
 Races, and why each is closed:
@@ -36,6 +34,8 @@ Races, and why each is closed:
 * *The command exits before `started` is sent*: one thread sends both, in order, and nothing is reaped in
   between.
 * *A SIGCHLD between the reaping and the poll*: it has written to the wake-up pipe, which ends the poll.
+* *A kill comes when the tree has just ended*: nobody reads it, and the kernel then tells the daemon of that ahead of our
+  last word, which it receives all the same (packets.py), or finds in the ledger.
 * *The seed is killed while it waits*: its socket says so, and another takes its place.
 * *Without layer 2* (it can be switched off) ECHILD proves nothing; the removed cgroup does, else nothing is claimed.
 * *In a namespace* (namespaces.py) orphans fall to its keeper, our child, which reports them; ECHILD comes when it is
@@ -48,37 +48,34 @@ Standard library only, few imports: the zygote has loaded this before it forks.
 
 from __future__ import annotations
 
-import errno
 import os
-import resource
 import select
 import signal
 import socket
 import time
-from binascii import a2b_base64
 from contextlib import suppress
-from functools import partial
 
-from supervisor.containment import anchor, cgroups, procfs
-from supervisor.containment.ledger import ROWS_MAX, SIGNALS_MAX, Ledger, decode, encode, how_of, read, said
-from supervisor.containment.namespaces import Namespace, mount_proc
+from supervisor.containment import cgroups, procfs
+from supervisor.containment.command import command_in
+from supervisor.containment.killing import Killing, kill_descendant, kill_quietly, signal_name
+from supervisor.containment.ledger import ROWS_MAX, SIGNALS_MAX, Ledger, decode, encode, how_of, said
+from supervisor.containment.namespaces import Namespace
 from supervisor.containment.packets import receive
+from supervisor.containment.ready import Ready
 from supervisor.containment.remaining import Remaining, began
 from supervisor.containment.remote import SOUGHT_MAX, FarSides
+from supervisor.containment.seed import Seed
+from supervisor.containment.unix import drain, go_first, go_with_the_others, readable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any, TypeAlias
 
     Word: TypeAlias = dict[str, Any]
 
 LAST_WORD = 0
 """Exit status of a warden that has written ``empty``; any other end leaves the tree to the zygote."""
-FAILED = 70
-ROUNDS_MAX = 10
 REAPED_A_TURN = 256
-STOPPED_MAX = 20_000
 REMAINING_AFTER_S = 0.5
 RETRY_S = 0.05
 REMAINING_RETRY_S = 1.0
@@ -95,498 +92,12 @@ GROUP_ALONE_S = 0.5
 """How long its cgroup is given to be empty before the rounds over our children begin as well."""
 GROUP_MAX_S = 2.0
 """How long a group is tried to be removed after the proof; somebody from outside the tree may sit in it."""
-NOTE_MAX_BYTES = 4096
-PREPARE, GO = b"p", b"g"
-"""What a seed is told, each in a message of its own: with the descriptors of the command, and to become it."""
-ANCHOR = b"anchor "
-"""What a seed says first, and the pid of its anchor; anything else that it says is why it could not."""
-LIMITS = {
-    "nofile": resource.RLIMIT_NOFILE,
-    "nproc": resource.RLIMIT_NPROC,
-    "as_bytes": resource.RLIMIT_AS,
-    "cpu_s": resource.RLIMIT_CPU,
-    "core_bytes": resource.RLIMIT_CORE,
-    "fsize_bytes": resource.RLIMIT_FSIZE,
-}
 LAYERS = frozenset({"cgroup", "subreaper", "zygote", "marker"})
 """What can be switched off; with all of them a process has to get past each."""
 OPTIONAL_LAYERS = frozenset({"namespace"})
 """What has to be asked for."""
 KEEPER_ALONE_S = 0.5
 """How long the keeper of a namespace is given to go on if it is stopped, before it is killed, which ends all of it."""
-IGNORED = (
-    signal.SIGINT,
-    signal.SIGTERM,
-    signal.SIGHUP,
-    signal.SIGQUIT,
-    signal.SIGPIPE,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-    signal.SIGALRM,
-    signal.SIGTSTP,
-    signal.SIGTTIN,
-    signal.SIGTTOU,
-    signal.SIGXFSZ,
-)
-"""What a tree could send its warden, or a terminal its zygote, that would end or stop it."""
-
-
-def wake_on_child() -> int:
-    """Make every SIGCHLD readable on the descriptor returned; the pipe of an earlier call stays the caller's."""
-    readable, writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
-    return readable
-
-
-def go_first(pid: int = 0) -> None:
-    """Run before ordinary processes, if we may (root, or CAP_SYS_NICE); what we fork or spawn does not inherit it.
-
-    `pid`: an unreaped child of ours, instead of us.
-
-    A tree of hundreds of sessions has hundreds of shares of the processor and its warden has one, so without this
-    seconds can pass before a kill is even read. A warden sleeps but for the moments in which it reaps or kills.
-    """
-    with suppress(OSError):
-        os.sched_setscheduler(pid, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
-
-
-def go_with_the_others(pid: int) -> None:
-    """Take back what `go_first` gave to an unreaped child."""
-    with suppress(OSError):
-        os.sched_setscheduler(pid, os.SCHED_OTHER, os.sched_param(0))
-
-
-def drain(fd: int) -> None:
-    """Empty a wake-up pipe."""
-    try:
-        while os.read(fd, 4096):
-            pass
-    except BlockingIOError:
-        return
-
-
-def readable(fd: int) -> bool:
-    """True if a read of `fd` would not block (also at its end, or for the pidfd of a dead process)."""
-    poll = select.poll()
-    poll.register(fd, select.POLLIN)
-    return bool(poll.poll(0))
-
-
-def signal_name(number: int) -> str:
-    """SIGTERM for 15; the bare number where it has no name."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return str(number)
-
-
-def kill_quietly(pid: int, number: int) -> str | None:
-    """Signal an unreaped child; the error's text if it was refused, None if sent or already dead."""
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return None
-    except OSError as error:
-        return os.strerror(error.errno or errno.EPERM)
-    return None
-
-
-def kill_descendant(pid: int, number: int) -> tuple[bool, str | None]:
-    """Signal a descendant that is not our child: by pidfd, and only if it still descends from us.
-
-    Returns whether it is ours, and the error's text if the signal was refused.
-    """
-    try:
-        fd = os.pidfd_open(pid)
-    except OSError:
-        return False, None
-    try:
-        if not procfs.descends_from(pid, os.getpid()):
-            return False, None
-        signal.pidfd_send_signal(fd, number)
-    except ProcessLookupError:
-        return True, None
-    except OSError as error:
-        return True, os.strerror(error.errno or errno.EPERM)
-    finally:
-        os.close(fd)
-    return True, None
-
-
-def freeze_then_kill(spare: frozenset[int] | set[int] = frozenset()) -> None:
-    """Stop every descendant until a pass finds nobody new, then kill them all: for a tree that outruns the rounds.
-
-    Children in `spare`, and what is below them, are left alone.
-    """
-    stopped: set[int] = set()
-    while fresh := [pid for pid in procfs.descendants(spare) if pid not in stopped]:
-        # Who is gone when its turn comes counts too: whoever it left is found by the next pass.
-        stopped.update(fresh)
-        signal_each(fresh, signal.SIGSTOP)
-        if len(stopped) > STOPPED_MAX:
-            break
-    signal_each(procfs.descendants(spare), signal.SIGKILL)
-
-
-def signal_each(pids: list[int], number: int) -> None:
-    """Signal descendants, each as its kind allows."""
-    own = set(procfs.own_children())
-    for pid in pids:
-        if pid in own:
-            kill_quietly(pid, number)
-        else:
-            kill_descendant(pid, number)
-
-
-def keep_descriptors(*kept: int) -> None:
-    """Close all descriptors but the first three and these."""
-    for low, high in zip([2, *sorted(kept)], [*sorted(kept), 2**30], strict=True):
-        os.closerange(low + 1, high)
-
-
-class Seed:
-    """A child that waits to become the command: forked while there was time, in the tree's cgroup from the beginning.
-
-    It takes two steps: `prepare` does all that comes before an exec, and that nobody else can see; `go` executes. The
-    first, or else `outcome`, raises BrokenPipeError or ConnectionResetError if it was killed while it waited. The
-    constructor raises OSError.
-    """
-
-    def __init__(self, group: str | None, namespace: Namespace | None) -> None:
-        if namespace is not None:
-            namespace.open()
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        leash, self._leash = os.pipe()
-        self.anchor = 0
-        self._unread: OSError | None = None
-        self._keeper = namespace.pid if namespace is not None else None
-        try:
-            self.pid, inside = cgroups.fork_into(group)
-            if self.pid == 0:
-                grow(theirs, leash, None if inside else group, own_proc=namespace is not None)
-        except OSError:
-            ours.close()
-            os.close(self._leash)
-            raise
-        finally:
-            theirs.close()
-            os.close(leash)
-        self._sock = ours
-
-    def prepare(self, fds: list[int]) -> None:
-        """Give it the command, which the last of `fds` holds, and for its output the others."""
-        socket.send_fds(self._sock, [PREPARE], fds)
-
-    def go(self) -> None:
-        """Let it become the command. What one that has ended before has said is still in the socket."""
-        try:
-            self._sock.send(GO)
-        except (BrokenPipeError, ConnectionResetError) as error:
-            self._unread = error
-
-    def outcome(self) -> str:
-        """Wait until it is the command; why it could not be, or empty."""
-        with self._sock:
-            # Its end of the socket closes with the exec.
-            note = self._read_out()
-        if note:
-            os.waitpid(self.pid, 0)
-        return note
-
-    def weigh_anchor(self) -> int:
-        """It is the command now: let its anchor end; returns the anchor's pid, which is to be reaped, or 0."""
-        if self.anchor:
-            # The end of its pipe is not enough for one that somebody has stopped.
-            kill_quietly(self.anchor, signal.SIGKILL)
-        os.close(self._leash)
-        return self.anchor
-
-    def dismiss(self) -> None:
-        """It is not needed, or has ended by itself: kill and reap it, and its anchor."""
-        self._sock.close()
-        os.close(self._leash)
-        kill_quietly(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
-        # It may not have come to say who its anchor is. Without a command we have no other child.
-        for pid in procfs.own_children():
-            if pid != self._keeper:
-                kill_quietly(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-
-    def _read_out(self) -> str:
-        """Who its anchor is, and then why it could not; empty at the end."""
-        while True:
-            try:
-                said = self._sock.recv(NOTE_MAX_BYTES)
-            except ConnectionResetError as error:
-                # It has not read all; that is told once, and ahead of what it has said.
-                self._unread = error
-                continue
-            if said.startswith(ANCHOR):
-                self.anchor = int(said[len(ANCHOR) :])
-                continue
-            if not said and self._unread is not None:
-                raise self._unread
-            return said.decode()
-
-
-def grow(sock: socket.socket, leash: int, group: str | None, *, own_proc: bool) -> None:
-    """In the forked child: wait for the command and execute it; never returns. Says on `sock` why it could not."""
-    try:
-        keep_descriptors(sock.fileno(), leash)
-        # Before ordinary processes up to the exec, which somebody waits for; the warden takes it back at that moment.
-        go_first()
-        if group is not None:
-            cgroups.join(group)
-        if own_proc:
-            mount_proc()
-        os.setsid()
-        with open(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), "rb") as null:
-            os.dup2(null.fileno(), 0)
-        for ignored in signal.valid_signals():
-            if signal.getsignal(ignored) is signal.SIG_IGN:
-                signal.signal(ignored, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        rehearse()
-        if not own_proc:
-            # In a namespace of its own it would be told by another number than ours.
-            sock, pid = anchor.cast(sock, leash)
-            sock.send(b"%s%d" % (ANCHOR, pid))
-        _, fds = receive(sock, len(PREPARE))
-        if fds:
-            for place, fd in enumerate(fds[:2], start=1):
-                os.dup2(fd, place)
-            execute = prepare(command_in(fds[2]))
-            if sock.recv(len(GO)) == GO:
-                sock.send(execute().encode()[:NOTE_MAX_BYTES])
-    except OSError as error:
-        sock.send(f"cannot prepare a process: {error.strerror}".encode())
-    finally:
-        os._exit(FAILED)
-
-
-def command_in(fd: int) -> Word:
-    """The command that a file in memory holds."""
-    return decode(os.pread(fd, os.fstat(fd).st_size, 0))
-
-
-def prepare(spec: Word) -> Callable[[], str]:
-    """Prepare the command of `spec`; returns what executes it, and returns only if that cannot be done: the reason.
-
-    It has nothing on its input unless asked, no descriptor but the three, and the limits of `spec`.
-    """
-    what = "cannot prepare its input"
-    try:
-        if "pty" in spec:
-            # The leader of a session that has no terminal gets the first that it opens as its own.
-            take_input(os.open(spec["pty"], os.O_RDWR | os.O_CLOEXEC))
-        elif "stdin" in spec:
-            take_input(input_file(spec["stdin"]))
-        what = f"cannot enter the directory {spec['cwd']!r}"
-        os.chdir(spec["cwd"])
-        what = f"cannot execute {spec['argv'][0]!r}"
-        argv = [exact(word) for word in spec["argv"]]
-        env = {exact(name): exact(value) for name, value in spec["env"].items()}
-        paths = [exact(path) for path in candidates(spec["argv"][0], spec["env"].get("PATH", os.defpath))]
-    except OSError as error:
-        return partial(why_not, what, error.errno)
-    except ValueError as error:
-        # Such as a NUL byte in an argument: the words are the caller's and so is the mistake.
-        return partial(str, f"{what}: {error}")
-
-    def execute() -> str:
-        try:
-            limit(spec.get("limits", {}))
-            return why_not(what, execute_first(paths, argv, env))
-        except OSError as error:
-            return why_not(what, error.errno)
-
-    return execute
-
-
-def why_not(what: str, number: int | None) -> str:
-    """What could not be done, and the kernel's reason."""
-    return f"{what}: {os.strerror(number or errno.EPERM)}"
-
-
-def limit(limits: dict[str, int]) -> None:
-    """Set our resource limits, for good, and never to more than we may have; raises OSError."""
-    for name, value in limits.items():
-        most = resource.getrlimit(LIMITS[name])[1]
-        least = value if most == resource.RLIM_INFINITY else min(value, most)
-        resource.setrlimit(LIMITS[name], (least, least))
-
-
-def take_input(fd: int) -> None:
-    """Make `fd` what this process reads from; it is closed."""
-    os.dup2(fd, 0)
-    os.close(fd)
-
-
-def input_file(data: str) -> int:
-    """Open a file in memory with what a command is to read, given as base64; it can be read and nothing else."""
-    written = os.memfd_create("countermand-input", os.MFD_CLOEXEC)
-    with os.fdopen(written, "wb") as file:
-        file.write(a2b_base64(data))
-        file.flush()
-        return os.open(f"/proc/self/fd/{written}", os.O_RDONLY | os.O_CLOEXEC)
-
-
-def exact(text: str) -> bytes:
-    """A word as exec takes it; raises ValueError for one that it cannot take."""
-    word = os.fsencode(text)
-    if b"\0" in word:
-        raise ValueError("embedded null byte")
-    return word
-
-
-def execute_first(paths: list[bytes], argv: list[bytes], env: dict[bytes, bytes]) -> int:
-    """Try each path. As a shell does it: what is there and cannot be run is a better reason than what is not there."""
-    number = errno.ENOENT
-    for path in paths:
-        try:
-            os.execve(path, argv, env)
-        except OSError as error:
-            if number == errno.ENOENT:
-                number = error.errno or errno.EPERM
-    return number
-
-
-def candidates(program: str, path: str) -> list[str]:
-    """Where a program may be: itself, if it names a place, else what exists of that name in the search path."""
-    if "/" in program:
-        return [program]
-    places = [os.path.join(place or ".", program) for place in path.split(":")] if program else []
-    return [place for place in places if os.path.exists(place)]
-
-
-class Killing:
-    """Rounds of SIGKILL over our own children, except those we `spare`; shared by wardens and the zygote."""
-
-    def __init__(self) -> None:
-        self._sent: set[int] = set()
-        self.refused: dict[int, str] = {}
-        self._rounds = 0
-        self.groups: set[int] = set()
-
-    def round(self, spare: frozenset[int] | set[int] = frozenset()) -> tuple[list[int], dict[int, str]]:
-        """Signal those not signalled yet. Returns their pids, and of those who refused, why."""
-        for pid in list(self.refused):
-            # It may have become somebody whom we may signal, as `sudo` does when it executes what it was asked to.
-            if kill_quietly(pid, signal.SIGKILL) is None:
-                del self.refused[pid]
-        if self.refused:
-            # While it lives, who is below it does not become our child.
-            signal_each([pid for pid in procfs.descendants(spare) if pid not in self._sent], signal.SIGKILL)
-        fresh = self.fresh(spare)
-        refused: dict[int, str] = {}
-        for pid in fresh:
-            error = kill_quietly(pid, signal.SIGKILL)
-            if error is not None:
-                refused[pid] = self.refused[pid] = error
-        self._sent.update(fresh)
-        self.groups = foreign_groups(fresh)
-        for group in self.groups:
-            # A member of it is our child and not reaped, so the number still names this group.
-            with suppress(OSError):
-                os.killpg(group, signal.SIGKILL)
-        if not fresh:
-            # Those killed before may still be dying, and who they leave is yet to come: the count goes on.
-            return fresh, refused
-        self._rounds += 1
-        if self._rounds >= ROUNDS_MAX:
-            freeze_then_kill(spare)
-        return fresh, refused
-
-    def fresh(self, spare: frozenset[int] | set[int] = frozenset()) -> list[int]:
-        """Our children that were not signalled yet."""
-        return [pid for pid in procfs.own_children() if pid not in self._sent and pid not in spare]
-
-    def reaped(self, pid: int) -> None:
-        """The pid is free again and may come back as somebody new."""
-        self._sent.discard(pid)
-        self.refused.pop(pid, None)
-
-    def over(self) -> None:
-        """Nobody is left: what comes later is counted from the beginning."""
-        self._rounds = 0
-
-
-def foreign_groups(pids: list[int]) -> set[int]:
-    """The process groups of our children in `pids`, without those of our own session."""
-    session = os.getsid(0)
-    seen = [procfs.stat(pid) for pid in pids]
-    return {found.pgid for found in seen if found is not None and found.sid != session}
-
-
-def rehearse() -> None:
-    """Go once through what a spawn does, on a file in memory.
-
-    A fork shares its memory with its parent until either writes to it, so the first time costs a page fault for each
-    page; those are had before somebody waits.
-    """
-    fd = os.memfd_create("rehearsal", os.MFD_CLOEXEC)
-    try:
-        with suppress(OSError, ValueError):
-            ledger = Ledger(fd)
-            ledger.write({"word": "spawning", "argv": ["true"], "env": {"PATH": os.defpath}, "cwd": os.getcwd()})
-            prepare(command_in(fd))
-            said(read(fd), "void")
-            procfs.stat(os.getpid())
-            procfs.command_line(os.getpid())
-            readable(fd)
-            one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            with one, other:
-                socket.send_fds(one, [PREPARE], [fd])
-                for copy in receive(other, len(PREPARE))[1]:
-                    os.close(copy)
-            FarSides().see(["true"])
-            limit({})
-            execute_first([b"/no/such/program"], [b"true"], {})
-            time.monotonic()
-    finally:
-        os.close(fd)
-
-
-class Ready:
-    """What a warden can make ready before it has a tree: its session, its group, its wake-up pipe, its seed."""
-
-    def __init__(self, layers: frozenset[str], base: str | None) -> None:
-        os.setsid()
-        go_first()
-        self.layers = layers
-        me, heir = procfs.stat(os.getpid()), procfs.stat(os.getppid())
-        self.word: Word = {
-            "word": "warden",
-            "pid": os.getpid(),
-            "start_ticks": me.start_ticks if me is not None else None,
-            "zygote": {"pid": heir.pid, "start_ticks": heir.start_ticks} if heir is not None else None,
-            "at": time.time(),
-        }
-        self.wake = wake_on_child()
-        self.group = cgroups.create_tree(base) if base is not None else None
-        self.namespace = Namespace() if "namespace" in layers else None
-        self.seed: Seed | None = None
-        # The request that comes tries again, and says why.
-        with suppress(OSError):
-            self.seed = Seed(self.group, self.namespace)
-        rehearse()
-
-    def prepare(self, fds: list[int]) -> None:
-        """The command has come: let the seed prepare it. One that was killed while it waited is missed later."""
-        if self.seed is not None:
-            with suppress(BrokenPipeError, ConnectionResetError):
-                self.seed.prepare(fds)
-
-    def dismiss(self) -> None:
-        """No tree came."""
-        if self.seed is not None:
-            self.seed.dismiss()
-        if self.namespace is not None:
-            self.namespace.close()
-        if self.group is not None:
-            cgroups.remove(self.group)
 
 
 class Warden:

@@ -67,6 +67,7 @@ if __name__ == "__main__":
 
 # Below the line that makes them importable.
 from supervisor.containment import cgroups, procfs, warden  # noqa: E402
+from supervisor.containment.killing import Killing  # noqa: E402
 from supervisor.containment.ledger import (  # noqa: E402
     MARKER,
     ROWS_MAX,
@@ -80,8 +81,18 @@ from supervisor.containment.ledger import (  # noqa: E402
 )
 from supervisor.containment.namespaces import KEEPER  # noqa: E402
 from supervisor.containment.packets import receive  # noqa: E402
+from supervisor.containment.ready import Ready  # noqa: E402
 from supervisor.containment.remaining import Remaining  # noqa: E402
 from supervisor.containment.remote import SOUGHT_MAX, FarSides  # noqa: E402
+from supervisor.containment.unix import (  # noqa: E402
+    FAILED,
+    IGNORED,
+    drain,
+    go_first,
+    keep_descriptors,
+    readable,
+    wake_on_child,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -185,8 +196,8 @@ class Zygote:
         self._orphans_reaped = 0
         self._whose: dict[int, Lost] = {}
         self._several = False
-        self._killing = warden.Killing()
-        self._wake = warden.wake_on_child()
+        self._killing = Killing()
+        self._wake = wake_on_child()
         self._serving = True
 
     def run(self) -> None:
@@ -202,7 +213,7 @@ class Zygote:
             if refill and not ready:
                 self._refill()
             if self._wake in ready:
-                warden.drain(self._wake)
+                drain(self._wake)
             if self._serving and (self._pidfd in ready or (self._daemon.fileno() in ready and not self._serve())):
                 self._serving = False
                 poll.unregister(self._daemon)
@@ -297,10 +308,10 @@ class Zygote:
 
     def _become_warden(self, sock: socket.socket) -> None:
         """In the forked child: wait for a tree and be its warden; never returns into the zygote's loop."""
-        status = warden.FAILED
+        status = FAILED
         try:
             signal.set_wakeup_fd(-1)
-            warden.keep_descriptors(sock.fileno(), self._pidfd)
+            keep_descriptors(sock.fileno(), self._pidfd)
             prctl(PR_SET_NAME, SPARE.encode())
             if "subreaper" in self._layers:
                 prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -310,7 +321,7 @@ class Zygote:
             os._exit(status)
 
     def _await_tree(self, sock: socket.socket) -> int:
-        ready = warden.Ready(self._layers, self._base)
+        ready = Ready(self._layers, self._base)
         poll = select.poll()
         poll.register(sock, select.POLLIN)
         poll.register(self._pidfd, select.POLLIN)
@@ -363,7 +374,7 @@ class Zygote:
             if waiting is None:
                 return count
             pid = waiting.si_pid
-            while pid in self._spares and warden.readable(self._daemon.fileno()):
+            while pid in self._spares and readable(self._daemon.fileno()):
                 # Whether it was taken is known first; the end of the socket is met again by the loop.
                 if not self._serve():
                     break
@@ -554,10 +565,10 @@ class Zygote:
 
 def main() -> None:
     """Be the zygote: take the descriptors named on the command line and serve."""
-    for number in warden.IGNORED:
+    for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    warden.go_first()
+    go_first()
     prctl(PR_SET_NAME, b"cm-zygote")
     daemon = socket.socket(fileno=int(sys.argv[1]))
     pidfd = int(sys.argv[2])
