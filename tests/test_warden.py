@@ -517,6 +517,8 @@ def fork(body):
         body()
     return pid
 
+rounds = killing.Killing()
+rounds._rounds = killing.ROUNDS_MAX
 keep = fork(spared)
 while not procfs.children(keep):
     pass
@@ -525,9 +527,9 @@ while len(procfs.descendants({keep})) < 8:
     pass
 began = time.monotonic()
 while procfs.own_children() != [keep] and time.monotonic() - began < 50:
-    killing.freeze_then_kill({keep})
+    rounds.round({keep})
     while os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-        os.waitpid(-1, os.WNOHANG)
+        rounds.reaped(os.waitpid(-1, os.WNOHANG)[0])
 grandchild = procfs.children(keep)[0]
 print("gone", procfs.own_children() == [keep], procfs.stat(keep).state, procfs.stat(grandchild).state)
 os.kill(grandchild, signal.SIGKILL)
@@ -547,25 +549,38 @@ def test_l3_a_crowd_is_stopped_as_one_and_then_killed_and_who_is_spared_is_not_t
     assert done.stdout == "gone True S S\n", done.stderr
 
 
-def test_l3_a_tree_with_new_members_in_every_round_is_frozen_after_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_l3_a_tree_with_new_members_in_every_round_is_stopped_after_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     spawned: list[subprocess.Popen[bytes]] = []
-    frozen_at: list[int] = []
+    growing = True
 
-    def one_more() -> list[int]:
-        spawned.append(subprocess.Popen(["sleep", "1000"], start_new_session=True))
+    def all_of_them() -> list[int]:
+        if growing:
+            spawned.append(subprocess.Popen(["sleep", "1000"], start_new_session=True))
         return [process.pid for process in spawned]
 
-    monkeypatch.setattr(procfs, "own_children", one_more)
-    monkeypatch.setattr("supervisor.containment.killing.freeze_then_kill", lambda spare: frozen_at.append(len(spawned)))
+    def states() -> str:
+        return "".join(seen.state for process in spawned if (seen := procfs.stat(process.pid)) is not None)
+
+    monkeypatch.setattr(procfs, "own_children", all_of_them)
     killing = Killing()
     try:
-        for _ in range(ROUNDS_MAX + 1):
-            killing.round()
-        assert frozen_at == [ROUNDS_MAX, ROUNDS_MAX + 1]
-        assert [process.wait(10) for process in spawned] == [-signal.SIGKILL] * (ROUNDS_MAX + 1)
+        for _ in range(ROUNDS_MAX):
+            assert len(killing.round()[0]) == 1
+        for _ in range(3):
+            # Each pass sees one more than the one before; who was killed is a zombie here.
+            assert killing.round() == ([], {})
+            assert killing.stopping
+        growing = False
+        new = spawned[ROUNDS_MAX:]
+        until(lambda: states()[ROUNDS_MAX:] in ("T" * len(new), "T" * (len(new) - 1) + "S"), "they are stopped")
+        while not (fresh := killing.round()[0]):
+            assert killing.stopping
+        assert not killing.stopping
+        assert set(fresh) == {process.pid for process in new}
+        assert [process.wait(10) for process in spawned] == [-signal.SIGKILL] * len(spawned)
         killing.over()
-        killing.round()
-        assert len(frozen_at) == 2
+        growing = True
+        assert killing.round()[0] == [spawned[-1].pid]
     finally:
         for process in spawned:
             process.kill()

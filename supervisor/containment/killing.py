@@ -3,7 +3,8 @@
 A warden does so with its tree, and the zygote with what a killed warden leaves. Own children are not reaped before they
 are signalled, so their pids are theirs; who is further down is signalled by pidfd, and only if it still descends from
 us. Each round makes orphans of the next level our children. A tree that still has new members after ROUNDS_MAX rounds
-is stopped, all of it, until a pass over it finds nobody new, and then killed.
+is stopped, all of it, until a pass over it finds nobody new, and then killed. The dead are reaped between two passes:
+in a crowd that forks and dies they would make each pass longer than the last, and it would never be caught.
 
 Standard library only: the zygote loads this file.
 """
@@ -62,21 +63,6 @@ def kill_descendant(pid: int, number: int) -> tuple[bool, str | None]:
     return True, None
 
 
-def freeze_then_kill(spare: frozenset[int] | set[int] = frozenset()) -> None:
-    """Stop every descendant until a pass finds nobody new, then kill them all: for a tree that outruns the rounds.
-
-    Children in `spare`, and what is below them, are left alone.
-    """
-    stopped: set[int] = set()
-    while fresh := [pid for pid in procfs.descendants(spare) if pid not in stopped]:
-        # Who is gone when its turn comes counts too: whoever it left is found by the next pass.
-        stopped.update(fresh)
-        signal_each(fresh, signal.SIGSTOP)
-        if len(stopped) > STOPPED_MAX:
-            break
-    signal_each(procfs.descendants(spare), signal.SIGKILL)
-
-
 def signal_each(pids: list[int], number: int) -> None:
     """Signal descendants, each as its kind allows."""
     own = set(procfs.own_children())
@@ -94,10 +80,23 @@ class Killing:
         self._sent: set[int] = set()
         self.refused: dict[int, str] = {}
         self._rounds = 0
+        self._stopped: set[int] = set()
+        self._stops = 0
+        self.stopping = False
         self.groups: set[int] = set()
 
     def round(self, spare: frozenset[int] | set[int] = frozenset()) -> tuple[list[int], dict[int, str]]:
-        """Signal those not signalled yet. Returns their pids, and of those who refused, why."""
+        """Signal those not signalled yet. Returns their pids, and of those who refused, why.
+
+        After ROUNDS_MAX of them a round is first one pass that stops who is new: while `stopping` is True nobody was
+        killed, and the next round, when the dead are reaped, must not wait.
+        """
+        self.groups = set()
+        if self._rounds >= ROUNDS_MAX:
+            self.stopping = self._stop_the_new(spare)
+            if self.stopping:
+                return [], {}
+            signal_each(procfs.descendants(spare), signal.SIGKILL)
         for pid in list(self.refused):
             # It may have become somebody whom we may signal, as `sudo` does when it executes what it was asked to.
             if kill_quietly(pid, signal.SIGKILL) is None:
@@ -121,9 +120,21 @@ class Killing:
             # Those killed before may still be dying, and who they leave is yet to come: the count goes on.
             return fresh, refused
         self._rounds += 1
-        if self._rounds >= ROUNDS_MAX:
-            freeze_then_kill(spare)
         return fresh, refused
+
+    def _stop_the_new(self, spare: frozenset[int] | set[int]) -> bool:
+        """Stop every descendant that was not; False: there was none, or it is no use."""
+        everybody = procfs.descendants(spare)
+        # Who is gone counts no more: the pid may be somebody else's. Whoever it left is one of those.
+        self._stopped.intersection_update(everybody)
+        fresh = [pid for pid in everybody if pid not in self._stopped]
+        self._stopped.update(fresh)
+        self._stops += len(fresh)
+        if not fresh or self._stops > STOPPED_MAX:
+            self._stops = 0
+            return False
+        signal_each(fresh, signal.SIGSTOP)
+        return True
 
     def fresh(self, spare: frozenset[int] | set[int] = frozenset()) -> list[int]:
         """Our children that were not signalled yet."""
@@ -132,11 +143,14 @@ class Killing:
     def reaped(self, pid: int) -> None:
         """The pid is free again and may come back as somebody new."""
         self._sent.discard(pid)
+        self._stopped.discard(pid)
         self.refused.pop(pid, None)
 
     def over(self) -> None:
         """Nobody is left: what comes later is counted from the beginning."""
-        self._rounds = 0
+        self._rounds = self._stops = 0
+        self.stopping = False
+        self._stopped.clear()
 
 
 def foreign_groups(pids: list[int]) -> set[int]:

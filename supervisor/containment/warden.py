@@ -34,8 +34,8 @@ Races, and why each is closed:
 * *The command exits before `started` is sent*: one thread sends both, in order, and nothing is reaped in
   between.
 * *A SIGCHLD between the reaping and the poll*: it has written to the wake-up pipe, which ends the poll.
-* *A kill comes when the tree has just ended*: nobody reads it, and the kernel then tells the daemon of that ahead of our
-  last word, which it receives all the same (packets.py), or finds in the ledger.
+* *A kill comes when the tree has just ended*: nobody reads it, and the kernel then tells the daemon of that ahead of
+  our last word, which it receives all the same (packets.py), or finds in the ledger.
 * *The seed is killed while it waits*: its socket says so, and another takes its place.
 * *Without layer 2* (it can be switched off) ECHILD proves nothing; the removed cgroup does, else nothing is claimed.
 * *In a namespace* (namespaces.py) orphans fall to its keeper, our child, which reports them; ECHILD comes when it is
@@ -450,7 +450,7 @@ class Warden:
         for pid, group in at:
             if group in self._killing.groups and pid not in fresh:
                 self._signalled(pid, signal.SIGKILL, None)
-        if fresh:
+        if fresh or self._killing.stopping:
             return 0.0
         if now - self._kill_at < GROUP_ALONE_S:
             return self._pause(ROUND_PAUSE_MAX_S)

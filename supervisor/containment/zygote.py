@@ -468,7 +468,7 @@ class Zygote:
             self._killing.over()
             return None
         fresh, _ = self._killing.round(wardens)
-        if fresh:
+        if fresh or self._killing.stopping:
             return 0
         self._say_who_remains(strangers)
         return int(RETRY_S * 1000)
