@@ -19,11 +19,13 @@ from supervisor.containment import anchor, cgroups, procfs
 from supervisor.containment.command import command_in, execute_first, limit, prepare
 from supervisor.containment.killing import kill_quietly
 from supervisor.containment.ledger import Ledger, read, said
-from supervisor.containment.namespaces import Namespace, mount_proc
+from supervisor.containment.namespaces import PR_SET_NAME, Namespace, call, mount_proc
 from supervisor.containment.packets import receive
 from supervisor.containment.remote import FarSides
 from supervisor.containment.unix import FAILED, go_first, keep_descriptors, readable
 
+SEED = "cm-seed"
+"""Its name, and that of its anchor, until it is the command."""
 NOTE_MAX_BYTES = 4096
 PREPARE, GO = b"p", b"g"
 """What a seed is told, each in a message of its own: with the descriptors of the command, and to become it."""
@@ -120,6 +122,7 @@ class Seed:
 def grow(sock: socket.socket, leash: int, group: str | None, *, own_proc: bool) -> None:
     """In the forked child: wait for the command and execute it; never returns. Says on `sock` why it could not."""
     try:
+        call("prctl", PR_SET_NAME, SEED.encode(), 0, 0, 0)
         keep_descriptors(sock.fileno(), leash)
         # Before ordinary processes up to the exec, which somebody waits for; the warden takes it back at that moment.
         go_first()

@@ -84,6 +84,7 @@ from supervisor.containment.packets import receive  # noqa: E402
 from supervisor.containment.ready import Ready  # noqa: E402
 from supervisor.containment.remaining import Remaining  # noqa: E402
 from supervisor.containment.remote import SOUGHT_MAX, FarSides  # noqa: E402
+from supervisor.containment.seed import SEED  # noqa: E402
 from supervisor.containment.unix import (  # noqa: E402
     FAILED,
     IGNORED,
@@ -102,7 +103,7 @@ if TYPE_CHECKING:
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 SPARE = "cm-spare"
-"""The name of a warden that waits for a tree, and of the process that it has ready for the command."""
+"""The name of a warden that waits for a tree."""
 PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
 REQUEST_MAX_BYTES = 8192
@@ -399,7 +400,7 @@ class Zygote:
                 self._refill_s = REFILL_AGAIN_S
                 if group is not None:
                     cgroups.end(group, GROUP_MAX_S)
-            elif seen is not None and seen.name not in (SPARE, KEEPER):
+            elif seen is not None and seen.name not in (SPARE, SEED, KEEPER):
                 rows = self._orphans if whose is None else whose.rows
                 if whose is None:
                     self._orphans_reaped += 1

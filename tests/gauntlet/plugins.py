@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -55,9 +56,14 @@ board = Board()
 async def run_case(order: str, spawn: AsyncSpawn) -> str:
     """Run the command of a case, and return as the order says: as soon as all of it is up, at its exit, or never."""
     wanted = json.loads(order)
-    process = await spawn(wanted["argv"], cwd=wanted["folder"], env=wanted["env"], name=wanted["name"])
+    spawned = spawn(wanted["argv"], cwd=wanted["folder"], env=wanted["env"], name=wanted["name"])
     if wanted["returns"] == "never":
+        # A command may kill its warden before that has said that it runs.
+        with suppress(OSError):
+            await spawned
         await asyncio.sleep(RELEASE_S)
+        return "never"
+    process = await spawned
     if wanted["returns"] == "at exit":
         return f"exit {(await process.wait()).status}"
     await _until(lambda: census.read(Path(wanted["seen"])).lines >= wanted["ready"], UP_S)
