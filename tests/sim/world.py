@@ -78,10 +78,14 @@ class Asked:
     def outcome(self) -> Any:
         """The answer, or the exception that is the answer; it is an error to ask too early."""
         assert self.done, f"{self.request} has no answer"
-        try:
-            return self.future.get(timeout=0)
-        except Exception as error:
-            return error
+        return _outcome(self.future)
+
+
+def _outcome(done: ReplyFuture[Any]) -> Any:
+    """The answer of a future that is done, or the exception that is the answer: what `get` gives, without its locks."""
+    result = done._result
+    assert result is not None, "it is done, and nobody derives futures here"
+    return result.value if result.exc_info is None else result.exc_info[1]
 
 
 class SimSupervisor(SupervisorActor):
@@ -223,20 +227,20 @@ class World:
         self.supervisor.actor_inbox.put(Envelope(Route(asked.session, asked.request), inner))
 
     def _answered(self, asked: Asked, done: ReplyFuture[Any]) -> None:
-        try:
-            outcome = done.get(timeout=0)
-            self.watch.answered(asked.session, asked.request, outcome)
-            asked.future.try_set(outcome)
-        except (ActorDeadError, ActorPoisoned) as error:
+        outcome = _outcome(done)
+        if isinstance(outcome, ActorDeadError | ActorPoisoned):
             if not (self.watch.faults or self._closed):
                 self.watch.break_(f"{asked.request.id} finds nobody, and nothing has failed (L11)")
             if asked.tries < TRIES_MAX and self.supervisor.is_alive():
                 self.clock.call_at(self.clock.monotonic() + TRY_AGAIN_S, lambda: self._send(asked))
             else:
-                asked.future.try_set_exception(ActorDeadError(str(error)))
-        except Exception as error:
-            self.watch.answered(asked.session, asked.request, error)
-            asked.future.try_set_exception(error)
+                asked.future.try_set_exception(ActorDeadError(str(outcome)))
+            return
+        self.watch.answered(asked.session, asked.request, outcome)
+        if isinstance(outcome, Exception):
+            asked.future.try_set_exception(outcome)
+        else:
+            asked.future.try_set(outcome)
 
     def someone_is_idle(self) -> bool:
         """True at the instant in which a session has said that it is idle, and the supervisor has not heard it."""
@@ -276,7 +280,8 @@ class World:
             if not ready:
                 return False
             chosen = ready[int(random() * len(ready))]
-            self.hesitated = self.hesitated or (early and chosen == clock.fire and self.interrupts_at is not None)
+            if early and self.interrupts_at is not None and chosen == clock.fire:
+                self.hesitated = True
             if chosen() is not False:
                 break
             # Nobody was behind the entry of the dispatcher: somebody else has the step.
