@@ -266,7 +266,7 @@ class Spawn:
             stdin: what it can read, at most 16 MiB; None for an input that is at its end.
 
         Raises:
-            RunCancelled: the call was cancelled first; nothing was started.
+            RunCancelled: the call was cancelled before this returned; what was started by then ends with it.
             OSError: it could not be started.
             Invalid: a parameter is not what a command takes.
             QueueFull: its owner has as many processes as it may have.

@@ -235,11 +235,15 @@ def test_l5_a_tool_that_ends_its_process_because_of_a_stop_is_not_the_first_caus
     @tool(isolation="thread")
     def tidy(spawn: Spawn, token: CancelToken) -> None:
         process = spawn(["sh", "-c", kit.script("trap '' TERM; echo ready; sleep 60")])
+        has_it.set()
         token.wait()
         process.kill(0.0)
 
+    # What a stop meets within `spawn` raises there.
+    has_it = threading.Event()
     session = kit.session(lambda turn: turn.call("tidy"), tools=[tidy], grace_s=60.0)
     run_id = say(session)
+    assert has_it.wait(WAIT_S)
     until(lambda: any(event.kind == "tool.output" for event in log(session)))
     stop(session)
     ((row, source),) = of_processes(session, run_id)
