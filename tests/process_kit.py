@@ -225,7 +225,9 @@ class Bench:
     def wardens(self) -> list[int]:
         """The wardens that have a tree, zombies included; the spare one has none, nor has one that was just forked."""
         children = [procfs.stat(pid) for pid in procfs.children(self.zygote_pid())]
-        return [seen.pid for seen in children if seen is not None and seen.name not in ("cm-spare", "cm-zygote")]
+        return [
+            seen.pid for seen in children if seen is not None and seen.name not in ("cm-seed", "cm-spare", "cm-zygote")
+        ]
 
     def orphans(self) -> list[int]:
         """The children of the one warden, and those that have fallen to the keeper of its namespace, if it has one."""

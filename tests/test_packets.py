@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
+from supervisor.containment import procfs
+from supervisor.containment.ledger import encode
 from supervisor.containment.packets import receive
+from supervisor.containment.ready import Ready
 from supervisor.containment.seed import Seed
+from supervisor.containment.unix import FAILED, readable
+from tests.process_kit import until
 
 
 @pytest.fixture
@@ -59,15 +66,69 @@ def test_a_seed_that_ends_without_having_read_that_it_should_go_says_why(gone: b
         assert seed.outcome() == "cannot prepare a process: Illegal seek"
     finally:
         os.close(unreadable)
-        if (anchor := seed.weigh_anchor()) != 0:
-            os.waitpid(anchor, 0)
+        end_anchor(seed)
 
 
 def test_a_seed_that_was_killed_before_it_has_read_that_it_should_go_is_missed() -> None:
     seed = Seed(None, None)
-    os.kill(seed.pid, 9)
+    os.kill(seed.pid, signal.SIGKILL)
     os.waitid(os.P_PID, seed.pid, os.WEXITED | os.WNOWAIT)
     seed.go()
     with pytest.raises((BrokenPipeError, ConnectionResetError)):
         seed.outcome()
     seed.dismiss()
+
+
+@contextmanager
+def command(*argv: str) -> Iterator[int]:
+    fd = os.memfd_create("command", os.MFD_CLOEXEC)
+    try:
+        os.write(fd, encode({"word": "command", "argv": argv, "cwd": "/", "env": {"PATH": "/bin:/usr/bin"}}))
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def end_anchor(seed: Seed) -> None:
+    if (anchor := seed.weigh_anchor()) != 0:
+        os.waitpid(anchor, 0)
+
+
+def test_a_reason_that_is_cut_off_within_a_character_is_a_reason() -> None:
+    seed = Seed(None, None)
+    with command("/" + "\u4e2d" * 1700) as fd:
+        seed.prepare([1, 2, fd])
+        seed.go()
+        assert seed.outcome().startswith("cannot execute '/\u4e2d\u4e2d")
+    end_anchor(seed)
+
+
+def test_l3_a_seed_does_not_become_the_command_of_a_warden_that_is_dead() -> None:
+    seed = Seed(None, None)
+    until(lambda: readable(seed._sock.fileno()), "it has said who its anchor is")
+    with command("true") as fd:
+        os.kill(seed.pid, signal.SIGSTOP)
+        until(lambda: (seen := procfs.stat(seed.pid)) is not None and seen.state == "T", "it is stopped")
+        seed.prepare([1, 2, fd])
+        seed.go()
+        # As with the warden: what the seed has said is not read.
+        seed._sock.close()
+        os.kill(seed.pid, signal.SIGCONT)
+        _, status = os.waitpid(seed.pid, 0)
+    assert os.waitstatus_to_exitcode(status) == FAILED
+    os.close(seed._leash)
+    for pid in procfs.own_children():
+        if (seen := procfs.stat(pid)) is not None and seen.name == "cm-seed":
+            os.waitpid(pid, 0)
+
+
+def test_a_seed_that_could_not_be_prepared_while_nobody_waited_is_replaced() -> None:
+    ready = Ready.__new__(Ready)
+    ready.seed = seed = Seed(None, None)
+    ready.namespace = None
+    os.kill(seed.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, seed.pid, os.WEXITED | os.WNOWAIT)
+    with command("true") as fd:
+        ready.prepare([1, 2, fd])
+    assert ready.seed is None
+    assert procfs.stat(seed.pid) is None

@@ -587,6 +587,46 @@ def test_l3_a_tree_with_new_members_in_every_round_is_stopped_after_a_bound(monk
             process.wait()
 
 
+def test_l3_a_tree_that_cannot_be_stopped_is_killed_as_it_is_after_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    spawned: list[subprocess.Popen[bytes]] = []
+
+    def all_of_them() -> list[int]:
+        spawned.append(subprocess.Popen(["sleep", "1000"], start_new_session=True))
+        return [process.pid for process in spawned]
+
+    monkeypatch.setattr("supervisor.containment.killing.PASSES_MAX", 3)
+    monkeypatch.setattr(procfs, "own_children", all_of_them)
+    killing = Killing()
+    killing._rounds = ROUNDS_MAX
+    try:
+        for _ in range(2):
+            rounds = [killing.round() for _ in range(3)]
+            assert rounds[:2] == [([], {})] * 2
+            assert rounds[2][0]
+            assert not killing.stopping
+        # Those who were there before each of the two, and what the last look has found.
+        assert [process.wait(10) for process in spawned[:-1]] == [-signal.SIGKILL] * (len(spawned) - 1)
+    finally:
+        for process in spawned:
+            process.kill()
+            process.wait()
+
+
+def test_l3_where_nobody_is_to_be_killed_nobody_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as below one that may not be signalled, who goes on to have others do his work."""
+    sleeper = subprocess.Popen(["sleep", "1000"])
+    killing = Killing()
+    try:
+        monkeypatch.setattr(procfs, "own_children", lambda: [sleeper.pid])
+        assert killing.round() == ([sleeper.pid], {})
+        killing._rounds = ROUNDS_MAX
+        monkeypatch.setattr(procfs, "descendants", lambda *_: pytest.fail("nobody is new"))
+        assert killing.round() == ([], {})
+        assert not killing.stopping
+    finally:
+        sleeper.wait()
+
+
 def test_l3_a_command_begins_with_its_exec_and_nobody_below_it_began_before() -> None:
     me = procfs.stat(os.getpid())
     assert me is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -237,6 +238,15 @@ def test_l3_what_a_warden_that_is_dead_and_not_reaped_may_have_left_is_put_down_
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     # A number that was reaped may be given to anybody, so nothing is known by it any more.
     assert done.stdout == "True\nTrue\nNone [True]\n", done.stderr
+
+
+def test_l3_how_a_command_ended_is_known_whatever_it_is_called(b: Bench, tmp_path: Path) -> None:
+    program = tmp_path / "cm-seed"
+    shutil.copy(shutil.which("sleep") or "", program)
+    b.run((str(program), "1000"))
+    os.kill(b.warden_of(b.owner.started().pid), signal.SIGKILL)
+    ended = b.owner.ended()
+    assert (ended.how, ended.proven) == (How.SIGKILL, True)
 
 
 def test_l3_the_last_word_of_a_warden_that_was_not_heard_is_read_in_its_ledger(b: Bench) -> None:

@@ -19,7 +19,8 @@ from contextlib import suppress
 from supervisor.containment import procfs
 
 ROUNDS_MAX = 10
-STOPPED_MAX = 20_000
+PASSES_MAX = 200
+"""So many passes find somebody new before all are killed as they are: somebody may continue whom we stop."""
 
 
 def signal_name(number: int) -> str:
@@ -41,8 +42,8 @@ def kill_quietly(pid: int, number: int) -> str | None:
     return None
 
 
-def kill_descendant(pid: int, number: int) -> tuple[bool, str | None]:
-    """Signal a descendant that is not our child: by pidfd, and only if it still descends from us.
+def kill_descendant(pid: int, number: int, spare: frozenset[int] | set[int] = frozenset()) -> tuple[bool, str | None]:
+    """Signal a descendant that is not our child: by pidfd, and only if it still descends from us, not by `spare`.
 
     Returns whether it is ours, and the error's text if the signal was refused.
     """
@@ -51,7 +52,7 @@ def kill_descendant(pid: int, number: int) -> tuple[bool, str | None]:
     except OSError:
         return False, None
     try:
-        if not procfs.descends_from(pid, os.getpid()):
+        if not procfs.descends_from(pid, os.getpid(), spare):
             return False, None
         signal.pidfd_send_signal(fd, number)
     except ProcessLookupError:
@@ -63,14 +64,14 @@ def kill_descendant(pid: int, number: int) -> tuple[bool, str | None]:
     return True, None
 
 
-def signal_each(pids: list[int], number: int) -> None:
-    """Signal descendants, each as its kind allows."""
+def signal_each(pids: list[int], number: int, spare: frozenset[int] | set[int]) -> None:
+    """Signal descendants, each as its kind allows; none that has come to be below one of `spare`."""
     own = set(procfs.own_children())
     for pid in pids:
         if pid in own:
             kill_quietly(pid, number)
         else:
-            kill_descendant(pid, number)
+            kill_descendant(pid, number, spare)
 
 
 class Killing:
@@ -81,29 +82,31 @@ class Killing:
         self.refused: dict[int, str] = {}
         self._rounds = 0
         self._stopped: set[int] = set()
-        self._stops = 0
+        self._passes = 0
         self.stopping = False
         self.groups: set[int] = set()
 
     def round(self, spare: frozenset[int] | set[int] = frozenset()) -> tuple[list[int], dict[int, str]]:
         """Signal those not signalled yet. Returns their pids, and of those who refused, why.
 
-        After ROUNDS_MAX of them a round is first one pass that stops who is new: while `stopping` is True nobody was
-        killed, and the next round, when the dead are reaped, must not wait.
+        After ROUNDS_MAX of them a round in which there is somebody to signal is first one pass that stops who is new:
+        while `stopping` is True nobody was killed, and the next round, when the dead are reaped, must not wait.
         """
         self.groups = set()
-        if self._rounds >= ROUNDS_MAX:
+        if self._rounds >= ROUNDS_MAX and (self.stopping or self.fresh(spare)):
             self.stopping = self._stop_the_new(spare)
             if self.stopping:
                 return [], {}
-            signal_each(procfs.descendants(spare), signal.SIGKILL)
+            # The deepest first: whose parent ends before, the kernel may continue.
+            signal_each(procfs.descendants(spare)[::-1], signal.SIGKILL, spare)
         for pid in list(self.refused):
             # It may have become somebody whom we may signal, as `sudo` does when it executes what it was asked to.
             if kill_quietly(pid, signal.SIGKILL) is None:
                 del self.refused[pid]
         if self.refused:
             # While it lives, who is below it does not become our child.
-            signal_each([pid for pid in procfs.descendants(spare) if pid not in self._sent], signal.SIGKILL)
+            unsent = [pid for pid in procfs.descendants(spare) if pid not in self._sent]
+            signal_each(unsent, signal.SIGKILL, spare)
         fresh = self.fresh(spare)
         refused: dict[int, str] = {}
         for pid in fresh:
@@ -123,22 +126,30 @@ class Killing:
         return fresh, refused
 
     def _stop_the_new(self, spare: frozenset[int] | set[int]) -> bool:
-        """Stop every descendant that was not; False: there was none, or it is no use."""
+        """Stop every descendant that was not; False: there was none, or there were some for too long."""
         everybody = procfs.descendants(spare)
         # Who is gone counts no more: the pid may be somebody else's. Whoever it left is one of those.
         self._stopped.intersection_update(everybody)
         fresh = [pid for pid in everybody if pid not in self._stopped]
         self._stopped.update(fresh)
-        self._stops += len(fresh)
-        if not fresh or self._stops > STOPPED_MAX:
-            self._stops = 0
-            return False
-        signal_each(fresh, signal.SIGSTOP)
-        return True
+        signal_each(fresh, signal.SIGSTOP, spare)
+        self._passes += 1
+        if fresh and self._passes < PASSES_MAX:
+            return True
+        self._passes = 0
+        if fresh:
+            # Who is in there may run again. The next pass is to stop everybody anew.
+            self._stopped.clear()
+        return False
 
     def fresh(self, spare: frozenset[int] | set[int] = frozenset()) -> list[int]:
         """Our children that were not signalled yet."""
         return [pid for pid in procfs.own_children() if pid not in self._sent and pid not in spare]
+
+    @property
+    def crowd(self) -> int:
+        """How many are stopped, and dead ones among them: so many are to be reaped before the next pass."""
+        return len(self._stopped) if self.stopping else 0
 
     def reaped(self, pid: int) -> None:
         """The pid is free again and may come back as somebody new."""
@@ -148,7 +159,7 @@ class Killing:
 
     def over(self) -> None:
         """Nobody is left: what comes later is counted from the beginning."""
-        self._rounds = self._stops = 0
+        self._rounds = self._passes = 0
         self.stopping = False
         self._stopped.clear()
 

@@ -10,11 +10,12 @@ DESCRIPTORS_MAX = 4
 INT_BYTES = ctypes.sizeof(ctypes.c_int)
 
 
-def receive(sock: socket.socket, most_bytes: int) -> tuple[bytes, list[int]]:
+def receive(sock: socket.socket, most_bytes: int, *, to_the_end: bool = True) -> tuple[bytes, list[int]]:
     """Receive one message and its descriptors, close-on-exec from the start; empty at the end. Raises OSError.
 
     Where the other end was closed with something in it that was never read, as a request that came too late, the kernel
-    says so once, ahead of what was sent before: that is read all the same.
+    says so once, ahead of what was sent before: that is read all the same. Not `to_the_end`: it is of no use when
+    nobody is there any more, and ConnectionResetError is raised.
 
     Fewer descriptors than were sent means that our table of them is full. `socket.recv_fds` of Python 3.11 takes flags
     and does not pass them on: what it receives would be inherited.
@@ -23,6 +24,8 @@ def receive(sock: socket.socket, most_bytes: int) -> tuple[bytes, list[int]]:
     try:
         data, ancillary, _, _ = sock.recvmsg(most_bytes, room, socket.MSG_CMSG_CLOEXEC)
     except ConnectionResetError:
+        if not to_the_end:
+            raise
         data, ancillary, _, _ = sock.recvmsg(most_bytes, room, socket.MSG_CMSG_CLOEXEC)
     fds: list[int] = []
     for level, kind, payload in ancillary:

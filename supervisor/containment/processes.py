@@ -25,8 +25,9 @@ Races, and why each is closed:
 * *A warden that somebody has stopped.* It has said nothing by half of `kill_s` after the deadline, and does nothing:
   the zygote kills it and inherits the tree. One that says ``remaining``, or that wants or has had the processor, is at
   work, and is left alone, however long a machine under load makes it take.
-* *The end of a socket comes before the words in it*: it does not, a SEQPACKET socket keeps its order. The
-  words of the zygote come over another socket, so a tree that lost its warden waits for them.
+* *The end of a socket comes before the words in it*: it does not, a SEQPACKET socket keeps its order. What does come
+  ahead of them is that the other end has not read all (`packets.receive`). The words of the zygote come over another
+  socket, so a tree that lost its warden waits for them.
 """
 
 from __future__ import annotations

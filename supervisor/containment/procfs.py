@@ -43,6 +43,11 @@ class Stat:
         self.start_ticks = int(rest[19])
 
     @property
+    def dead(self) -> bool:
+        """True of one that has ended and is not reaped: a signal to it is taken, and nothing comes of it."""
+        return self.state in "ZX"
+
+    @property
     def started_at(self) -> float:
         """When the process began, by the wall clock as it stands now."""
         return _booted_at() + self.start_ticks / TICKS_PER_S
@@ -148,16 +153,19 @@ def descendants(spare: frozenset[int] | set[int] = frozenset(), most: int = WALK
     return found
 
 
-def descends_from(pid: int, ancestor: int) -> bool:
-    """True if the way up from `pid` leads to `ancestor`. Climbs again if somebody on the way died meanwhile."""
+def descends_from(pid: int, ancestor: int, past: frozenset[int] | set[int] = frozenset()) -> bool:
+    """True if the way up from `pid` leads to `ancestor`, and not past one of `past`.
+
+    Climbs again if somebody on the way died meanwhile.
+    """
     for _ in range(CLIMBS_MAX):
-        verdict = _climb(pid, ancestor)
+        verdict = _climb(pid, ancestor, past)
         if verdict is not None:
             return verdict
     return False
 
 
-def _climb(pid: int, ancestor: int) -> bool | None:
+def _climb(pid: int, ancestor: int, past: frozenset[int] | set[int]) -> bool | None:
     """One way up; None if it changed under us.
 
     Each link is read twice, the second time after the link above it: a parent that died in between changes
@@ -166,6 +174,8 @@ def _climb(pid: int, ancestor: int) -> bool | None:
     way: list[tuple[int, int]] = []
     at = pid
     while at != ancestor:
+        if at in past:
+            return False
         seen = stat(at)
         if seen is None:
             return False if at == pid else None

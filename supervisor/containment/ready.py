@@ -43,10 +43,14 @@ class Ready:
         rehearse()
 
     def prepare(self, fds: list[int]) -> None:
-        """The command has come: let the seed prepare it. One that was killed while it waited is missed later."""
-        if self.seed is not None:
-            with suppress(BrokenPipeError, ConnectionResetError):
-                self.seed.prepare(fds)
+        """The command has come: let the seed prepare it. One that has ended before is forgotten, with its word."""
+        if self.seed is None:
+            return
+        try:
+            self.seed.prepare(fds)
+        except ConnectionError:
+            self.seed.dismiss()
+            self.seed = None
 
     def dismiss(self) -> None:
         """No tree came."""

@@ -37,7 +37,7 @@ class Seed:
     """A child that waits to become the command: forked while there was time, in the tree's cgroup from the beginning.
 
     It takes two steps: `prepare` does all that comes before an exec, and that nobody else can see; `go` executes. The
-    first, or else `outcome`, raises BrokenPipeError or ConnectionResetError if it was killed while it waited. The
+    first, or else `outcome`, raises ConnectionError if it was killed while it waited. The
     constructor raises OSError.
     """
 
@@ -70,7 +70,7 @@ class Seed:
         """Let it become the command. What one that has ended before has said is still in the socket."""
         try:
             self._sock.send(GO)
-        except (BrokenPipeError, ConnectionResetError) as error:
+        except ConnectionError as error:
             self._unread = error
 
     def outcome(self) -> str:
@@ -116,7 +116,8 @@ class Seed:
                 continue
             if not said and self._unread is not None:
                 raise self._unread
-            return said.decode()
+            # It may be cut off within a character.
+            return said.decode("utf-8", "replace")
 
 
 def grow(sock: socket.socket, leash: int, group: str | None, *, own_proc: bool) -> None:
@@ -142,7 +143,8 @@ def grow(sock: socket.socket, leash: int, group: str | None, *, own_proc: bool) 
             # In a namespace of its own it would be told by another number than ours.
             sock, pid = anchor.cast(sock, leash)
             sock.send(b"%s%d" % (ANCHOR, pid))
-        _, fds = receive(sock, len(PREPARE))
+        # Without its warden nobody is to become anything.
+        _, fds = receive(sock, len(PREPARE), to_the_end=False)
         if fds:
             for place, fd in enumerate(fds[:2], start=1):
                 os.dup2(fd, place)

@@ -221,7 +221,7 @@ class Warden:
         if seed is not None:
             try:
                 return seed, self._grow(seed)
-            except (BrokenPipeError, ConnectionResetError):
+            except ConnectionError:
                 # It was killed while it waited, and has not read that it should go.
                 seed.dismiss()
         seed = Seed(self._group, self._namespace)
@@ -284,7 +284,7 @@ class Warden:
             reaped = self._reap()
             if reaped is None and self._gone():
                 return
-            busy = reaped == REAPED_A_TURN
+            busy = reaped is not None and reaped >= REAPED_A_TURN
             if reaped is None and self._subreaper:
                 wait_s = GROUP_RETRY_S
                 continue
@@ -312,9 +312,11 @@ class Warden:
     def _reap(self) -> int | None:
         """Reap whoever is dead, and say how many. None: nobody is left (ECHILD), which is the proof.
 
-        At most REAPED_A_TURN: a tree that forks and dies as fast as we reap must not keep us from killing it.
+        At most REAPED_A_TURN, or a crowd that is being stopped: a tree that forks and dies as fast as we reap must not
+        keep us from killing it.
         """
-        for count in range(REAPED_A_TURN):
+        most = max(REAPED_A_TURN, self._killing.crowd)
+        for count in range(most):
             target = -1
             try:
                 if len(self._rows) + len(self._done) < ROWS_MAX:
@@ -357,7 +359,7 @@ class Warden:
                         "max_rss_kb": usage.ru_maxrss,
                     }
                 )
-        return REAPED_A_TURN
+        return most
 
     def _note_end(self, pid: int, status: int, now: float) -> None:
         """One of the tree was reaped."""
@@ -393,7 +395,7 @@ class Warden:
         if not name:
             # One that its keeper has reaped has a number that may be somebody else's by now.
             words = [] if reaped else procfs.command_line(pid)
-            self._name_far_sides(words or ([seen.name] if seen.state in "ZX" else []))
+            self._name_far_sides(words or ([seen.name] if seen.dead else []))
         leader = self._leader if self._status is None else None
         self._rows[pid] = {
             "name": os.path.basename(name) or seen.name,
@@ -441,14 +443,14 @@ class Warden:
         # Where they are now: those in a group that is killed get the signal with it.
         spare = self._spared(now - self._kill_at)
         rows = self._rows if self._killing.fresh(spare) else ()
-        at = [(pid, seen.pgid) for pid in rows if (seen := procfs.stat(pid)) is not None]
+        at = {pid: seen for pid in rows if (seen := procfs.stat(pid)) is not None}
         fresh, refused = self._killing.round(spare)
         for pid in fresh:
             self._see(pid, "")
-            if pid in self._rows or pid in refused:
+            if (pid in self._rows or pid in refused) and not (pid in at and at[pid].dead):
                 self._signalled(pid, signal.SIGKILL, refused.get(pid))
-        for pid, group in at:
-            if group in self._killing.groups and pid not in fresh:
+        for pid, seen in at.items():
+            if seen.pgid in self._killing.groups and pid not in fresh and not seen.dead:
                 self._signalled(pid, signal.SIGKILL, None)
         if fresh or self._killing.stopping:
             return 0.0
@@ -543,14 +545,18 @@ class Warden:
                 self._tell_all(self._namespace, number)
             return
         own = set(procfs.own_children())
-        everybody = procfs.descendants()
+        everybody = []
         ours = os.getpgrp()
         in_group: dict[int, int] = {}
-        for pid in everybody:
+        for pid in procfs.descendants():
             self._see(pid, "")
             seen = procfs.stat(pid)
-            if seen is not None:
-                in_group[pid] = seen.pgid
+            if seen is None:
+                continue
+            in_group[pid] = seen.pgid
+            if not seen.dead:
+                # Who has ended by itself was not asked.
+                everybody.append(pid)
         groups = {in_group[pid] for pid in own if pid in in_group and in_group[pid] != ours}
         for number in (politely, signal.SIGCONT):
             for group in groups:
@@ -576,8 +582,11 @@ class Warden:
         everybody = [pid for pid in procfs.descendants() if not self._is_ours(pid)]
         for pid in everybody:
             self._see(pid, "")
+        by_itself = {pid for pid in self._rows if (seen := procfs.stat(pid)) is not None and seen.dead}
         namespace.signal(number)
         for pid in everybody:
+            if pid in by_itself:
+                continue
             if number != signal.SIGKILL or pid in self._rows:
                 self._signalled(pid, number, None)
 

@@ -224,7 +224,7 @@ class Zygote:
             if not self._serving:
                 self._end_stopped()
                 wait_ms = STOPPED_LOOK_MS if wait_ms is None else wait_ms
-            if reaped == warden.REAPED_A_TURN:
+            if reaped is not None and reaped >= warden.REAPED_A_TURN:
                 wait_ms = 0
             if reaped is None and not self._serving and not self._lost:
                 return
@@ -281,7 +281,7 @@ class Zygote:
     def _fork_warden(self, word: Word, fds: list[int]) -> int:
         """Fork the warden of a tree; returns its pid. Raises OSError."""
         pid, sock = self._fork_waiting()
-        with sock, suppress(BrokenPipeError):  # one that was killed in this moment is missed when it is reaped
+        with sock, suppress(ConnectionError):  # one that was killed in this moment is missed when it is reaped
             socket.send_fds(sock, [encode(word)], fds)
         return pid
 
@@ -366,8 +366,9 @@ class Zygote:
     # ── What wardens leave ────────────────────────────────────────────────────────────────────────
 
     def _reap(self) -> int | None:
-        """Reap whoever is dead, at most REAPED_A_TURN, and say how many; None if no child is left at all."""
-        for count in range(warden.REAPED_A_TURN):
+        """Reap whoever is dead, at most so many as a warden does, and say how many; None if no child is left at all."""
+        most = max(warden.REAPED_A_TURN, self._killing.crowd)
+        for count in range(most):
             try:
                 waiting = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
@@ -400,7 +401,7 @@ class Zygote:
                 self._refill_s = REFILL_AGAIN_S
                 if group is not None:
                     cgroups.end(group, GROUP_MAX_S)
-            elif seen is not None and seen.name not in (SPARE, SEED, KEEPER):
+            elif seen is not None and (leads or seen.name not in (SPARE, SEED, KEEPER)):
                 rows = self._orphans if whose is None else whose.rows
                 if whose is None:
                     self._orphans_reaped += 1
@@ -422,7 +423,7 @@ class Zygote:
                         "signals": [],
                     }
                 )
-        return warden.REAPED_A_TURN
+        return most
 
     def _lose(self, process_id: str, ledger_path: str, group: str | None) -> None:
         if "zygote" in self._layers:
@@ -488,7 +489,7 @@ class Zygote:
         return [self._find_owner(pid) for pid in strangers]
 
     def _warden_is_dead(self) -> bool:
-        return any((seen := procfs.stat(pid)) is None or seen.state in "ZX" for pid in self._all_wardens())
+        return any((seen := procfs.stat(pid)) is None or seen.dead for pid in self._all_wardens())
 
     def _all_wardens(self) -> set[int]:
         return {*self._wardens, *self._spares}

@@ -108,7 +108,7 @@ class ZygoteHandle:
         self.send({"word": "taken", "pid": pid, "process_id": process_id, "ledger": ledger_path})
         self._spare = None
         # Where it was killed meanwhile, the zygote says that the tree is unborn.
-        with sock, contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        with sock, contextlib.suppress(ConnectionError):
             socket.send_fds(sock, [encode({"word": "spawn", "ledger": ledger_path})], list(fds))
 
     def close(self) -> None:
