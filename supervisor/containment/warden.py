@@ -541,8 +541,7 @@ class Warden:
         In a namespace its keeper signals all of them, which misses no fork either.
         """
         if self._namespace is not None:
-            for number in (politely, signal.SIGCONT):
-                self._tell_all(self._namespace, number)
+            self._tell_all(self._namespace, politely, signal.SIGCONT)
             return
         own = set(procfs.own_children())
         everybody = []
@@ -577,18 +576,17 @@ class Warden:
             if self._group is not None:
                 self._ask_strangers(self._group, set(everybody), number)
 
-    def _tell_all(self, namespace: Namespace, number: int) -> None:
-        """Have everybody in the namespace signalled, and record it of those who are seen now."""
+    def _tell_all(self, namespace: Namespace, *numbers: int) -> None:
+        """Have everybody in the namespace signalled, and record it of those who are seen now, and have not ended."""
         everybody = [pid for pid in procfs.descendants() if not self._is_ours(pid)]
         for pid in everybody:
             self._see(pid, "")
         by_itself = {pid for pid in self._rows if (seen := procfs.stat(pid)) is not None and seen.dead}
-        namespace.signal(number)
-        for pid in everybody:
-            if pid in by_itself:
-                continue
-            if number != signal.SIGKILL or pid in self._rows:
-                self._signalled(pid, number, None)
+        for number in numbers:
+            namespace.signal(number)
+            for pid in everybody:
+                if pid not in by_itself and (number != signal.SIGKILL or pid in self._rows):
+                    self._signalled(pid, number, None)
 
     def _is_ours(self, pid: int) -> bool:
         """True of whom we have made for ourselves, who is not of the tree."""
