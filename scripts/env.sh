@@ -102,9 +102,10 @@ pip() {
 }
 
 make_dependencies() {
-    say "making $venv with $("$python" -V); this happens once and takes about half a minute"
+    say "making $venv with $("$python" -V); this happens once and takes up to a minute"
     rm -rf "$venv"
     isolated "$python" -m venv "$venv"
+    say "installing $(grep -c '==' "$root/requirements.lock") packages (${SECONDS} s)"
     if ! pip install --require-hashes --requirement "$root/requirements.lock"; then
         say "the dependencies could not be installed (above: why); the next start tries again."
         return 1
@@ -114,6 +115,7 @@ make_dependencies() {
 
 make_project() {
     rm -f "$venv/ready-project"
+    say "installing the project itself (${SECONDS} s)"
     pip install --no-index --no-deps --no-build-isolation --editable "$root"
     write_whole "$venv/ready-project" "$project"
 }

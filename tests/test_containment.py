@@ -649,6 +649,20 @@ def test_airflow_65738_a_kill_in_any_moment_of_a_spawn_never_hits_the_group_of_t
         canary.wait()
 
 
+def test_l13_who_is_below_one_that_is_spared_is_not_signalled() -> None:
+    """A number that was of the tree when it was listed may be of another tree by now."""
+    with subprocess.Popen(["sh", "-c", "sleep 1000 & echo $!; wait"], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        below = int(child.stdout.readline())
+        try:
+            assert killing.kill_descendant(below, 0) == (True, None)
+            assert killing.kill_descendant(below, signal.SIGKILL, {child.pid}) == (False, None)
+            assert (seen := procfs.stat(below)) is not None
+            assert not seen.dead
+        finally:
+            os.kill(below, signal.SIGKILL)
+
+
 def test_cpython_127049_only_what_descends_from_the_sender_is_signalled() -> None:
     # Signal 0 asks, and does nothing.
     assert killing.kill_descendant(1, 0) == (False, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -132,3 +133,20 @@ def test_a_seed_that_could_not_be_prepared_while_nobody_waited_is_replaced() -> 
         ready.prepare([1, 2, fd])
     assert ready.seed is None
     assert procfs.stat(seed.pid) is None
+
+
+def test_why_a_seed_could_not_begin_is_said_also_where_its_command_did_not_reach_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_room() -> None:
+        raise OSError(errno.ENFILE, os.strerror(errno.ENFILE))
+
+    # In the fork too: what it does first needs descriptors.
+    monkeypatch.setattr("supervisor.containment.seed.rehearse", no_room)
+    seed = Seed(None, None)
+    os.waitid(os.P_PID, seed.pid, os.WEXITED | os.WNOWAIT)
+    with command("true") as fd, pytest.raises(ConnectionError):
+        seed.prepare([1, 2, fd])
+    seed.go()
+    assert seed.outcome() == "cannot prepare a process: Too many open files in system"
+    end_anchor(seed)

@@ -587,6 +587,41 @@ def test_l3_a_tree_with_new_members_in_every_round_is_stopped_after_a_bound(monk
             process.wait()
 
 
+ENDED = """
+import os, socket, sys, time
+from supervisor.containment import ledger, procfs, warden
+from supervisor.containment.ready import Ready
+ledger.create(sys.argv[1], "p", 0.0, "boot")
+ready = Ready(warden.LAYERS, None)
+ready.seed.dismiss()
+sock, _ = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+one = warden.Warden(sock, -1, -1, -1, -1, ledger.Ledger.lock(sys.argv[1], wait=True), ready)
+ended = os.fork() or os._exit(3)
+os.waitid(os.P_PID, ended, os.WEXITED | os.WNOWAIT)
+
+def told():
+    print([signal["signal"] for signal in one._signals], [signal["signal"] for signal in one._rows[ended]["signals"]])
+
+one._ask()
+told()
+lives = os.fork() or time.sleep(60)
+one._ask()
+told()
+one._deadline = time.monotonic()
+one._end(busy=False)
+told()
+assert procfs.stat(ended).dead
+os.waitpid(lives, 0)
+"""
+
+
+def test_l5_who_had_ended_and_is_not_reaped_is_not_said_to_have_been_signalled(path: Path) -> None:
+    argv = [sys.executable, "-c", ENDED, str(path.with_name("ended.ledger"))]
+    done = subprocess.run(argv, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=30, check=False)
+    asked = "['SIGTERM', 'SIGCONT']"
+    assert done.stdout == f"[] []\n{asked} []\n['SIGTERM', 'SIGCONT', 'SIGKILL'] []\n", done.stderr
+
+
 def test_l3_a_tree_that_cannot_be_stopped_is_killed_as_it_is_after_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     spawned: list[subprocess.Popen[bytes]] = []
 

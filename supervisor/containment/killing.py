@@ -43,7 +43,7 @@ def kill_quietly(pid: int, number: int) -> str | None:
 
 
 def kill_descendant(pid: int, number: int, spare: frozenset[int] | set[int] = frozenset()) -> tuple[bool, str | None]:
-    """Signal a descendant that is not our child: by pidfd, and only if it still descends from us, not by `spare`.
+    """Signal a descendant that is not our child: by pidfd, and only if it still descends from us, not through `spare`.
 
     Returns whether it is ours, and the error's text if the signal was refused.
     """
@@ -148,7 +148,7 @@ class Killing:
 
     @property
     def crowd(self) -> int:
-        """How many are stopped, and dead ones among them: so many are to be reaped before the next pass."""
+        """How many are stopped, the dead among them included: so many may be reaped before the next pass."""
         return len(self._stopped) if self.stopping else 0
 
     def reaped(self, pid: int) -> None:

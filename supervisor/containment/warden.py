@@ -226,7 +226,9 @@ class Warden:
                 seed.dismiss()
         seed = Seed(self._group, self._namespace)
         try:
-            seed.prepare(fds)
+            # Of one that has ended at once, its socket has the reason.
+            with suppress(ConnectionError):
+                seed.prepare(fds)
             return seed, self._grow(seed)
         except OSError:
             # Nobody can end in a namespace while somebody of it is not reaped.
