@@ -671,6 +671,16 @@ def test_the_zygote_and_the_wardens_outlive_what_a_terminal_or_a_tree_may_send_t
     assert b.owner.ended().how is How.SIGTERM
 
 
+def held_by(pid: int) -> set[str]:
+    """What the descriptors of a process are."""
+    links = set()
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        # It may open and close a file of its own meanwhile: one of its locale, or one in /proc.
+        with contextlib.suppress(FileNotFoundError):
+            links.add(os.readlink(f"/proc/{pid}/fd/{fd}"))
+    return links
+
+
 def test_neither_zygote_nor_another_warden_holds_a_descriptor_of_a_tree(b: Bench, tmp_path: Path) -> None:
     lock = os.open(tmp_path / "lock", os.O_CREAT | os.O_RDWR)
     try:
@@ -681,18 +691,10 @@ def test_neither_zygote_nor_another_warden_holds_a_descriptor_of_a_tree(b: Bench
         one, two = b.owner.started("one").pid, b.owner.started("two").pid
         pipes = {os.readlink(f"/proc/{one}/fd/{fd}") for fd in (1, 2)}
         for other in (b.zygote_pid(), b.warden_of(one), b.warden_of(two), two):
-            held = {os.readlink(f"/proc/{other}/fd/{fd}") for fd in os.listdir(f"/proc/{other}/fd")}
+            held = held_by(other)
+            assert held
             assert not held & pipes
             assert str(tmp_path / "lock") not in held
-
-        def descriptors() -> set[str]:
-            links = set()
-            for fd in os.listdir(f"/proc/{one}/fd"):
-                # The command itself may open and close a file of its own meanwhile, such as one of its locale.
-                with contextlib.suppress(FileNotFoundError):
-                    links.add(os.readlink(f"/proc/{one}/fd/{fd}"))
-            return links
-
-        until(lambda: descriptors() == {"/dev/null", *pipes}, "the command holds its three descriptors alone")
+        until(lambda: held_by(one) == {"/dev/null", *pipes}, "the command holds its three descriptors alone")
     finally:
         os.close(lock)
