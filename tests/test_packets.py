@@ -80,6 +80,18 @@ def test_a_seed_that_was_killed_before_it_has_read_that_it_should_go_is_missed()
     seed.dismiss()
 
 
+def test_a_seed_that_was_killed_while_it_made_its_anchor_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    # In the fork too: from here to there the anchor has the seed's end of the socket, in a message that nobody reads.
+    monkeypatch.setattr("supervisor.containment.anchor.receive", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    seed = Seed(None, None)
+    with command("true") as fd:
+        seed.prepare([1, 2, fd])
+        seed.go()
+        with pytest.raises(ConnectionResetError):
+            seed.outcome()
+    seed.dismiss()
+
+
 @contextmanager
 def command(*argv: str) -> Iterator[int]:
     fd = os.memfd_create("command", os.MFD_CLOEXEC)

@@ -9,6 +9,7 @@ Standard library only: the zygote loads this file.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -27,6 +28,8 @@ from supervisor.containment.unix import FAILED, go_first, keep_descriptors, read
 SEED = "cm-seed"
 """Its name, and that of its anchor, until it is the command."""
 NOTE_MAX_BYTES = 4096
+LOOK_S = 0.05
+"""How long a seed may say nothing before we look whether it lives."""
 PREPARE, GO = b"p", b"g"
 """What a seed is told, each in a message of its own: with the descriptors of the command, and to become it."""
 ANCHOR = b"anchor "
@@ -60,6 +63,7 @@ class Seed:
         finally:
             theirs.close()
             os.close(leash)
+        ours.settimeout(LOOK_S)
         self._sock = ours
 
     def prepare(self, fds: list[int]) -> None:
@@ -104,20 +108,27 @@ class Seed:
 
     def _read_out(self) -> str:
         """Who its anchor is, and then why it could not; empty at the end."""
+        dead = False
         while True:
             try:
                 said = self._sock.recv(NOTE_MAX_BYTES)
+            except TimeoutError:
+                if dead:
+                    # Killed while it made its anchor, which has the other end of the socket now, and keeps it open.
+                    raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET)) from None
+                # What it has said before it died is still to be read.
+                dead = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
             except ConnectionResetError as error:
                 # It has not read all; that is told once, and ahead of what it has said.
                 self._unread = error
-                continue
-            if said.startswith(ANCHOR):
-                self.anchor = int(said[len(ANCHOR) :])
-                continue
-            if not said and self._unread is not None:
-                raise self._unread
-            # It may be cut off within a character.
-            return said.decode("utf-8", "replace")
+            else:
+                if said.startswith(ANCHOR):
+                    self.anchor = int(said[len(ANCHOR) :])
+                    continue
+                if not said and self._unread is not None:
+                    raise self._unread
+                # It may be cut off within a character.
+                return said.decode("utf-8", "replace")
 
 
 def grow(sock: socket.socket, leash: int, group: str | None, *, own_proc: bool) -> None:
