@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from actors import AsyncTurn, NewMessage
+from actors import AsyncTurn, NewMessage, Spawn, tool
 from actors.messages import new_request_id
 from supervisor.http.limits import Limits
 from tests.http_kit import Api, api, code
@@ -223,6 +223,29 @@ def test_a_stop_of_all_stops_what_runs_and_leaves_what_rests(api: Api) -> None:
     assert get(client, "/v1/sessions/s0")["generation"] == fence
     for number in range(5):
         check_rest(api.session(f"s{number}"))
+
+
+def test_l3_a_stop_of_all_ends_what_idle_sessions_own_where_its_scope_says_so(api: Api) -> None:
+    script = api.kit.script("sleep 60")
+
+    @tool(isolation="thread")
+    def serve(spawn: Spawn) -> str:
+        return spawn(["sh", "-c", script], owner="session").process_id
+
+    async def serves(turn: AsyncTurn) -> None:
+        await turn.call("serve")
+
+    client = api.start(serves, tools=[serve])
+    say(client)
+    check_rest(api.session())
+    until(api.kit.alive, "the server")
+    assert client.post("/v1/stop").json() == {"stopped": [], "failed": []}
+    assert get(client, "/v1/sessions/s1")["owned"]
+    answer = client.post("/v1/stop", json={"scope": "session"}).json()
+    assert [one["session"] for one in answer["stopped"]] == ["s1"]
+    assert answer["failed"] == []
+    until(lambda: api.session().status().owned == (), "its end")
+    assert api.kit.alive() == []
 
 
 def test_a_session_is_deleted_with_what_runs_in_it_and_its_name_begins_anew(api: Api) -> None:

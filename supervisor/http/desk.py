@@ -20,7 +20,7 @@ from pykka import ActorDeadError, Timeout
 
 from actors.errors import CountermandError, Invalid, NotFound, ReceiptPending
 from actors.messages import Stop, Stopped, new_request_id
-from actors.model import Receipt, RunInfo
+from actors.model import Receipt, RunInfo, Scope
 from supervisor.embed import Supervisor
 from supervisor.handle import AsyncSessionHandle, SessionHandle
 from supervisor.http.bodies import AllStopped, NotStopped, StopAllBody, StopAnswer
@@ -110,7 +110,7 @@ class Desk:
         return _stop_answer(session.session, stopped, receipt)
 
     async def stop_all(self, body: StopAllBody, requested_by: str) -> AllStopped:
-        """Stop every session in which something runs, ends or waits."""
+        """Stop every session in which something runs, ends or waits; at scope session, those that own a tree too."""
         gate = asyncio.Semaphore(STOPS_AT_ONCE)
 
         async def stop_one(name: str) -> StopAnswer | NotStopped | None:
@@ -118,7 +118,10 @@ class Desk:
                 try:
                     session = self.supervisor.session(name)
                     status = await session.aio.status(timeout=self.limits.ask_s)
-                    if status.state == "idle" and (status.waiting == 0 or status.parked) and not status.barrier:
+                    # Those that the session owns outlive its runs: only a Stop of that scope is about them.
+                    owns = body.scope == Scope.SESSION and bool(status.owned)
+                    waits = (status.waiting > 0 and not status.parked) or bool(status.barrier)
+                    if status.state == "idle" and not waits and not owns:
                         return None
                     request = Stop(
                         source=body.source,
