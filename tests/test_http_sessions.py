@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -17,6 +19,19 @@ from tests.http_kit import Api, api, code
 from tests.kit import WAIT_S, check_rest, kit, log, until
 
 __all__ = ["api", "kit"]
+
+
+@pytest.fixture
+def hanging(api: Api, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Let reads of the store hang, by their names, until the test is over."""
+    over = threading.Event()
+
+    def hang(*names: str) -> None:
+        for name in names:
+            monkeypatch.setattr(api.supervisor.store, name, lambda *_: over.wait())
+
+    yield hang
+    over.set()
 
 
 async def answers(turn: AsyncTurn) -> None:
@@ -319,6 +334,50 @@ def test_a_stop_of_a_session_that_has_an_actor_reads_nothing(api: Api, monkeypat
     monkeypatch.setattr(api.supervisor.store, "session", asked.append)
     assert stop(client)["outcome"] == "stopped"
     assert asked == []
+
+
+def damage(api: Api, run_id: str, doc: bytes) -> None:
+    """Put something else where a run is stored."""
+    with contextlib.closing(sqlite3.connect(api.supervisor.state_dir / "store.sqlite3")) as other, other:
+        other.execute("UPDATE runs SET doc = ? WHERE run_id = ?", (doc, run_id))
+
+
+@pytest.mark.parametrize("doc", [b'{"session":"s1"', b'{"session":"\xff"}'])
+def test_l12_a_kill_reaches_a_run_whose_row_is_damaged(api: Api, doc: bytes) -> None:
+    client = api.start(waits)
+    run_id = say(client)["run_id"]
+    say(client, session="other")
+    running(client)
+    damage(api, run_id, doc)
+    killed = client.post(f"/v1/runs/{run_id}/kill").json()
+    assert (killed["session"], killed["outcome"], killed["run_id"]) == ("s1", "stopped", run_id)
+    check_rest(api.session())
+    # It is nobody's any more, and the store cannot say whose it was.
+    damage(api, run_id, doc)
+    assert code(client.post(f"/v1/runs/{run_id}/kill")) == "store_unavailable"
+    assert get(client, "/v1/sessions/other")["state"] == "running"
+
+
+def test_l12_a_kill_does_not_wait_for_a_store_that_hangs(api: Api, hanging: Callable[..., None]) -> None:
+    client = api.start(waits)
+    run_id = say(client)["run_id"]
+    running(client)
+    hanging("find_run")
+    killed = client.post(f"/v1/runs/{run_id}/kill").json()
+    assert (killed["session"], killed["outcome"]) == ("s1", "stopped")
+    assert code(client.post("/v1/runs/run_none/kill")) == "store_unavailable"
+
+
+@pytest.mark.parametrize("waits_max", [128, 0])
+def test_l12_a_stop_that_waits_for_its_receipt_does_not_wait_for_a_store_that_hangs(
+    api: Api, hanging: Callable[..., None], waits_max: int
+) -> None:
+    client = api.start(waits, limits=Limits(waits_max=waits_max))
+    say(client)
+    running(client)
+    hanging("is_pending", "receipt")
+    stopped = stop(client, wait_s=0.2)
+    assert (stopped["outcome"], stopped["receipt"]) == ("stopped", None)
 
 
 def test_a_client_that_goes_away_while_it_waits_stops_nothing(api: Api) -> None:

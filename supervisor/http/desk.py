@@ -11,14 +11,14 @@ import asyncio
 import contextlib
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import unquote_to_bytes
 
 import msgspec
 from pykka import ActorDeadError, Timeout
 
-from actors.errors import CountermandError, Invalid, NotFound, ReceiptPending
+from actors.errors import CountermandError, Invalid, NotFound, ReceiptPending, StoreUnavailable
 from actors.messages import Stop, Stopped, new_request_id
 from actors.model import Receipt, RunInfo, Scope
 from supervisor.embed import Supervisor
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 KNOWN_S: Final = 1.0
-"""How long a Stop waits to learn whether its session exists, before it is sent to it all the same."""
+"""How long a Stop waits for what the store knows of what it is to end, before it goes on without."""
 STOPS_AT_ONCE: Final = 64
 CHATTER: Final = frozenset({"text", "tool.output", "tool.started", "tool.requested", "process.started"})
 """Events with which no receipt comes."""
@@ -82,11 +82,10 @@ class Desk:
         if session.ref is not None:
             return session
         try:
-            async with asyncio.timeout(KNOWN_S):
-                return await self.known(segment)
+            return await _soon(self.known(segment))
         except NotFound:
             raise
-        except (TimeoutError, CountermandError):
+        except CountermandError:
             return session
 
     async def ask(self, session: AsyncSessionHandle, request: OutsideRequest) -> Reply:
@@ -102,11 +101,10 @@ class Desk:
         assert isinstance(stopped, Stopped)
         receipt = None
         if wait_s > 0:
-            try:
-                receipt = await self.receipt(session, stopped.receipt_id, wait_s, receive)
-            except CountermandError:
-                # The fence is shut whatever the store says now: that is the answer.
-                receipt = None
+            # The fence is shut whatever the store says now, and if it says nothing: that is the answer.
+            with contextlib.suppress(CountermandError, TimeoutError):
+                async with asyncio.timeout(min(wait_s, self.limits.wait_max_s) + KNOWN_S):
+                    receipt = await self.receipt(session, stopped.receipt_id, wait_s, receive)
         return _stop_answer(session.session, stopped, receipt)
 
     async def stop_all(self, body: StopAllBody, requested_by: str) -> AllStopped:
@@ -146,12 +144,9 @@ class Desk:
     async def _busy_sessions(self) -> list[str]:
         """The sessions with an actor, and those that the store says have something to finish."""
         names = dict.fromkeys(self.supervisor.resident())
-        try:
-            async with asyncio.timeout(KNOWN_S):
-                names.update(dict.fromkeys(await self.read(self.supervisor.store.unfinished)))
-        except (TimeoutError, CountermandError):
-            # What runs has an actor; what only the store knows of does not run.
-            pass
+        # What runs has an actor; what only the store knows of does not run.
+        with contextlib.suppress(CountermandError):
+            names.update(dict.fromkeys(await _soon(self.read(self.supervisor.store.unfinished))))
         return list(names)
 
     # ── Runs and receipts ─────────────────────────────────────────────────────────────────────────
@@ -168,6 +163,46 @@ class Desk:
                 remedy="list the runs of a session: GET /v1/sessions/{session}/runs",
             )
         return info
+
+    async def session_of(self, segment: str) -> SessionHandle:
+        """Return the session of a run that is to be stopped. No Stop waits for the store: see `stoppable`.
+
+        Raises:
+            NotFound: the store knows no such run.
+            StoreUnavailable: it cannot say, and the run is not under way in a session that has an actor.
+        """
+        try:
+            return self.supervisor.session((await _soon(self.run(segment))).session)
+        except NotFound:
+            raise
+        except CountermandError:
+            session = await self._running(decoded(segment))
+            if session is None:
+                raise
+            return session
+
+    async def _running(self, run_id: str) -> SessionHandle | None:
+        """Return the session in which a run goes on or ends, as the sessions themselves say."""
+        gate = asyncio.Semaphore(STOPS_AT_ONCE)
+
+        async def has_it(session: SessionHandle) -> SessionHandle | None:
+            async with gate:
+                try:
+                    status = await session.aio.status(timeout=self.limits.ask_s)
+                except (CountermandError, Timeout, ActorDeadError):
+                    return None
+            return session if run_id == status.run_id or run_id in status.ending else None
+
+        asked = [asyncio.create_task(has_it(self.supervisor.session(name))) for name in self.supervisor.resident()]
+        try:
+            # One that is silent keeps nobody from the one that has it.
+            for coming in asyncio.as_completed(asked):
+                found = await coming
+                if found is not None:
+                    return found
+            return None
+        finally:
+            await cancelled(*asked)
 
     async def receipt(self, session: SessionHandle, identity: str, wait_s: float = 0.0, receive: Any = None) -> Receipt:
         """Return a receipt, waiting for it at most `wait_s` seconds, without holding a thread.
@@ -250,6 +285,20 @@ class Desk:
         self._closed = True
         for subscription in list(self._open):
             subscription.close()
+
+
+async def _soon(read: Coroutine[Any, Any, T]) -> T:
+    """Return what a read of the store brings within `KNOWN_S`. Raises StoreUnavailable if it is silent for longer."""
+    try:
+        async with asyncio.timeout(KNOWN_S):
+            return await read
+    except TimeoutError:
+        raise StoreUnavailable(
+            "the store does not answer",
+            expected=f"an answer within {KNOWN_S:g} s",
+            got="none",
+            remedy="check the disk of the state directory: GET /v1/doctor",
+        ) from None
 
 
 async def gone(receive: Any) -> None:

@@ -73,16 +73,16 @@ async def kill_run(
 ) -> StopAnswer:
     """End one run, and nothing else, at once: an immediate stop aimed at it, in whichever session it is."""
     body = KillBody() if data is None else await exact(request, data)
-    info = await desk.run(run_id)
+    session = await desk.session_of(run_id)
     stop = Stop(
         source=body.source,
         reason=body.reason,
-        run_id=info.run_id,
+        run_id=decoded(run_id),
         mode=Mode.IMMEDIATE,
         requested_by=who(request),
         id=body.id or new_request_id(),
     )
-    return await desk.stop(desk.supervisor.session(info.session), stop, body.wait_s, request.receive)
+    return await desk.stop(session, stop, body.wait_s, request.receive)
 
 
 RUNS = Router(

@@ -185,7 +185,7 @@ class SqliteReader:
                 got=str(error),
                 remedy="check the id or the number that was given",
             ) from error
-        except (sqlite3.Error, msgspec.MsgspecError, OSError) as error:
+        except (sqlite3.Error, msgspec.MsgspecError, UnicodeDecodeError, OSError) as error:
             raise StoreUnavailable(
                 "the store could not be read",
                 expected=f"a readable store at {self._path}",
