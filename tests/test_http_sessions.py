@@ -469,6 +469,34 @@ def test_sessions_are_listed_a_page_at_a_time(api: Api) -> None:
     assert rest["next"] is None
 
 
+def test_l13_rows_that_are_damaged_hide_no_later_page(api: Api) -> None:
+    client = api.start(answers)
+    runs = []
+    for number in range(5):
+        runs.append(say(client, session=f"s{number}")["run_id"])
+        check_rest(api.session(f"s{number}"))
+    for _ in range(3):
+        say(client, session="s4")
+        check_rest(api.session("s4"))
+    damage(api, runs[4], b"{")
+    with contextlib.closing(sqlite3.connect(api.supervisor.state_dir / "store.sqlite3")) as other, other:
+        other.execute("UPDATE sessions SET doc = ? WHERE session IN ('s1', 's2', 's3')", (b'{"session":"\xff"}',))
+    found: list[str] = []
+    after: str | None = ""
+    while after is not None:
+        page = get(client, "/v1/sessions", limit=2, after=after)
+        found += [one["session"] for one in page["sessions"]]
+        after = page["next"]
+    assert found == ["s0", "s4"]
+    newest = get(client, "/v1/sessions/s4/runs", limit=3)
+    assert (len(newest["runs"]), newest["more"]) == (3, True)
+    assert get(client, "/v1/sessions/s4/runs", limit=4)["more"] is False
+    oldest = get(client, "/v1/runs", start="run_", limit=4)
+    assert ([one["run_id"] for one in oldest["runs"]], oldest["more"]) == (runs[:4], True)
+    refused = client.get("/v1/sessions/s1")
+    assert (refused.status_code, code(refused)) == (503, "store_unavailable")
+
+
 def test_a_session_in_quarantine_takes_a_stop_and_says_why_it_takes_nothing_else(api: Api) -> None:
     from tests.kit import poison
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import signal
@@ -785,6 +786,18 @@ def test_a_question_that_no_store_can_hold_is_invalid(store: SqliteStore) -> Non
     with pytest.raises(Invalid):
         store.reader.events("s", 2**70)
     assert store.reader.events("s") == []
+
+
+@pytest.mark.parametrize("doc", [b"{", b'{"session":"\xff"}', b'{"session":"s"}'])
+def test_a_row_that_is_damaged_is_a_store_that_cannot_be_read(store: SqliteStore, path: Path, doc: bytes) -> None:
+    write(store, batch(1, runs=(run_info("r1"),)))
+    with contextlib.closing(sqlite3.connect(path)) as damage, damage:
+        damage.execute("UPDATE runs SET doc = ?", (doc,))
+    with pytest.raises(StoreUnavailable):
+        store.reader.find_run("r1")
+    looked_at: list[str] = []
+    assert store.reader.runs("s", 9, looked_at) == []
+    assert looked_at == ["r1"]
 
 
 def test_readers_on_many_threads_see_only_whole_batches(store: SqliteStore) -> None:

@@ -20,9 +20,10 @@ async def list_runs(desk: TheDesk, session: SessionName, limit: Limit = 100) -> 
     handle = await desk.known(session)
 
     def page() -> RunPage:
-        found = desk.supervisor.store.runs(handle.session, limit + 1)
+        ids: list[str] = []
+        found = desk.supervisor.store.runs(handle.session, limit + 1, ids)
         kept = newest_within(found, limit, desk.limits.page_bytes)
-        return RunPage(kept, len(kept) < len(found))
+        return RunPage(kept, len(kept) < len(found) or len(ids) > limit)
 
     return await desk.read(page)
 
@@ -56,9 +57,10 @@ async def runs_beginning(
     limit: Limit = 100,
 ) -> RunPage:
     """Find runs, of whichever session, by as much of an id as there is; the oldest first."""
-    found = await desk.read(desk.supervisor.store.runs_beginning, start, limit + 1)
+    ids: list[str] = []
+    found = await desk.read(desk.supervisor.store.runs_beginning, start, limit + 1, ids)
     kept = within(found, limit, desk.limits.page_bytes)
-    return RunPage(kept, len(kept) < len(found))
+    return RunPage(kept, len(kept) < len(found) or len(ids) > limit)
 
 
 @get("/v1/runs/{run_id:str}", summary="A run of whichever session", responses=READ)

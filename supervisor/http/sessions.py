@@ -47,13 +47,14 @@ async def list_sessions(
     limit: Limit = 100,
 ) -> SessionPage:
     """List sessions."""
-    rows = await desk.read(desk.supervisor.store.sessions, after, limit)
+    names: list[str] = []
+    rows = await desk.read(desk.supervisor.store.sessions, after, limit, names)
     resident = set(desk.supervisor.resident())
     entries = [
         SessionEntry(row.session, row.generation, row.seq, row.parked, row.quarantined, row.session in resident)
         for row in rows
     ]
-    return SessionPage(entries, entries[-1].session if len(entries) == limit else None)
+    return SessionPage(entries, names[-1] if len(names) == limit else None)
 
 
 @get("/v1/sessions/{session:str}", summary="What a session is doing now", responses=refusals(404, 504))

@@ -73,9 +73,9 @@ class SqliteReader:
         """Return the messages of a session: the fold of its whole log."""
         return self._read(tables.thread, session)
 
-    def runs(self, session: str, limit: int = ROWS_MAX) -> list[RunInfo]:
-        """Return the newest `limit` runs in order of creation, the oldest first."""
-        return self._read(tables.runs, session, limit)
+    def runs(self, session: str, limit: int = ROWS_MAX, looked_at: list[str] | None = None) -> list[RunInfo]:
+        """Return the newest `limit` runs in order of creation, the oldest first; see `_noting` for `looked_at`."""
+        return self._read(_noting(tables.runs, looked_at), session, limit)
 
     def run(self, session: str, run_id: str) -> RunInfo | None:
         """Return a run of a session."""
@@ -85,9 +85,12 @@ class SqliteReader:
         """Return a run of whichever session."""
         return self._read(tables.run, None, run_id)
 
-    def runs_beginning(self, start: str, limit: int = ROWS_MAX) -> list[RunInfo]:
-        """Return at most `limit` runs, of any session, whose id or whose receipt's begins with `start`."""
-        return self._read(tables.runs_beginning, start, limit)
+    def runs_beginning(self, start: str, limit: int = ROWS_MAX, looked_at: list[str] | None = None) -> list[RunInfo]:
+        """Return at most `limit` runs, of any session, whose id or whose receipt's begins with `start`.
+
+        See `_noting` for `looked_at`.
+        """
+        return self._read(_noting(tables.runs_beginning, looked_at), start, limit)
 
     def open_runs(self, session: str | None = None, limit: int = ROWS_MAX) -> list[RunInfo]:
         """Return at most `limit` runs that are not settled, of one session or of all, the oldest first."""
@@ -109,9 +112,9 @@ class SqliteReader:
         """Return a session's own facts; None for one that the store does not know."""
         return self._read(tables.session_row, session)
 
-    def sessions(self, after: str = "", limit: int = ROWS_MAX) -> list[SessionRow]:
-        """Return at most `limit` sessions whose name sorts behind `after`, by name."""
-        return self._read(tables.sessions, after, limit)
+    def sessions(self, after: str = "", limit: int = ROWS_MAX, looked_at: list[str] | None = None) -> list[SessionRow]:
+        """Return at most `limit` sessions whose name sorts behind `after`, by name; see `_noting` for `looked_at`."""
+        return self._read(_noting(tables.sessions, looked_at), after, limit)
 
     def waiting(self, session: str) -> list[WaitingRow]:
         """Return the messages of a session that wait, in their order."""
@@ -185,7 +188,8 @@ class SqliteReader:
                 got=str(error),
                 remedy="check the id or the number that was given",
             ) from error
-        except (sqlite3.Error, msgspec.MsgspecError, UnicodeDecodeError, OSError) as error:
+        except (sqlite3.Error, msgspec.MsgspecError, UnicodeDecodeError, Invalid, OSError) as error:
+            # A damaged row fails to be decoded, or is what none of its kind can be.
             raise StoreUnavailable(
                 "the store could not be read",
                 expected=f"a readable store at {self._path}",
@@ -209,3 +213,27 @@ class SqliteReader:
                 self._idle.append(connection)
                 return
         connection.close()
+
+
+def _noting(
+    query: Callable[Concatenate[sqlite3.Connection, P], T], looked_at: list[str] | None
+) -> Callable[Concatenate[sqlite3.Connection, P], T]:
+    """Have a query of a list put into `looked_at` the ids of all rows that it came to, as far as its limit.
+
+    Those that cannot be decoded are among them, which a list leaves out: a page that is short of them is not the last.
+    """
+    if looked_at is None:
+        return query
+
+    def note(_: sqlite3.Cursor, row: tuple[bytes, str]) -> tuple[bytes, str]:
+        looked_at.append(row[1])
+        return row
+
+    def noting(connection: sqlite3.Connection, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        connection.row_factory = note
+        try:
+            return query(connection, *args, **kwargs)
+        finally:
+            connection.row_factory = None
+
+    return noting
