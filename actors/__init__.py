@@ -29,6 +29,7 @@ The map, from the outside in; imports point down only:
     ports.py       what is not deterministic, and what the core needs from outside
     dead_letters.py   replies that came too late
     log_context.py   what the lines of the log of an agent or a tool are about
+    handling.py    threads that may not wait
     messages.py    every message
     cancel.py      CancelToken, Cell
     model.py errors.py   the nouns; what is refused, and why

@@ -58,7 +58,8 @@ class TurnCore:
         self.token = token
         self.credit = credit
         self.pending = Pending(token)
-        self._lock = threading.Lock()
+        # It may be taken again: see pending.py.
+        self._lock = threading.RLock()
         self._thread = thread
         self._inputs = set(inputs)
         self._unanswered: set[str] = set()

@@ -437,7 +437,7 @@ def tell(ref: ActorRef[Any], message: object) -> None:
 def _describe(error: BaseException) -> str:
     try:
         text = str(error)
-    except Exception:  # noqa: BLE001  # an exception class may do anything in its __str__
+    except BaseException:  # noqa: BLE001  # an exception class may do anything in its __str__
         text = "(its text could not be made)"
     return f"{type(error).__name__}: {text}"
 

@@ -9,6 +9,10 @@ wakes waiters; it runs no foreign code. Callbacks are handed to the executor, wh
 product's own waits are waiters too (*wakers*): they run in the cancel, since they never block, and since callbacks
 that block must not keep another session from hearing of its stop.
 A cancelled token stays cancelled for ever (law L8): there is no way to clear one.
+
+The garbage collector may close a foreign generator at any allocation, and what that does at its end may come to a
+token whose lock this thread has. So a token's lock may be taken again, and nothing is allocated under it but in
+`cancel`, which has made its first cause known by then.
 """
 
 from __future__ import annotations
@@ -107,7 +111,7 @@ class CancelToken:
     )
 
     def __init__(self, notify: Notify, parent: CancelToken | None = None) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._notify = notify
         self._parent = parent
         self._provenance: Provenance | None = None
@@ -140,10 +144,10 @@ class CancelToken:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block this thread until it is cancelled or `timeout` seconds passed; True if cancelled."""
+        waiter = threading.Event()
         with self._lock:
             if self._provenance is not None:
                 return True
-            waiter = threading.Event()
             self._waiters.append(waiter)
         try:
             return waiter.wait(timeout)
@@ -160,34 +164,38 @@ class CancelToken:
         Raises:
             Invalid: CALLBACKS_MAX were added to this token and not taken back.
         """
+        key = next(self._keys)
         with self._lock:
-            if self._count >= CALLBACKS_MAX:
-                raise Invalid(
-                    "too many callbacks on one token",
-                    expected=f"at most {CALLBACKS_MAX} that were not taken back",
-                    got="one more",
-                    remedy="call what add_callback returned once the callback is not needed any more",
-                )
-            self._count += 1
-            if self._provenance is None:
-                key = next(self._keys)
-                self._callbacks[key] = callback
-                return lambda: self._forget(key)
-        self._notify(callback)
-        return lambda: None
+            full = self._count >= CALLBACKS_MAX
+            late = self._provenance is not None
+            if not full:
+                self._count += 1
+                if not late:
+                    self._callbacks[key] = callback
+        if full:
+            raise Invalid(
+                "too many callbacks on one token",
+                expected=f"at most {CALLBACKS_MAX} that were not taken back",
+                got="one more",
+                remedy="call what add_callback returned once the callback is not needed any more",
+            )
+        if late:
+            self._notify(callback)
+        return lambda: self._forget(key)
 
     def add_waker(self, waker: Callable[[], None]) -> Callable[[], None]:
         """Run `waker` once, inside the cancel, or now if it was cancelled. Never foreign code; it must not block.
 
         Returns a function that takes the waker back; it does nothing when that is too late.
         """
+        key = next(self._keys)
         with self._lock:
-            if self._provenance is None:
-                key = next(self._keys)
+            late = self._provenance is not None
+            if not late:
                 self._wakers[key] = waker
-                return lambda: self._forget_waker(key)
-        _wake(waker)
-        return lambda: None
+        if late:
+            _wake(waker)
+        return lambda: self._forget_waker(key)
 
     def cancel(self, provenance: Provenance) -> bool:
         """Cancel it and every token linked below. True if this was the first cause.

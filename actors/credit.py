@@ -22,7 +22,8 @@ class Credit:
     """
 
     def __init__(self, events: int, size: int) -> None:
-        self._lock = threading.Lock()
+        # It may be taken again: see pending.py.
+        self._lock = threading.RLock()
         self._events = events
         self._size_max = size
         self._size = size
@@ -35,9 +36,12 @@ class Credit:
             if not self._waiters and self._fits(size):
                 self._spend(size)
                 return None
-            waiter: Future[None] = Future()
+        waiter: Future[None] = Future()
+        with self._lock:
             self._waiters.append((size, waiter))
-            return waiter
+        # It may fit by now.
+        self._give([])
+        return waiter
 
     def give(self, size: int) -> None:
         """Give back what one event of `size` bytes took, and let those who wait go on, in order."""

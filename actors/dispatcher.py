@@ -38,7 +38,7 @@ from typing import Any, Final, Protocol
 from loguru import logger
 from pykka._envelope import Envelope
 
-from actors.future import HANDLING
+from actors.handling import HANDLING, serve_all
 from actors.mailbox import Mailbox
 
 BATCH: Final = 16
@@ -190,6 +190,7 @@ class PooledDispatcher:
         return len(self._fast) + len(self._slow)
 
     def _work(self) -> None:
+        serve_all()
         fast_turns = 0
         while True:
             self._tokens.get()

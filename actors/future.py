@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import queue
 import sys
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,20 +23,12 @@ from pykka._future import _Unset
 from pykka._threading import ThreadingFutureResult
 
 from actors.errors import BlockingAskError, Invalid
+from actors.handling import HANDLING
 
 if TYPE_CHECKING:
     from pykka._types import OptExcInfo
 
 T = TypeVar("T")
-
-
-class _Handling(threading.local):
-    """Whether this thread is inside a turn of an actor. The mailbox sets it around each turn."""
-
-    active: bool = False
-
-
-HANDLING = _Handling()
 
 
 class ReplyFuture(ThreadingFuture[T]):

@@ -46,7 +46,8 @@ from pykka._envelope import Envelope
 from pykka.messages import _ActorStop
 
 from actors.errors import QueueFull
-from actors.future import HANDLING, answer, refuse
+from actors.future import answer, refuse
+from actors.handling import HANDLING
 
 REQUESTS_MAX: Final = 4096
 
@@ -180,6 +181,10 @@ class Mailbox:
         urgent, bounded = _KINDS.get(cls) or _kind(cls)
         if urgent and self._run_queue.hand_in(self, envelope):
             return
+        lane = self._urgent if urgent else self._ordinary
+        if lane is None:
+            # Before the lock is taken: the garbage collector may come now, and close a generator that sends something.
+            lane = deque()
         ticket = 0
         with self._lock:
             state = self._state
@@ -188,11 +193,11 @@ class Mailbox:
                 self._bounded += bounded
                 if urgent:
                     if self._urgent is None:
-                        self._urgent = deque()
+                        self._urgent = lane
                     self._urgent.append(envelope)
                 else:
                     if self._ordinary is None:
-                        self._ordinary = deque()
+                        self._ordinary = lane
                     self._ordinary.append(envelope)
                 wakes = urgent or not self._held
                 if (state is MailboxState.IDLE and wakes) or (urgent and state is MailboxState.READY):
@@ -281,10 +286,10 @@ class Mailbox:
         """Return what waits in the closed mailbox, the urgent lane first, and forget it."""
         with self._lock:
             assert self._state is MailboxState.CLOSED, "only a closed mailbox can be drained: puts would race it"
-            left = [*(self._urgent or ()), *(self._ordinary or ())]
+            urgent, ordinary = self._urgent, self._ordinary
             self._urgent = self._ordinary = None
             self._bounded = 0
-        return left
+        return [*(urgent or ()), *(ordinary or ())]
 
     # ── Inside ───────────────────────────────────────────────────────────────────────────────────
 

@@ -4,17 +4,22 @@ Code outside the actors waits on futures: an answer from its actor, or the cance
 first. The token's cancel itself fails what is pending, on whatever thread it is: none of these futures is handed to
 foreign code, so no callback of theirs is foreign, and none blocks. So nobody waits for an actor that is gone, because
 the end of a run cancels its token whatever happened to its actors.
+
+The collector of garbage may close a generator of an agent or a tool at any allocation, on any thread, and what it does
+at its end may come back here. So nothing waits on a thread that others wait for, and the lock may be taken again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from typing import Any, TypeVar
 
 from actors.cancel import CancelToken
-from actors.errors import RunCancelled
+from actors.errors import BlockingAskError, RunCancelled
+from actors.handling import HANDLING
 
 T = TypeVar("T")
 
@@ -46,9 +51,11 @@ class Pending:
 
     def __init__(self, token: CancelToken) -> None:
         self.token = token
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         # Ordered, so that a simulated world is a function of its seed.
         self._futures: dict[Future[Any], None] = {}
+        # Who awaits a future. It keeps its callbacks to its end, so it has one of ours, however often it is awaited.
+        self._awaited: dict[Future[Any], dict[asyncio.Future[None], Callable[[], None]]] = {}
         token.add_waker(self._cancelled)
 
     def future(self) -> Future[Any]:
@@ -66,8 +73,19 @@ class Pending:
             self._cancelled()
 
     def wait(self, future: Future[T], timeout: float | None) -> T:
-        """Block until `future` is done; a cancel, before or meanwhile, raises RunCancelled."""
+        """Block until `future` is done; a cancel, before or meanwhile, raises RunCancelled.
+
+        Raises:
+            BlockingAskError: it is pending, and this is a thread that others wait for; see the head of this file.
+        """
         self.token.raise_if_cancelled()
+        if HANDLING.active and not future.done():
+            raise BlockingAskError(
+                "a thread that serves all sessions may not wait for one of them",
+                expected="a thread of an agent or of a tool",
+                got=threading.current_thread().name,
+                remedy="close generators by hand, or with contextlib.closing: the garbage collector does it anywhere",
+            )
         value = future.result(timeout)
         self.token.raise_if_cancelled()
         return value
@@ -83,17 +101,32 @@ class Pending:
             if not woken.done():
                 woken.set_result(None)
 
-        def done(_: Future[T]) -> None:
+        def from_elsewhere() -> None:
             try:
                 loop.call_soon_threadsafe(wake)
             except RuntimeError:
                 # The loop is closed, and its coroutines with it: nobody waits any more.
                 return
 
-        future.add_done_callback(done)
-        await woken
+        fresh: dict[asyncio.Future[None], Callable[[], None]] = {}
+        with self._lock:
+            waiters = self._awaited.setdefault(future, fresh)
+            waiters[woken] = from_elsewhere
+        if waiters is fresh:
+            future.add_done_callback(self._wake)
+        try:
+            await woken
+        finally:
+            with self._lock:
+                waiters.pop(woken, None)
         self.token.raise_if_cancelled()
         return future.result()
+
+    def _wake(self, future: Future[Any]) -> None:
+        with self._lock:
+            waiters = self._awaited.pop(future)
+        for wake in list(waiters.values()):
+            wake()
 
     def _forget(self, future: Future[Any]) -> None:
         with self._lock:

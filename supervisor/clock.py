@@ -18,6 +18,8 @@ from loguru import logger
 from msgspec import Struct
 from pykka import ActorDeadError, ActorRef
 
+from actors.handling import serve_all
+
 # A longer wait than the platform's longest raises OverflowError.
 WAIT_MAX_S: Final = 60.0
 SWEEP_MIN: Final = 1024
@@ -47,7 +49,9 @@ class SystemClock:
         self._numbers = itertools.count()
         self._sweep_at = SWEEP_MIN
         self._closed = False
-        self._thread: threading.Thread | None = None
+        # Not with the first timer: that may be set in a moment in which no thread can be had, and would never fire.
+        self._thread = threading.Thread(target=self._run, name="countermand-clock", daemon=True)
+        self._thread.start()
 
     def monotonic(self) -> float:
         """Seconds that only grow; for durations."""
@@ -63,9 +67,6 @@ class SystemClock:
         with self._changed:
             if self._closed or not math.isfinite(timer.due):
                 return timer
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="countermand-clock", daemon=True)
-                self._thread.start()
             self._sweep()
             heapq.heappush(self._heap, (timer.due, next(self._numbers), timer))
             if self._heap[0][2] is timer:
@@ -78,7 +79,7 @@ class SystemClock:
             self._closed = True
             self._heap.clear()
             self._changed.notify()
-        if self._thread is not None and self._thread is not threading.current_thread():
+        if self._thread is not threading.current_thread():
             self._thread.join(timeout)
 
     def _sweep(self) -> None:
@@ -89,6 +90,7 @@ class SystemClock:
             self._sweep_at = max(SWEEP_MIN, 2 * len(self._heap))
 
     def _run(self) -> None:
+        serve_all()
         while True:
             with self._changed:
                 while not self._closed and (not self._heap or self._heap[0][0] > self.monotonic()):

@@ -61,7 +61,8 @@ class ThreadExecutor:
     def __init__(self, clock: Clock, threads_max: int = THREADS_MAX) -> None:
         self._clock = clock
         self._threads_max = threads_max
-        self._lock = threading.Lock()
+        # A signal handler may come while the main thread has it, and ask, or close.
+        self._lock = threading.RLock()
         self._executions: dict[str, _Execution] = {}
         self._threads: set[threading.Thread] = set()
         self._callbacks = _CallbackPool()
@@ -76,9 +77,15 @@ class ThreadExecutor:
             self._executions[key] = execution
             closed = self._closed
             crowded = isolation == "thread" and len(self._threads) >= self._threads_max
-            loop = None if closed or isolation == "thread" else self._running_loop()
-        if closed:
-            self._end(execution, How.NOT_STARTED, None, "the executor is closed")
+            loop, refusal = None, ""
+            if not closed and isolation != "thread":
+                try:
+                    loop = self._running_loop()
+                except (RuntimeError, OSError) as error:
+                    # There may be room for a thread, or for a descriptor, the next time.
+                    refusal = f"no event loop could be started: {error}"
+        if closed or refusal:
+            self._end(execution, How.NOT_STARTED, None, refusal or "the executor is closed")
         elif crowded:
             self._end(execution, How.NOT_STARTED, None, f"{self._threads_max} threads are busy; see leaked()")
         elif loop is not None:
@@ -117,13 +124,11 @@ class ThreadExecutor:
 
     def leaked(self) -> list[str]:
         """Names of the threads that run now, agents and tools alike; after a stop: those that ignore it."""
-        with self._lock:
-            return sorted(thread.name for thread in self._threads)
+        return sorted(thread.name for thread in list(self._threads))
 
     def running(self) -> list[str]:
         """Keys of the executions on threads that have not ended: ids of runs, for their agents, and of calls."""
-        with self._lock:
-            return [key for key, one in self._executions.items() if one.ended is None and one.on_thread]
+        return [key for key, one in list(self._executions.items()) if one.ended is None and one.on_thread]
 
     def runs_here(self) -> bool:
         """True if the calling thread is one of those that `close` ends. Takes no lock: a signal handler may ask."""
@@ -150,11 +155,14 @@ class ThreadExecutor:
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            self._loop_thread = threading.Thread(
-                target=self._run_loop, args=(self._loop,), name="countermand-loop", daemon=True
-            )
-            self._loop_thread.start()
+            loop = asyncio.new_event_loop()
+            thread = threading.Thread(target=self._run_loop, args=(loop,), name="countermand-loop", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                loop.close()
+                raise
+            self._loop, self._loop_thread = loop, thread
         return self._loop
 
     def _run_loop(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -233,7 +241,7 @@ class _CallbackPool:
     """Threads for callbacks. One is always idle, up to a bound; those that were not needed for a while go.
 
     A thread that takes a callback and leaves none idle starts the next one itself, so that `submit` only notifies: it
-    is called in handlers, and starting a thread waits for it.
+    is called in handlers, and starting a thread waits for it. Where none could be started, the next `submit` tries.
     """
 
     def __init__(self) -> None:
@@ -242,6 +250,7 @@ class _CallbackPool:
         self._idle = 0
         self._threads: set[threading.Thread] = set()
         self._closed = False
+        self._short = False
         self._start_one()
 
     def submit(self, callback: Callable[[], None]) -> None:
@@ -249,6 +258,9 @@ class _CallbackPool:
             if not self._closed:
                 self._queue.append(callback)
                 self._changed.notify()
+            short, self._short = self._short, False
+        if short:
+            self._start_one()
 
     def owns(self, thread: threading.Thread) -> bool:
         return thread in self._threads
@@ -268,7 +280,13 @@ class _CallbackPool:
             if self._closed or len(self._threads) >= CALLBACK_THREADS_MAX:
                 return
             self._threads.add(thread)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:
+            logger.error("no thread for callbacks could be started: {}", error)
+            with self._changed:
+                self._threads.discard(thread)
+                self._short = True
 
     def _run(self) -> None:
         while True:
@@ -342,5 +360,5 @@ def _tell(owner: ActorRef[Any], ended: ExecutionEnded) -> None:
 def _words(error: BaseException) -> str:
     try:
         return f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001  # an exception class may do anything in its __str__
+    except BaseException:  # noqa: BLE001  # an exception class may do anything in its __str__
         return type(error).__name__

@@ -17,7 +17,8 @@ from pykka._envelope import Envelope
 from actors.base import Actor, StopFlag
 from actors.dispatcher import PooledDispatcher, StepDispatcher
 from actors.errors import BlockingAskError, Invalid, InvalidTransition, QueueFull, RunCancelled
-from actors.future import HANDLING, ReplyFuture
+from actors.future import ReplyFuture
+from actors.handling import HANDLING
 from actors.messages import Down, NewMessage
 from actors.model import Provenance
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from typing import TypeVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.cancel import CALLBACKS_MAX, CancelToken, Cell, CellState
-from actors.errors import Invalid, RunCancelled
+from actors.credit import Credit
+from actors.errors import BlockingAskError, Invalid, RunCancelled
+from actors.handling import HANDLING, serve_all
 from actors.model import Provenance
 from actors.pending import Pending
 
@@ -202,3 +205,73 @@ def test_l14_one_callback_too_many_on_a_token_is_refused_and_one_taken_back_make
     take_back[1]()
     with pytest.raises(Invalid):
         token.add_callback(lambda: None)
+
+
+# ── Threads that others wait for, and the garbage collector ───────────────────────────────────────
+
+
+def test_l7_nothing_waits_on_a_thread_that_serves_all_sessions() -> None:
+    pending = Pending(CancelToken(never))
+    open_one, done = pending.future(), pending.future()
+    done.set_result("there")
+
+    def serves() -> tuple[object, object]:
+        serve_all()
+        with pytest.raises(BlockingAskError, match="serves all"):
+            pending.wait(open_one, None)
+        return pending.wait(done, None), HANDLING.active
+
+    assert beside(serves) == ("there", True)
+    assert HANDLING.active is False, "another thread is another thread"
+
+
+def test_l14_a_future_that_is_awaited_again_and_again_keeps_nothing() -> None:
+    async def scene() -> None:
+        pending = Pending(CancelToken(never))
+        future = pending.future()
+        callbacks = future.__dict__["_done_callbacks"]
+        before = len(callbacks)
+        for _ in range(50):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(pending.wait_async(future), 0.0001)
+        assert len(callbacks) <= before + 1
+        waiting = [asyncio.create_task(pending.wait_async(future)) for _ in range(3)]
+        await asyncio.sleep(0)
+        waiting[0].cancel()
+        future.set_result("there")
+        assert await asyncio.gather(*waiting[1:]) == ["there", "there"]
+        assert await pending.wait_async(future) == "there"
+        assert not pending._awaited
+
+    asyncio.run(scene())
+
+
+def test_l1_what_a_token_is_asked_for_while_this_thread_has_its_lock_is_done() -> None:
+    token = CancelToken(inline)
+    pending, credit, ran = Pending(token), Credit(1, 10), list[str]()
+
+    def closed_by_the_collector() -> list[str]:
+        with token._lock, pending._lock, credit._lock:
+            token.add_callback(lambda: ran.append("taken back"))()
+            token.add_callback(lambda: ran.append("called"))
+            token.wait(0)
+            pending.future()
+            assert credit.take(1) is None
+            credit.give(1)
+            assert token.cancel(STOPPED)
+        return ran
+
+    assert beside(closed_by_the_collector) == ["called"]
+
+
+T = TypeVar("T")
+
+
+def beside(work: Callable[[], T]) -> T:
+    """Do it on a thread of its own, which a deadlock does not keep us from failing."""
+    results: list[T] = []
+    thread = threading.Thread(target=lambda: results.append(work()), daemon=True)
+    thread.start()
+    thread.join(10)
+    assert results, "it hangs, or it has raised"
+    return results[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -109,3 +110,15 @@ def test_after_the_close_a_timer_is_a_no_op_and_again_is_harmless(clock: SystemC
     clock.close(WAIT_S)
     clock.call_later(0.0, hears.ref, Due(2)).cancel()
     assert not clock._heap
+
+
+def test_l7_a_timer_that_is_set_where_no_thread_can_be_had_fires(
+    clock: SystemClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    hears = Hears()
+    clock.call_later(0.0, hears.ref, Due(1))
+    assert hears.next() == Due(1)

@@ -7,6 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 import pytest
@@ -266,3 +267,79 @@ def test_a_task_that_raises_while_the_loop_ends_keeps_no_other_from_its_end() ->
     assert executor.close(WAIT_S)
     assert {owner.next().key, owner.next().key} == {"a", "b"}
     clock.close()
+
+
+# ── No thread can be had for a moment ─────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def no_threads() -> Iterator[None]:
+    """As where a fork bomb has reached the limit of the user, or of the service."""
+
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        yield
+
+
+def test_l13_where_no_thread_for_callbacks_can_be_had_the_next_one_starts_it(executor: ThreadExecutor) -> None:
+    busy, go_on, ran = threading.Event(), threading.Event(), threading.Event()
+
+    def blocks() -> None:
+        busy.set()
+        go_on.wait(WAIT_S)
+
+    with no_threads():
+        executor.call(blocks)
+        assert busy.wait(WAIT_S), "the one that takes it does so all the same"
+        until(lambda: executor._callbacks._short)
+    executor.call(ran.set)
+    assert ran.wait(WAIT_S), "another one runs beside it"
+    go_on.set()
+
+
+def test_l13_where_the_loop_has_no_thread_a_task_ends_with_the_reason_and_the_next_one_runs(
+    executor: ThreadExecutor,
+) -> None:
+    owner = Owner()
+    with no_threads():
+        executor.start("a", "x", "task", returns, owner.ref)
+    ended = owner.next()
+    assert (ended.how, ended.error) == (How.NOT_STARTED, "no event loop could be started: can't start new thread")
+    executor.start("b", "x", "task", returns, owner.ref)
+    assert owner.next().value == "async"
+
+
+def test_l13_an_error_that_cannot_be_said_does_not_end_the_loop(executor: ThreadExecutor) -> None:
+    class Unsayable(SystemExit):
+        def __str__(self) -> str:
+            raise SystemExit(3)
+
+    async def boom() -> None:
+        raise Unsayable
+
+    async def leaves_it() -> None:
+        asyncio.get_running_loop().create_task(boom())
+        await asyncio.sleep(0.001)
+
+    owner = Owner()
+    for key in ("a", "b"):
+        executor.start(key, "x", "task", leaves_it, owner.ref)
+        assert owner.next().key == key
+    executor.start("after", "x", "task", returns, owner.ref)
+    assert owner.next().value == "async"
+
+
+def test_who_is_interrupted_inside_the_executor_may_ask_it_and_close_it(executor: ThreadExecutor) -> None:
+    asked = list[object]()
+
+    def handler() -> None:
+        with executor._lock:
+            asked.extend([executor.leaked(), executor.running(), executor.close(WAIT_S)])
+
+    thread = threading.Thread(target=handler, daemon=True)
+    thread.start()
+    thread.join(WAIT_S)
+    assert asked == [[], [], True]

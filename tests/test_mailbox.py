@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from typing import Any, ClassVar
 
 import pytest
@@ -367,3 +368,24 @@ def test_a_held_mailbox_gives_the_urgent_lane_only_and_the_rest_when_it_is_relea
     box.put(Envelope(Urgent(3)))
     box.run(queue.fast.pop(), 16)
     assert taker.taken == [Urgent(1), Urgent(2), Urgent(3), Ordinary(1)]
+
+
+def test_l13_a_message_that_the_garbage_collector_brings_while_another_one_comes_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may close a generator where a lane is made, and that may send to the same actor."""
+    taker = Taker()
+    taker.mailbox.start()
+    brought = [Ordinary(1), Urgent(2)]
+
+    def made(*items: Any) -> deque[Any]:
+        while brought:
+            taker.mailbox.put(Envelope(brought.pop()))
+        return deque(*items)
+
+    monkeypatch.setattr("actors.mailbox.deque", made)
+    thread = threading.Thread(target=lambda: taker.mailbox.put(Envelope(Ordinary(0))), daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive(), "it waits for itself"
+    assert len(taker.mailbox) == 3

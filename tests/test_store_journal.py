@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -374,3 +375,36 @@ def test_its_file_is_made_again_where_it_was_taken_away_and_holds_all_that_is_ke
         assert reread(path) == (kept("a"), kept("b"))
     finally:
         assert journal.close(PATIENCE_S)
+
+
+def test_l12_a_journal_has_its_thread_before_the_first_stop_comes(
+    path: Path, journal: StopJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Stop that cannot wait comes in a bad moment: then no thread may be had."""
+
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    assert journal.keep(kept("one"))
+    assert journal.synced(PATIENCE_S)
+    assert [one.stop.id for one in reread_here(path)] == ["one"]
+    open_before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(RuntimeError):
+        StopJournal(path.with_name("another"))
+    assert len(os.listdir("/proc/self/fd")) == open_before
+
+
+def reread_here(path: Path) -> tuple[KeptStop, ...]:
+    """What is in the file, read by a process that has threads."""
+    code = f"""
+import sys
+from pathlib import Path
+from supervisor.store.journal import StopJournal
+journal = StopJournal(Path({str(path)!r}).with_name("copy"))
+print(*(one.stop.id for one in journal.of("s")))
+journal.close(30)
+"""
+    path.with_name("copy").write_bytes(path.read_bytes())
+    said = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    return tuple(kept(name) for name in said.stdout.split())

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from loguru import logger
 
+from actors.handling import serve_all
 from supervisor.containment.readers import Readers
 
 if TYPE_CHECKING:
@@ -133,6 +134,7 @@ class Reactor:
         self._stopping = True
 
     def _run(self) -> None:
+        serve_all()
         while not self._stopping:
             woken = False
             for key, _ in self._selector.select(self._timeout_s()):

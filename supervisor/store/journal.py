@@ -37,6 +37,7 @@ import msgspec
 from loguru import logger
 
 from actors.errors import CountermandError, StoreUnavailable
+from actors.handling import serve_all
 from actors.ports import KeptStop
 from supervisor.store.health import JournalHealth
 
@@ -92,7 +93,6 @@ class StopJournal:
         self._error: str | None = None
         self._writing_since: float | None = None
         self._closing = False
-        self._thread: threading.Thread | None = None
         try:
             self._fd: int | None = self._open()
             try:
@@ -107,8 +107,13 @@ class StopJournal:
                 got=str(error),
                 remedy="check the disk and the permissions of the state directory",
             ) from error
-        if self._dirty:
-            self._start()
+        # Not with the first Stop: that may come in a moment in which no thread can be had, and would not be kept.
+        self._thread = threading.Thread(target=self._run, name="countermand-stops", daemon=True)
+        try:
+            self._thread.start()
+        except BaseException:
+            os.close(self._fd)
+            raise
 
     def keep(self, kept: KeptStop, told: Callable[[], object] | None = None) -> bool:
         """Write a Stop soon; again is harmless. False: there is no room for it, or the journal is closed.
@@ -133,7 +138,6 @@ class StopJournal:
                 return
             self._taken.difference_update(range(record.first, record.first + record.count))
             self._dirty[record.first] = _NOTHING
-            self._start()
             self._changed.notify_all()
 
     def of(self, session: str) -> tuple[KeptStop, ...]:
@@ -174,11 +178,9 @@ class StopJournal:
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-            thread = self._thread
-        if thread is not None:
-            thread.join(timeout)
-            if thread.is_alive():
-                return False
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            return False
         fd, self._fd = self._fd, None
         if fd is not None:
             os.close(fd)
@@ -196,7 +198,6 @@ class StopJournal:
         self._number += 1
         self._take(_Record(kept, self._number, first, frame))
         self._dirty[first] = frame
-        self._start()
         self._changed.notify_all()
         return True
 
@@ -251,12 +252,8 @@ class StopJournal:
 
     # ── The thread ────────────────────────────────────────────────────────────────────────────────
 
-    def _start(self) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="countermand-stops", daemon=True)
-            self._thread.start()
-
     def _run(self) -> None:
+        serve_all()
         retry_s = RETRY_FIRST_S
         while True:
             with self._changed:
