@@ -580,3 +580,24 @@ def test_l13_rows_that_cannot_be_read_at_a_restart_are_named_and_their_runs_ende
         assert len([one for one in supervisor.dead_letters() if one.kind == "row"]) == 3
         kinds = [event.kind for event in session._store.events("s", 0, 1_000)]
         assert kinds.count("unreadable") == 1, "it has its place in the log"
+
+
+# ── The file is removed under it ──────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced", "wal"])
+def test_l12_nothing_is_durable_in_a_file_that_somebody_has_taken_away(tmp_path: Path, how: str) -> None:
+    with Supervisor.start(config(tmp_path)) as supervisor:
+        session = supervisor.session("s")
+        session.ask(NewMessage(content="say one"), timeout=WAIT_S)
+        until(lambda: session.status().state == "idle", "the run")
+        for file in [tmp_path / f"{STORE}-wal"] if how == "wal" else sorted(tmp_path.glob(f"{STORE}*")):
+            file.unlink()
+        if how == "replaced":
+            (tmp_path / "other").mkdir()
+            SqliteStore(tmp_path / "other" / STORE, clock=StandingClock()).close(WAIT_S)
+            os.replace(tmp_path / "other" / STORE, tmp_path / STORE)
+        with pytest.raises(StoreUnavailable):
+            session.ask(NewMessage(content="say two"), timeout=WAIT_S)
+        health = supervisor.store_health()
+        assert health.error is not None

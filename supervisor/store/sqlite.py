@@ -18,7 +18,8 @@ Failures, by whose fault they are:
     short lock holds up is late, and no worse: no run ends for it;
   - the disk's (I/O error, full, malformed): roll back, close, open again, check the file, and try the group once more;
     then it fails. Where the file is malformed its sessions are tried one by one: the page that is damaged may be
-    another's. A file that is gone is not made anew under a daemon that has been told it is durable;
+    another's. A file that is gone is not made anew under a daemon that has been told it is durable. SQLite itself goes
+    on in one that was removed or replaced, so after each piece of work it is looked whether the path still leads there;
   - ours: whatever else is raised fails the group and is logged. Nothing ends the thread but `close`.
 
 Health. From the first failure of the disk until a write succeeds the store is *failing*. It finds out by itself: with
@@ -37,6 +38,7 @@ Loads run on the writer's thread, so a session that is taken up sees all that it
 from __future__ import annotations
 
 import errno
+import os
 import sqlite3
 import threading
 import time
@@ -51,6 +53,7 @@ from loguru import logger
 from msgspec import Struct
 
 from actors.errors import CountermandError, StoreUnavailable
+from actors.handling import serve_all
 from actors.messages import CommitFailed, Committed, Loaded, LoadFailed, StopKept
 from actors.ports import Batch, Clock, KeptStop, Snapshot
 from supervisor.store import tables
@@ -199,6 +202,7 @@ class SqliteStore:
         self._busy_since: float | None = None
         self._integrity: str | None = None
         self._checked_at: float | None = None
+        self._files = self._files_now()
         self._left_out: deque[str] = deque(maxlen=LEFT_OUT_MAX)
         self._thread = threading.Thread(target=self._run, name="countermand-store", daemon=True)
         self._thread.start()
@@ -305,6 +309,7 @@ class SqliteStore:
             return True
 
     def _run(self) -> None:
+        serve_all()
         while group := self._next():
             try:
                 self._do(group)
@@ -550,10 +555,13 @@ class SqliteStore:
     def _attempt(self, work: Callable[[sqlite3.Connection], T]) -> T:
         if self._connection is None:
             self._connection = open_writer(self._path, self._busy_timeout_s, make=False)
+            self._files = self._files_now()
             self._reopened += 1
         connection = self._connection
         try:
-            return work(connection)
+            done = work(connection)
+            self._check_place()
+            return done
         except BaseException as error:
             if not self._rolled_back(connection) or (
                 isinstance(error, sqlite3.Error | OSError) and not _is_busy(error)
@@ -562,6 +570,17 @@ class SqliteStore:
                 self._last = {}
                 _close(connection)
             raise
+
+    def _files_now(self) -> list[tuple[int, int] | None]:
+        """Which files the paths of the store and of its write-ahead log lead to."""
+        return [_identity(self._path), _identity(self._path.with_name(self._path.name + "-wal"))]
+
+    def _check_place(self) -> None:
+        """Raise OSError where somebody has removed or replaced the files: nobody would find what was just written."""
+        files = self._files_now()
+        if files != self._files and self._files != [files[0], None]:
+            raise FileNotFoundError(errno.ENOENT, "the store's files were removed or replaced", str(self._path))
+        self._files = files
 
     @staticmethod
     def _rolled_back(connection: sqlite3.Connection) -> bool:
@@ -607,6 +626,15 @@ class SqliteStore:
             # What was committed is in the write-ahead log, and the next start reads it from there.
             logger.warning("the write-ahead log could not be emptied: {!r}", error)
         _close(connection)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Device and inode of a file; None where there is none."""
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _tell(owner: ActorRef[Any], message: Struct) -> None:
