@@ -138,6 +138,24 @@ def test_a_reload_of_the_log_holds_from_the_next_line_on(
     assert not [line for line in daemon.log() if "shutting down" in line["message"]]
 
 
+@pytest.mark.parametrize(
+    "slip", ["[http]\nsocket = '~nobody-of-this-name/s'", "tools = ['leaves_at_once:x']", "tools = [" + "[" * 2_000]
+)
+def test_l11_a_reload_of_a_file_with_a_slip_changes_nothing(
+    daemon: Foreground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slip: str
+) -> None:
+    (tmp_path / "leaves_at_once.py").write_text("import sys; sys.exit(3)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    file = tmp_path / "c.toml"
+    file.write_text("drain_s = 1")
+    monkeypatch.setenv("COUNTERMAND_CONFIG", str(file))
+    daemon.ready()
+    file.write_text(slip)
+    daemon.process.send_signal(signal.SIGHUP)
+    daemon.wait_says("the configuration was not read again, and stays as it is")
+    assert daemon.end() == Exit.OK
+
+
 def test_hundreds_of_signals_amid_a_torrent_of_log_lines_hang_nothing(daemon: Foreground) -> None:
     # loguru 390: a handler that logs waits for the lock that its own thread holds.
     seed(daemon.state_dir, daemon.mark, s1="go", s2="go")

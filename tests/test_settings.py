@@ -175,3 +175,23 @@ def test_show_prints_what_holds_and_who_said_it(tmp_path: Path) -> None:
     assert shown["drain_s"] == {"value": 5.0, "source": "the command line"}
     assert shown["state_dir"] == {"value": "/x", "source": "the command line"}
     assert shown["barrier"] == {"value": "forced", "source": "default"}
+
+
+@pytest.mark.parametrize("key", ["state_dir", "http.socket", "http.token_file"])
+def test_a_home_of_nobody_is_refused_with_its_key(tmp_path: Path, key: str) -> None:
+    (said,) = wrong(source(tmp_path, "", {"COUNTERMAND_STATE_DIR": ""}, f"{key}=~nobody-of-this-name/x"))
+    assert f"the path of {key} begins with the home of nobody" in said
+
+
+def test_a_file_that_is_nested_too_deeply_cannot_be_read(tmp_path: Path) -> None:
+    text = "tools = " + "[" * 2_000 + "]" * 20_000
+    assert "cannot be read" in wrong(source(tmp_path, text))[0]
+
+
+def test_a_module_that_exits_when_it_is_imported_cannot_be_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "leaves_at_once.py").write_text("import sys; sys.exit(3)")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (said,) = wrong(source(tmp_path, "tools = ['leaves_at_once:x']"))
+    assert "'leaves_at_once:x' cannot be imported" in said

@@ -154,7 +154,7 @@ class Daemon:
         status = f"serving {place}"
         try:
             fresh = self._source.load()
-        except CountermandError as error:
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever it is, the runs have nothing to do with it
             logger.error("the configuration was not read again, and stays as it is: {}", error)
             status += "; the configuration could not be read again"
         else:

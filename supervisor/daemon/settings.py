@@ -116,7 +116,7 @@ class Settings(Struct, frozen=True):
     def socket(self) -> Path:
         """The path of the Unix socket."""
         if self.http.socket:
-            return Path(self.http.socket).expanduser()
+            return _expanded(Path(self.http.socket), "http.socket")
         # systemd makes this directory, and names it.
         runtime = os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
         return (Path(runtime) if runtime else self.state_dir) / "countermand.sock"
@@ -124,7 +124,9 @@ class Settings(Struct, frozen=True):
     @property
     def token_file(self) -> Path:
         """The file with the token for callers over TCP."""
-        return Path(self.http.token_file).expanduser() if self.http.token_file else self.state_dir / "token"
+        if self.http.token_file:
+            return _expanded(Path(self.http.token_file), "http.token_file")
+        return self.state_dir / "token"
 
     def changes(self, other: Settings) -> list[str]:
         """The keys in which another one differs."""
@@ -227,19 +229,23 @@ class _Loading:
     def _read_file(self) -> Path | None:
         named = self._environment.get(PREFIX + "CONFIG")
         path = self._file or (Path(named) if named else None)
+        by_default = path is None
         if path is None:
             path = default_file(self._environment)
-            if not path.exists():
-                return None
-        path = path.expanduser()
         try:
+            path = _expanded(path, "--config")
             with path.open("rb") as file:
                 text = file.read(FILE_MAX_BYTES + 1)
             if len(text) > FILE_MAX_BYTES:
                 raise ValueError(f"it is larger than {FILE_MAX_BYTES} bytes")
             content = tomllib.loads(text.decode())
-        except (OSError, ValueError) as error:
-            # Both tomllib's and the decoder's errors are ValueErrors.
+        except CountermandError as error:
+            self._problems.append(error)
+            return path
+        except (OSError, ValueError, RecursionError) as error:
+            # Both tomllib's and the decoder's errors are ValueErrors; what is nested too deeply is no news to a daemon.
+            if by_default and isinstance(error, FileNotFoundError | NotADirectoryError):
+                return None
             self._problems.append(
                 Invalid(
                     f"the configuration file {path} cannot be read",
@@ -323,8 +329,8 @@ class _Loading:
                 Config(state_dir=".", **({key: value} if key != "state_dir" else {}))
                 options[key] = value
         options.setdefault("state_dir", default_state_dir())
-        options["state_dir"] = Path(options["state_dir"]).expanduser()
         try:
+            options["state_dir"] = _expanded(Path(options["state_dir"]), "state_dir")
             config = Config(**options)
             plugins_of(config)
         except CountermandError as error:
@@ -353,7 +359,11 @@ class _Loading:
         return made
 
     def _check_paths(self, settings: Settings) -> None:
-        path = settings.socket
+        try:
+            path, _ = settings.socket, settings.token_file
+        except CountermandError as error:
+            self._problems.append(error)
+            return
         if len(os.fsencode(path)) > SOCKET_PATH_MAX:
             self._problems.append(
                 Invalid(
@@ -399,7 +409,7 @@ def load(spelled: str) -> Any:
         value: Any = importlib.import_module(module)
         for part in name.split("."):
             value = getattr(value, part)
-    except Exception as error:  # a module may raise anything while it is imported
+    except (Exception, SystemExit) as error:  # a module may raise anything while it is imported
         raise Invalid(
             f"{spelled!r} cannot be imported",
             expected="module:name, of a module that Python finds",
@@ -407,6 +417,19 @@ def load(spelled: str) -> Any:
             remedy="install the package into this environment, or set PYTHONPATH",
         ) from error
     return value
+
+
+def _expanded(path: Path, key: str) -> Path:
+    """The path with its `~` resolved. Raises Invalid where there is no such user."""
+    try:
+        return path.expanduser()
+    except RuntimeError as error:
+        raise Invalid(
+            f"the path of {key} begins with the home of nobody",
+            expected="~, or ~ and the name of a user",
+            got=str(path),
+            remedy=f"write the whole path in {key}",
+        ) from error
 
 
 def _defaults(config: Config, http: HttpSettings, log: LogSettings) -> dict[str, Found]:
