@@ -11,9 +11,9 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, SupportsIndex, cast
 
 import pytest
 from msgspec import Struct
@@ -34,7 +34,7 @@ from actors.ports import (
     WaitingRow,
 )
 from supervisor.store import schema
-from supervisor.store.reader import SqliteReader
+from supervisor.store.reader import IDLE_MAX, SqliteReader
 from supervisor.store.sqlite import GROUP_MAX, SqliteStore
 
 ROOT = Path(__file__).parent.parent
@@ -825,3 +825,61 @@ def test_readers_on_many_threads_see_only_whole_batches(store: SqliteStore) -> N
             reader.join(PATIENCE_S)
     assert not wrong
     assert store.reader.last_seq("s") == 180
+
+
+class Interrupted(list[sqlite3.Connection]):
+    """A pool in which something happens, once each, just as a connection is taken or given back: a signal, say."""
+
+    def __init__(self, connections: list[sqlite3.Connection], happens: Callable[[], object]) -> None:
+        super().__init__(connections)
+        self.left = {"pop": happens, "append": happens}
+
+    def pop(self, index: SupportsIndex = -1) -> sqlite3.Connection:
+        self.left.pop("pop", int)()
+        return super().pop(index)
+
+    def append(self, connection: sqlite3.Connection) -> None:
+        self.left.pop("append", int)()
+        super().append(connection)
+
+
+def test_who_reads_in_a_handler_of_a_signal_does_not_wait_for_its_own_thread(store: SqliteStore, path: Path) -> None:
+    write(store, batch(1))
+    reader = SqliteReader(path)
+    seen: list[int] = []
+    pool = reader._idle = Interrupted(reader._idle, lambda: seen.append(reader.last_seq("s")))
+    reading = threading.Thread(target=lambda: seen.append(reader.last_seq("s")), daemon=True)
+    reading.start()
+    reading.join(PATIENCE_S)
+    assert not reading.is_alive()
+    assert (seen, pool.left) == ([1, 1, 1], {})
+    reader.close()
+
+
+def test_a_connection_that_is_given_back_while_the_reader_is_closed_is_closed(store: SqliteStore, path: Path) -> None:
+    reader = SqliteReader(path)
+    (connection,) = reader._idle
+    reader._idle = Interrupted(reader._idle, int)
+    reader._idle.left = {"append": reader.close}
+    assert reader.last_seq("s") == 0
+    assert reader._idle == []
+    with pytest.raises(sqlite3.ProgrammingError):
+        connection.execute("SELECT 1")
+
+
+def test_l14_few_connections_stay_open_after_many_reads_at_once(store: SqliteStore, path: Path) -> None:
+    reader = SqliteReader(path)
+    together = threading.Barrier(4 * IDLE_MAX)
+
+    def meet(_: sqlite3.Connection) -> int:
+        return together.wait(PATIENCE_S)
+
+    readers = [threading.Thread(target=reader._read, args=(meet,)) for _ in range(together.parties)]
+    for one in readers:
+        one.start()
+    for one in readers:
+        one.join(PATIENCE_S)
+    assert not together.broken
+    assert len(reader._idle) == IDLE_MAX
+    reader.close()
+    assert reader._idle == []

@@ -3,12 +3,16 @@
 SQLite's write-ahead log lets readers see the last commit while the next one is written, so a reader takes no
 part in the writer's queue. A connection serves one read at a time; idle ones are kept in a small pool, so
 that as many reads go on at once as there are threads that ask, and few connections stay open after them.
+
+The pool has no lock. The handler of a signal may read on a thread that is just about to give a connection back, and
+would wait for ever for a lock that its own thread holds. To append to a list and to pop from it is atomic instead, and
+whoever appends looks at what is too much afterwards: so does `close`, and whichever of them comes last sees the other.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Concatenate, Final, ParamSpec, TypeVar
@@ -47,7 +51,6 @@ class SqliteReader:
     def __init__(self, path: Path, *, busy_timeout_s: float = 5.0) -> None:
         self._path = path
         self._busy_timeout_s = busy_timeout_s
-        self._lock = threading.Lock()
         self._idle: list[sqlite3.Connection] = []
         self._closed = False
         # Opens it, and looks at no page that holds a row: one that is damaged is no reason not to read the others.
@@ -158,11 +161,8 @@ class SqliteReader:
 
     def close(self) -> None:
         """Close what is idle; reads under way end first and close their own. May be called twice."""
-        with self._lock:
-            self._closed = True
-            idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.close()
+        self._closed = True
+        self._trim()
 
     def _read(self, query: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         for value in (*args, *kwargs.values()):
@@ -200,19 +200,23 @@ class SqliteReader:
         return result
 
     def _take(self) -> sqlite3.Connection:
-        with self._lock:
-            if self._closed:
-                raise StoreUnavailable("the store was closed", remedy="start the supervisor again")
-            if self._idle:
-                return self._idle.pop()
-        return open_reader(self._path, self._busy_timeout_s)
+        if self._closed:
+            raise StoreUnavailable("the store was closed", remedy="start the supervisor again")
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return open_reader(self._path, self._busy_timeout_s)
 
     def _give_back(self, connection: sqlite3.Connection) -> None:
-        with self._lock:
-            if not self._closed and len(self._idle) < IDLE_MAX:
-                self._idle.append(connection)
-                return
-        connection.close()
+        self._idle.append(connection)
+        self._trim()
+
+    def _trim(self) -> None:
+        """Close those that are idle beyond the number that is kept: all, once the reader was closed."""
+        while len(self._idle) > (0 if self._closed else IDLE_MAX):
+            # Somebody else may have taken it meanwhile.
+            with contextlib.suppress(IndexError):
+                self._idle.pop().close()
 
 
 def _noting(
