@@ -28,7 +28,8 @@ class DeadLetters:
     """
 
     def __init__(self, keep: int = 1000) -> None:
-        self._lock = threading.Lock()
+        # A signal handler may ask for them while the main thread does.
+        self._lock = threading.RLock()
         self._ring: deque[DeadLetter] = deque(maxlen=keep)
         self._counts: Counter[str] = Counter()
 

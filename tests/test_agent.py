@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from actors import AsyncTurn, CancelToken, Invalid, Outcome, ToolResult, Turn
+from actors import AsyncTurn, CancelToken, Invalid, NewMessage, Outcome, Stop, ToolResult, Turn, tool
 from actors.agent import TurnCore
 from actors.credit import Credit
 from actors.messages import CallRequested, SteeringRequested
-from actors.model import Address, Message
+from actors.model import Address, Event, Message
 from actors.pending import settle
 from actors.thread import Thread
-from tests.kit import Kit, check_rest, say
+from supervisor import Config, Supervisor
+from tests.kit import WAIT_S, Kit, check_rest, say
 
 
 def message(identity: str) -> Message:
@@ -126,3 +131,55 @@ def test_emits_that_were_cancelled_keep_no_agent_from_speaking(kit: Kit) -> None
     assert session.run(run).status == "completed"
     said = [event.data["text"] for event in check_rest(session) if event.kind == "text"]
     assert said.count("still here") == 5
+
+
+# ── What the garbage collector closes ─────────────────────────────────────────────────────────────
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_l7_a_generator_that_waits_when_it_is_closed_holds_no_session_up(tmp_path: Path) -> None:
+    """The collector closes it wherever it comes to run: here in a turn of the session that alone could answer it."""
+
+    @tool(isolation="thread")
+    def note(text: str) -> str:
+        return text
+
+    class Client:
+        """As with an error and its traceback, what it holds is in a cycle."""
+
+        stream: Iterator[str]
+
+    closed = threading.Event()
+
+    def leaves(turn: Turn) -> None:
+        def stream() -> Iterator[str]:
+            try:
+                yield "x"
+                yield "y"
+            finally:
+                closed.set()
+                turn.call("note", text="closed")
+
+        client = Client()
+        client.stream = stream()
+        client.__dict__["itself"] = client
+        next(client.stream)
+        del client
+        turn.emit("said")
+        turn.cancel_token.wait()
+
+    def collects(_: str, events: Sequence[Event]) -> None:
+        if any(event.kind == "text" for event in events):
+            gc.collect()
+
+    config = Config(state_dir=tmp_path, agent="leaves", agents={"leaves": leaves}, tools=[note], grace_s=0.3)
+    gc.disable()
+    try:
+        with Supervisor.start(config, taps=[collects]) as supervisor:
+            session, other = supervisor.session("s1"), supervisor.session("s2")
+            session.ask(NewMessage(content="go"), timeout=WAIT_S)
+            assert closed.wait(WAIT_S)
+            assert session.ask(Stop(source="user.test", reason="enough"), timeout=WAIT_S).durable
+            assert other.ask(Stop(source="user.test", reason="enough"), timeout=WAIT_S).durable
+    finally:
+        gc.enable()
