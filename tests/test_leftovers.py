@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from actors.model import How
 from supervisor.containment import leftovers, procfs
 from supervisor.containment.ledger import MARKER
 from supervisor.containment.leftovers import Leftover
-from tests.process_kit import NO_CGROUP, Bench, bench, until
+from tests.process_kit import NO_CGROUP, WAIT_S, Bench, bench, until
 from tests.test_warden import SPAWNING, Daemon, daemon, leave, sent
 
 
@@ -173,3 +174,23 @@ def test_l3_a_leftover_that_refuses_is_named(sleeper: subprocess.Popen[bytes], m
     assert f"pid {sleeper.pid} refused: Operation not permitted" in one.note
     assert f"still there: sleep (pid {sleeper.pid}, state S)" in one.note
     assert one.killed == set()
+
+
+def test_l3_where_no_thread_can_be_had_the_search_for_what_a_tree_left_is_made_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, refused = threading.Thread.start, list[str]()
+
+    def refused_once(thread: threading.Thread) -> None:
+        if thread.name == "countermand-leftovers" and not refused:
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    searched, told = threading.Event(), threading.Event()
+    with bench(tmp_path) as b:
+        monkeypatch.setattr(threading.Thread, "start", refused_once)
+        b.trees._reactor.post(lambda: b.trees._beside(searched.set, told.set))
+        assert told.wait(WAIT_S)
+        assert searched.is_set()
+    assert refused

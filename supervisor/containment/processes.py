@@ -683,8 +683,14 @@ class ProcessTrees:
 
         self._aside = [thread for thread in self._aside if thread.is_alive()]
         thread = threading.Thread(target=run, name="countermand-leftovers", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            # A tree at its limit of threads, for one. What is searched for is not proven gone before.
+            logger.warning("a thread to search for what a tree left could not be started, and is later: {}", error)
+            self._reactor.later(SEARCH_S, lambda: self._beside(work, then))
+            return
         self._aside.append(thread)
-        thread.start()
 
     def _clean_up(self, before: str | None) -> None:
         """At a start: end what a dead daemon's trees have left, whether or not somebody asks for them."""

@@ -76,7 +76,8 @@ class Reactor:
         self._readers = Readers(clock, tick_s)
         self._selector.register(self._readers.fileno(), selectors.EVENT_READ, None)
         self._posted: deque[Call] = deque()
-        self._lock = threading.Lock()
+        # A signal handler that closes may come while the main thread does.
+        self._lock = threading.RLock()
         self._open = True
         self._stopping = False
         self._timers: list[tuple[float, int, Alarm]] = []
