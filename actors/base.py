@@ -63,7 +63,8 @@ A = TypeVar("A", bound="Actor")
 DEFECTS: Final = (BlockingAskError, InvalidTransition)
 
 _numbers = itertools.count(1)
-_waiting = threading.Lock()
+# It may be taken again: a signal handler, or what the garbage collector closes, may ask on a thread that has it.
+_waiting = threading.RLock()
 
 
 class _Here(threading.local):
@@ -104,12 +105,14 @@ class StopFlag:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block this thread until it is set or `timeout` seconds passed; True if it is set."""
+        event = threading.Event()
         with _waiting:
             if self._state is True:
                 return True
-            if not isinstance(self._state, threading.Event):
-                self._state = threading.Event()
-            event = self._state
+            if isinstance(self._state, threading.Event):
+                event = self._state
+            else:
+                self._state = event
         return event.wait(timeout)
 
 
