@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import resource
+import select
 import socket
 import threading
 from collections.abc import Iterator
+from typing import cast
 
 import pytest
 
 from supervisor.http.limits import Limits
+from supervisor.http.wire import Connection
 from tests.http_kit import Api, api, code, everything, get_raw, rss_bytes, threads
 from tests.kit import WAIT_S, kit, until
 from tests.test_http_events import silent
@@ -344,6 +347,38 @@ def test_where_every_connection_is_served_one_more_is_told_to_come_later(api: Ap
     until(lambda: _served(api), "a place")
 
 
+@pytest.mark.parametrize("then", [b"", b"GET /v1/inf", b"GET\r\n\r\n", get_raw("/v1/health", "Connection: close")])
+def test_l14_a_connection_that_is_closed_and_whose_client_reads_nothing_ends(api: Api, then: bytes) -> None:
+    client = api.start(waits, limits=Limits(idle_s=3.0, request_s=0.3, stalled_s=0.5))
+    say(client, "x" * 20_000)
+    sock, connection = owed(api)
+    # It is closed for its idleness, its slowness, its mistake, or because it asks for that.
+    sock.sendall(then)
+    until(lambda: connection.leaving, "a close")
+    until(lambda: let_go(sock), "its end")
+    until(lambda: connection not in connections(api), "that it is forgotten")
+
+
+def test_l14_connections_that_are_closed_and_not_ended_keep_no_stop_out(api: Api) -> None:
+    client = api.start(waits, limits=Limits(clients_max=3, idle_s=3.0))
+    say(client, "x" * 20_000)
+    client.close()
+    until(lambda: not connections(api), "that nobody is there")
+    closed = [owed(api) for _ in range(3)]
+    until(lambda: all(connection.leaving for _, connection in closed), "their closes")
+    assert stop(api.client())["outcome"] == "stopped"
+    until(lambda: sum(let_go(sock) for sock, _ in closed) == 1, "the end of the first")
+
+
+def test_l14_connections_that_are_ended_and_take_nothing_are_still_bounded(api: Api) -> None:
+    client = api.start(waits, limits=Limits(clients_max=3, request_s=0.3))
+    say(client, "x" * 20_000)
+    client.close()
+    slow = [told(api) for _ in range(9)]
+    until(lambda: sum(let_go(sock) for sock in slow) >= 6, "the end of those beyond the bound")
+    assert stop(api.client())["outcome"] == "stopped"
+
+
 def test_a_server_that_ends_takes_its_connections_and_threads_with_it(api: Api) -> None:
     api.start(answers)
     socks = [api.raw() for _ in range(10)]
@@ -361,6 +396,47 @@ def test_a_server_that_ends_takes_its_connections_and_threads_with_it(api: Api) 
         everything(one)
     with pytest.raises(ConnectionError):
         api.raw()
+
+
+def connections(api: Api) -> set[Connection]:
+    """What the server knows of."""
+    assert api.server is not None
+    assert api.server._serving is not None
+    return cast("set[Connection]", set(api.server._serving._server.server_state.connections))
+
+
+def owed(api: Api) -> tuple[socket.socket, Connection]:
+    """Ask for a thread, and read nothing, until a part of an answer is left, but too little to pause its writer."""
+    before = connections(api)
+    sock = api.raw()
+    until(lambda: connections(api) - before, "the connection")
+    (connection,) = connections(api) - before
+    while not connection.owing:
+        answer(sock, connection)
+    assert not connection.flow.write_paused
+    return sock, connection
+
+
+def answer(sock: socket.socket, connection: Connection) -> None:
+    """Have a request answered, and read nothing."""
+    before = connection.server_state.total_requests
+    sock.sendall(get_raw("/v1/sessions/s1/thread"))
+    until(lambda: connection.server_state.total_requests > before, "an answer")
+
+
+def told(api: Api) -> socket.socket:
+    """Be told that a request takes too long, and read nothing."""
+    sock, connection = owed(api)
+    sock.sendall(b"GET /v1/inf")
+    until(lambda: connection.leaving, "the limit")
+    return sock
+
+
+def let_go(sock: socket.socket) -> bool:
+    """True once the other end was closed, whatever is left to be read."""
+    poll = select.poll()
+    poll.register(sock, 0)
+    return any(event & select.POLLHUP for _, event in poll.poll(0))
 
 
 def _served(api: Api) -> bool:

@@ -1,12 +1,18 @@
 """One connection: who is at the other end, and how long it may take.
 
 Theory of operation. uvicorn's protocol parses and writes; this one adds what it leaves open. A connection is in one
-of four states: *idle* (no byte of a request has come), *receiving* (a request has begun and is not whole),
-*answering*, and, beside answering, *stalled* (the client takes nothing of what is written). Each but answering has a
-limit, and one sweep a second over all connections enforces them, which costs no timer for each request.
+of five states: *idle* (no byte of a request has come), *receiving* (a request has begun and is not whole),
+*answering*, beside answering, *stalled* (the client takes nothing of what is written), and *leaving* (it is being
+closed, whoever began that). Each but answering has a limit, and one sweep a second over all connections enforces them,
+which costs no timer for each request.
 
-Only a connection that is answering may keep its place: at the bound on connections the oldest of the others is closed
-for the new one. Whoever opens many and says nothing, or says it slowly, keeps nobody out, a Stop least of all.
+A transport that is closed writes what is left first, and waits for ever for a client that takes none of it. So a
+connection is known, and swept, until it is lost, and while something is left to be written it counts: as one that
+leaves, which is the first to go.
+
+Only a connection that is answering may keep its place: at the bound on connections one of the others is closed for the
+new one, the oldest of those that leave or else of the rest. Whoever opens many and says nothing, or says it slowly,
+keeps nobody out, a Stop least of all.
 
 Memory. What comes in is bounded by the parser (headers) and by the routes (body); while a request is answered, nothing
 more is read. What goes out waits for the transport's buffer to empty: it holds 64 KiB and one piece more.
@@ -52,6 +58,7 @@ class Connection(H11Protocol):
         self._idle_since = self.loop.time()
         self._receiving_since: float | None = None
         self._stalled_since: float | None = None
+        self._leaving_since: float | None = None
         self._received = 0
         self._ending = False
 
@@ -78,7 +85,7 @@ class Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Read on; how long a request takes counts from its first byte."""
-        if self._ending or self.transport.is_closing():
+        if self.leaving:
             return
         if self._receiving_since is None:
             self._receiving_since = self.loop.time()
@@ -126,6 +133,16 @@ class Connection(H11Protocol):
         return cycle is not None and not cycle.response_complete
 
     @property
+    def leaving(self) -> bool:
+        """True once it is being closed; nothing more is read of it."""
+        return self._ending or self.transport.is_closing()
+
+    @property
+    def owing(self) -> bool:
+        """True while something is left to be written that its client does not take."""
+        return self.transport.get_write_buffer_size() > 0
+
+    @property
     def idle_for(self) -> float | None:
         """Seconds for which nobody has been served here; None while somebody is."""
         if self._receiving_since is not None:
@@ -135,13 +152,16 @@ class Connection(H11Protocol):
     def sweep(self) -> None:
         """Close the connection if it has used up its time."""
         now, limits = self.loop.time(), self._limits
-        if self._ending or self.transport.is_closing():
-            # What is left to be written is not taken by anybody who reads.
-            if self._stalled_since is not None and now - self._stalled_since > limits.stalled_s:
-                self.transport.abort()
-        elif self._stalled_since is not None and now - self._stalled_since > limits.stalled_s:
+        if self.leaving and self._leaving_since is None:
+            # uvicorn closes too, and does not say so.
+            self._leaving_since = now
+        taken_nothing = [self._stalled_since, self._leaving_since if self.owing else None]
+        if any(since is not None and now - since > limits.stalled_s for since in taken_nothing):
             logger.info("a client that takes nothing is let go")
             self.transport.abort()
+        elif self.leaving:
+            # What is left goes out by itself.
+            return
         elif self._receiving_since is not None and now - self._receiving_since > limits.request_s:
             refusal = Refusal(
                 "request_timeout",
@@ -155,14 +175,22 @@ class Connection(H11Protocol):
             self.transport.close()
 
     def _made_room(self) -> bool:
-        """Close the connection that has gone the longest without being served; False if all are."""
+        """Close the connection that is the first to go, if one has to; False if all are being served."""
         others = [one for one in cast("Iterable[Connection]", self.connections) if one is not self]
-        free = [(one.idle_for, one) for one in others if one.idle_for is not None and not one.transport.is_closing()]
-        if not free:
-            return False
-        _, oldest = max(free, key=lambda pair: pair[0] or 0.0)
-        self.connections.discard(oldest)
-        oldest.transport.abort()
+        # One that has only been left open for its client to read has no place, and goes within `LINGER_S`.
+        owing = [one for one in others if one.leaving and one.owing]
+        staying = [one for one in others if not one.leaving]
+        if len(owing) + len(staying) < self._limits.clients_max:
+            return True
+        if owing:
+            first = min(owing, key=lambda one: one._leaving_since or self.loop.time())
+        else:
+            free = [(one.idle_for, one) for one in staying if one.idle_for is not None]
+            if not free:
+                return False
+            _, first = max(free, key=lambda pair: pair[0] or 0.0)
+        self.connections.discard(first)
+        first.transport.abort()
         return True
 
     def _note(self) -> None:
@@ -177,8 +205,7 @@ class Connection(H11Protocol):
             return
         self._ending = True
         self._receiving_since = None
-        # It has no place among the connections any more.
-        self.connections.discard(self)
+        self._leaving_since = self.loop.time()
         cycle: RequestResponseCycle | None = self.cycle
         if cycle is None or not cycle.response_started or cycle.response_complete:
             self.transport.write(as_bytes(made, reason))
