@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -41,6 +42,8 @@ from supervisor.supervisor import SupervisorActor
 TRIES_MAX: Final = 8
 TRY_AGAIN_S: Final = 0.02
 ASK_S: Final = 30.0
+CHATTER: Final = frozenset({"text", "tool.output", "tool.started", "tool.requested", "process.started"})
+"""Events with which no receipt comes."""
 
 
 class SessionHandle:
@@ -137,25 +140,29 @@ class SessionHandle:
             Invalid: `identity` is no text, or `timeout` no time.
         """
         check_timeout(timeout)
+        receipt = self._known_receipt(identity)
+        if receipt is None:
+            receipt = self._hub.wait(self.session, lambda: self._filed_receipt(identity), timeout)
+        if receipt is None:
+            raise _receipt_pending(identity)
+        return receipt
+
+    def _known_receipt(self, identity: str | None) -> Receipt | None:
+        """Return a receipt, None while it is to come. Raises NotFound where none will."""
         if identity is None or identity == "":
             raise _no_receipt(self.session, identity)
         # Asked first: it stops being pending in the moment in which it is filed.
         pending = self._store.is_pending(self.session, identity)
-        receipt = self._store.receipt(self.session, identity)
-        if receipt is None:
+        receipt = self._filed_receipt(identity)
+        if receipt is None and not pending:
             run = self._store.run(self.session, identity)
-            known = run is not None or pending
-            if not known and all(info.receipt_id != identity for info in self._store.runs(self.session)):
+            if run is None and all(info.receipt_id != identity for info in self._store.runs(self.session)):
                 raise _no_receipt(self.session, identity)
-            receipt = self._hub.wait(self.session, lambda: self._store.receipt(self.session, identity), timeout)
-        if receipt is None:
-            raise ReceiptPending(
-                f"the receipt of {identity} is not filed yet",
-                expected="a run whose parts have all ended, or whose kill deadline has passed",
-                got="a run that is still going on or ending",
-                remedy="wait for it: receipt(…, timeout=seconds), or for the event run.ended",
-            )
         return receipt
+
+    def _filed_receipt(self, identity: str | None) -> Receipt | None:
+        assert identity is not None, "one without an id is not to come"
+        return self._store.receipt(self.session, identity)
 
     def subscribe(self, from_seq: int = 0, *, ephemeral: bool = False, timeout: float | None = None) -> Subscription:
         """Return the session's events behind `from_seq`: what is stored first, then live; see `EventHub.subscribe`."""
@@ -285,8 +292,30 @@ class AsyncSessionHandle:
         return status
 
     async def receipt(self, identity: str | None, *, timeout: float | None = 0.0) -> Receipt:
-        """Return a receipt; see `SessionHandle.receipt`."""
-        return await asyncio.to_thread(self._handle.receipt, identity, timeout=timeout)
+        """Return a receipt; see `SessionHandle.receipt`. The wait holds no thread, and ends when it is cancelled."""
+        check_timeout(timeout)
+        receipt = await asyncio.to_thread(self._handle._known_receipt, identity)
+        if receipt is None and (timeout is None or timeout > 0):
+            receipt = await self._receipt_to_come(identity, timeout)
+        if receipt is None:
+            raise _receipt_pending(identity)
+        return receipt
+
+    async def _receipt_to_come(self, identity: str | None, timeout: float | None) -> Receipt | None:
+        handle = self._handle
+        deadline = None if timeout is None else time.monotonic() + timeout
+        # From what the store holds now, so that an end between the first look and this one is seen.
+        last_seq = await asyncio.to_thread(handle._store.last_seq, handle.session)
+        with handle.subscribe(last_seq) as events:
+            while True:
+                left = None if deadline is None else deadline - time.monotonic()
+                over = events.over or (left is not None and left <= 0)
+                receipt = await asyncio.to_thread(handle._filed_receipt, identity)
+                if receipt is not None or over:
+                    return receipt
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(left):
+                        await _news(events)
 
     def subscribe(self, from_seq: int = 0, *, ephemeral: bool = False, timeout: float | None = None) -> Subscription:
         """Return the session's events; iterate with `async for`."""
@@ -334,6 +363,13 @@ async def _awaited(future: ReplyFuture[Any]) -> Any:
     return future.get(timeout=0)
 
 
+async def _news(events: Subscription) -> None:
+    """Return after an event with which a receipt may come, or when there will be none."""
+    async for event in events:
+        if event.kind not in CHATTER:
+            return
+
+
 def _checked_policies(policies: Mapping[str, Policy | str] | None) -> dict[str, Policy]:
     try:
         checked = {str(origin): Policy(policy) for origin, policy in (policies or {}).items()}
@@ -345,6 +381,15 @@ def _checked_policies(policies: Mapping[str, Policy | str] | None) -> dict[str, 
             remedy="give it such as policies={'user': 'enqueue'}, or leave it out",
         ) from error
     return checked
+
+
+def _receipt_pending(identity: str | None) -> ReceiptPending:
+    return ReceiptPending(
+        f"the receipt of {identity} is not filed yet",
+        expected="a run whose parts have all ended, or whose kill deadline has passed",
+        got="a run that is still going on or ending",
+        remedy="wait for it: receipt(…, timeout=seconds), or for the event run.ended",
+    )
 
 
 def _no_receipt(session: str, identity: str | None) -> NotFound:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from actors import Invalid, NewMessage, Turn
+from actors import Invalid, NewMessage, NotFound, Receipt, Stop, Turn
+from actors.errors import ReceiptPending, StoreUnavailable
 from actors.messages import CommitFailed, Committed, Inspect, Interrupt, LoadFailed
 from actors.model import Provenance
 from supervisor import SessionHandle
-from tests.kit import Kit, check_rest, kit, message, say, stop
+from tests.kit import WAIT_S, Kit, check_rest, kit, message, say, stop
 from tests.test_text import Number, Unshowable, Words
 
 __all__ = ["kit"]
@@ -136,3 +139,89 @@ def test_the_receipt_of_a_stop_with_nothing_running_is_found_by_its_id(kit: Kit)
     stopped = stop(session)
     assert stopped.outcome == "nothing_running"
     assert session.receipt(stopped.receipt_id).receipt_id == stopped.receipt_id
+
+
+# ── Waiting for a receipt in a coroutine ──────────────────────────────────────────────────────────
+
+
+def test_a_wait_for_a_receipt_that_is_cancelled_is_over_at_once(kit: Kit) -> None:
+    session = kit.session(lambda turn: turn.cancel_token.wait())
+    run_id = say(session)
+
+    async def give_up() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(session.aio.receipt(run_id, timeout=WAIT_S), 0.1)
+
+    since = time.monotonic()
+    asyncio.run(give_up())
+    assert time.monotonic() - since < WAIT_S / 2
+
+
+def test_waits_for_receipts_hold_no_thread_of_the_loop(kit: Kit) -> None:
+    release = kit.gate()
+
+    def held(turn: Turn) -> None:
+        release.wait()
+        turn.emit("x")
+
+    session = kit.session(held)
+    run_id = say(session)
+
+    async def wait() -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        waits = [asyncio.create_task(session.aio.receipt(run_id, timeout=None)) for _ in range(8)]
+        async with asyncio.timeout(WAIT_S):
+            await asyncio.sleep(0.1)
+            # Such as another receipt, or the thread: each is a look that needs one.
+            assert await asyncio.to_thread(lambda: True)
+            assert not any(one.done() for one in waits)
+            release.set()
+            assert {one.run_id for one in await asyncio.gather(*waits)} == {run_id}
+
+    asyncio.run(wait())
+
+
+def test_a_coroutine_is_told_of_receipts_what_a_thread_is_told(kit: Kit) -> None:
+    session = kit.session(lambda turn: turn.cancel_token.wait())
+    run_id = say(session)
+    strange: list[tuple[str | None, float | None]] = [("", 0.1), (None, None), ("no such", 0.1), ("no such", None)]
+    for identity, timeout in strange:
+        with pytest.raises(NotFound):
+            asyncio.run(session.aio.receipt(identity, timeout=timeout))
+    for bad in ("3", float("nan")):
+        with pytest.raises(Invalid):
+            asyncio.run(session.aio.receipt(run_id, timeout=bad))  # type: ignore[arg-type]  # what is tested
+    for timeout in (0, -1, 0.1):
+        with pytest.raises(ReceiptPending):
+            asyncio.run(session.aio.receipt(run_id, timeout=timeout))
+
+    async def stopped() -> Receipt:
+        receipt = asyncio.create_task(session.aio.receipt(run_id, timeout=WAIT_S))
+        await asyncio.sleep(0.05)
+        await session.aio.ask(Stop(source="user.test", reason="the test says so"))
+        return await receipt
+
+    receipt = asyncio.run(stopped())
+    assert receipt == session.receipt(run_id) == asyncio.run(session.aio.receipt(receipt.receipt_id))
+    kit.close()
+    for timeout in (0, 0.1, None):
+        with pytest.raises(StoreUnavailable):
+            asyncio.run(session.aio.receipt(run_id, timeout=timeout))
+
+
+def test_a_coroutine_that_waits_for_a_receipt_is_let_go_when_the_supervisor_ends(kit: Kit) -> None:
+    leave = kit.gate()
+    session = kit.session(lambda turn: leave.wait())
+    run_id = say(session)
+
+    async def wait() -> object:
+        waiting = asyncio.create_task(session.aio.receipt(run_id, timeout=None))
+        await asyncio.sleep(0.1)
+        await asyncio.to_thread(kit.close, 0.0)
+        async with asyncio.timeout(WAIT_S):
+            try:
+                return await waiting
+            except (ReceiptPending, StoreUnavailable) as error:
+                return error
+
+    assert asyncio.run(wait()) is not None
