@@ -20,22 +20,35 @@ Ephemeral events carry the seq they came after. They are delivered when the posi
 it passes it, so one from before a fence is never shown after the fence; what does not fit a subscription's
 small buffer is dropped, oldest first.
 
-One lock guards rings and subscriptions; under it nothing is done but moving references. Threads wait on their
-session's condition, coroutines on a future that is set through their loop: neither needs a thread of its own.
-A subscription may be closed at any allocation, also of a thread that has the lock: a generator that reads one is closed
-by the garbage collector. So the lock may be taken again, and `close` only marks, wakes, and changes no collection.
+A publisher waits for no consumer. A consumer may be stopped at any place: a signal handler runs in the middle of it
+and asks the very session that publishes, and a generator that reads a subscription is closed by the garbage collector
+at any allocation. So a consumer takes no lock. The one there is, a channel's, is for those who speak for one session;
+nothing is done under it but moving references. What they share with consumers is changed in steps that the
+interpreter does not divide (adding to a set or a deque, copying one, setting an attribute), in an order that is
+right for whoever looks in between:
+  - A consumer looks, and then waits for its bell; a publisher changes what there is to see, and then rings. A bell
+    that was rung stays rung until it is heard, so one that rings between the look and the wait is not missed. A
+    coroutine's future is laid out before it looks at the bell, and the bell rings before the future is taken.
+  - The ring holds an event before `last_seq` says so. Who sees `last_seq` above the ring reads the store.
+  - A consumer copies the ring before it looks for ephemeral events: what was said before an event that it has is
+    there by then.
+  - A consumer asks whether it is over before it looks, so it gives what came before the end.
+  - A channel may be dropped while somebody comes to it. It is marked, then its bells are rung; who has come looks for
+    the mark before it waits, goes to the new channel and reads the store once more.
+Threads wait for a lock that is opened, coroutines for a future that is set through their loop: neither needs a thread
+of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import operator
 import threading
 import time
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol, TypeVar
 
 from loguru import logger
@@ -67,26 +80,77 @@ class EventSource(Protocol):
         """Return at most `limit` events with a `seq` above `after_seq`, in order."""
 
 
+class _Bell:
+    """Wakes its one owner, who may be a thread or a coroutine. Ringing it never waits, whatever its owner is at."""
+
+    __slots__ = ("_silent", "_waiters")
+
+    def __init__(self) -> None:
+        # Held while it has not been rung. Not an Event, which has a lock inside that its owner and who rings share.
+        self._silent = threading.Lock()
+        self._silent.acquire()
+        # At most one: taking it out is one step, so it is set by one alone.
+        self._waiters: deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque(maxlen=1)
+
+    def ring(self) -> None:
+        if self._silent.locked():
+            # It raises where another has rung it in this moment.
+            with contextlib.suppress(RuntimeError):
+                self._silent.release()
+        if not self._waiters:
+            return
+        try:
+            loop, woken = self._waiters.pop()
+            loop.call_soon_threadsafe(_set, woken)
+        except (IndexError, RuntimeError):
+            # Another has taken it, or the loop was closed with its coroutines and there is nobody left to wake.
+            return
+
+    def wait(self, timeout: float | None) -> None:
+        """Return when it is rung or was since the last wait, or after `timeout` seconds."""
+        self._silent.acquire(timeout=-1 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX))
+
+    async def heard(self, timeout: float | None) -> None:
+        """The same for a coroutine."""
+        loop = asyncio.get_running_loop()
+        woken: asyncio.Future[None] = loop.create_future()
+        self._waiters.append((loop, woken))
+        if not self._silent.acquire(blocking=False):
+            await asyncio.wait([woken], timeout=timeout)
+
+
 class _Channel:
-    """What the hub knows of one session; guarded by the hub's lock, which `changed` shares."""
+    """What the hub knows of one session. `speaking` is held by who changes the ring, and by no consumer."""
 
-    __slots__ = ("changed", "erased", "last_seq", "pins", "ring", "subscriptions", "version", "weight")
+    __slots__ = ("bells", "dropped", "erased", "last_seq", "ring", "speaking", "subscriptions", "weight")
 
-    def __init__(self, lock: threading.RLock) -> None:
-        self.changed = threading.Condition(lock)
+    def __init__(self) -> None:
+        self.speaking = threading.Lock()
         self.ring: deque[Event] = deque()
         self.weight = 0
         self.last_seq = 0
         # Up to here the log was deleted. Who listens may still be given it; who comes now is not, from memory neither.
         self.erased = 0
-        self.version = 0
-        self.pins = 0
+        # True once the hub does not know it any more: what the session says now, another channel hears.
+        self.dropped = False
+        self.bells: set[_Bell] = set()
         # Weak: a subscription that is dropped without being closed leaves nothing behind.
-        self.subscriptions: weakref.WeakSet[Subscription] = weakref.WeakSet()
+        self.subscriptions: set[weakref.ref[Subscription]] = set()
 
     @property
     def pinned(self) -> bool:
-        return self.pins > 0 or any(not one._closed for one in self.subscriptions)
+        return bool(self.bells or self.subscriptions)
+
+    def listeners(self) -> list[Subscription]:
+        """The subscriptions that there are at this moment."""
+        return [one for one in [ref() for ref in list(self.subscriptions)] if one is not None]
+
+    def wake(self) -> None:
+        """Let all who wait look again. Without `speaking`: a loop is told, which is not ours."""
+        for bell in list(self.bells):
+            bell.ring()
+        for subscription in self.listeners():
+            subscription._bell.ring()
 
     def add(self, event: Event) -> None:
         if event.seq <= self.last_seq:
@@ -96,25 +160,28 @@ class _Channel:
         if event.seq != self.last_seq + 1:
             self.ring.clear()
             self.weight = 0
-        self.last_seq = event.seq
         self.ring.append(event)
+        self.last_seq = event.seq
         self.weight += _weight(event)
         while len(self.ring) > RING_EVENTS or (self.weight > RING_BYTES and len(self.ring) > 1):
             self.weight -= _weight(self.ring.popleft())
 
-    def behind(self, position: int) -> list[Event] | None:
-        """What the ring holds behind a position; None where it does not reach back to it."""
-        if not self.ring or self.ring[0].seq > position + 1:
-            return None
+    def behind(self, position: int) -> list[Event]:
+        """What the ring holds behind a position; nothing where it does not reach back to it."""
+        if self.last_seq <= position:
+            return []
+        ring = list(self.ring)
+        if not ring or ring[0].seq > position + 1:
+            return []
         # The ring has no gap, so the place of a sequence number in it can be counted.
-        start = position + 1 - self.ring[0].seq
-        return [self.ring[place] for place in range(start, min(len(self.ring), start + PAGE))]
+        start = position + 1 - ring[0].seq
+        return ring[start : start + PAGE]
 
 
 class EventHub:
     """`actors.ports.Publisher`, and the place where subscribers come.
 
-    `publish` and `ephemeral` never block, do no I/O, and may be called from any thread, as may all methods.
+    `publish`, `ephemeral` and `close` wait for no consumer and do no I/O. Every method may be called from any thread.
 
     Args:
         store: where events are read that are not recent.
@@ -124,7 +191,6 @@ class EventHub:
     def __init__(self, store: EventSource, *, rings_max: int = RINGS_MAX) -> None:
         self._store = store
         self._rings_max = rings_max
-        self._lock = threading.RLock()
         self._channels: OrderedDict[str, _Channel] = OrderedDict()
         self._closed = False
         self._taps: tuple[Callable[[str, Sequence[Event]], object], ...] = ()
@@ -138,36 +204,36 @@ class EventHub:
 
     def publish(self, session: str, events: Sequence[Event]) -> None:
         """Make committed events of a session known, in the order of their `seq`."""
-        if not events:
+        if not events or self._closed:
             return
-        with self._lock:
-            if self._closed:
-                return
-            channel = self._channel(session)
+        channel = self._channel(session)
+        with channel.speaking:
             for event in events:
                 channel.add(event)
-            self._notify(channel)
-            self._drop_old_rings()
+        channel.wake()
+        self._drop_old_rings()
         for callback in self._taps:
             try:
                 callback(session, events)
-            except Exception:  # noqa: BLE001  # a listener's failure is its own
+            except BaseException:  # noqa: BLE001  # a listener's failure is its own: a SystemExit must end no session
                 logger.opt(exception=True).error("{} failed on an event", callback)
 
     def ephemeral(self, event: Event) -> None:
         """Show an event that is not stored to those subscribers of its session who asked for such."""
-        with self._lock:
-            channel = self._channels.get(event.session)
-            if channel is None or self._closed or event.seq < channel.last_seq:
-                # Nobody listens, or the log has gone on: what is late is not shown (law L1).
+        channel = self._channels.get(event.session)
+        if channel is None or self._closed:
+            return
+        shown_to: list[Subscription] = []
+        with channel.speaking:
+            if event.seq < channel.last_seq:
+                # The log has gone on: what is late is not shown (law L1).
                 return
-            wanted = False
-            for subscription in channel.subscriptions:
-                if subscription._ephemeral is not None and not subscription._closed:
+            for subscription in channel.listeners():
+                if subscription._ephemeral is not None:
                     subscription._ephemeral.append(event)
-                    wanted = True
-            if wanted:
-                self._notify(channel)
+                    shown_to.append(subscription)
+        for subscription in shown_to:
+            subscription._bell.ring()
 
     def subscribe(
         self, session: str, from_seq: int = 0, *, ephemeral: bool = False, timeout: float | None = None
@@ -185,13 +251,9 @@ class EventHub:
         """
         from_seq = _checked_seq(from_seq)
         check_timeout(timeout)
-        with self._lock:
-            channel = self._channel(session)
-            from_seq = max(from_seq, channel.erased)
-            subscription = Subscription(self, channel, session, from_seq, ephemeral, timeout)
-            channel.subscriptions.add(subscription)
-            self._drop_old_rings()
-            return subscription
+        subscription = Subscription(self, session, from_seq, ephemeral, timeout)
+        self._drop_old_rings()
+        return subscription
 
     def wait(self, session: str, predicate: Callable[[], T | None], timeout: float | None = None) -> T | None:
         """Return what `predicate` returns as soon as that is true; it is asked whenever the session speaks.
@@ -200,59 +262,38 @@ class EventHub:
         seconds, or when the hub closes, it is asked a last time and its answer returned as it is.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        with self._pin(session) as channel:
+        bell = _Bell()
+        channel = self._channel(session)
+        try:
+            channel.bells.add(bell)
+            self._drop_old_rings()
             while True:
-                with self._lock:
-                    version = channel.version
+                while channel.dropped:
+                    channel = self._channel(session)
+                    channel.bells.add(bell)
+                left = _left(deadline)
+                over = self._closed or (left is not None and left <= 0)
                 value = predicate()
-                if value:
+                if value or over:
                     return value
-                with self._lock:
-                    while channel.version == version and not self._closed:
-                        left = None if deadline is None else deadline - time.monotonic()
-                        if left is not None and left <= 0:
-                            break
-                        channel.changed.wait(left)
-                    over = channel.version == version
-                if over:
-                    return predicate()
+                bell.wait(left)
+        finally:
+            channel.bells.discard(bell)
 
     def close(self) -> None:
         """End every subscription, after what the ring and the store still give it. May be called twice."""
-        with self._lock:
-            self._closed = True
-            for channel in self._channels.values():
-                self._notify(channel)
+        self._closed = True
+        for channel in list(self._channels.values()):
+            channel.wake()
 
     def _channel(self, session: str) -> _Channel:
         channel = self._channels.get(session)
         if channel is None:
-            channel = self._channels[session] = _Channel(self._lock)
-        else:
+            return self._channels.setdefault(session, _Channel())
+        # Another may have dropped it by now. Who speaks may do so all the same: who listens knows by the mark.
+        with contextlib.suppress(KeyError):
             self._channels.move_to_end(session)
         return channel
-
-    @contextmanager
-    def _pin(self, session: str) -> Iterator[_Channel]:
-        with self._lock:
-            channel = self._channel(session)
-            channel.pins += 1
-            self._drop_old_rings()
-        try:
-            yield channel
-        finally:
-            with self._lock:
-                channel.pins -= 1
-
-    def _notify(self, channel: _Channel) -> None:
-        channel.version += 1
-        channel.changed.notify_all()
-        closed = False
-        for subscription in channel.subscriptions:
-            subscription._wake_loop()
-            closed = closed or subscription._closed
-        if closed:
-            channel.subscriptions = weakref.WeakSet(one for one in channel.subscriptions if not one._closed)
 
     def _drop_old_rings(self) -> None:
         # A ring that somebody listens to is passed over and counts as fresh. Each call looks at two at most,
@@ -260,11 +301,17 @@ class EventHub:
         for _ in range(2):
             if len(self._channels) <= self._rings_max:
                 return
-            session, channel = next(iter(self._channels.items()))
-            if channel.pinned:
-                self._channels.move_to_end(session)
-            else:
-                del self._channels[session]
+            try:
+                session, channel = next(iter(self._channels.items()))
+                if channel.pinned:
+                    self._channels.move_to_end(session)
+                    continue
+                dropped = self._channels.pop(session)
+            except (KeyError, RuntimeError, StopIteration):
+                # Another thread changed them meanwhile; it, or the next call, does the rest.
+                return
+            dropped.dropped = True
+            dropped.wake()
 
 
 class Subscription:
@@ -278,7 +325,6 @@ class Subscription:
     def __init__(
         self,
         hub: EventHub,
-        channel: _Channel,
         session: str,
         from_seq: int,
         ephemeral: bool,
@@ -286,15 +332,15 @@ class Subscription:
     ) -> None:
         self.session = session
         self._hub = hub
-        self._channel = channel
-        self._position = from_seq
         self._timeout = timeout
         self._taken: deque[Event] = deque()
         self._ephemeral: deque[Event] | None = deque(maxlen=EPHEMERAL_MAX) if ephemeral else None
-        # Until the store has been read to its end once, what the hub has not heard of may be in it.
-        self._behind_store = True
+        # The oldest of them, taken out: while it waits for its turn, those behind it may still be dropped.
+        self._passing: Event | None = None
+        self._bell = _Bell()
         self._closed = False
-        self._waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
+        self._attach()
+        self._position = max(from_seq, self._channel.erased)
 
     @property
     def position(self) -> int:
@@ -307,11 +353,10 @@ class Subscription:
         return self._over()
 
     def close(self) -> None:
-        """End the iteration, wherever it is. May be called again, from any thread."""
+        """End the iteration, wherever it is. May be called again, from any thread; it waits for nothing."""
         self._closed = True
-        with self._hub._lock:
-            self._channel.changed.notify_all()
-            self._wake_loop()
+        self._channel.subscriptions.discard(self._ref)
+        self._bell.ring()
 
     def __enter__(self) -> Subscription:
         return self
@@ -325,60 +370,68 @@ class Subscription:
     def __next__(self) -> Event:
         deadline = self._deadline()
         while True:
-            with self._hub._lock:
-                event = self._take()
-                if event is not None:
-                    return event
-                if not self._must_read():
-                    left = self._left(deadline)
-                    if self._over() or (left is not None and left <= 0):
-                        raise StopIteration
-                    self._channel.changed.wait(left)
-                    continue
-                position = self._position
-            page = self._read(position)
-            if page is None:
+            over = self._over(deadline)
+            event = self._take()
+            if event is not None:
+                return event
+            if self._must_read():
+                page = self._read(self._position)
+                if page is None:
+                    raise StopIteration
+                self._took(page)
+            elif over:
                 raise StopIteration
-            self._took(page)
+            elif self._channel.dropped:
+                self._attach()
+            else:
+                self._bell.wait(_left(deadline))
 
     def __aiter__(self) -> Subscription:
         return self
 
     async def __anext__(self) -> Event:
         deadline = self._deadline()
-        loop = asyncio.get_running_loop()
         while True:
-            woken: asyncio.Future[None] | None = None
-            with self._hub._lock:
-                event = self._take()
-                if event is not None:
-                    return event
-                left = self._left(deadline)
-                if not self._must_read():
-                    if self._over() or (left is not None and left <= 0):
-                        raise StopAsyncIteration
-                    woken = loop.create_future()
-                    self._waiter = (loop, woken)
-                position = self._position
-            if woken is not None:
-                await asyncio.wait([woken], timeout=left)
-                continue
-            page = await asyncio.to_thread(self._read, position)
-            if page is None:
+            over = self._over(deadline)
+            event = self._take()
+            if event is not None:
+                return event
+            if self._must_read():
+                page = await asyncio.to_thread(self._read, self._position)
+                if page is None:
+                    raise StopAsyncIteration
+                self._took(page)
+            elif over:
                 raise StopAsyncIteration
-            self._took(page)
+            elif self._channel.dropped:
+                self._attach()
+            else:
+                await self._bell.heard(_left(deadline))
 
-    # ── Under the hub's lock ──────────────────────────────────────────────────────────────────────
+    def _attach(self) -> None:
+        """Listen to the session from now on; what it said before is in the store."""
+        channel = self._hub._channel(self.session)
+        self._ref = weakref.ref(self, channel.subscriptions.discard)
+        self._channel = channel
+        # Until the store has been read to its end once, what the hub has not heard of may be in it.
+        self._behind_store = True
+        channel.subscriptions.add(self._ref)
+        if self._closed:
+            # Closed meanwhile, by another thread, which may have taken it from where it was.
+            channel.subscriptions.discard(self._ref)
 
     def _take(self) -> Event | None:
         """Return the next event that can be given without the store."""
         if self._closed:
             return None
-        if self._ephemeral and self._ephemeral[0].seq <= self._position:
-            return self._ephemeral.popleft()
         if not self._taken:
             # The ring serves a newcomer too, before any read: what it gives follows on the position.
-            self._taken.extend(self._channel.behind(self._position) or ())
+            self._taken.extend(self._channel.behind(self._position))
+        if self._passing is None and self._ephemeral:
+            self._passing = self._ephemeral.popleft()
+        if self._passing is not None and self._passing.seq <= self._position:
+            passing, self._passing = self._passing, None
+            return passing
         if not self._taken:
             return None
         event = self._taken.popleft()
@@ -390,33 +443,16 @@ class Subscription:
             return False
         return self._behind_store or self._channel.last_seq > self._position
 
-    def _over(self) -> bool:
-        return self._closed or self._hub._closed
-
-    def _wake_loop(self) -> None:
-        waiter, self._waiter = self._waiter, None
-        if waiter is None:
-            return
-        loop, woken = waiter
-        try:
-            loop.call_soon_threadsafe(_set, woken)
-        except RuntimeError:
-            # The loop was closed with its coroutines; there is nobody left to wake.
-            return
-
-    # ── Without the lock ──────────────────────────────────────────────────────────────────────────
+    def _over(self, deadline: float | None = None) -> bool:
+        left = _left(deadline)
+        return self._closed or self._hub._closed or (left is not None and left <= 0)
 
     def _deadline(self) -> float | None:
         return None if self._timeout is None else time.monotonic() + self._timeout
 
-    @staticmethod
-    def _left(deadline: float | None) -> float | None:
-        return None if deadline is None else deadline - time.monotonic()
-
     def _read(self, position: int) -> list[Event] | None:
         """Read a page of the store; None: it cannot be read and the hub is closed, so this is the end."""
-        with self._hub._lock:
-            last_seq = self._channel.last_seq
+        last_seq = self._channel.last_seq
         try:
             page = self._hub._store.events(self.session, position, PAGE)
         except StoreUnavailable:
@@ -434,10 +470,13 @@ class Subscription:
 
     def _took(self, page: list[Event]) -> None:
         kept = _light(page)
-        with self._hub._lock:
-            self._taken.extend(kept)
-            if len(kept) == len(page) < PAGE:
-                self._behind_store = False
+        self._taken.extend(kept)
+        if len(kept) == len(page) < PAGE:
+            self._behind_store = False
+
+
+def _left(deadline: float | None) -> float | None:
+    return None if deadline is None else deadline - time.monotonic()
 
 
 def check_timeout(timeout: object) -> None:

@@ -5,20 +5,31 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
+import signal
+import sys
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
 
 from actors.errors import StoreUnavailable
-from actors.messages import Committed
+from actors.messages import Committed, Stop
 from actors.model import Event
 from actors.ports import Publisher, Store
-from supervisor.publisher import EPHEMERAL_MAX, RING_EVENTS, EventHub, Subscription
+from supervisor import publisher
+from supervisor.publisher import EPHEMERAL_MAX, RING_EVENTS, EventHub, Subscription, _Bell
 from supervisor.store.sqlite import SqliteStore
+from tests.kit import WAIT_S, Kit, kit, say, until
 from tests.test_store import PATIENCE_S, Owner, StandingClock, batch
+
+__all__ = ["kit"]
+
+BOUND_S = 5.0
+"""How long another thread may take for a few calls of the hub, on a machine that has much to do."""
 
 
 class Log:
@@ -231,7 +242,7 @@ def test_closing_from_another_thread_ends_the_iteration_at_once(log: Log, hub: E
     assert seqs(subscription) == []
 
 
-def test_what_the_garbage_collector_closes_under_the_lock_of_the_hub_holds_nobody_up(log: Log) -> None:
+def test_what_the_garbage_collector_closes_while_a_publisher_speaks_holds_nobody_up(log: Log) -> None:
     hub = EventHub(log)
     closed, other = hub.subscribe("s"), hub.subscribe("s")
 
@@ -245,9 +256,8 @@ def test_what_the_garbage_collector_closes_under_the_lock_of_the_hub_holds_nobod
     done = threading.Event()
 
     def collect() -> None:
-        with hub._lock:
-            for _ in hub._channels["s"].subscriptions:
-                reader.close()
+        with hub._channels["s"].speaking:
+            reader.close()
         done.set()
 
     threading.Thread(target=collect, daemon=True).start()
@@ -443,6 +453,302 @@ def test_a_loop_that_was_closed_under_a_subscription_does_not_hurt_the_publisher
     asyncio.run(begin())
     hub.publish("s", log.append(1))
     assert next(subscription).seq == 1
+
+
+# ── Nobody waits for a consumer ───────────────────────────────────────────────────────────────────
+
+
+class Stopped:
+    """Stops its thread at lines of the hub, as a signal handler may, while another thread does something.
+
+    Args:
+        act: what the other thread does, and is waited for.
+        when: whether to, at this line of the hub (its function and number).
+    """
+
+    def __init__(self, act: Callable[[], object], when: Callable[[str, int], bool]) -> None:
+        self.act = act
+        self.when = when
+        self.acts = 0
+        self.stuck: tuple[str, int] | None = None
+
+    def __enter__(self) -> None:
+        sys.settrace(self._trace)
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
+        if frame.f_code.co_filename != publisher.__file__ or self.stuck:
+            return None
+        place = frame.f_code.co_name, frame.f_lineno
+        if event == "line" and self.when(*place):
+            self.acts += 1
+            other = threading.Thread(target=self.act, daemon=True)
+            other.start()
+            other.join(BOUND_S)
+            if other.is_alive():
+                self.stuck = place
+        return self._trace
+
+
+def as_a_thread(subscription: Subscription, got: list[Event]) -> None:
+    got.extend(subscription)
+
+
+def as_a_coroutine(subscription: Subscription, got: list[Event]) -> None:
+    async def listen() -> None:
+        got.extend([event async for event in subscription])
+
+    asyncio.run(listen())
+
+
+Consume = Callable[[Subscription, list[Event]], None]
+
+
+@pytest.mark.parametrize("consume", [as_a_thread, as_a_coroutine])
+def test_l14_nobody_waits_for_a_consumer_wherever_it_is_stopped(consume: Consume, log: Log, hub: EventHub) -> None:
+    places: Counter[tuple[str, int]] = Counter()
+    got: list[Event] = []
+
+    def act() -> None:
+        for _ in range(2):
+            hub.publish("s", log.append())
+            hub.ephemeral(passing(len(log.all["s"])))
+        another = hub.subscribe("s", timeout=0)
+        next(another)
+        another.close()
+        assert hub.wait("s", lambda: True, BOUND_S)
+
+    def when(*place: Any) -> bool:
+        places[place] += 1
+        return places[place] <= 3
+
+    stopped = Stopped(act, when)
+    with stopped:
+        subscription = hub.subscribe("s", ephemeral=True, timeout=0.05)
+        consume(subscription, got)
+    # What came while it was ending by its timeout.
+    consume(subscription, got)
+    assert stopped.stuck is None, f"another thread waited for the one that was stopped at {stopped.stuck}"
+    assert stopped.acts > 40
+    stored = [event.seq for event in got if event.kind == "text"]
+    assert stored == list(range(1, 2 * stopped.acts + 1))
+    position = 0
+    for event in got:
+        assert event.kind == "text" or event.seq == position
+        position = event.seq
+
+
+@pytest.mark.parametrize("consume", [as_a_thread, as_a_coroutine])
+def test_no_end_is_missed_wherever_a_consumer_is_stopped(
+    consume: Consume, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resting = threading.Event()
+    wait, heard = _Bell.wait, _Bell.heard
+
+    def rests(bell: _Bell, timeout: float | None) -> None:
+        resting.set()
+        wait(bell, timeout)
+
+    async def listens(bell: _Bell, timeout: float | None) -> None:
+        resting.set()
+        await heard(bell, timeout)
+
+    monkeypatch.setattr(_Bell, "wait", rests)
+    monkeypatch.setattr(_Bell, "heard", listens)
+    reached = True
+    line = 0
+    while reached:
+        line += 1
+        hub = EventHub(log)
+        hub.publish("s", log.append())
+        last = log.append()
+        count = 0
+
+        def act(hub: EventHub = hub, last: list[Event] = last) -> None:
+            hub.publish("s", last)
+            hub.close()
+
+        def when(*_: Any, line: int = line) -> bool:
+            nonlocal count
+            count += 1
+            return count == line
+
+        stopped = Stopped(act, when)
+        got: list[Event] = []
+        subscription = hub.subscribe("s", len(log.all["s"]) - 2)
+
+        def run(stopped: Stopped = stopped, got: list[Event] = got, one: Subscription = subscription) -> None:
+            with stopped:
+                consume(one, got)
+
+        resting.clear()
+        consumer = threading.Thread(target=run, daemon=True)
+        consumer.start()
+        until(lambda: resting.is_set() or not consumer.is_alive())  # noqa: B023  # called in this round alone
+        # Where that line is not one of those before its rest, the end comes now.
+        act()
+        consumer.join(PATIENCE_S)
+        reached = stopped.acts > 0
+        assert not consumer.is_alive(), f"the end that came at line {line} was missed"
+        assert stopped.stuck is None
+        assert [event.seq for event in got] == [event.seq for event in log.all["s"][-2:]]
+    assert line > 20
+
+
+def test_no_change_is_missed_wherever_who_waits_for_one_is_stopped(log: Log, hub: EventHub) -> None:
+    places: set[tuple[str, int]] = set()
+
+    def when(*place: Any) -> bool:
+        new = place not in places
+        places.add(place)
+        return new
+
+    stopped = Stopped(lambda: hub.publish("s", log.append()), when)
+    with stopped:
+        assert hub.wait("s", lambda: len(places) > 10 and len(log.all["s"]) == stopped.acts, PATIENCE_S)
+        assert hub.wait("t", lambda: None, 0.01) is None
+    assert stopped.stuck is None
+    assert not hub._channels["s"].pinned
+
+
+def test_a_signal_handler_that_interrupts_a_consumer_may_ask_the_session_that_publishes(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = kit.session(lambda turn: turn.cancel_token.wait())
+    say(session)
+    answers: list[str] = []
+
+    def handler(*_: object) -> None:
+        answers.append(session.ask(Stop(source="user.test", reason="^C"), timeout=BOUND_S).outcome)
+
+    take = Subscription._take
+
+    def interrupted(subscription: Subscription) -> Event | None:
+        if not answers:
+            signal.raise_signal(signal.SIGUSR1)
+        return take(subscription)
+
+    monkeypatch.setattr(Subscription, "_take", interrupted)
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        for event in session.subscribe(timeout=WAIT_S):
+            if event.kind == "run.ended":
+                break
+        else:
+            pytest.fail("the run did not end")
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert answers == ["stopped"]
+
+
+def test_l6_nothing_is_lost_doubled_or_out_of_order_while_rings_come_and_go(log: Log) -> None:
+    hub = EventHub(log, rings_max=2)
+    sessions, count = [f"s{number}" for number in range(6)], 400
+    over = threading.Event()
+    before = sys.getswitchinterval()
+
+    def speak(session: str) -> None:
+        for _ in range(count):
+            hub.publish(session, log.append(1, session))
+
+    def come_and_go(chance: random.Random) -> None:
+        while not over.is_set():
+            session = chance.choice(sessions)
+            hub.subscribe(session, 10**9).close()
+            hub.wait(session, lambda: None, 0)
+            hub.subscribe(f"t{chance.randrange(100)}")
+
+    def listen(session: str, got: list[int]) -> None:
+        for event in hub.subscribe(session):
+            got.append(event.seq)
+            if event.seq == count:
+                return
+
+    async def listen_all(got: dict[str, list[int]]) -> None:
+        async def one(session: str) -> None:
+            got[session] = await take(hub.subscribe(session), count)
+
+        await asyncio.gather(*(one(session) for session in sessions))
+
+    in_threads: list[list[int]] = [[] for _ in range(2 * len(sessions))]
+    in_coroutines: dict[str, list[int]] = {}
+    threads = [threading.Thread(target=listen, args=(sessions[n % 6], got)) for n, got in enumerate(in_threads)]
+    threads.append(threading.Thread(target=lambda: asyncio.run(listen_all(in_coroutines))))
+    threads += [threading.Thread(target=speak, args=(session,)) for session in sessions]
+    passers = [threading.Thread(target=come_and_go, args=(random.Random(seed),)) for seed in range(2)]
+    sys.setswitchinterval(1e-5)
+    try:
+        for thread in (*threads, *passers):
+            thread.daemon = True
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+        assert not any(thread.is_alive() for thread in threads), [len(got) for got in in_threads]
+    finally:
+        sys.setswitchinterval(before)
+        over.set()
+        hub.close()
+    for got in (*in_threads, *in_coroutines.values()):
+        assert got == list(range(1, count + 1))
+    assert len(in_coroutines) == len(sessions)
+
+
+class Overtaken(OrderedDict[str, Any]):
+    """Channels of which one finds a listener in the moment in which it is dropped."""
+
+    come: Callable[[], object]
+
+    def pop(self, session: str, *_: Any) -> Any:
+        self.come()
+        return super().pop(session)
+
+
+def test_who_comes_to_a_ring_while_it_is_dropped_is_given_what_comes_then(log: Log) -> None:
+    hub = EventHub(log, rings_max=1)
+    hub.publish("s", log.append())
+    listeners: list[Listener] = []
+    asked, found = threading.Event(), threading.Event()
+
+    def third() -> bool:
+        asked.set()
+        return len(log.all["s"]) > 1
+
+    def wait() -> None:
+        if hub.wait("s", third, PATIENCE_S):
+            found.set()
+
+    def come() -> None:
+        channels.come = lambda: None
+        listeners.append(Listener(hub.subscribe("s")))
+        listeners[0].until(lambda got: len(got) == 1)
+        threading.Thread(target=wait).start()
+        assert asked.wait(PATIENCE_S)
+
+    channels = Overtaken(hub._channels)
+    channels.come = come
+    hub._channels = channels
+    hub.publish("t", log.append(1, "t"))
+    try:
+        assert len(listeners) == 1
+        hub.publish("s", log.append())
+        listeners[0].until(lambda got: len(got) == 2)
+        assert found.wait(PATIENCE_S)
+    finally:
+        listeners[0].end()
+
+
+def test_l13_a_tap_that_would_end_its_thread_ends_no_publisher(log: Log, hub: EventHub) -> None:
+    heard: list[str] = []
+
+    def ends(session: str, events: Sequence[Event]) -> None:
+        raise SystemExit(session)
+
+    hub.tap(ends)
+    hub.tap(lambda session, events: heard.append(session))
+    hub.publish("s", log.append())
+    assert heard == ["s"]
 
 
 # ── Over the real store ───────────────────────────────────────────────────────────────────────────
