@@ -242,7 +242,7 @@ def test_closing_from_another_thread_ends_the_iteration_at_once(log: Log, hub: E
     assert seqs(subscription) == []
 
 
-def test_what_the_garbage_collector_closes_while_a_publisher_speaks_holds_nobody_up(log: Log) -> None:
+def test_what_the_garbage_collector_closes_under_the_lock_of_the_hub_holds_nobody_up(log: Log) -> None:
     hub = EventHub(log)
     closed, other = hub.subscribe("s"), hub.subscribe("s")
 
