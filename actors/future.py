@@ -8,17 +8,27 @@ A reply may be resolved by two hands: by the handler that took it, and by the te
 it. The first one counts. `try_set` and `try_set_exception` say whether they were first; `set` and
 `set_exception` raise on a second call, as Pykka's do, but not when it was a teardown that came first: the
 handler's thread cannot know of that and has done nothing wrong.
+
+Nobody who resolves waits for anybody: one who waits, or adds a callback, may be stopped at any place by a signal's
+handler that asks the same actor. So there is no lock, and what is shared changes in steps that the interpreter does not
+divide:
+  - Hands put their result into one list, and the first in it counts; whoever finds it there may go on with it.
+  - The result is set before bells are rung and callbacks run; one who waits lays out its bell, and one who adds a
+    callback adds it, before it looks for the result. So one of the two sees the other.
+  - A callback is run by whoever takes it out of the list.
 """
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import sys
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from loguru import logger
-from pykka import Future, ThreadingFuture
+from pykka import Future, ThreadingFuture, Timeout
 from pykka._future import _Unset
 from pykka._threading import ThreadingFutureResult
 
@@ -36,8 +46,10 @@ class ReplyFuture(ThreadingFuture[T]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._callbacks: list[Callable[[ReplyFuture[T]], None]] | None = None
-        self._abandoned = False
+        # Each with whether it is a teardown's.
+        self._results: list[tuple[ThreadingFutureResult, bool]] = []
+        self._bells: list[threading.Lock] = []
+        self._callbacks: list[Callable[[ReplyFuture[T]], None]] = []
 
     def get(self, *, timeout: float | None = None) -> Any:
         """Return the answer, or raise the exception that is the answer.
@@ -49,17 +61,17 @@ class ReplyFuture(ThreadingFuture[T]):
             BlockingAskError: it is pending and the caller is a handler, whatever the timeout.
             pykka.Timeout: it is still pending after `timeout` seconds.
         """
-        if not HANDLING.active or self._result is not None:
+        if self._get_hook is None:
+            if self._result is None:
+                self._wait(timeout)
+            assert self._result is not None, "it was waited for"
+            return _given(self._result)
+        if not HANDLING.active:
             return super().get(timeout=timeout)
         # A derived future (`ref.stop()`, `map`) asks the one below it, which comes back here. Another thread
         # that waits on the derived one holds its lock all that while, so even taking the lock would block.
-        if self._get_hook is None or not self._condition.acquire(blocking=False):
-            raise BlockingAskError(
-                "a handler may not wait for a reply that is pending",
-                expected="a reply that is done",
-                got="a pending one",
-                remedy="tell the other actor and handle its answer as a message, or use add_done_callback",
-            )
+        if not self._condition.acquire(blocking=False):
+            raise _blocking()
         try:
             return super().get(timeout=timeout)
         finally:
@@ -79,20 +91,16 @@ class ReplyFuture(ThreadingFuture[T]):
             Invalid: this is a derived future (`ref.stop()`, `map`): it is computed when it is read, so
                 there is no moment at which it becomes done.
         """
-        with self._condition:
-            if self._get_hook is not None:
-                raise Invalid(
-                    "a derived future has no moment at which it becomes done",
-                    expected="the future of an ask",
-                    got="one that is computed when it is read",
-                    remedy="add the callback to the future it was derived from",
-                )
-            if self._result is None:
-                if self._callbacks is None:
-                    self._callbacks = []
-                self._callbacks.append(callback)
-                return
-        self._run(callback)
+        if self._get_hook is not None:
+            raise Invalid(
+                "a derived future has no moment at which it becomes done",
+                expected="the future of an ask",
+                got="one that is computed when it is read",
+                remedy="add the callback to the future it was derived from",
+            )
+        self._callbacks.append(callback)
+        if self._result is not None:
+            self._run_all()
 
     def set(self, value: Any | None = None) -> None:
         """Resolve it with a value.
@@ -126,16 +134,46 @@ class ReplyFuture(ThreadingFuture[T]):
         return self._resolve(_failed(error), abandoned=True)
 
     def _resolve(self, result: ThreadingFutureResult, *, abandoned: bool) -> bool:
-        with self._condition:
-            if self._result is not None or self._get_hook is not None:
-                return False
-            self._result = result
-            self._abandoned = abandoned
-            callbacks, self._callbacks = self._callbacks, None
-            self._condition.notify_all()
-        for callback in callbacks or ():
+        if self._result is not None or self._get_hook is not None:
+            return False
+        mine = (result, abandoned)
+        self._results.append(mine)
+        first = self._results[0]
+        self._result = first[0]
+        for bell in list(self._bells):
+            # It raises where another hand has rung it.
+            with contextlib.suppress(RuntimeError):
+                bell.release()
+        self._run_all()
+        return first is mine
+
+    def _wait(self, timeout: float | None) -> None:
+        """Return when there is a result. Raises BlockingAskError and Timeout."""
+        if HANDLING.active:
+            raise _blocking()
+        bell = threading.Lock()
+        bell.acquire()
+        self._bells.append(bell)
+        try:
+            if self._result is None:
+                bell.acquire(timeout=-1 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX))
+        finally:
+            self._bells.remove(bell)
+        if self._result is None:
+            raise Timeout(f"{timeout} seconds")
+
+    @property
+    def _abandoned(self) -> bool:
+        return bool(self._results) and self._results[0][1]
+
+    def _run_all(self) -> None:
+        while self._callbacks:
+            try:
+                callback = self._callbacks.pop(0)
+            except IndexError:
+                # Another hand has taken it.
+                return
             self._run(callback)
-        return True
 
     def _run(self, callback: Callable[[ReplyFuture[T]], None]) -> None:
         try:
@@ -143,6 +181,23 @@ class ReplyFuture(ThreadingFuture[T]):
         except BaseException:  # noqa: BLE001  # see the next line
             # A SystemExit in a callback must not end the actor whose thread happens to resolve the reply.
             logger.opt(exception=True).error("a callback of a reply raised: {}", callback)
+
+
+def _given(result: ThreadingFutureResult) -> Any:
+    if result.exc_info is None:
+        return result.value
+    kind, error, traceback = result.exc_info
+    assert kind is not None, "an exception has a class"
+    raise (kind() if error is None else error).with_traceback(traceback)
+
+
+def _blocking() -> BlockingAskError:
+    return BlockingAskError(
+        "a handler may not wait for a reply that is pending",
+        expected="a reply that is done",
+        got="a pending one",
+        remedy="tell the other actor and handle its answer as a message, or use add_done_callback",
+    )
 
 
 def _failed(error: BaseException) -> ThreadingFutureResult:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import queue
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any, ClassVar, TypeVar
 
 import pykka
@@ -781,3 +783,97 @@ def test_of_two_that_resolve_at_once_exactly_one_is_first() -> None:
         for thread in threads:
             thread.join()
         assert sorted(first) == [False, True]
+
+
+# ── Who waits for a reply may be stopped anywhere ─────────────────────────────────────────────────
+
+
+class StoppedAt:
+    """Someone who does something with a reply, and is stopped at one line of its code: as by a signal's handler."""
+
+    def __init__(self, line: int, work: Callable[[], object]) -> None:
+        self.line = line
+        self.reached = False
+        self.there, self.go_on = threading.Event(), threading.Event()
+        self.work = work
+        self.thread = threading.Thread(target=self.run, daemon=True)
+        self.thread.start()
+        assert self.there.wait(DEADLINE_S)
+
+    def run(self) -> None:
+        sys.settrace(self.trace)
+        try:
+            self.work()
+        except pykka.Timeout:
+            # It had looked before.
+            return
+        finally:
+            sys.settrace(None)
+            self.there.set()
+
+    def trace(self, frame: FrameType, event: str, _: object) -> Any:
+        if not frame.f_code.co_filename.endswith("actors/future.py"):
+            return None
+        if event == "line":
+            self.line -= 1
+            if self.line == 0:
+                self.reached = True
+                self.there.set()
+                assert self.go_on.wait(DEADLINE_S)
+        return self.trace
+
+
+@pytest.mark.parametrize("asks", ["get", "add_done_callback"])
+def test_l7_who_resolves_a_reply_waits_for_nobody_wherever_another_is_stopped(asks: str) -> None:
+    for line in range(1, 200):
+        future: ReplyFuture[str] = ReplyFuture()
+        ran = threading.Event()
+
+        def work(future: ReplyFuture[str] = future, ran: threading.Event = ran) -> None:
+            if asks == "get":
+                assert future.get(timeout=0) == "there"
+            else:
+                future.add_done_callback(lambda _: ran.set())
+
+        stopped = StoppedAt(line, work)
+        setter = threading.Thread(target=future.try_set, args=("there",), daemon=True)
+        setter.start()
+        setter.join(DEADLINE_S)
+        assert not setter.is_alive(), f"it waits for one that is stopped at line {line}"
+        assert future.get(timeout=DEADLINE_S) == "there"
+        stopped.go_on.set()
+        stopped.thread.join(DEADLINE_S)
+        assert asks == "get" or ran.is_set(), f"the callback of one that was stopped at line {line} does not run"
+        if not stopped.reached:
+            assert line > 3
+            return
+    pytest.fail("it has more lines than are tried")
+
+
+def test_one_result_counts_of_many_hands_and_each_callback_runs_once() -> None:
+    for _ in range(200):
+        future: ReplyFuture[int] = ReplyFuture()
+        ran, won = list[int](), list[int]()
+        ready = threading.Barrier(6)
+
+        def sets(
+            number: int, future: ReplyFuture[int] = future, won: list[int] = won, ready: threading.Barrier = ready
+        ) -> None:
+            ready.wait(DEADLINE_S)
+            if future.try_set(number):
+                won.append(number)
+
+        def adds(
+            number: int, future: ReplyFuture[int] = future, ran: list[int] = ran, ready: threading.Barrier = ready
+        ) -> None:
+            ready.wait(DEADLINE_S)
+            future.add_done_callback(lambda _: ran.append(number))
+
+        threads = [threading.Thread(target=one, args=(number,)) for one in (sets, adds) for number in range(3)]
+        for thread in threads:
+            thread.start()
+        value = future.get(timeout=DEADLINE_S)
+        for thread in threads:
+            thread.join(DEADLINE_S)
+        assert won == [value]
+        assert sorted(ran) == [0, 1, 2]
