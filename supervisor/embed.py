@@ -105,8 +105,8 @@ class Supervisor:
         return SessionHandle(name, self._actor, self._store.reader, self._hub, policies, self._state_dir)
 
     def sessions(self) -> list[str]:
-        """The names of all sessions that the store holds."""
-        return [row.session for row in self._store.reader.sessions()]
+        """The names of all sessions that the store holds, sorted."""
+        return self._store.reader.names()
 
     def processes(self) -> list[LiveProcess]:
         """The processes that run now, of all sessions, with their trees and owners.

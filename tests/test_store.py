@@ -261,6 +261,15 @@ def test_a_row_that_is_damaged_hides_no_other(store: SqliteStore, path: Path) ->
     assert load(store, "t").row == SessionRow("t", 1, 1)
 
 
+def test_pages_of_sessions_that_are_damaged_end_no_list(store: SqliteStore, path: Path) -> None:
+    for number in range(1, 8):
+        write(store, batch(1, session=f"s{number}", row=SessionRow(f"s{number}", 1, 1)))
+    with contextlib.closing(sqlite3.connect(path)) as damage, damage:
+        damage.execute("UPDATE sessions SET doc = x'7b' WHERE session IN ('s3', 's4', 's7')")
+    assert [row.session for row in store.reader.every_session(page=2)] == ["s1", "s2", "s5", "s6"]
+    assert store.reader.names() == [f"s{number}" for number in range(1, 8)]
+
+
 def test_l13_rows_that_cannot_be_read_are_left_out_of_a_session_that_is_taken_up(
     store: SqliteStore, path: Path
 ) -> None:

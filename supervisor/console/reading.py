@@ -45,10 +45,8 @@ class StoreRecords:
 
     def sessions(self) -> list[SessionFacts]:
         """All sessions, by name."""
-        found: list[SessionFacts] = []
-        while rows := self._reader.sessions(found[-1].session if found else ""):
-            found += [SessionFacts(row.session, row.generation, row.seq, row.parked, row.quarantined) for row in rows]
-        return found
+        rows = self._reader.every_session()
+        return [SessionFacts(row.session, row.generation, row.seq, row.parked, row.quarantined) for row in rows]
 
     def session(self, name: str) -> SessionFacts:
         """One session. Raises NotFound."""

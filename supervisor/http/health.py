@@ -221,7 +221,7 @@ def _runs(supervisor: Supervisor) -> Iterator[Finding]:
         "abandoned", "with a part that could not be ended", late, "see the receipt for what it is: countermand why RUN"
     )
     yield _named("threads", "that ignore their stop", leaked_threads(supervisor), "only a restart ends a thread")
-    ill = [row.session for row in supervisor.store.sessions() if row.quarantined]
+    ill = [row.session for row in supervisor.store.every_session() if row.quarantined]
     yield _named("quarantine", "sessions that failed too often", ill, "see the log for why; a restart tries them again")
 
 

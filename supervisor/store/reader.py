@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
@@ -118,6 +118,14 @@ class SqliteReader:
     def sessions(self, after: str = "", limit: int = ROWS_MAX, looked_at: list[str] | None = None) -> list[SessionRow]:
         """Return at most `limit` sessions whose name sorts behind `after`, by name; see `_noting` for `looked_at`."""
         return self._read(_noting(tables.sessions, looked_at), after, limit)
+
+    def every_session(self, page: int = ROWS_MAX) -> Iterator[SessionRow]:
+        """Give all sessions, by name, `page` of them at a time; one whose row cannot be read is passed over."""
+        after: str | None = ""
+        while after is not None:
+            looked_at: list[str] = []
+            yield from self.sessions(after, page, looked_at)
+            after = looked_at[-1] if looked_at else None
 
     def waiting(self, session: str) -> list[WaitingRow]:
         """Return the messages of a session that wait, in their order."""

@@ -473,7 +473,7 @@ def count(connection: sqlite3.Connection) -> int:
 
 def names(connection: sqlite3.Connection) -> list[str]:
     """Return the names of all sessions; deleted ones are not among them."""
-    return [name for (name,) in connection.execute(f"SELECT session {_LIVING}")]
+    return [name for (name,) in connection.execute(f"SELECT session {_LIVING} ORDER BY session")]
 
 
 def settled(connection: sqlite3.Connection) -> list[tuple[str, int, float]]:
