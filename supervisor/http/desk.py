@@ -22,7 +22,7 @@ from actors.errors import CountermandError, Invalid, NotFound, ReceiptPending, S
 from actors.messages import Stop, Stopped, new_request_id
 from actors.model import Receipt, RunInfo, Scope
 from supervisor.embed import Supervisor
-from supervisor.handle import AsyncSessionHandle, SessionHandle
+from supervisor.handle import CHATTER, AsyncSessionHandle, SessionHandle
 from supervisor.http.bodies import AllStopped, NotStopped, StopAllBody, StopAnswer
 from supervisor.http.limits import Limits
 from supervisor.http.refusals import Busy, Refused, failure
@@ -36,8 +36,6 @@ T = TypeVar("T")
 KNOWN_S: Final = 1.0
 """How long a Stop waits for what the store knows of what it is to end, before it goes on without."""
 STOPS_AT_ONCE: Final = 64
-CHATTER: Final = frozenset({"text", "tool.output", "tool.started", "tool.requested", "process.started"})
-"""Events with which no receipt comes."""
 
 
 class Desk:
