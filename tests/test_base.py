@@ -16,7 +16,9 @@ from msgspec import Struct
 from pykka import ActorDeadError, ActorRef, ActorRegistry
 from pykka._envelope import Envelope
 
+from actors import base
 from actors.base import Actor, StopFlag
+from actors.dead_letters import DeadLetters
 from actors.dispatcher import PooledDispatcher, StepDispatcher
 from actors.errors import BlockingAskError, Invalid, InvalidTransition, QueueFull, RunCancelled
 from actors.future import ReplyFuture
@@ -877,3 +879,18 @@ def test_one_result_counts_of_many_hands_and_each_callback_runs_once() -> None:
             thread.join(DEADLINE_S)
         assert won == [value]
         assert sorted(ran) == [0, 1, 2]
+
+
+def test_who_is_interrupted_under_a_small_lock_may_come_back_to_it() -> None:
+    flag, letters, done = StopFlag(), DeadLetters(), threading.Event()
+
+    def handler() -> None:
+        with base._waiting, letters._lock:
+            letters.add("text", "late", None, 1.0)
+            if not flag.wait(0) and len(letters.recent()) == 1 and letters.counts() == {"text": 1}:
+                flag.set()
+        if flag.wait(0):
+            done.set()
+
+    threading.Thread(target=handler, daemon=True).start()
+    assert done.wait(DEADLINE_S)

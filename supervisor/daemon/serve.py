@@ -155,7 +155,9 @@ class Daemon:
         try:
             fresh = self._source.load()
         except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever it is, the runs have nothing to do with it
-            logger.error("the configuration was not read again, and stays as it is: {}", error)
+            # What is no refusal of ours may have no words of its own.
+            said = error if isinstance(error, CountermandError) else repr(error)
+            logger.error("the configuration was not read again, and stays as it is: {}", said)
             status += "; the configuration could not be read again"
         else:
             now = [key for key in self._now.changes(fresh) if key in RELOADED]
