@@ -588,7 +588,7 @@ def test_l3_a_tree_with_new_members_in_every_round_is_stopped_after_a_bound(monk
 
 
 ENDED = """
-import os, socket, sys, time
+import os, signal, socket, sys, time
 from supervisor.containment import ledger, procfs, warden
 from supervisor.containment.ready import Ready
 ledger.create(sys.argv[1], "p", 0.0, "boot")
@@ -604,6 +604,7 @@ def told():
 
 one._ask()
 told()
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
 lives = os.fork() or time.sleep(60)
 one._ask()
 told()
