@@ -210,6 +210,7 @@ class Turn(_Turn):
 
     def emit(self, text: str) -> None:
         """Say something; waits for credit when much of it is not in the log yet."""
+        self._core.token.raise_if_cancelled()
         for piece in _pieces(text):
             self._say("text", {"text": piece}, _size(piece))
 
@@ -257,6 +258,7 @@ class AsyncTurn(_Turn):
 
     async def emit(self, text: str) -> None:
         """Say something; waits for credit when much of it is not in the log yet."""
+        self._core.token.raise_if_cancelled()
         for piece in _pieces(text):
             await self._say("text", {"text": piece}, _size(piece))
 

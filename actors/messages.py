@@ -54,11 +54,14 @@ OWN_PREFIXES = ("run_", "rcpt_", "call_", "proc_", "inc_")
 
 
 def new_request_id() -> str:
-    """Return a fresh request id: 48 bits of milliseconds, then 80 random bits, in base 32.
+    """Return a fresh request id: 48 bits of milliseconds, 10 of microseconds, then 70 random bits, in base 32.
 
-    The time in it lets a session tell an id that is older than its memory from one that is new (law L10).
+    The time in it lets a session tell an id that is older than its memory from one that is new (law L10), and a message
+    that was sent before a Stop from one that was sent after it (law L4).
     """
-    number = (time.time_ns() // 1_000_000 << 80) | int.from_bytes(os.urandom(10), "big")
+    milliseconds, microseconds = divmod(time.time_ns() // 1_000, 1_000)
+    random = int.from_bytes(os.urandom(9), "big") >> 2
+    number = milliseconds << 80 | microseconds << 70 | random
     digits = [_ALPHABET[number >> shift & 31] for shift in range(125, -1, -5)]
     return "req_" + "".join(digits)
 
@@ -71,7 +74,9 @@ def request_time(request_id: str) -> float | None:
     number = 0
     for digit in digits:
         number = number << 5 | _ALPHABET.index(digit)
-    return (number >> 80) / 1000
+    # In an id of another make these bits may be random: they are within its millisecond all the same.
+    microseconds = min(number >> 70 & 1023, 999)
+    return ((number >> 80) * 1_000 + microseconds) / 1_000_000
 
 
 def _text(message: Struct, name: str, *, empty: bool = False) -> str:

@@ -39,6 +39,7 @@ from actors.messages import (
 from actors.model import (
     SUPERSEDING,
     JsonObject,
+    Message,
     Mode,
     Policy,
     Provenance,
@@ -72,6 +73,8 @@ class Protocol(OwnedTrees):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._deletions: list[tuple[Delete, ReplyFuture[Any] | None]] = []
+        # While the session is taken up: by the Stop that is decided again, the run that was closed on its behalf.
+        self._closed_for: dict[str, RunRecord] = {}
 
     def request(
         self, request: OutsideRequest, reply: ReplyFuture[Any] | None, handled_at: float | None = None
@@ -299,28 +302,13 @@ class Protocol(OwnedTrees):
         )
 
     def _stop_current(self, stop: Stop, provenance: Provenance, at: float) -> Stopped:
-        active = self.active
-        ending = [record for record in self.ending.values() if record.status is RunStatus.CANCELLING]
-        joined = [record for record in reversed(ending) if record is not active]
-        for record in list(self.ending.values()):
+        current = self.active or self._closed_for.get(stop.id)
+        ending = [record for record in self.ending.values() if record is not current]
+        for record in ending:
             self._join(record, provenance)
-        if active is not None:
-            fence_seq = self._fence(provenance, active, at)
-            self._close(active, RunStatus.CANCELLING, provenance, at)
-            if stop.scope is Scope.SESSION:
-                self._end_owned(provenance, active)
-            self._halt(active, provenance, stop.mode)
-            withdrawn = self._treat_waiting(stop.resolved_waiting, provenance, at, active)
-            answer = Stopped(
-                "stopped",
-                active.id,
-                active.info.receipt_id,
-                fence_seq,
-                withdrawn=withdrawn,
-                joined=tuple(record.id for record in joined),
-            )
-            self._settle_if_done(active, at)
-            return answer
+        joined = [record for record in reversed(ending) if record.status is RunStatus.CANCELLING]
+        if current is not None:
+            return self._stop_run(stop, current, provenance, at, joined)
         if joined:
             newest = joined[0]
             fence_seq = self._fence(provenance, None, at)
@@ -352,6 +340,28 @@ class Protocol(OwnedTrees):
             self.step.receipts[receipt.receipt_id] = receipt
         return Stopped("nothing_running", None, receipt.receipt_id, fence_seq, withdrawn=withdrawn)
 
+    def _stop_run(
+        self, stop: Stop, record: RunRecord, provenance: Provenance, at: float, joined: Iterable[RunRecord] = ()
+    ) -> Stopped:
+        """Close a run for a Stop. One that was closed for it when the session was read has its fence already."""
+        if record.open:
+            self._fence(provenance, record, at)
+            self._close(record, RunStatus.CANCELLING, provenance, at)
+        if stop.scope is Scope.SESSION:
+            self._end_owned(provenance, record)
+        self._halt(record, provenance, stop.mode)
+        withdrawn = self._treat_waiting(stop.resolved_waiting, provenance, at, record)
+        info = record.info
+        self._settle_if_done(record, at)
+        return Stopped(
+            "stopped",
+            record.id,
+            info.receipt_id,
+            info.fence_seq,
+            withdrawn=withdrawn,
+            joined=tuple(other.id for other in joined),
+        )
+
     def _widen(self, stop: Stop, record: RunRecord, provenance: Provenance) -> None:
         """A Stop of the whole session joins a run that is ending: its receipt waits for the session's trees too."""
         if stop.scope is Scope.SESSION and self._end_owned(provenance, record):
@@ -360,22 +370,14 @@ class Protocol(OwnedTrees):
 
     def _stop_aimed(self, stop: Stop, run_id: str, provenance: Provenance, at: float) -> Stopped:
         """A Stop aimed at a run touches only that run (law L9); with scope ``session`` the session's trees too."""
-        active = self.active
-        if active is not None and active.id == run_id:
-            fence_seq = self._fence(provenance, active, at)
-            self._close(active, RunStatus.CANCELLING, provenance, at)
-            if stop.scope is Scope.SESSION:
-                self._end_owned(provenance, active)
-            self._halt(active, provenance, stop.mode)
-            withdrawn = self._treat_waiting(stop.resolved_waiting, provenance, at, active)
-            answer = Stopped("stopped", run_id, active.info.receipt_id, fence_seq, withdrawn=withdrawn)
-            self._settle_if_done(active, at)
-            return answer
+        current = self.active or self._closed_for.get(stop.id)
+        if current is not None and current.id == run_id:
+            return self._stop_run(stop, current, provenance, at)
         record = self.ending.get(run_id)
         if record is not None and record.status is RunStatus.CANCELLING:
             self._join(record, provenance)
             self._widen(stop, record, provenance)
-            withdrawn = ()
+            withdrawn: tuple[Message, ...] = ()
             if stop.waiting is not None and self.active is None:
                 # What waits, waits for this run to end; were another one active, it would be that one's to say.
                 withdrawn = self._treat_waiting(stop.waiting, provenance, at, record)
@@ -574,14 +576,7 @@ class Protocol(OwnedTrees):
         on_record = {told.request_id for told in snapshot.requests}
         stops = self._not_deleted(tuple(stops), snapshot.row)
         new_stops = [kept for kept in stops if kept.stop.id not in on_record]
-        stopped_by = {run_id: by for run_id, (told, by) in (stopped or {}).items() if told not in on_record}
-        unaimed: Provenance | None = None
-        for kept in new_stops:
-            provenance = self._provenance_of(kept.stop, kept.at)
-            if kept.stop.run_id is not None:
-                stopped_by.setdefault(kept.stop.run_id, provenance)
-            elif unaimed is None:
-                unaimed = provenance
+        stopped_by = {run_id: by for run_id, by in (stopped or {}).items() if by[0] not in on_record}
         row = snapshot.row
         if row is not None:
             self.generation, self.seq, self.deleted = row.generation, row.seq, row.deleted
@@ -607,13 +602,22 @@ class Protocol(OwnedTrees):
         )
         retry: RunInfo | None = None
         for info in halves:
-            retry = self._take_up(snapshot, info, cause, stopped_by.get(info.run_id, unaimed), at) or retry
+            # The first that was meant for it: those behind that have joined it.
+            stopper = next((kept for kept in new_stops if kept.stop.run_id in (None, info.run_id)), None)
+            by = stopped_by.get(info.run_id)
+            if by is None and stopper is not None:
+                by = stopper.stop.id, self._provenance_of(stopper.stop, stopper.at)
+            retry = self._take_up(snapshot, info, cause, by, at) or retry
         self._unsteer(at)
         waiting_for = {turn.run_id for turn in self.room.turns}
         for run_id in [run_id for run_id in self._queued if run_id not in waiting_for]:
             self._end_queued(PendingTurn(run_id, merge=False), cause, at, withdrawn=())
         for kept in stops:
             self._take_up_stop(kept, told=kept.stop.id in snapshot.told_durable)
+        self._closed_for = {}
+        # Not before: a Stop that has closed one of them says so, and its receipt tells what it did to what waits.
+        for record in list(self.ending.values()):
+            self._settle_if_done(record, at)
         self._taking_up = False
         self._file_restored(at)
         self._end_when_drained(at)
@@ -646,16 +650,21 @@ class Protocol(OwnedTrees):
             self.stop_durable(stop, answer)
 
     def _take_up(
-        self, snapshot: Snapshot, info: RunInfo, cause: Provenance, stopped: Provenance | None, at: float
+        self, snapshot: Snapshot, info: RunInfo, cause: Provenance, stopped: tuple[str, Provenance] | None, at: float
     ) -> RunInfo | None:
-        """Take up one run that was not settled. Returns it if its inputs are to be tried again."""
+        """Take up one run that was not settled. Returns it if its inputs are to be tried again.
+
+        `stopped` says by which request it was stopped, and the provenance of that.
+        """
         record = self._restored(snapshot, info)
         record.said = info.run_id in snapshot.said
         again = None
         self.ending[record.id] = record
         if info.status is RunStatus.IN_PROGRESS and stopped is not None:
-            self._fence(stopped, record, at)
-            self._close(record, RunStatus.CANCELLING, stopped, at)
+            told, provenance = stopped
+            self._fence(provenance, record, at)
+            self._close(record, RunStatus.CANCELLING, provenance, at)
+            self._closed_for.setdefault(told, record)
         elif info.status is RunStatus.IN_PROGRESS:
             untouched = not record.said and not record.called
             if untouched and info.attempt < self._settings.attempts_max and not self.quarantined:
@@ -670,7 +679,6 @@ class Protocol(OwnedTrees):
             if record.runner_parts():
                 self.step.later.append(AdoptRun(record.id))
             self.step.now.append(HaltRun(record.id, record.info.provenance or cause, Mode.GRACEFUL, record.stage))
-        self._settle_if_done(record, at)
         return again
 
     def _take_up_late(self, snapshot: Snapshot, info: RunInfo, at: float) -> None:

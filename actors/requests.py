@@ -46,7 +46,8 @@ class RequestBook:
     def forget(self, at: float) -> None:
         """Forget all answers: what was made before `at` (epoch seconds, UTC), or was answered, is too old from now on.
 
-        Ids tell milliseconds: what is made in the one of `at` is new, unless it is no later than what was answered.
+        An id may tell milliseconds only: what is made in the one of `at` is new, unless it is no later than what was
+        answered.
         """
         made = [min(request_time(row.request_id) or 0.0, row.at) for row in self._rows.values()]
         self._rows.clear()

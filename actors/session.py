@@ -98,7 +98,7 @@ from actors.messages import (
     TryStore,
     Withdraw,
 )
-from actors.model import Address, Event, Mode, Owner, Provenance, Scope, SessionStatus
+from actors.model import Address, Event, Mode, Owner, Provenance, RunStatus, Scope, SessionStatus
 from actors.pending import fail, settle
 from actors.plugins import Plugins
 from actors.ports import Batch, Ports, SpawnSpec
@@ -216,7 +216,8 @@ class SessionActor(Actor):
         self._unfit: deque[float] = deque()
         # By run: who stopped it, and by which request, while the record of it may not be stored.
         self._stopped: dict[str, tuple[str, Provenance]] = {}
-        self._last_run: RunRecord | None = None
+        # Runs whose start was not stored, while the store fails: they never come to be.
+        self._unstarted: set[str] = set()
         self._retry_s = RETRY_FIRST_S
         self._answering = 0
         self._taken_up = 0
@@ -730,6 +731,7 @@ class SessionActor(Actor):
             if child is not None:
                 child.stop(block=False)
         self._trees.clear()
+        self._unstarted.clear()
         self._protocol = self._fresh_protocol()
         self._incarnation = self._ports.ids.new("inc")
         self._number = self._answering = 0
@@ -788,7 +790,6 @@ class SessionActor(Actor):
         self._phase = Phase.FAILED
         self._mailbox.release()
         self._cause = provenance
-        self._last_run = self._protocol.active
         self._protocol.abandon(provenance)
         for key in self._runners.values():
             child = self.children.get(key)
@@ -806,6 +807,8 @@ class SessionActor(Actor):
             for effect in sent.later:
                 if isinstance(effect, AnswerRequest):
                     self._answer_unstored(effect, failed.error if effect.request.id in unfit else None)
+                elif isinstance(effect, StartRun):
+                    self._unstarted.add(effect.run_id)
         for request, reply in self._protocol.take_deletions():
             if reply is not None:
                 reply.try_set_exception(_unavailable("the store does not take writes", request))
@@ -855,16 +858,24 @@ class SessionActor(Actor):
         if request.scope is Scope.SESSION and request.run_id is None:
             for process_id in self._protocol.owned:
                 self._end_tree(process_id, Halt(self._provenance_of(request), self._grace_s(request.mode)))
-        run = self._last_run
-        aimed_elsewhere = run is not None and request.run_id is not None and request.run_id != run.id
-        if run is None or aimed_elsewhere:
+        run = self._run_to_stop(request.run_id)
+        if run is None:
             answer = Stopped("nothing_running", None, request.id, None)
             self._answer_kept(request, answer, request.run_id, reply)
         else:
-            answer = Stopped("stopping", run.id, run.info.receipt_id, None)
+            # It is closed when the store is back; by the first that stops it, and the others join that one.
+            first = run.open and run.id not in self._stopped
+            answer = Stopped("stopped" if first else "stopping", run.id, run.info.receipt_id, None)
             self._answer_kept(request, answer, run.id, reply)
             if request.mode is Mode.IMMEDIATE:
                 self._tell_runner(run.id, Halt(self._stopped[run.id][1], 0.0))
+
+    def _run_to_stop(self, run_id: str | None) -> RunRecord | None:
+        """The run that a Stop is about while the store fails: the one it names, else the newest that has not ended."""
+        ending = [record for record in self._protocol.ending.values() if record.status is RunStatus.CANCELLING]
+        active = self._protocol.active
+        runs = ending if active is None or active.id in self._unstarted else [*ending, active]
+        return next((record for record in reversed(runs) if run_id in (None, record.id)), None)
 
     def _answer_kept(self, stop: Stop, answer: Stopped, run_id: str | None, reply: ReplyFuture[Any] | None) -> None:
         """Keep a Stop that is not stored, to be handled again when the store is back, and remember what it stopped."""

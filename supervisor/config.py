@@ -73,7 +73,7 @@ class Config:
         Invalid: a key is not known, or a value cannot be right; the error names the key and what is allowed.
     """
 
-    state_dir: str | Path = field(default_factory=default_state_dir)
+    state_dir: str | Path = field(default_factory=default_state_dir, kw_only=False)
     agent: str = "shell"
     agents: Mapping[str, Agent] = field(default_factory=dict)
     tools: Sequence[Tool | Agent] = ()

@@ -6,7 +6,7 @@ from actors.messages import new_request_id
 
 
 class RandomIds:
-    """`actors.ports.Ids`: the kind, then 48 bits of milliseconds and 80 random bits in base 32."""
+    """`actors.ports.Ids`: the kind, then the time in microseconds and 70 random bits in base 32."""
 
     def new(self, kind: str) -> str:
         """Return a fresh id such as ``run_01m8…``. Any thread."""

@@ -244,6 +244,7 @@ def test_l12_a_stop_that_only_the_journal_has_is_not_undone_by_kill_9(tmp_path: 
         assert only.provenance is not None
         assert (only.status, only.provenance.source) == (RunStatus.CANCELLED, "user.test")
         again = session.ask(stop(id="the-stop"), timeout=WAIT_S)
+        assert (again.outcome, again.run_id, again.receipt_id) == ("stopped", run["run_id"], answer["receipt_id"])
         assert again.durable
         until(lambda: not supervisor.store_health().journal.kept, "the journal lets it go")
     left = StopJournal(tmp_path / f"{STORE}-stops")

@@ -232,8 +232,8 @@ MUTANTS: Final = (
         "a Stop of the session leaves its trees",
         "L3",
         Protocol,
-        "_stop_current",
-        "        if stop.scope is Scope.SESSION:\n            self._end_owned(provenance, active)\n",
+        "_stop_run",
+        "    if stop.scope is Scope.SESSION:\n        self._end_owned(provenance, record)\n",
         "",
     ),
     _mutant("said to be handed over before its commit", "L12", SessionActor, "_send_step", *_at_once("SayHandedOver")),
@@ -387,8 +387,8 @@ MUTANTS: Final = (
         "L9",
         Protocol,
         "_stop_aimed",
-        "if active is not None and active.id == run_id:",
-        "if active is not None:",
+        "if current is not None and current.id == run_id:",
+        "if current is not None:",
     ),
     # ── once ──
     _mutant(
@@ -409,6 +409,14 @@ MUTANTS: Final = (
     ),
     _mutant(
         "the content of a repeat is not compared", "L10", RequestBook, "known", "row.digest != digest(request)", "False"
+    ),
+    _mutant(
+        "a Stop that is decided again joins what it had stopped",
+        "L10",
+        Protocol,
+        "_take_up",
+        "        self._closed_for.setdefault(told, record)\n",
+        "",
     ),
     # ── durable first ──
     _mutant("answer before commit", "L12", SessionActor, "_send_step", *_at_once("AnswerRequest")),
@@ -540,8 +548,8 @@ MUTANTS: Final = (
         "L12",
         Protocol,
         "restore",
-        "            stopped_by.setdefault(kept.stop.run_id, provenance)\n",
-        "            pass\n",
+        "kept.stop.run_id in (None, info.run_id)",
+        "kept.stop.run_id is None",
     ),
     # ── idle ──
     _mutant(

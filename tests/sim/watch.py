@@ -71,6 +71,8 @@ class Watch:
         self.stops_told: set[str] = set()
         self.told_not_durable: set[str] = set()
         self.in_journal: set[str] = set()
+        # By the id of a Stop that a client was told is in the journal: the run that it said to have stopped.
+        self._said_stopped: dict[str, str] = {}
         self.refused_at: dict[str, float] = {}
         self._disk = disk
         self._fold = fold
@@ -412,6 +414,7 @@ class Watch:
         self._parked(batch, laws, inputs_before, waiting_before)
         self._of_session(batch)
         self._cut_off(batch)
+        self._still_stopped(batch)
 
     def _fenced(self, event: Event, batch: Batch, told: set[str], moved: set[str | None]) -> None:
         run, provenance = event.data["run_id"], event.data["provenance"]
@@ -534,6 +537,17 @@ class Watch:
             if row.owner is Owner.SESSION and row.state != "ended" and row.ending is None:
                 self.break_(f"{row.process_id} is left by a Stop of its session (L3)")
 
+    def _still_stopped(self, batch: Batch) -> None:
+        """A Stop that a client was told had stopped a run has done that also where it is decided again (law L10)."""
+        for told in batch.requests:
+            run_id = self._said_stopped.get(told.request_id)
+            run = None if run_id is None else self._disk.run(run_id)
+            if run is None or run.generation is None or told.request_id in self.deleted_requests:
+                continue
+            answer = _decode(told.answer)
+            if not isinstance(answer, Stopped) or (answer.outcome, answer.run_id) != ("stopped", run_id):
+                self.break_(f"{told.request_id} had stopped {run_id}, and its answer is {answer} now (L10)")
+
     def _cut_off(self, batch: Batch) -> None:
         """A message that was sent before a Stop of its sender, and comes after it, is returned (law L4)."""
         for told in batch.requests:
@@ -599,6 +613,8 @@ class Watch:
             self.told_not_durable.add(request.id)
             if outcome.journalled and request.id not in self.in_journal:
                 self.break_(f"{request.id} is said to be in the journal, and is not (L12)")
+            if outcome.journalled and outcome.outcome == "stopped" and outcome.run_id is not None:
+                self._said_stopped.setdefault(request.id, outcome.run_id)
         if not isinstance(outcome, msgspec.Struct) or not getattr(outcome, "durable", True):
             return
         if request.id not in self.told_at:
