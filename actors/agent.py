@@ -10,8 +10,9 @@ import itertools
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+import msgspec
 from pykka import ActorDeadError
 
 from actors.cancel import AsyncCancelToken, CancelToken
@@ -24,8 +25,19 @@ from actors.text import storable, storable_json
 from actors.thread import Thread
 
 TEXT_EVENT_MAX_BYTES: Final = 65_536
+TOOL_NAME_MAX_CHARS: Final = 1_024
 
 Tell = Callable[[object], None]
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class Wish(NamedTuple):
+    """A call that an agent asks for: plain, with its size in bytes, and why it cannot be right, where it cannot."""
+
+    tool: str
+    arguments: JsonObject
+    size: int
+    problem: str | None
 
 
 class TurnCore:
@@ -40,6 +52,7 @@ class TurnCore:
         inputs: ids of this run's own messages.
         new_call_id: makes an id for a call.
         check: says why a call of a tool with these arguments cannot be right, or None; it may run foreign code.
+        size_max: bytes that the arguments of one call may have as JSON, and what one `progress` shows.
     """
 
     def __init__(
@@ -52,6 +65,7 @@ class TurnCore:
         inputs: tuple[str, ...],
         new_call_id: Callable[[], str],
         check: Callable[[str, JsonObject], str | None],
+        size_max: int,
     ) -> None:
         self._tell = tell
         self.address = address
@@ -65,6 +79,7 @@ class TurnCore:
         self._unanswered: set[str] = set()
         self._new_call_id = new_call_id
         self._check = check
+        self._size_max = size_max
         self._numbers = itertools.count(1)
 
     def messages(self) -> list[Message]:
@@ -93,8 +108,22 @@ class TurnCore:
             with self._lock:
                 self._apply("text", data)
 
-    def request_call(self, tool: str, arguments: JsonObject) -> tuple[str, Future[ToolResult]]:
-        """Ask for a call; returns its id, and a future that is done when it has its result."""
+    def shown(self, data: JsonObject) -> tuple[JsonObject, int]:
+        """Return what a `progress` shows as plain JSON, and its size. Raises Invalid if it is too large."""
+        self.token.raise_if_cancelled()
+        data = storable_json(data)
+        size = len(_encode(data))
+        if size > self._size_max:
+            raise Invalid(
+                "this progress is too large",
+                expected=f"at most {self._size_max} bytes as JSON",
+                got=f"{size} bytes",
+                remedy="show less of it, or emit it as text",
+            )
+        return data, size
+
+    def prepare_call(self, tool: str, arguments: JsonObject) -> Wish:
+        """Make the wish for a call plain, and look whether it can be right. What it says takes credit, as all does."""
         if not isinstance(tool, str):
             raise Invalid(
                 "a tool is called by its name",
@@ -102,17 +131,26 @@ class TurnCore:
                 got=type(tool).__name__,
                 remedy="turn.call('name', argument=value)",
             )
-        tool = storable(tool)
         self.token.raise_if_cancelled()
-        call_id = self._new_call_id()
+        tool = storable(tool)[:TOOL_NAME_MAX_CHARS]
         arguments = storable_json(arguments)
-        problem = self._check(tool, arguments)
+        size = len(_encode(arguments))
+        if size <= self._size_max:
+            return Wish(tool, arguments, size, self._check(tool, arguments))
+        # A model that asked for it can read why it is not had; its session is not to carry it.
+        problem = f"the arguments of {tool} are {size} bytes as JSON, at most {self._size_max} may be; none are kept"
+        return Wish(tool, {}, 0, problem)
+
+    def request_call(self, wish: Wish) -> tuple[str, Future[ToolResult]]:
+        """Ask for a call, for which credit was taken; returns its id, and the future of its result."""
+        call_id = self._new_call_id()
         reply = self.pending.future()
         with self._lock:
             self._unanswered.add(call_id)
-            self._apply("tool.requested", {"call_id": call_id, "tool": tool, "arguments": arguments})
+            self._apply("tool.requested", {"call_id": call_id, "tool": wish.tool, "arguments": wish.arguments})
         reply.add_done_callback(_brought(lambda result: self.called(call_id, result)))
-        self.tell(CallRequested(self.address.of_call(call_id), tool, arguments, reply, problem))
+        address = self.address.of_call(call_id)
+        self.tell(CallRequested(address, wish.tool, wish.arguments, reply, wish.problem, wish.size))
         return call_id, reply
 
     def called(self, call_id: str, result: ToolResult) -> ToolResult:
@@ -174,10 +212,6 @@ def _pieces(text: object) -> list[str]:
     return [text[start : start + step] for start in range(0, len(text), step)]
 
 
-def _size(value: object) -> int:
-    return len(value.encode()) if isinstance(value, str) else len(repr(value))
-
-
 class _Turn:
     """What the turns of plain and of async agents have in common: what can be read without waiting."""
 
@@ -212,12 +246,11 @@ class Turn(_Turn):
         """Say something; waits for credit when much of it is not in the log yet."""
         self._core.token.raise_if_cancelled()
         for piece in _pieces(text):
-            self._say("text", {"text": piece}, _size(piece))
+            self._say("text", {"text": piece}, len(piece.encode()))
 
     def progress(self, **data: Any) -> None:
-        """Show progress to those who watch; it is fenced like all else, and not stored."""
-        shown = storable_json(data)
-        self._say("progress", shown, _size(shown))
+        """Show progress to those who watch; it is fenced like all else, and not stored. Raises Invalid: too large."""
+        self._say("progress", *self._core.shown(data))
 
     def typing(self) -> None:
         """Show that the agent is at work; not stored."""
@@ -226,7 +259,9 @@ class Turn(_Turn):
     def call(self, tool: str, /, **arguments: Any) -> ToolResult:
         """Call a tool and wait for its result; several may be open at once, from several threads."""
         core = self._core
-        call_id, reply = core.request_call(tool, arguments)
+        wish = core.prepare_call(tool, arguments)
+        self._spend(wish.size)
+        call_id, reply = core.request_call(wish)
         return core.called(call_id, core.pending.wait(reply, None))
 
     def steering(self) -> tuple[Message, ...]:
@@ -235,6 +270,11 @@ class Turn(_Turn):
         return core.steered(core.pending.wait(core.request_steering(), None))
 
     def _say(self, kind: str, data: JsonObject, size: int) -> None:
+        self._spend(size)
+        self._core.said(kind, data, size)
+
+    def _spend(self, size: int) -> None:
+        """Take credit for something of `size` bytes, and wait until there is."""
         core = self._core
         core.token.raise_if_cancelled()
         credit = core.credit.take(size)
@@ -245,7 +285,6 @@ class Turn(_Turn):
             except BaseException:
                 core.credit.give_up(size, credit)
                 raise
-        core.said(kind, data, size)
 
 
 class AsyncTurn(_Turn):
@@ -260,12 +299,11 @@ class AsyncTurn(_Turn):
         """Say something; waits for credit when much of it is not in the log yet."""
         self._core.token.raise_if_cancelled()
         for piece in _pieces(text):
-            await self._say("text", {"text": piece}, _size(piece))
+            await self._say("text", {"text": piece}, len(piece.encode()))
 
     async def progress(self, **data: Any) -> None:
-        """Show progress to those who watch; it is fenced like all else, and not stored."""
-        shown = storable_json(data)
-        await self._say("progress", shown, _size(shown))
+        """Show progress to those who watch; it is fenced like all else, and not stored. Raises Invalid: too large."""
+        await self._say("progress", *self._core.shown(data))
 
     async def typing(self) -> None:
         """Show that the agent is at work; not stored."""
@@ -274,7 +312,9 @@ class AsyncTurn(_Turn):
     async def call(self, tool: str, /, **arguments: Any) -> ToolResult:
         """Call a tool and wait for its result; several may be open at once (`asyncio.gather`)."""
         core = self._core
-        call_id, reply = core.request_call(tool, arguments)
+        wish = core.prepare_call(tool, arguments)
+        await self._spend(wish.size)
+        call_id, reply = core.request_call(wish)
         return core.called(call_id, await core.pending.wait_async(reply))
 
     async def steering(self) -> tuple[Message, ...]:
@@ -283,6 +323,11 @@ class AsyncTurn(_Turn):
         return core.steered(await core.pending.wait_async(core.request_steering()))
 
     async def _say(self, kind: str, data: JsonObject, size: int) -> None:
+        await self._spend(size)
+        self._core.said(kind, data, size)
+
+    async def _spend(self, size: int) -> None:
+        """Take credit for something of `size` bytes, and wait until there is."""
         core = self._core
         core.token.raise_if_cancelled()
         credit = core.credit.take(size)
@@ -293,4 +338,3 @@ class AsyncTurn(_Turn):
             except BaseException:
                 core.credit.give_up(size, credit)
                 raise
-        core.said(kind, data, size)

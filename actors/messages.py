@@ -612,7 +612,7 @@ class Said(Report, frozen=True):
 
 
 class CallRequested(Report, frozen=True):
-    """The agent asks for a tool call; `reply` is how its `turn.call` gets the result.
+    """The agent asks for a tool call; `reply` is how its `turn.call` gets the result; `size` in bytes, for credit.
 
     `problem` is set where the agent runs, when the call cannot be right (no such tool, arguments that do not fit).
     """
@@ -622,6 +622,7 @@ class CallRequested(Report, frozen=True):
     arguments: JsonObject
     reply: Future[ToolResult] | None = None
     problem: str | None = None
+    size: int | None = None
 
 
 class CallStarted(Report, frozen=True):

@@ -120,12 +120,14 @@ class RunReports(SessionState):
         record = self._open(Address(request.address.session, request.address.generation, request.address.run))
         if record is None:
             self._stale("call", request.address, request.tool)
+            self._return_credit(request.address.run, request.size)
             result = ToolResult(Outcome.NOT_STARTED, "Not started: the run is over.", is_error=True)
             self.step.now.append(RefuseCall(request.address.run, call_id, result))
             return
         if call_id in record.calls:
             self._dead("call", "it was asked for before", request.address, request.tool)
             return
+        self._return_credit(record.id, request.size)
         problem = request.problem
         if problem is None and len(record.open_calls()) >= self._settings.calls_open_max:
             problem = f"too many calls are open: at most {self._settings.calls_open_max} at once"
@@ -155,6 +157,11 @@ class RunReports(SessionState):
             self._refuse_strictly(record, call, at)
         else:
             self.step.now.append(MakeWait(record.id, call_id))
+
+    def _return_credit(self, run_id: str, size: int | None) -> None:
+        """Give back, when this step is durable, what a report took; None: it took none."""
+        if size is not None:
+            self.step.later.append(ReturnCredit(run_id, size))
 
     def _barrier_may_open(self) -> bool:
         """True while no kill deadline of what the barrier waits for has passed."""

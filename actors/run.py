@@ -216,6 +216,7 @@ class RunActor(Actor):
             start.inputs,
             lambda: self._ports.ids.new("call"),
             lambda name, arguments: execution.problem(tools, name, arguments),
+            self._ports.settings.content_max_bytes,
         )
         as_task = is_async(start.agent)
         turn = AsyncTurn(core) if as_task else Turn(core)
@@ -277,7 +278,10 @@ class RunActor(Actor):
         if request.reply is not None:
             self._replies[call_id] = request.reply
         self._arguments[call_id] = (request.tool, request.arguments)
-        self.tell_parent(CallRequested(request.address, request.tool, request.arguments, problem=request.problem))
+        # The reply stays here.
+        self.tell_parent(
+            CallRequested(request.address, request.tool, request.arguments, problem=request.problem, size=request.size)
+        )
 
     def _permit(self, permit: Permit) -> None:
         self._no_longer_waits(permit.call_id)

@@ -22,6 +22,8 @@ from actors.text import shown
 
 PTY_SIZE_MAX = 10_000
 STDIN_MAX_BYTES = 16_777_216
+COMMAND_MAX_BYTES = 2_097_152
+"""As much as Linux takes by default (execve(2))."""
 
 
 class Exit(Struct, frozen=True):
@@ -173,6 +175,15 @@ def _spec(
         # Not shown: an environment may hold secrets.
         raise _invalid("env", "a mapping of names without '=' to texts, both without NUL, or None", type(env).__name__)
     _check_input(pty, pty_size, stdin)
+    texts = (*words, *given, *given.values(), cwd or "", name or "")
+    size = sum(len(str.encode(text, "utf-8", "surrogatepass")) + 1 for text in texts)
+    if size > COMMAND_MAX_BYTES:
+        raise Invalid(
+            "a command is too large",
+            expected=f"at most {COMMAND_MAX_BYTES} bytes of arguments, environment, directory and name",
+            got=f"{size} bytes",
+            remedy="write it to a file, or to its stdin",
+        )
     exact = str.__str__
     return SpawnSpec(
         tuple(map(exact, words)),

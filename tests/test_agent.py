@@ -42,6 +42,7 @@ class Parent:
             (),
             lambda: f"call_{len(self.told)}",
             lambda name, arguments: None,
+            1000,
         )
 
 
@@ -76,6 +77,8 @@ def test_the_result_of_a_call_is_in_the_thread_once_though_nobody_waits_any_more
         parent = Parent()
         turn = AsyncTurn(parent.core)
         task = await begun(turn.call("t"), parent.told)
+        # As its session does, when it is durable.
+        parent.core.credit.give(parent.told[0].size)
         waited = await begun(turn.call("u"), parent.told)
         task.cancel()
         await asyncio.wait([task])

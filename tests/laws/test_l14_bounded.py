@@ -10,9 +10,10 @@ from pykka.messages import ProxyCall
 
 from actors import CancelToken, Invalid, NewMessage, QueueFull, Spawn, Stop, ToolResult, Turn, tool
 from actors.mailbox import REQUESTS_MAX
-from actors.messages import Committed
+from actors.messages import CallRequested, Committed
 from actors.ports import Settings
 from actors.session import SessionActor
+from actors.spawning import COMMAND_MAX_BYTES
 from tests.kit import WAIT_S, Kit, Listener, check_rest, fates, log, message, say, settled, stop, until
 
 
@@ -272,3 +273,100 @@ def test_l14_many_waiting_messages_each_become_an_input(kit: Kit) -> None:
     stop(session)
     inputs, _ = fates(check_rest(session))
     assert inputs[1:-1] == sent
+
+
+@tool(isolation="thread")
+def count(text: str) -> int:
+    """Count characters."""
+    return len(text)
+
+
+def test_l14_arguments_beyond_their_size_are_refused_in_a_result_and_kept_nowhere(kit: Kit) -> None:
+    results: list[ToolResult] = []
+    most = Settings().content_max_bytes - len('{"text":""}')
+
+    def agent(turn: Turn) -> None:
+        results.extend(turn.call("count", text="x" * size) for size in (most, most + 1))
+        with pytest.raises(Invalid, match="progress is too large"):
+            turn.progress(text="x" * (most + 1))
+
+    session = kit.session(agent, tools=[count])
+    run = say(session)
+    settled(session)
+    assert session.run(run).status == "completed", session.run(run).error
+    taken, refused = results
+    assert (taken.outcome, taken.content) == ("finished", str(most))
+    assert (refused.outcome, refused.is_error) == ("not_started", True)
+    assert f"{Settings().content_max_bytes + 1} bytes" in refused.content
+    asked = [event.data["arguments"] for event in log(session) if event.kind == "tool.requested"]
+    assert [len(one.get("text", "")) for one in asked] == [most, 0]
+    check_rest(session)
+
+
+def test_l14_what_calls_say_waits_for_credit_as_text_does(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = kit.gate()
+    begun = threading.Semaphore(0)
+    asked: list[str] = []
+    kept: list[tuple[SessionActor, Committed]] = []
+    report, committed = SessionActor._report, SessionActor._committed
+
+    def counts(self: SessionActor, one: Any) -> None:
+        if isinstance(one, CallRequested):
+            asked.append(one.tool)
+        report(self, one)
+
+    def stalls(self: SessionActor, one: Committed) -> None:
+        if asked and not gate.is_set():
+            kept.append((self, one))
+            return
+        committed(self, one)
+
+    def agent(turn: Turn) -> None:
+        def call() -> None:
+            begun.release()
+            turn.call("count", text="x" * (Settings().credit_bytes // 2))
+
+        threads = [threading.Thread(target=call) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    monkeypatch.setattr(SessionActor, "_report", counts)
+    monkeypatch.setattr(SessionActor, "_committed", stalls)
+    session = kit.session(agent, tools=[count])
+    run = say(session)
+    for _ in range(6):
+        assert begun.acquire(timeout=WAIT_S)
+    until(lambda: bool(kept), "the first is stored, and nobody hears of it")
+    for _ in range(50):
+        session.status()
+    # There is credit for one of them, and not for two.
+    assert len(asked) == 1
+    gate.set()
+    assert session.ref is not None
+    session.ref.tell(kept[-1][1])
+    session.receipt(run, timeout=WAIT_S)
+    assert len(asked) == 6
+    assert session.run(run).status == "completed", session.run(run).error
+    settled(session)
+    check_rest(session)
+
+
+def test_l14_a_command_that_exec_cannot_take_is_refused_before_anything_is_asked_for(kit: Kit) -> None:
+    refused: list[str] = []
+
+    @tool(isolation="thread")
+    def large(spawn: Spawn) -> None:
+        """Spawn what is too large."""
+        for argv, env in ((["true", "x" * COMMAND_MAX_BYTES], {}), (["true"], {"X": "x" * COMMAND_MAX_BYTES})):
+            with pytest.raises(Invalid, match="too large") as caught:
+                spawn(argv, env=env)
+            refused.append(caught.value.got)
+
+    session = kit.session(lambda turn: turn.call("large").content, tools=[large])
+    run = say(session)
+    settled(session)
+    assert session.run(run).status == "completed"
+    assert len(refused) == 2
+    assert not [event for event in log(session) if event.kind.startswith("process.")]

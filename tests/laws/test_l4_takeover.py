@@ -522,3 +522,20 @@ def test_l4_messages_that_are_told_to_a_session_that_dies_are_not_lost(kit: Kit)
     until(lambda: len(fates(log(session))[0]) == 1 + len(sent), "every message an input")
     inputs, _ = fates(check_rest(session))
     assert inputs[1:] == [one.id for one in sent]
+
+
+def test_l4_what_was_sent_just_before_a_stop_is_returned_and_what_was_sent_just_after_it_runs(kit: Kit) -> None:
+    """Within the same millisecond too, though the Stop itself says no time."""
+    session = kit.session(echo)
+    for number in range(20):
+        before = time.time()  # noqa: TID251  # as a client does
+        session.ask(Stop(source="user.test", reason="enough"))
+        late = session.ask(message(f"late {number}", sent_at=before))
+        assert late.returned == "stopped_before_arrival"
+        stopping = Stop(source="user.test", reason="enough")
+        after = time.time()  # noqa: TID251
+        session.ask(stopping)
+        taken = session.ask(message(f"new {number}", sent_at=after))
+        assert taken.returned is None
+        settled(session)
+    check_rest(session)

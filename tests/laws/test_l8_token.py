@@ -52,6 +52,7 @@ def test_l8_every_method_of_a_turn_raises_each_time_after_a_cancel(kit: Kit) -> 
         for _ in range(3):
             for method in (
                 lambda: turn.emit("x"),
+                lambda: turn.emit(""),
                 lambda: turn.call("shell", script="true"),
                 turn.steering,
                 turn.typing,
@@ -69,7 +70,7 @@ def test_l8_every_method_of_a_turn_raises_each_time_after_a_cancel(kit: Kit) -> 
     assert inside.wait(WAIT_S)
     stop(session, "enough")
     assert over.wait(WAIT_S)
-    assert len(raised) == 18
+    assert len(raised) == 21
     assert {error.provenance.reason for error in raised} == {"enough"}
     check_rest(session)
 
@@ -85,6 +86,7 @@ def test_l8_an_async_turn_is_as_level_triggered(kit: Kit) -> None:
         for _ in range(3):
             for method in (
                 lambda: turn.emit("x"),
+                lambda: turn.emit(""),
                 lambda: turn.call("shell", script="true"),
                 turn.steering,
                 turn.typing,
@@ -101,7 +103,7 @@ def test_l8_an_async_turn_is_as_level_triggered(kit: Kit) -> None:
     assert inside.wait(WAIT_S)
     stop(session, "enough")
     assert over.wait(WAIT_S)
-    assert len(raised) == 15
+    assert len(raised) == 18
 
 
 def test_l8_a_blocked_call_is_woken_by_the_cancel(kit: Kit) -> None:
