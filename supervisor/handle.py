@@ -174,15 +174,7 @@ class SessionHandle:
 
     def attachment(self, name: str) -> bytes:
         """Return the bytes of an attachment, whose name a message in the thread has. Raises NotFound."""
-        data = self._store.attachment(self.session, name)
-        if data is None:
-            raise NotFound(
-                "there is no such attachment in this session",
-                expected="a name from the `attachments` of a message",
-                got=shown(name),
-                remedy="see the thread of the session",
-            )
-        return data
+        return self._store.attachment(self.session, name)
 
     def runs(self) -> list[RunInfo]:
         """The runs of the session, the oldest first."""
@@ -290,6 +282,10 @@ class AsyncSessionHandle:
         """What the session is doing now."""
         status: SessionStatus = await self._answer(Inspect(), timeout)
         return status
+
+    async def attachment(self, name: str) -> bytes:
+        """Return the bytes of an attachment; see `SessionHandle.attachment`."""
+        return await asyncio.to_thread(self._handle.attachment, name)
 
     async def receipt(self, identity: str | None, *, timeout: float | None = 0.0) -> Receipt:
         """Return a receipt; see `SessionHandle.receipt`. The wait holds no thread, and ends when it is cancelled."""

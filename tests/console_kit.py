@@ -220,6 +220,13 @@ class Desk:
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
+    def raw(self, *args: str) -> bytes:
+        """What a command writes, to the byte."""
+        ended = subprocess.run(
+            [*COMMAND, *args], cwd=ROOT, env=self.env, capture_output=True, timeout=WAIT_S, check=True
+        )
+        return ended.stdout
+
     def start(self, *args: str, gather_output: bool = True) -> Chatting:
         chatting = Chatting([*COMMAND, *args], self.env, gather_output=gather_output)
         self._open.append(chatting)

@@ -133,6 +133,55 @@ def test_a_message_sent_again_under_its_id_has_one_effect(served: Desk, name: st
     assert len(served.json("runs", name)) == 1
 
 
+def test_send_waits_for_the_run_that_takes_its_message_whichever_that_is(served: Desk, name: str) -> None:
+    """It waits behind a run, and a message that takes over brings it along: its output and exit code are that run's."""
+    send(served, name, f"sleep {served.mark}")
+    first = send(served, name, "echo first", "--policy", "enqueue", "--no-merge")
+    waiting = served.start("send", name, "echo mine; exit 3", "--policy", "enqueue", "--no-merge", "--wait")
+    waiting.err.wait("waits as run_")
+    took_over = send(served, name, "true")
+    assert took_over == first
+    assert waiting.ended() == 1
+    assert "mine" in waiting.out.text
+    assert "waits as" in waiting.err.text
+    assert "cancelled" not in waiting.err.text
+
+
+def test_bytes_that_are_not_text_arrive_and_are_handed_out_to_the_byte(served: Desk, name: str) -> None:
+    data = b"echo caf\xe9 \xff"
+    for sent in (served.run(data, "send", name, "--wait"), served.run("", "send", name, os.fsdecode(data), "--wait")):
+        assert sent.returncode == 0, sent.stderr
+    messages = [one for one in served.json("thread", name) if one["role"] == "user"]
+    assert [one["content"] for one in messages] == ["echo caf\ufffd \ufffd"] * 2
+    (attachment,) = {name for one in messages for name in one["attachments"]}
+    assert f"--attachment {attachment}" in served.run("", "thread", name).stdout
+    assert served.raw("thread", name, "--attachment", attachment) == data
+    # As from the store itself, where no daemon runs.
+    records = StoreRecords(served.state_dir)
+    with records:
+        assert records.attachment(name, attachment) == data
+    missing = served.run("", "thread", name, "--attachment", "att_none")
+    assert (missing.returncode, missing.stdout) == (1, "")
+    assert "no such attachment" in missing.stderr
+
+
+def test_send_says_that_a_message_which_waited_came_back(served: Desk, name: str) -> None:
+    send(served, name, f"sleep {served.mark}")
+    waiting = served.start("send", name, "echo never", "--policy", "enqueue", "--wait")
+    waiting.err.wait("waits as run_")
+    assert served.run("", "stop", name).returncode == 0
+    assert waiting.ended() == 130
+    assert "came back: withdrawn" in waiting.err.text
+    assert not waiting.out.text
+
+
+def test_send_again_under_its_id_shows_the_run_that_it_had(served: Desk, name: str) -> None:
+    for _ in range(2):
+        done = served.run("", "send", name, "echo once; exit 3", "--id", f"req-{name}", "--wait")
+        assert (done.returncode, done.stdout.count("once\n")) == (1, 1)
+    assert len(served.json("runs", name)) == 1
+
+
 def test_a_message_that_is_refused_is_said_with_1_and_one_that_cannot_be_right_with_2(served: Desk, name: str) -> None:
     run_id = send(served, name, f"sleep {served.mark}")
     refused = served.run("", "send", name, "true", "--policy", "reject")

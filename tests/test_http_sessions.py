@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import sqlite3
 import threading
@@ -14,6 +15,7 @@ import pytest
 
 from actors import AsyncTurn, NewMessage, Spawn, tool
 from actors.messages import new_request_id
+from supervisor.clock import SystemClock
 from supervisor.http.limits import Limits
 from tests.http_kit import Api, api, code
 from tests.kit import WAIT_S, check_rest, kit, log, until
@@ -210,6 +212,52 @@ def test_a_stop_of_a_session_that_nobody_knows_is_said_and_makes_none(api: Api) 
         response = client.request(method, f"/v1/sessions/typo/{path}".rstrip("/"))
         assert (response.status_code, code(response)) == (404, "not_found"), path
     assert api.supervisor.resident() == []
+
+
+def test_l4_a_stop_that_says_when_it_was_sent_holds_for_a_first_message_that_it_overtakes(api: Api) -> None:
+    client = api.start(answers)
+    before = SystemClock().wall()
+    stopped = stop(client, "new", sent_at=before + 0.001)
+    assert stopped["outcome"] == "nothing_running"
+    assert say(client, session="new", sent_at=before)["returned"] == "stopped_before_arrival"
+    assert say(client, session="new", sent_at=before + 1.0)["returned"] is None
+    check_rest(api.session("new"))
+
+
+def test_a_message_of_bytes_shows_what_it_can_and_hands_out_the_rest(api: Api) -> None:
+    client = api.start(answers)
+    data = b"caf\xe9 \xff\x00 \xf0\x9f\x98\x80"
+    body = {"content_base64": base64.b64encode(data).decode(), "id": "req-bytes"}
+    first, again = (client.post("/v1/sessions/s1/messages", json=body).json() for _ in range(2))
+    assert first == again
+    (message,) = [one for one in get(client, "/v1/sessions/s1/thread")["messages"] if one["role"] == "user"]
+    assert message["content"] == "caf\ufffd \ufffd\x00 😀"
+    (name,) = message["attachments"]
+    answer = client.get(f"/v1/sessions/s1/attachments/{name}")
+    assert (answer.content, answer.headers["content-type"]) == (data, "application/octet-stream")
+    text = client.post("/v1/sessions/s1/messages", json={"content_base64": base64.b64encode("grün".encode()).decode()})
+    assert text.status_code == 202
+    assert [one["content"] for one in get(client, "/v1/sessions/s1/thread")["messages"] if one["role"] == "user"][
+        -1
+    ] == "grün"
+    assert code(client.get("/v1/sessions/s1/attachments/att_none")) == "not_found"
+    assert code(client.get(f"/v1/sessions/s2/attachments/{name}")) == "not_found"
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"content": "x", "content_base64": "eA=="}, {"content_base64": "not base64!"}, {"content": None}]
+)
+def test_a_message_has_one_content(api: Api, body: dict[str, Any]) -> None:
+    client = api.start(answers)
+    answer = client.post("/v1/sessions/s1/messages", json=body)
+    assert (answer.status_code, code(answer)) == (400, "invalid")
+    assert api.supervisor.resident() == []
+
+
+@pytest.mark.parametrize("path", ["/v1", "/v1/", "/v1/foo", "/v1/schema", "/v1/foo/bar", "/foo", "/"])
+def test_what_is_not_there_is_refused_as_all_else_is(api: Api, path: str) -> None:
+    answer = api.start(answers).get(path)
+    assert (answer.status_code, code(answer)) == (404, "not_found")
 
 
 def test_an_aimed_stop_and_a_kill_touch_one_run_and_no_other(api: Api) -> None:

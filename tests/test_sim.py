@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
 from actors.ports import Batch, Settings
 from supervisor.store import tables
@@ -330,6 +331,28 @@ def test_the_command_plays_and_says_what_it_did(capsys: pytest.CaptureFixture[st
     assert said["schedules"] == 30
     assert said["violations"] == 0
     assert said["steps"] > 300
+
+
+def test_the_command_begins_no_schedule_long_before_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the minutes are over nothing waits to be played: the next chunk is taken when one is done."""
+    ahead: list[int] = []
+    done = 0
+    add = main.Tally.add
+
+    def counted(tally: main.Tally, other: main.Tally) -> None:
+        nonlocal done
+        done += 1
+        add(tally, other)
+
+    def chunks() -> Iterator[range]:
+        for seed in range(12):
+            ahead.append(seed - done)
+            yield range(seed, seed + 1)
+
+    monkeypatch.setattr(main.Tally, "add", counted)
+    tally = main.play_all(Console(stderr=True), chunks(), None, 1)
+    assert tally.schedules == done == 12
+    assert max(ahead) <= 2
 
 
 def test_the_command_replays_a_seed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -97,6 +97,10 @@ class Api:
         """Ask for something. `patience_s`: seconds that the daemon may take beyond its own limit for an answer."""
         return self._decoded(self._send("GET", path, None, params, patience_s), into)
 
+    def read(self, path: str) -> bytes:
+        """Ask for something that is no JSON."""
+        return self._send("GET", path, None, {}, 0.0).content
+
     def post(self, path: str, into: type[T], body: object, *, patience_s: float = 0.0) -> T:
         """Have something done, and return the answer."""
         return self._decoded(self._send("POST", path, body, {}, patience_s), into)

@@ -23,7 +23,8 @@ RETRY_S: Final = 0.2
 
 class _Message(Struct, frozen=True):
     id: str
-    content: str
+    content: str | UnsetType
+    content_base64: bytes | UnsetType
     origin: str
     merge: bool
     policy: str | UnsetType = UNSET
@@ -61,9 +62,12 @@ class AttachedSession:
     def ask(self, request: NewMessage | Stop, *, timeout: float | None = None) -> Accepted | Stopped:  # noqa: ARG002
         """Send a request and return its answer. The daemon has its own limit for that; `timeout` has no meaning."""
         if isinstance(request, NewMessage):
+            # What is not UTF-8 is shown in the content; the bytes of it are the attachment.
+            data = request.attachments[0].data if request.attachments else UNSET
             message = _Message(
                 id=request.id,
-                content=request.content,
+                content=request.content if data is UNSET else UNSET,
+                content_base64=data,
                 origin=request.origin,
                 merge=request.merge,
                 policy=UNSET if request.policy is None else str(request.policy),

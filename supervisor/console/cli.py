@@ -166,6 +166,10 @@ def thread(
     context: typer.Context,
     session: SessionArgument = None,
     named: SessionOption = None,
+    attachment: Annotated[
+        str | None,
+        typer.Option("--attachment", metavar="NAME", help="The bytes of this one, and nothing else."),
+    ] = None,
     as_json: AsJson = False,
     state_dir: StateDir = None,
     agent: Agent = None,
@@ -175,10 +179,13 @@ def thread(
     """Show the messages of a session, as the next model call would see them; also while it is in use."""
     options = _options(context, state_dir, agent, verbose, socket)
     with _refusals():
-        from supervisor.console.thread import show_thread
+        from supervisor.console.thread import show_thread, write_attachment
 
         _logs(options["verbose"])
-        show_thread(_place(options), _session(session, named), as_json=as_json)
+        if attachment is not None:
+            write_attachment(_place(options), _session(session, named), attachment)
+        else:
+            show_thread(_place(options), _session(session, named), as_json=as_json)
 
 
 @app.command()
@@ -344,11 +351,13 @@ def send(
         from supervisor.console.sending import send as send_message
 
         _logs(options["verbose"])
-        content = sys.stdin.buffer.read().decode("utf-8", "replace") if text == "-" else text
+        # Bytes that are not UTF-8 go on as they are; in an argument they have this form already.
+        content = sys.stdin.buffer.read().decode(errors="surrogateescape") if text == "-" else text
         message = NewMessage(
             content=content, policy=policy, origin=origin, merge=merge, id=identity or new_request_id()
         )
-        code = send_message(_place(options), session, message, wait=wait, as_json=as_json)
+        again = identity is not None
+        code = send_message(_place(options), session, message, again=again, wait=wait, as_json=as_json)
     raise typer.Exit(int(code))
 
 

@@ -108,7 +108,7 @@ class LineReader:
 
     def _line(self, end: int) -> Line:
         total = self._seen - (len(self._kept) - end)
-        return Line(bytes(self._kept[:end]).decode("utf-8", "replace").rstrip("\r"), total, total > end)
+        return Line(bytes(self._kept[:end]).decode(errors="surrogateescape").rstrip("\r"), total, total > end)
 
     def _read(self) -> bytes | None:
         """Return what there is to read, b"" at the end; None when closed."""

@@ -59,6 +59,10 @@ class StoreRecords:
         """The messages of a session."""
         return self._reader.thread(name)
 
+    def attachment(self, name: str, attachment: str) -> bytes:
+        """The bytes of an attachment of a session, by its name. Raises NotFound."""
+        return self._reader.attachment(name, attachment)
+
     def waiting(self, name: str) -> list[WaitingFacts]:
         """The messages of a session that wait, in their order."""
         return [

@@ -57,6 +57,9 @@ class Records(Protocol):
     def thread(self, name: str) -> list[ThreadMessage]:
         """The messages of a session."""
 
+    def attachment(self, name: str, attachment: str) -> bytes:
+        """The bytes of an attachment of a session, by its name. Raises NotFound."""
+
     def waiting(self, name: str) -> list[WaitingFacts]:
         """The messages of a session that wait, in their order."""
 

@@ -76,6 +76,10 @@ class RemoteRecords:
             offset = page.next
         return found
 
+    def attachment(self, name: str, attachment: str) -> bytes:
+        """The bytes of an attachment of a session, by its name. Raises NotFound."""
+        return self._api.read(f"/v1/sessions/{segment(name)}/attachments/{segment(attachment)}")
+
     def waiting(self, name: str) -> list[WaitingFacts]:
         """The messages of a session that wait, in their order."""
         return self._api.get(f"/v1/sessions/{segment(name)}/waiting", _Waiting, limit=PAGE).messages

@@ -13,35 +13,50 @@ from supervisor.console.exits import ExitCode, of_run
 from supervisor.console.output import console, print_json, say
 from supervisor.console.place import Place
 from supervisor.console.receipts import summary
+from supervisor.console.remote import RemoteRecords
 from supervisor.console.screen import OutputClosed, Screen
 from supervisor.console.words import cause, head, plural
 
 
 class Sent(Struct, frozen=True):
-    """A message that was accepted, and how its run ended where that was waited for."""
+    """A message that was accepted, and what became of it where that was waited for.
+
+    `run_id` is the run that took it, which need not be the one that it was accepted for; `returned` says why none did.
+    """
 
     accepted: Accepted
     status: RunStatus | None = None
     result: Json = None
     error: str | None = None
     receipt: Receipt | None = None
+    run_id: str | None = None
+    returned: str | None = None
 
 
-def send(place: Place, session: str, message: NewMessage, *, wait: bool, as_json: bool) -> ExitCode:
+def send(place: Place, session: str, message: NewMessage, *, again: bool, wait: bool, as_json: bool) -> ExitCode:
     """Send a message; with `wait`, print what its run says, until that has ended.
 
     Whoever leaves before the end stops nothing.
+
+    Args:
+        place: where the daemon is.
+        session: whose message it is; the session comes into being with its first one.
+        message: what is sent.
+        again: it may have been sent before, under its id.
+        wait: until the run that takes it has ended.
+        as_json: print a `Sent`.
 
     Raises:
         NoDaemon: none answers.
         CountermandError: the message was refused.
     """
     screen = Screen()
-    talk = AttachedSession(need_api(place), session, on_break=screen.remark)
-    # Before the message: what comes behind this is news.
-    from_seq = talk.status().last_seq if wait else 0
+    api = need_api(place)
+    talk = AttachedSession(api, session, on_break=screen.remark)
+    # Before the message: what comes behind this is news. Of one that was sent before, all may be past.
+    from_seq = talk.status().last_seq if wait and not again else 0
     accepted = talk.ask(message)
-    if not wait or accepted.returned is not None or accepted.run_id is None:
+    if not wait or accepted.returned is not None:
         if as_json:
             print_json(Sent(accepted))
         else:
@@ -50,7 +65,7 @@ def send(place: Place, session: str, message: NewMessage, *, wait: bool, as_json
     if not as_json:
         screen.remark(_sentence(accepted))
     try:
-        sent = _watched(talk, accepted, accepted.run_id, from_seq, None if as_json else screen)
+        sent = _watched(talk, RemoteRecords(api), accepted, from_seq, None if as_json else screen)
     except KeyboardInterrupt:
         screen.remark(f"it goes on without a watcher; to end it: countermand kill {accepted.run_id}")
         raise
@@ -61,23 +76,37 @@ def send(place: Place, session: str, message: NewMessage, *, wait: bool, as_json
     return _earned(sent, screen)
 
 
-def _watched(talk: AttachedSession, accepted: Accepted, run_id: str, from_seq: int, screen: Screen | None) -> Sent:
-    """Follow a run to its receipt, and show what it says."""
-    status, result, error = None, None, None
+def _watched(
+    talk: AttachedSession, records: RemoteRecords, accepted: Accepted, from_seq: int, screen: Screen | None
+) -> Sent:
+    """Follow a message to the run that takes it, and that to its receipt; show what the run says.
+
+    A message that waits may be taken by another run than the one it was accepted for; a run that had not begun when the
+    daemon was killed is tried again as another one.
+    """
+    run_id, status, result, error = None, None, None, None
     spoke = ""
     for event in talk.subscribe(from_seq):
-        if event.run_id != run_id:
+        data = event.data
+        if event.kind == "message" and data["id"] == accepted.message_id:
+            run_id = event.run_id
+        elif event.kind == "session.message_returned" and data["message_id"] == accepted.message_id:
+            return Sent(accepted, returned=data["reason"])
+        elif run_id is not None and event.kind == "run.started" and data.get("retry_of") == run_id:
+            run_id = event.run_id
+        if run_id is None or event.run_id != run_id:
             continue
         match event.kind:
             case "text" | "tool.output" if screen is not None:
-                screen.output(event.data["text"], fresh_line=event.kind != spoke)
+                screen.output(data["text"], fresh_line=event.kind != spoke)
                 spoke = event.kind
             case "run.status":
-                status = RunStatus(event.data["status"])
-                result, error = event.data.get("result"), event.data.get("error")
+                status, result, error = RunStatus(data["status"]), data.get("result"), data.get("error")
             case "run.ended":
-                receipt = msgspec.convert(event.data["receipt"], Receipt)
-                return Sent(accepted, status or RunStatus(event.data["status"]), result, error, receipt)
+                if any(run.retry_of == run_id for run in records.runs(talk.session)):
+                    continue
+                receipt = msgspec.convert(data["receipt"], Receipt)
+                return Sent(accepted, status or RunStatus(data["status"]), result, error, receipt, run_id)
             case _:
                 continue
     raise AssertionError("a follower ends with an error, or not at all")
@@ -85,7 +114,7 @@ def _watched(talk: AttachedSession, accepted: Accepted, run_id: str, from_seq: i
 
 def _sentence(accepted: Accepted) -> str:
     if accepted.returned is not None:
-        return f"message {accepted.message_id} came back: {accepted.returned.replace('_', ' ')}"
+        return _came_back(accepted.message_id, accepted.returned)
     what = "waits as" if accepted.queued else "runs as"
     parts = [f"message {accepted.message_id} {what} {accepted.run_id}"]
     if accepted.superseded_run_id is not None:
@@ -95,8 +124,15 @@ def _sentence(accepted: Accepted) -> str:
     return "; ".join(parts)
 
 
+def _came_back(message_id: str, why: str) -> str:
+    return f"message {message_id} came back: {why.replace('_', ' ')}"
+
+
 def _earned(sent: Sent, screen: Screen) -> ExitCode:
     """Say how it ended, where that is not just well, and return the exit code for it."""
+    if sent.returned is not None:
+        screen.remark(_came_back(sent.accepted.message_id, sent.returned))
+        return ExitCode.STOPPED
     assert sent.status is not None
     assert sent.receipt is not None
     if sent.status is not RunStatus.COMPLETED:

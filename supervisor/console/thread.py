@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import sys
+
 from actors.model import Message
 from supervisor.console.output import console, print_json
 from supervisor.console.place import Place
 from supervisor.console.records import open_records
 from supervisor.console.words import clock_time, head, shown
+
+
+def write_attachment(place: Place, session: str, name: str) -> None:
+    """Write the bytes of an attachment to standard output, and nothing else. Raises NotFound; see `open_records`."""
+    with open_records(place) as records:
+        records.session(session)
+        data = records.attachment(session, name)
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
 
 
 def show_thread(place: Place, session: str, *, as_json: bool) -> None:
@@ -30,6 +41,8 @@ def show_thread(place: Place, session: str, *, as_json: bool) -> None:
         body = "\n".join([message.content.rstrip("\n"), *calls] if message.content.strip() else calls)
         for line in shown(body).split("\n"):
             out.print(Text("  " + line), soft_wrap=True)
+        for name in message.attachments:
+            out.print(Text(f"  its bytes: --attachment {name}", style="dim"), soft_wrap=True)
     state = "parked" if facts.parked else "waiting"
     for waits in waiting:
         out.print(Text(f"{state} · {clock_time(waits.accepted_at)} · {waits.run_id}", style="yellow"))

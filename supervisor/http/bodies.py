@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from actors.messages import ID_MAX_CHARS
 from actors.model import Event, Message, Mode, Policy, Receipt, RunInfo, Scope, Waiting
@@ -26,6 +26,7 @@ Id = Annotated[
     ),
 ]
 Words = Annotated[str, Meta(min_length=1, max_length=10_000, pattern=r"\S")]
+Base64 = Annotated[bytes, Meta(description="Bytes, in base64 as RFC 4648 has it.")]
 Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"\S")]
 Source = Annotated[
     str, Meta(max_length=100, pattern=SOURCE_PATTERN, description="The door: `user.<door>` or `client.<name>`.")
@@ -39,9 +40,13 @@ class MessageBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     Without a `policy` a person (`origin` user) interrupts an active run and all others wait. `merge` false gives a
     waiting message a turn of its own. One with a `sent_at` before that of the last stop is returned.
+
+    Either `content` is given, or `content_base64`: bytes that need not be UTF-8. Where they are not, the message shows
+    what can be shown, and has them as an attachment.
     """
 
-    content: str
+    content: str | UnsetType = UNSET
+    content_base64: Base64 | UnsetType = UNSET
     id: Id | None = None
     policy: Policy | None = None
     origin: Name = "user"
@@ -50,7 +55,10 @@ class MessageBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class StopBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """End the current run, or the run named, and everything that it started."""
+    """End the current run, or the run named, and everything that it started.
+
+    With `sent_at` it holds for a session that nobody has used too: a message that it overtakes is returned.
+    """
 
     source: Source = "user.http"
     reason: Words = "stopped over the API"

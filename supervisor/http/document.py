@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 from litestar import Litestar, Request, Response, Router
+from litestar.exceptions import NotFoundException
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme
@@ -16,6 +17,7 @@ from msgspec import Struct
 from supervisor.http import bodies
 
 PATH: Final = "/openapi.json"
+BASE64: Final = "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 DESCRIPTION: Final = """Sessions, runs and processes of a Countermand daemon.
 
 Over the Unix socket the peer's uid is checked; over loopback every request carries `Authorization: Bearer <token>`.
@@ -31,10 +33,14 @@ class Document(JsonRenderPlugin):
         self._making = threading.Lock()
         self._made: bytes | None = None
 
-    async def answer(self, request: Request[Any, Any, Any]) -> Response[bytes] | None:
-        """Answer a request for the document, in place of Litestar's handler, which would make it on the loop."""
+    async def answer(self, request: Request[Any, Any, Any]) -> Response[bytes]:
+        """Answer in place of Litestar's handler, which would make the document on the loop, and has pages of its own.
+
+        Raises:
+            NotFoundException: something else was asked for, below the path that Litestar takes for its documents.
+        """
         if not request.url.path.endswith(PATH):
-            return None
+            raise NotFoundException
         return Response(await asyncio.to_thread(self.make, request.app), media_type=self.media_type)
 
     def make(self, app: Litestar) -> bytes:
@@ -54,7 +60,7 @@ def openapi_config(version: str) -> OpenAPIConfig:
     bearer = SecurityScheme(type="http", scheme="bearer", description="Over loopback; the Unix socket needs none.")
     document = Document()
 
-    async def answer(request: Request[Any, Any, Any]) -> Response[bytes] | None:
+    async def answer(request: Request[Any, Any, Any]) -> Response[bytes]:
         # Litestar copies what it is given, and no lock can be copied: a function is taken as it is.
         return await document.answer(request)
 
@@ -71,11 +77,14 @@ def openapi_config(version: str) -> OpenAPIConfig:
 
 
 def _completed(document: dict[str, Any]) -> dict[str, Any]:
-    """Say what Litestar does not: that bodies take no other fields, and that those with a default may be left out."""
+    """Say what Litestar does not: what a message has to have, what bodies do not take, and which may be left out."""
     for name, schema in document["components"]["schemas"].items():
         kind = getattr(bodies, name, None)
         if isinstance(kind, type) and issubclass(kind, Struct) and kind.__struct_config__.forbid_unknown_fields:
             schema["additionalProperties"] = False
+    message = document["components"]["schemas"]["MessageBody"]
+    message["properties"]["content_base64"] |= {"contentEncoding": "base64", "pattern": BASE64}
+    message["oneOf"] = [{"required": ["content"]}, {"required": ["content_base64"]}]
     for path in document["paths"].values():
         for operation in path.values():
             body = operation.get("requestBody")

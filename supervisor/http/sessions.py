@@ -6,8 +6,10 @@ from typing import Annotated, Any
 
 import msgspec
 from litestar import Request, Response, Router, delete, get, post, route
-from litestar.params import JSONBody, QueryParameter
+from litestar.params import JSONBody, PathParameter, QueryParameter
+from msgspec import UNSET, UnsetType
 
+from actors.errors import Invalid
 from actors.messages import (
     Accepted,
     Delete,
@@ -36,7 +38,7 @@ from supervisor.http.bodies import (
     WaitingPage,
     WithdrawBody,
 )
-from supervisor.http.desk import within
+from supervisor.http.desk import decoded, within
 from supervisor.http.routing import READ, WRITE, Limit, SessionName, TheDesk, exact, refusals, who
 
 
@@ -91,7 +93,9 @@ async def send_message(
 ) -> Accepted:
     """Send a message. The answer is given when it is durable."""
     body = await exact(request, data)
-    accepted = await desk.ask(desk.handle(session).aio, NewMessage(**_given(body)))
+    options = _given(body)
+    options["content"] = _content(options.pop("content"), options.pop("content_base64"))
+    accepted = await desk.ask(desk.handle(session).aio, NewMessage(**options))
     assert isinstance(accepted, Accepted)
     return accepted
 
@@ -104,7 +108,8 @@ async def stop_session(
     body = StopBody() if data is None else await exact(request, data)
     options = _given(body)
     wait_s = options.pop("wait_s")
-    handle = await desk.stoppable(session)
+    # One that says when it was sent is meant for what is still on its way too, and that may be the first message.
+    handle = await desk.stoppable(session) if body.sent_at is None else desk.handle(session)
     return await desk.stop(handle, Stop(**options, requested_by=who(request)), wait_s, request.receive)
 
 
@@ -151,6 +156,22 @@ async def session_thread(
     return await desk.read(page)
 
 
+@get(
+    "/v1/sessions/{session:str}/attachments/{name:str}",
+    summary="The bytes of an attachment",
+    media_type="application/octet-stream",
+    responses=READ,
+)
+async def session_attachment(
+    desk: TheDesk,
+    session: SessionName,
+    name: Annotated[str, PathParameter(description="As a message names it.", schema_extra={"minLength": 1})],
+) -> bytes:
+    """Hand out what a message was that is not UTF-8, to the byte."""
+    handle = await desk.known(session)
+    return await handle.aio.attachment(decoded(name))
+
+
 @get("/v1/sessions/{session:str}/waiting", summary="The messages that wait", responses=READ)
 async def session_waiting(desk: TheDesk, session: SessionName, limit: Limit = 1_000) -> WaitingPage:
     """Show the messages that wait for their turn, in their order."""
@@ -185,6 +206,21 @@ async def stop_all(
     return await desk.stop_all(body, who(request))
 
 
+def _content(text: str | UnsetType, data: bytes | UnsetType) -> str:
+    """Return the content of a message. Raises Invalid unless it was given in exactly one way."""
+    if isinstance(text, str) and data is UNSET:
+        return text
+    if isinstance(data, bytes) and text is UNSET:
+        # As `actors.text.not_utf8` takes them.
+        return data.decode(errors="surrogateescape")
+    raise Invalid(
+        "a message has one content",
+        expected="either content or content_base64",
+        got="neither" if text is UNSET else "both",
+        remedy="give a text as content; bytes that may not be UTF-8 as content_base64",
+    )
+
+
 def _given(body: msgspec.Struct) -> dict[str, Any]:
     """The fields of a body as arguments of a request, with a fresh id where none was given."""
     fields = msgspec.structs.asdict(body)
@@ -204,6 +240,7 @@ SESSIONS = Router(
         resume_session,
         withdraw_message,
         session_thread,
+        session_attachment,
         session_waiting,
         stop_all,
     ],

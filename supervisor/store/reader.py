@@ -19,7 +19,7 @@ from typing import Concatenate, Final, ParamSpec, TypeVar
 
 import msgspec
 
-from actors.errors import Invalid, StoreUnavailable
+from actors.errors import Invalid, NotFound, StoreUnavailable
 from actors.model import Event, Message, Receipt, RunInfo
 from actors.ports import CallRow, ProcessRow, SessionRow, WaitingRow
 from actors.text import shown
@@ -147,9 +147,17 @@ class SqliteReader:
         """Return the sessions that have something to finish: a run, messages that wait unparked, a tree, a receipt."""
         return self._read(tables.unfinished)
 
-    def attachment(self, session: str, name: str) -> bytes | None:
-        """Return the bytes of an attachment of a session."""
-        return self._read(tables.attachment, session, name)
+    def attachment(self, session: str, name: str) -> bytes:
+        """Return the bytes of an attachment of a session. Raises NotFound."""
+        data = self._read(tables.attachment, session, name)
+        if data is None:
+            raise NotFound(
+                "there is no such attachment in this session",
+                expected="a name from the `attachments` of a message",
+                got=shown(name),
+                remedy="see the thread of the session",
+            )
+        return data
 
     def unfit(self, limit: int = ROWS_MAX) -> list[UnfitBatch]:
         """Return the newest `limit` batches that could not be stored, the oldest first."""

@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import argparse
 import gc
+import itertools
 import json
 import multiprocessing
 import secrets
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -110,16 +112,22 @@ def _progress(console: Console, quiet: bool) -> Progress:
     )
 
 
-def _play_all(console: Console, chunks: Iterable[range], total: int | None, jobs: int) -> Tally:
+def play_all(console: Console, chunks: Iterator[range], total: int | None, jobs: int) -> Tally:
+    """Play chunks of seeds on `jobs` processes. The next chunk is taken when one is done: its time may be over then."""
     tally = Tally()
     with (
-        multiprocessing.get_context("spawn").Pool(jobs) as pool,
+        ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool,
         _progress(console, not console.is_terminal) as progress,
     ):
         task = progress.add_task("schedules", total=total)
         said = time.monotonic()
-        for done in pool.imap_unordered(play, chunks):
-            tally.add(done)
+        # One more than there are processes, so that none waits.
+        playing = {pool.submit(play, chunk) for chunk in itertools.islice(chunks, jobs + 1)}
+        while playing:
+            done, playing = wait(playing, return_when=FIRST_COMPLETED)
+            playing |= {pool.submit(play, chunk) for chunk in itertools.islice(chunks, len(done))}
+            for one in done:
+                tally.add(one.result())
             progress.update(task, completed=tally.schedules)
             if not console.is_terminal and time.monotonic() - said > 10:
                 said = time.monotonic()
@@ -168,7 +176,7 @@ def run_seeds(console: Console, options: argparse.Namespace) -> int:
     seeds = options.seeds if options.seeds is not None else None if options.minutes else SEEDS
     until = time.monotonic() + 60 * options.minutes if options.minutes else None
     console.print(f"seeds from {first}")
-    tally = _play_all(console, _chunks(first, seeds, until), seeds, options.jobs)
+    tally = play_all(console, _chunks(first, seeds, until), seeds, options.jobs)
     with quiet_log():
         for seed, what in sorted(tally.broken)[:SHOWN_MAX]:
             found = draw(seed)
