@@ -198,7 +198,7 @@ def test_the_store_is_readable_while_a_chat_holds_it(desk: Desk) -> None:
     ("args", "named", "code"),
     [
         (("thread", "nope"), "'nope'", 1),
-        (("runs", "nope", "--json"), "'nope'", 1),
+        (("runs", "nope"), "'nope'", 1),
         (("why", "run_nope"), "'run_nope'", 1),
         (("why", ""), "''", 1),
         (("receipts", "nope"), "'nope'", 1),
@@ -215,6 +215,41 @@ def test_what_is_not_known_is_refused_with_1_and_what_cannot_be_right_with_2(
     assert (done.returncode, done.stdout) == (code, "")
     assert named in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "code"),
+    [
+        (("thread", "nope"), "not_found"),
+        (("why", "run_nope"), "not_found"),
+        (("receipts", "--run", "run_"), "invalid"),
+        (("events", "nope"), "no_daemon"),
+        (("send", "s1", "true"), "no_daemon"),
+        (("stop", "s1"), "no_daemon"),
+    ],
+)
+def test_a_refusal_is_a_document_where_one_was_asked_for(told: Desk, args: tuple[str, ...], code: str) -> None:
+    plain, asked = told.run("", *args), told.run("", *args, "--json")
+    assert asked.returncode == plain.returncode > 0
+    assert asked.stderr == plain.stderr
+    error = json.loads(asked.stdout)["error"]
+    assert set(error) == {"code", "message", "expected", "got", "remedy"}
+    assert error["code"] == code
+    assert error["message"] in plain.stderr
+
+
+def test_a_state_directory_with_a_long_path_can_be_used_without_a_daemon(desk: Desk, tmp_path: Path) -> None:
+    """Longer than a socket's path may be: nobody listens there, so what needs no daemon goes on."""
+    long = tmp_path.joinpath(*["x" * 60] * 3)
+    assert len(str(long)) > 107
+    done = desk.run("echo hi\n", "chat", "--session", "s1", "--state-dir", str(long))
+    assert done.returncode == 0, done.stderr
+    assert len(desk.json("thread", "s1", "--state-dir", str(long))) == 4
+    assert len(desk.json("runs", "s1", "--state-dir", str(long))) == 1
+    assert len(desk.json("sessions", "--state-dir", str(long))) == 1
+    refused = desk.run("", "stop", "s1", "--state-dir", str(long))
+    assert refused.returncode == 3
+    assert "countermand.sock" in refused.stderr
 
 
 @pytest.mark.parametrize("args", [("thread",), ("runs",), ("receipts",), ("why", "run_x")])

@@ -164,9 +164,15 @@ def test_check_says_all_that_is_wrong_and_exits_with_2(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "did you mean 'drain_s'?" in done.stderr
     assert "'forced' | 'strict'" in done.stderr
+    as_json = command(tmp_path, "check", "--config", str(file), "--json")
+    assert as_json.returncode == 2
+    said = json.loads(as_json.stdout)
+    assert (said["ok"], [one["code"] for one in said["problems"]]) == (False, ["invalid", "invalid"])
     file.write_text("drain_s = 1")
     done = command(tmp_path, "check", "--config", str(file))
     assert (done.returncode, done.stdout) == (0, f"ok: {file}\n")
+    as_json = command(tmp_path, "check", "--config", str(file), "--json")
+    assert json.loads(as_json.stdout) == {"ok": True, "file": str(file), "problems": []}
 
 
 def test_show_prints_what_holds_and_who_said_it(tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ def thread(
 ) -> None:
     """Show the messages of a session, as the next model call would see them; also while it is in use."""
     options = _options(context, state_dir, agent, verbose, socket)
-    with _refusals():
+    with _refusals(as_json=as_json):
         from supervisor.console.thread import show_thread, write_attachment
 
         _logs(options["verbose"])
@@ -201,7 +201,7 @@ def runs(
 ) -> None:
     """List the runs of a session and how each ended; also while it is in use."""
     options = _options(context, state_dir, agent, verbose, socket)
-    with _refusals():
+    with _refusals(as_json=as_json):
         from supervisor.console.runs import show_runs
 
         _logs(options["verbose"])
@@ -230,7 +230,7 @@ def receipts(
 ) -> None:
     """Show the receipts of a session's runs: what was running at the end of each, and how that ended."""
     options = _options(context, state_dir, agent, verbose, socket)
-    with _refusals():
+    with _refusals(as_json=as_json):
         from supervisor.console.receiving import show_receipts
 
         _logs(options["verbose"])
@@ -253,7 +253,7 @@ def ps(
 ) -> None:
     """Show what lives now, as a tree: session, run, call, process; with age, processor time and memory."""
     options = _options(context, state_dir, agent, verbose, socket)
-    with _refusals():
+    with _refusals(as_json=as_json):
         from supervisor.console.ps import show_ps
 
         _logs(options["verbose"])
@@ -273,7 +273,7 @@ def why(
 ) -> None:
     """Tell the story of a run: its input, who ended it and why, each moment, and what became of each part."""
     options = _options(context, state_dir, agent, verbose, socket)
-    with _refusals():
+    with _refusals(as_json=as_json):
         from supervisor.console.why import show_why
 
         _logs(options["verbose"])
@@ -291,7 +291,7 @@ def sessions(
 ) -> None:
     """List the sessions, and what each is doing."""
     options = _options(context, state_dir, agent, verbose, socket)
-    with _refusals():
+    with _refusals(as_json=as_json):
         from supervisor.console.sessions import show_sessions
 
         _logs(options["verbose"])
@@ -314,7 +314,7 @@ def events(
 ) -> None:
     """Show the log of a session, one event a line. A break of the connection loses none, and repeats none."""
     options = _options(context, state_dir, agent, verbose, socket)
-    with _refusals():
+    with _refusals(as_json=as_json, lines=True):
         from supervisor.console.events import show_events
 
         _logs(options["verbose"])
@@ -346,7 +346,7 @@ def send(
 ) -> None:
     """Send a message to a session; the session comes into being with its first one."""
     options = _options(context, state_dir, agent, verbose, socket)
-    with _refusals():
+    with _refusals(as_json=as_json):
         from actors.messages import NewMessage, new_request_id
         from supervisor.console.sending import send as send_message
 
@@ -403,7 +403,7 @@ def stop(
         raise typer.BadParameter("name a session, or give --all; one of the two")
     if everything and run is not None:
         raise typer.BadParameter("--run names one run, and --all means every one")
-    with _refusals():
+    with _refusals(as_json=as_json):
         from supervisor.console.stopping import stop_all, stop_session, wish
 
         _logs(options["verbose"])
@@ -432,7 +432,7 @@ def kill(
 ) -> None:
     """End one run at once, without a grace, and nothing else; and wait for the receipt, as stop does."""
     options = _options(context, state_dir, agent, verbose, socket)
-    with _refusals():
+    with _refusals(as_json=as_json):
         from supervisor.console.stopping import kill_run, wish
 
         _logs(options["verbose"])
@@ -464,7 +464,7 @@ def logs(
 ) -> None:
     """Show the daemon's own log: its file, or the journal. What happens in a session is in events."""
     options = _options(context, state_dir, agent, verbose, socket)
-    with _refusals():
+    with _refusals(as_json=as_json, lines=True):
         from supervisor.console.logs import LEVELS, Wanted, show_logs
 
         if level is not None and level not in LEVELS:
@@ -484,7 +484,7 @@ def doctor(
 ) -> None:
     """Look for what is wrong, and say what helps; 1 where something is. It changes nothing."""
     options = _options(context, state_dir, agent, verbose, socket)
-    with _refusals():
+    with _refusals(as_json=as_json):
         from supervisor.console.doctor import examine
 
         _logs(options["verbose"])
@@ -525,12 +525,14 @@ def config_check(
     context: typer.Context,
     config: ConfigFile = None,
     assignments: Assignments = None,
+    as_json: AsJson = False,
     state_dir: StateDir = None,
     agent: Agent = None,
 ) -> None:
     """Say whether a daemon would start with its configuration, and all that is wrong with it."""
     options = _options(context, state_dir, agent, verbose=False)
-    from supervisor.console.words import refusal
+    from supervisor.console.output import print_json
+    from supervisor.console.words import refusal, refused
     from supervisor.daemon.settings import WrongSettings
 
     try:
@@ -538,8 +540,13 @@ def config_check(
     except WrongSettings as error:
         for problem in error.problems:
             print(f"countermand: {refusal(problem)}", file=sys.stderr)
+        if as_json:
+            print_json({"ok": False, "file": None, "problems": [refused(problem) for problem in error.problems]})
         raise typer.Exit(USAGE) from None
-    print(f"ok: {settings.file}" if settings.file else "ok: no file, the defaults hold")
+    if as_json:
+        print_json({"ok": True, "file": settings.file and str(settings.file), "problems": []})
+    else:
+        print(f"ok: {settings.file}" if settings.file else "ok: no file, the defaults hold")
 
 
 @config_app.command("show")
@@ -553,7 +560,7 @@ def config_show(
 ) -> None:
     """Print the configuration as it holds, in TOML, each key with where it was said."""
     options = _options(context, state_dir, agent, verbose=False)
-    with _refusals():
+    with _refusals(as_json=as_json):
         import msgspec
 
         from supervisor.daemon.settings import as_toml
@@ -637,17 +644,25 @@ def _logs(verbose: bool) -> None:
 
 
 @contextlib.contextmanager
-def _refusals() -> Iterator[None]:
-    """Say a refusal on standard error, without a traceback; end quietly where nobody reads the output."""
+def _refusals(*, as_json: bool = False, lines: bool = False) -> Iterator[None]:
+    """Say a refusal on standard error, without a traceback; end quietly where nobody reads the output.
+
+    Where JSON was asked for the refusal is a document too, in the form of the API's; on one line, where all are `lines`.
+    """
     from actors.errors import CountermandError
     from supervisor.console.exits import of_error
-    from supervisor.console.words import refusal
+    from supervisor.console.words import refusal, refused
 
     try:
         yield
         sys.stdout.flush()
     except CountermandError as error:
         print(f"countermand: {refusal(error)}", file=sys.stderr)
+        if as_json:
+            from supervisor.console.output import print_json, print_json_line
+
+            (print_json_line if lines else print_json)({"error": refused(error)})
+            sys.stdout.flush()
         raise typer.Exit(int(of_error(error))) from None
     except KeyboardInterrupt:
         raise typer.Exit(STOPPED) from None

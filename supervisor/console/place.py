@@ -11,6 +11,8 @@ from msgspec import Struct
 
 SOCKET_NAME: Final = "countermand.sock"
 CONNECT_S: Final = 5.0
+PATH_MAX_BYTES: Final = 107
+"""Of a Unix socket's path: unix(7)."""
 
 
 class Place(Struct, frozen=True):
@@ -34,6 +36,9 @@ class Place(Struct, frozen=True):
 
     def is_listening(self) -> bool:
         """True if somebody listens on the socket; also if that cannot be found out, for lack of permission."""
+        if len(os.fsencode(self.resolved)) > PATH_MAX_BYTES:
+            # Where nobody can bind nobody listens.
+            return False
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.settimeout(CONNECT_S)
             try:
