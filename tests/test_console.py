@@ -223,7 +223,7 @@ def test_what_is_not_known_is_refused_with_1_and_what_cannot_be_right_with_2(
         (("thread", "nope"), "not_found"),
         (("why", "run_nope"), "not_found"),
         (("receipts", "--run", "run_"), "invalid"),
-        (("events", "nope"), "no_daemon"),
+        (("events", "nope"), "not_found"),
         (("send", "s1", "true"), "no_daemon"),
         (("stop", "s1"), "no_daemon"),
     ],

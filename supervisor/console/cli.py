@@ -647,7 +647,7 @@ def _logs(verbose: bool) -> None:
 def _refusals(*, as_json: bool = False, lines: bool = False) -> Iterator[None]:
     """Say a refusal on standard error, without a traceback; end quietly where nobody reads the output.
 
-    Where JSON was asked for the refusal is a document too, in the form of the API's; on one line, where all are `lines`.
+    Where JSON was asked for the refusal is a document too, in the form of the API's; of `lines`, on one line.
     """
     from actors.errors import CountermandError
     from supervisor.console.exits import of_error
