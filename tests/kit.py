@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Struct
 from pykka import ActorRef
 from pykka.messages import ProxyCall
 
@@ -211,6 +212,24 @@ class Kit:
         event = threading.Event()
         self._releases.append(event)
         return event
+
+    def fire(self, kind: type[Struct]) -> None:
+        """Have the timers of a kind fire now: a deadline that is far away comes when the test says so, and not before.
+
+        Waits until there is one: what it is the deadline of may begin before it is set.
+        """
+        assert self.supervisor is not None
+        clock, timers = self.supervisor._clock, list[Any]()
+
+        def found() -> bool:
+            with clock._changed:
+                entries = [timer for _, _, timer in clock._heap if timer.ref is not None]
+            timers[:] = [(timer.ref, timer.message) for timer in entries if isinstance(timer.message, kind)]
+            return bool(timers)
+
+        until(found, f"a {kind.__name__}")
+        for ref, timer in timers:
+            ref.tell(timer)
 
     def close(self, drain_s: float | None = None) -> bool:
         """End the supervisor; another may be started after it."""

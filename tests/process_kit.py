@@ -139,6 +139,16 @@ def fd_count() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
+def held_by(pid: int) -> set[str]:
+    """What the descriptors of a process are."""
+    links = set()
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        # It may open and close a file of its own meanwhile: one of its locale, or one in /proc.
+        with suppress(FileNotFoundError):
+            links.add(os.readlink(f"/proc/{pid}/fd/{fd}"))
+    return links
+
+
 def our_children() -> list[int]:
     """All children of this process, of any thread, zombies included."""
     return procfs.children(os.getpid())

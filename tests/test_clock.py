@@ -53,10 +53,27 @@ def clock() -> Iterator[SystemClock]:
 
 
 def test_timers_fire_in_the_order_of_their_times_and_one_taken_back_does_not(clock: SystemClock) -> None:
-    hears = Hears()
-    clock.call_later(0.02, hears.ref, Due(2))
-    clock.call_later(0.01, hears.ref, Due(0)).cancel()
-    clock.call_later(0.0, hears.ref, Due(1))
+    class Holds(Hears):
+        """Keeps the clock's thread until all timers are set, however long that takes."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.set = threading.Event()
+
+        def tell(self, message: Any) -> None:
+            super().tell(message)
+            assert self.set.wait(WAIT_S)
+
+    holds, hears = Holds(), Hears()
+    clock.call_later(0.0, holds.ref, Due(9))
+    assert holds.next() == Due(9)
+    now = clock.monotonic()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clock, "monotonic", lambda: now)
+        clock.call_later(0.02, hears.ref, Due(2))
+        clock.call_later(0.01, hears.ref, Due(0)).cancel()
+        clock.call_later(0.0, hears.ref, Due(1))
+    holds.set.set()
     assert [hears.next(), hears.next()] == [Due(1), Due(2)]
     assert hears.heard.empty()
 

@@ -18,7 +18,7 @@ from supervisor.console import doctor, units
 from supervisor.console.finding import Finding
 from supervisor.console.orphans import find_orphans, open_ledgers
 from supervisor.console.place import Place
-from supervisor.containment import ledger
+from supervisor.containment import ledger, procfs
 from tests.console_kit import WAIT_S, Desk, short_desk
 from tests.kit import until
 from tests.test_store_faults import PATIENCE_S, locked_by_another
@@ -143,6 +143,8 @@ def test_a_process_of_a_tool_that_no_warden_watches_is_an_orphan(desk: Desk) -> 
     env = {**os.environ, "COUNTERMAND_FENCE": f"s1:1:call_{desk.mark}"}
     stray = subprocess.Popen(["sleep", desk.mark], env=env)
     try:
+        # Popen returns in the middle of the exec, when there is neither an environment nor a command line to be read.
+        until(lambda: f"COUNTERMAND_FENCE={env['COUNTERMAND_FENCE']}" in procfs.environment(stray.pid), "its exec")
         (orphan,) = (one for one in find_orphans() if desk.mark in one.command)
         assert (orphan.pid, orphan.fence) == (stray.pid, f"s1:1:call_{desk.mark}")
         found = findings(desk, 1)["orphans"]

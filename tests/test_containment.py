@@ -248,11 +248,21 @@ def test_no_secret_of_the_daemon_reaches_a_tool_a_warden_or_the_zygote(
         assert "hunter2" not in b.owner.text()
         assert b.mark in b.owner.text()
         for holder in (pid, b.warden_of(pid), b.zygote_pid()):
-            # Empty for a moment while it becomes another program.
-            until(lambda holder=holder: Path(f"/proc/{holder}/environ").read_bytes(), "its environment")  # type: ignore[misc]
-            environ = Path(f"/proc/{holder}/environ").read_bytes()
+            environ = environment_of(holder)
             assert b"PATH=" in environ
             assert b"hunter2" not in environ
+
+
+def environment_of(pid: int) -> bytes:
+    """A process's environment, which is empty for a moment while it becomes another program: read once more then."""
+    found: list[bytes] = []
+
+    def seen() -> bool:
+        found[:] = [Path(f"/proc/{pid}/environ").read_bytes()]
+        return bool(found[0])
+
+    until(seen, "its environment")
+    return found[0]
 
 
 def test_l3_background_and_setsid_children_stay_in_the_tree_and_end_with_it(b: Bench) -> None:

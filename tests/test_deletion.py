@@ -277,9 +277,10 @@ def test_l1_and_l10_a_name_that_is_used_again_goes_on_from_its_tombstone(kit: Ki
 
 
 def test_while_it_is_being_deleted_a_session_refuses_messages_and_takes_a_stop(kit: Kit) -> None:
-    session = kit.session()
+    # It is being deleted until it is stopped at once.
+    session = kit.session(grace_s=60.0)
     say(session, kit.script("trap '' TERM; echo up; sleep 300 & wait; sleep 300"))
-    until(kit.alive, "it runs")
+    until(lambda: any(event.kind == "tool.output" for event in log(session)), "it runs, and ignores what it is told")
     answers: list[object] = []
     deleting = threading.Thread(target=lambda: answers.append(delete(session)))
     deleting.start()

@@ -34,7 +34,7 @@ from actors import (
     render_openai,
     tool,
 )
-from actors.messages import CallEnded, RunFinished, SpawnPermit
+from actors.messages import CallEnded, RunDeadline, RunFinished, SpawnPermit
 from actors.model import Address
 from actors.tool import ToolActor
 from supervisor import SessionHandle
@@ -205,7 +205,7 @@ def test_a_tool_that_awaits_and_then_writes_does_not_write_after_a_stop(kit: Kit
     @tool(isolation="task")
     async def write() -> str:
         inside.set()
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(60)
         target.write_text("written")
         return "written"
 
@@ -557,9 +557,11 @@ def test_the_thread_is_whole_on_every_way_out_of_a_run(kit: Kit, way: str) -> No
         with contextlib.suppress(RunCancelled):
             turn.call("slow")
 
-    session = kit.session(agent, tools=[slow], run_deadline_s=0.4 if way == "deadline" else None)
+    session = kit.session(agent, tools=[slow], run_deadline_s=3600.0)
     run_id = say(session)
     assert inside.wait(WAIT_S)
+    if way == "deadline":
+        kit.fire(RunDeadline)
     if way == "stop":
         stop(session)
     elif way == "message":
@@ -721,13 +723,17 @@ def test_a_message_that_waited_comes_before_one_that_arrives_as_the_run_ends(kit
 
 def test_a_message_runs_when_the_run_that_it_waited_for_times_out(kit: Kit) -> None:
     def agent(turn: Turn) -> None:
+        began.set()
         if turn.inputs[-1].content == "A":
             turn.cancel_token.wait()
         turn.emit("fine")
 
-    session = kit.session(agent, run_deadline_s=0.3)
+    began = kit.gate()
+    session = kit.session(agent, run_deadline_s=3600.0)
     first = say(session, "A")
+    assert began.wait(WAIT_S)
     waiting = session.ask(message("B", policy="enqueue"))
+    kit.fire(RunDeadline)
     assert waiting.run_id is not None
     session.receipt(waiting.run_id, timeout=WAIT_S)
     assert session.run(first).status is RunStatus.EXPIRED

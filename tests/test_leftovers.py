@@ -168,6 +168,8 @@ def test_l3_a_leftover_that_refuses_is_named(sleeper: subprocess.Popen[bytes], m
     def refuse(fd: int, number: int) -> None:
         raise PermissionError(1, "Operation not permitted")
 
+    # A program that was just executed runs for a moment, before it sleeps.
+    until(lambda: (seen := procfs.stat(sleeper.pid)) is not None and seen.state == "S", "it sleeps")
     monkeypatch.setattr(signal, "pidfd_send_signal", refuse)
     one = leftover(pid=sleeper.pid, start_ticks=ticks(sleeper.pid))
     leftovers.end(one)

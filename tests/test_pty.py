@@ -15,7 +15,7 @@ import pytest
 from actors import AsyncSpawn, How, Spawn, tool
 from supervisor.containment import procfs
 from tests.kit import Kit, check_rest, log, say
-from tests.process_kit import Bench, bench, until
+from tests.process_kit import Bench, bench, held_by, until
 
 PYTHON = sys.executable
 
@@ -107,7 +107,7 @@ def test_an_interactive_shell_which_does_not_heed_a_sigterm_is_hung_up_within_th
     b.owner.wait_text("up")
     b.run(("/bin/bash", "--norc", "-i"), "bash", pty=True)
     b.owner.wait_text("$", "bash") if os.getuid() else b.owner.wait_text("#", "bash")
-    b.trees.kill("bash", 1.0)
+    b.trees.kill("bash", 4.0)
     ended = b.owner.ended("bash")
     assert (ended.how, ended.proven) == (How.EXIT, True)
     assert [one.signal for one in ended.signals] == ["SIGTERM", "SIGCONT", "SIGHUP"]
@@ -125,8 +125,12 @@ def test_l3_what_left_its_terminal_and_ignores_all_is_killed(b: Bench) -> None:
     b.assert_nobody_left()
 
 
-def test_l3_when_the_command_exits_its_terminal_hangs_up_and_what_ignores_that_stays_in_the_tree(b: Bench) -> None:
-    b.sh("(trap '' HUP; sleep 1000) & sleep 1001 & sleep 0.2; echo hi; exit 3", pty=True)
+def test_l3_when_the_command_exits_its_terminal_hangs_up_and_what_ignores_that_stays_in_the_tree(
+    b: Bench, tmp_path: Path
+) -> None:
+    deaf = tmp_path / "deaf"
+    wait = f"while ! test -e {deaf}; do sleep 0.01; done"
+    b.sh(f"(trap '' HUP; : > {deaf}; sleep 1000) & sleep 1001 & {wait}; echo hi; exit 3", pty=True)
     exited = b.owner.exited()
     assert (exited.status, exited.tail, exited.held) == (3, "hi\n", True)
     until(lambda: len(b.alive()) <= 2, "one in the background, and the shell around it")
@@ -155,7 +159,8 @@ def test_the_warden_and_the_zygote_get_no_terminal(b: Bench) -> None:
     for other in (b.warden_of(pid), b.zygote_pid()):
         fields = Path(f"/proc/{other}/stat").read_text().rsplit(")", 1)[1].split()
         assert fields[4] == "0", "the number of its controlling terminal"
-        targets = [os.readlink(entry) for entry in Path(f"/proc/{other}/fd").iterdir()]
+        targets = held_by(other)
+        assert targets
         assert not [target for target in targets if "pts" in target or "ptmx" in target]
     seen = procfs.stat(pid)
     assert seen is not None
@@ -217,5 +222,6 @@ def test_what_is_given_to_read_cannot_be_written_and_is_in_nobody_else(b: Bench)
     pid = b.owner.started().pid
     b.owner.wait_text("up")
     assert b.owner.text(stream="stdout") == "refused\ngiven\nup\n"
-    targets = [os.readlink(entry) for entry in Path(f"/proc/{b.warden_of(pid)}/fd").iterdir()]
+    targets = held_by(b.warden_of(pid))
+    assert targets
     assert not [target for target in targets if "countermand-input" in target]

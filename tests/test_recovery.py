@@ -17,7 +17,7 @@ from actors import NewMessage, ShuttingDown, StateDirBusy, Stop
 from actors.messages import Accepted, Stopped
 from actors.model import Policy, RunStatus, Waiting
 from supervisor import SessionHandle, Supervisor
-from supervisor.containment import procfs
+from supervisor.containment import processes, procfs
 from supervisor.store.reader import SqliteReader
 from tests.crash_kit import WAIT_S, Child, Scripts, Told, alive, config, judge, nobody_left, rows_of, settle, until
 
@@ -172,8 +172,10 @@ def test_a_second_start_is_refused_and_names_the_process_that_holds_the_director
 
 
 def test_after_a_kill_the_next_start_serves_at_once_and_its_calls_wait_for_the_wardens_of_the_last(
-    tmp_path: Path, mark: str
+    tmp_path: Path, mark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Nobody but this test wakes the warden, or kills it for being stopped: neither this daemon, nor the old zygote.
+    monkeypatch.setattr(processes, "STOPPED_MAX_S", WAIT_S)
     child, _, _ = with_tree(tmp_path, mark)
     scripts = Scripts(tmp_path, mark)
     shells = [pid for pid, command in alive(mark).items() if "setsid" in command and parent_is_a_warden(pid)]
@@ -181,6 +183,9 @@ def test_after_a_kill_the_next_start_serves_at_once_and_its_calls_wait_for_the_w
     seen = [stat for stat in map(procfs.stat, shells) if stat is not None]
     warden = min(seen, key=lambda stat: stat.start_ticks)
     # A stopped warden neither ends its tree nor lets go of anything that it may have inherited.
+    zygote = procfs.stat(warden.ppid)
+    assert zygote is not None
+    os.kill(zygote.ppid, signal.SIGSTOP)
     os.kill(warden.ppid, signal.SIGSTOP)
     try:
         child.kill()
@@ -193,6 +198,7 @@ def test_after_a_kill_the_next_start_serves_at_once_and_its_calls_wait_for_the_w
             assert session.status().barrier, "the barrier holds it"
             assert not scripts.runs_of("second")
             os.kill(warden.ppid, signal.SIGCONT)
+            os.kill(zygote.ppid, signal.SIGCONT)
             receipt = session.receipt(accepted.run_id, timeout=WAIT_S)
             assert receipt.complete
             old = session.receipt(run_of(child), timeout=WAIT_S)
@@ -202,7 +208,8 @@ def test_after_a_kill_the_next_start_serves_at_once_and_its_calls_wait_for_the_w
             assert not alive(mark)
     finally:
         child.dispose()
-        signal_if_there(warden.ppid, signal.SIGCONT)
+        for stopped in (warden.ppid, zygote.ppid):
+            signal_if_there(stopped, signal.SIGCONT)
 
 
 def parent_is_a_warden(pid: int) -> bool:

@@ -418,12 +418,15 @@ from tests.process_kit import RealClock, Recorder
 # It has a child in a session of its own, which could be killed, and which it shields for as long as it lives.
 inner = """
 import os, signal, time
+shielded, shields = os.pipe()
 if os.fork() == 0:
     os.setsid()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.read(shielded, 1)
     print("up", flush=True)
     time.sleep(1000)
 os.setresuid(65534, 65534, 65534)
+os.write(shields, b".")
 time.sleep(1000)
 """
 owner = Recorder()

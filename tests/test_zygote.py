@@ -28,6 +28,7 @@ from tests.process_kit import (
     Recorder,
     bench,
     frozen,
+    held_by,
     needs_cgroups,
     our_children,
     until,
@@ -290,7 +291,15 @@ def test_l13_a_killed_warden_costs_its_own_tree_only(b: Bench) -> None:
 def test_l3_a_command_that_ended_before_its_warden_was_killed_keeps_its_own_status(b: Bench) -> None:
     b.sh("sleep 1000 & exit 5")
     assert b.owner.exited().status == 5
-    (child,) = b.alive()
+    found: list[int] = []
+
+    def there() -> bool:
+        # Nobody has an environment for a moment while it becomes another program.
+        found[:] = b.alive()
+        return bool(found)
+
+    until(there, "the child")
+    (child,) = found
     os.kill(b.warden_of(child), signal.SIGKILL)
     ended = b.owner.ended()
     assert (ended.how, ended.status, ended.proven) == (How.EXIT, 5, True)
@@ -370,7 +379,7 @@ def test_l3_with_warden_and_zygote_both_killed_and_no_other_layer_nothing_is_cla
         assert ended.note == (
             "its warden and the zygote were both killed; nothing proves that no other process of it is left"
         )
-        assert b.alive() == [b.owner.started().pid]
+        until(lambda: b.alive() == [b.owner.started().pid], "the command lives, and is executed")
 
 
 def test_l3_with_warden_and_zygote_both_killed_what_has_the_marker_is_killed_and_no_more_is_claimed(
@@ -669,16 +678,6 @@ def test_the_zygote_and_the_wardens_outlive_what_a_terminal_or_a_tree_may_send_t
     assert b.zygote_pid() == zygote
     b.trees.kill("p", 5.0)
     assert b.owner.ended().how is How.SIGTERM
-
-
-def held_by(pid: int) -> set[str]:
-    """What the descriptors of a process are."""
-    links = set()
-    for fd in os.listdir(f"/proc/{pid}/fd"):
-        # It may open and close a file of its own meanwhile: one of its locale, or one in /proc.
-        with contextlib.suppress(FileNotFoundError):
-            links.add(os.readlink(f"/proc/{pid}/fd/{fd}"))
-    return links
 
 
 def test_neither_zygote_nor_another_warden_holds_a_descriptor_of_a_tree(b: Bench, tmp_path: Path) -> None:

@@ -18,6 +18,9 @@ import pytest
 from actors import NewMessage, RunStatus, Turn
 from tests.kit import WAIT_S, Kit, check_rest, fates, log, message, say, settled, stop, until
 
+START_S = 90.0
+"""How long a new interpreter may take to come up, on a machine that has much to do."""
+
 # A supervisor of its own process, told what to do by lines of JSON; each answer is a line, flushed before the next.
 CHILD = """
 import json, sys, threading
@@ -68,7 +71,6 @@ class Child:
             [sys.executable, "-c", CHILD, str(kit.state_dir)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
             text=True,
             cwd=root,
             env={**os.environ, "PYTHONPATH": str(root)},
@@ -78,20 +80,24 @@ class Child:
         stdout = self.process.stdout
         assert stdout is not None
         threading.Thread(target=self._listen, args=(stdout,), daemon=True).start()
-        self.read("ready")
+        try:
+            self.read("ready", START_S)
+        except BaseException:
+            self.close()
+            raise
 
     def _listen(self, stdout: IO[str]) -> None:
         for line in stdout:
             self._told.put(json.loads(line))
         self._told.put({})
 
-    def read(self, key: str) -> Any:
+    def read(self, key: str, within_s: float = WAIT_S) -> Any:
         """The value of the first `key` that was told and not read."""
         for told in self._unread:
             if key in told:
                 self._unread.remove(told)
                 return told[key]
-        while told := self._told.get(timeout=WAIT_S):
+        while told := self._told.get(timeout=within_s):
             if key in told:
                 return told[key]
             self._unread.append(told)

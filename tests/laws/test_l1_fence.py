@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 import pytest
+from pykka.messages import ProxyCall
 
 from actors import AsyncTurn, CancelToken, NewMessage, RunCancelled, Spawn, Stop, Turn, tool
 from actors.messages import CallRequested, Said, SpawnRequested
@@ -212,9 +213,22 @@ def test_l1_a_stop_overtakes_a_backlog_of_output(kit: Kit) -> None:
     ref = session.ref
     assert ref is not None
     address = Address("s1", accepted.generation, accepted.run_id)
+    held, told = threading.Event(), kit.gate()
+
+    def block() -> None:
+        held.set()
+        told.wait()
+
+    # It handles nothing of it before all of it is there.
+    actor: Any = ref._actor_weakref()
+    actor.block = block
+    ref.tell(ProxyCall(attr_path=("block",), args=(), kwargs={}))
+    assert held.wait(WAIT_S)
     for _ in range(20_000):
         ref.tell(Said(address, "text", {"text": "x"}, 1))
-    stopped = session.ask(Stop(source="user.test", reason="enough"))
+    stopping = ref.ask(Stop(source="user.test", reason="enough"), block=False)
+    told.set()
+    stopped = stopping.get(timeout=WAIT_S)
     gate.set()
     events = check_rest(session)
     assert len([event for event in events if event.kind == "text"]) < 20_000

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from actors import AsyncTurn, CancelToken, NewMessage, ToolResult, Turn, tool
-from actors.messages import ExecutionEnded
+from actors.messages import CallDeadline, ExecutionEnded
 from actors.tool import ToolActor
 from tests.kit import WAIT_S, Kit, check_rest, log, say, settled, stop, until
 
@@ -121,8 +121,11 @@ def test_l2_a_result_that_was_in_the_cell_before_the_fence_is_finished(
 def test_l2_the_deadline_of_a_call_closes_it_and_the_run_goes_on(kit: Kit) -> None:
     got: list[ToolResult] = []
 
-    @tool(isolation="thread", deadline_s=0.1)
+    inside = kit.gate()
+
+    @tool(isolation="thread", deadline_s=3600.0)
     def slow(token: CancelToken) -> str:
+        inside.set()
         token.wait()
         return "late"
 
@@ -131,7 +134,11 @@ def test_l2_the_deadline_of_a_call_closes_it_and_the_run_goes_on(kit: Kit) -> No
         turn.emit("went on")
 
     session = kit.session(agent, tools=[slow])
-    receipt = session.receipt(say(session), timeout=WAIT_S)
+    run_id = say(session)
+    # One that has not begun when its deadline comes is not interrupted, but not started.
+    assert inside.wait(WAIT_S)
+    kit.fire(CallDeadline)
+    receipt = session.receipt(run_id, timeout=WAIT_S)
     events = check_rest(session)
     ended = next(event for event in events if event.kind == "tool.ended")
     assert got[0].outcome == "interrupted"

@@ -22,6 +22,7 @@ from actors import (
     Turn,
     Withdraw,
 )
+from actors.messages import RunDeadline
 from supervisor import SessionHandle
 from tests.kit import WAIT_S, Kit, check_rest, fates, log, message, poison, say, settled, stop, until
 
@@ -100,7 +101,7 @@ def test_l4_what_waits_starts_when_the_active_run_ends_in_any_way(kit: Kit, end:
         if end == "fails":
             raise ValueError("no")
 
-    session = kit.session(agent, run_deadline_s=0.4 if end == "expires" else None)
+    session = kit.session(agent, run_deadline_s=3600.0)
     first = say(session, "one")
     until_holding(session, first)
     waiting = session.ask(message(content="two", policy="enqueue"))
@@ -110,7 +111,9 @@ def test_l4_what_waits_starts_when_the_active_run_ends_in_any_way(kit: Kit, end:
     assert session.run(waiting.run_id).status is RunStatus.QUEUED
     if end == "stopped":
         stop(session, waiting="keep")
-    elif end != "expires":
+    elif end == "expires":
+        kit.fire(RunDeadline)
+    else:
         gate.set()
     session.receipt(waiting.run_id, timeout=WAIT_S)
     assert session.run(waiting.run_id).status is RunStatus.COMPLETED

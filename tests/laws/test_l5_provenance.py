@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from actors import CancelToken, How, Invalid, Mode, NewMessage, Provenance, Row, RunStatus, Spawn, Stop, Turn, tool
+from actors.messages import CallDeadline
 from supervisor import SessionHandle
 from tests.kit import WAIT_S, Kit, check_rest, log, message, poison, rows, say, settled, stop, until
 
@@ -74,7 +75,9 @@ def test_l5_each_way_to_end_a_run_is_named(kit: Kit, name: str) -> None:
     source = name.split(maxsplit=1)[0]
     session = kit.session(hold, run_deadline_s=0.5 if source == "run.deadline" else None)
     run_id = say(session)
-    until_holding(session, run_id)
+    if source != "run.deadline":
+        # That one comes by itself, whether or not the agent has come to hold.
+        until_holding(session, run_id)
     session = act(kit, session)
     receipt = session.receipt(run_id, timeout=WAIT_S)
     run = session.run(run_id)
@@ -102,14 +105,20 @@ def test_l5_a_run_that_ends_by_its_own_completion_has_none(kit: Kit) -> None:
 
 
 def test_l5_the_deadline_of_a_call_is_named_in_its_end(kit: Kit) -> None:
-    @tool(isolation="thread", deadline_s=0.05)
+    inside = kit.gate()
+
+    @tool(isolation="thread", deadline_s=3600.0)
     def slow(token: CancelToken) -> None:
+        inside.set()
         token.wait()
         causes.append(token.provenance)
 
     causes: list[Provenance | None] = []
     session = kit.session(lambda turn: turn.call("slow"), tools=[slow])
-    session.receipt(say(session), timeout=WAIT_S)
+    run_id = say(session)
+    assert inside.wait(WAIT_S)
+    kit.fire(CallDeadline)
+    session.receipt(run_id, timeout=WAIT_S)
     ended = next(event for event in log(session) if event.kind == "tool.ended")
     assert ended.data["provenance"]["source"] == "tool.deadline"
     until(lambda: causes, "the tool's end")
@@ -269,14 +278,21 @@ def test_l5_a_process_of_the_session_that_a_tool_ends_says_so(kit: Kit) -> None:
 
 @pytest.mark.parametrize("source", ["tool.deadline", "run.ended"])
 def test_l5_a_process_that_ends_with_its_call_or_its_run_says_so(kit: Kit, source: str) -> None:
-    @tool(isolation="thread", deadline_s=0.5 if source == "tool.deadline" else None)
+    spawned = kit.gate()
+
+    @tool(isolation="thread", deadline_s=3600.0)
     def leave(spawn: Spawn, token: CancelToken) -> None:
         spawn(["sleep", "60"])
+        spawned.set()
         if source == "tool.deadline":
             token.wait()
 
     session = kit.session(lambda turn: turn.call("leave"), tools=[leave])
-    ((row, said),) = of_processes(session, say(session))
+    run_id = say(session)
+    assert spawned.wait(WAIT_S)
+    if source == "tool.deadline":
+        kit.fire(CallDeadline)
+    ((row, said),) = of_processes(session, run_id)
     assert row.how is How.SIGTERM
     assert row.provenance is not None
     assert row.provenance.source == said == source
