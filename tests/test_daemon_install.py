@@ -6,6 +6,8 @@ Everything happens under a system manager of the test's, over a copy of the mach
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -157,6 +159,47 @@ def test_a_directory_of_somebody_elses_is_neither_taken_nor_removed(tmp_path: Pa
     assert done.returncode == 2
     assert "is not an environment of countermand" in done.stderr
     assert (prefix / "thesis").read_text() == "all of it"
+
+
+def test_what_waits_beside_the_prefix_is_not_taken_for_ours(tmp_path: Path) -> None:
+    beside = tmp_path / "mine.before"
+    beside.mkdir()
+    (beside / "thesis").write_text("all of it")
+    for words in ([], ["--uninstall", "--purge"]):
+        done = install(tmp_path, "--user", "--prefix", str(tmp_path / "mine"), *words)
+        assert done.returncode == (0 if words else 2)
+        assert (beside / "thesis").read_text() == "all of it"
+    assert not (tmp_path / "mine").exists()
+
+
+@pytest.mark.timeout(INSTALL_S)
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_what_is_installed_is_there_again_where_another_cannot_be_made(tmp_path: Path, interrupted: bool) -> None:
+    """A package that is not what the lock says; before that, where so asked, an install that was killed half-way."""
+    project = tmp_path / "project"
+    ignored = shutil.ignore_patterns(".venv*", ".git", "tests", "__pycache__", ".*_cache")
+    shutil.copytree(PROJECT, project, ignore=ignored)
+    lock = project / "requirements.lock"
+    digests = re.compile(r"(?<=sha256:)[0-9a-f]{64}")
+    wrong = re.sub(r"(?ms)^pykka==.*?# via", lambda found: digests.sub("0" * 64, found[0]), lock.read_text())
+    assert wrong != lock.read_text()
+    lock.write_text(wrong)
+    prefix, before = tmp_path / "prefix", tmp_path / "prefix.before"
+    old = before if interrupted else prefix
+    old.mkdir()
+    (old / ".countermand").write_text("whole")
+    (old / "command").write_text("works")
+    if interrupted:
+        prefix.mkdir()
+        (prefix / ".countermand").touch()
+    environment = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+    command = [str(project / "scripts" / "install"), "--user", "--prefix", str(prefix)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 1
+    assert "the one from before is there again" in done.stderr
+    assert (prefix / "command").read_text() == "works"
+    assert not before.exists()
+    assert not (tmp_path / ".config").exists()
 
 
 def test_what_a_user_has_installed_is_removed_and_the_conversations_stay(tmp_path: Path) -> None:
