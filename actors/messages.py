@@ -952,9 +952,10 @@ class LookForOld(Timer, frozen=True):
 
 
 class DrainOver(Timer, frozen=True):
-    """The time for draining, or (`final`) for interrupting, is over."""
+    """The time for draining, or (`final`) for interrupting, is over; `hurried`: somebody has cut it short."""
 
     final: bool
+    hurried: bool = False
 
 
 class GoOn(Timer, frozen=True):

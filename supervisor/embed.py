@@ -171,7 +171,7 @@ class Supervisor:
     def hurry(self) -> None:
         """Cut the time to drain short: what still runs is interrupted now. Nothing happens outside of a drain."""
         with contextlib.suppress(ActorDeadError):
-            self._actor.tell(DrainOver(final=False))
+            self._actor.tell(DrainOver(final=False, hurried=True))
 
     def ping(self, timeout: float) -> Pong | None:
         """Ask the supervisor's actor whether it answers; None if it does not within `timeout` seconds, or has ended."""

@@ -97,6 +97,7 @@ class SupervisorActor(Actor):
         self._draining: ReplyFuture[Any] | None = None
         self._shutting_down = False
         self._interrupted = False
+        self._hurried = False
         # Sessions that have to say that they are quiet, and the number of the last Drain that each was sent.
         self._noisy: dict[str, int] = {}
         self._drains = 0
@@ -132,7 +133,7 @@ class SupervisorActor(Actor):
             case Quiet():
                 self._quiet(message)
             case DrainOver():
-                self._drain_over(final=message.final)
+                self._drain_over(message)
             case Ping():
                 return self._pong()
             case _:
@@ -297,14 +298,15 @@ class SupervisorActor(Actor):
             del self._noisy[quiet.session]
             self._answer_if_quiet()
 
-    def _drain_over(self, *, final: bool) -> None:
+    def _drain_over(self, over: DrainOver) -> None:
         if self._draining is None:
             return
-        if final:
+        if over.final:
             logger.error("sessions did not come to rest: {}", ", ".join(sorted(self._noisy)))
             self._draining.try_set(False)
             self._draining = None
             return
+        self._hurried = self._hurried or (over.hurried and not self._interrupted)
         self._interrupted = True
         for session in sorted(self._noisy):
             child = self.children.get(session)
@@ -321,5 +323,5 @@ class SupervisorActor(Actor):
 
     def _shutdown_provenance(self) -> Provenance:
         at = self._ports.clock.wall()
-        reason = "the time for draining was over"
+        reason = "the drain was cut short" if self._hurried else "the time for draining was over"
         return Provenance(source="supervisor.shutdown", reason=reason, initiated_at=at)

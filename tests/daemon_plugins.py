@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from loguru import logger
 
-from actors import Turn, tool
+from actors import Spawn, Turn, tool
 from supervisor.daemon.logs import LINES_MAX
 from supervisor.store.sqlite import SqliteStore
 from supervisor.supervisor import SupervisorActor
@@ -77,3 +77,14 @@ def chatters(turn: Turn) -> None:
     """Log without a pause, until it is stopped."""
     while not turn.cancel_token.cancelled:
         logger.info("chatter")
+
+
+@tool(isolation="thread")
+def keep(seconds: str, spawn: Spawn) -> None:
+    """Start a process that is the session's own."""
+    spawn(["sleep", seconds], owner="session")
+
+
+def keeps(turn: Turn) -> None:
+    """Start what the message names for the session."""
+    turn.call("keep", seconds=turn.inputs[0].content)

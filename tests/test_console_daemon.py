@@ -150,7 +150,8 @@ def test_send_waits_for_the_run_that_takes_its_message_whichever_that_is(served:
 def test_bytes_that_are_not_text_arrive_and_are_handed_out_to_the_byte(served: Desk, name: str) -> None:
     data = b"echo caf\xe9 \xff"
     for sent in (served.run(data, "send", name, "--wait"), served.run("", "send", name, os.fsdecode(data), "--wait")):
-        assert sent.returncode == 0, sent.stderr
+        # What can be shown of it is another script.
+        assert (sent.returncode, "not run" in sent.stdout, "caf" in sent.stdout) == (1, True, False)
     messages = [one for one in served.json("thread", name) if one["role"] == "user"]
     assert [one["content"] for one in messages] == ["echo caf\ufffd \ufffd"] * 2
     (attachment,) = {name for one in messages for name in one["attachments"]}
@@ -193,6 +194,14 @@ def test_a_message_that_is_refused_is_said_with_1_and_one_that_cannot_be_right_w
     assert served.run("", "kill", run_id).returncode == 0
 
 
+def test_a_message_for_an_agent_that_the_daemon_does_not_have_is_refused(served: Desk, name: str) -> None:
+    refused = served.run("", "send", name, "true", "--agent", "another")
+    assert refused.returncode == 2
+    assert "--agent shell" in refused.stderr
+    assert served.run("", "send", name, "true", "--agent", "shell", "--wait").returncode == 0
+    assert len(served.json("runs", name)) == 1
+
+
 def test_a_watcher_that_leaves_stops_nothing(served: Desk, name: str) -> None:
     watching = served.start("send", name, "echo begun; read -r -t 1000 < <(sleep 1000)", "--wait")
     watching.out.wait("begun")
@@ -217,6 +226,35 @@ def test_stop_waits_for_the_receipt_and_nothing_is_alive_then(served: Desk, name
     (run,) = served.json("runs", name)
     assert (run["provenance"]["source"], run["provenance"]["reason"]) == ("user.console", "seen enough")
     assert run["provenance"]["requested_by"] == f"uid:{os.getuid()}"
+
+
+def test_a_stop_of_a_session_waits_for_the_proof_of_what_the_session_itself_runs(desk: Desk) -> None:
+    plugins = "tests.daemon_plugins"
+    desk.serve("--set", "grace_s=1", "--set", "agent=keeps", "--set", f"agents={{keeps='{plugins}:keeps'}}",
+               "--set", f"tools=['{plugins}:keep']")  # fmt: skip
+    for session in ("s1", "s2"):
+        assert desk.run("", "send", session, desk.mark, "--wait").returncode == 0
+    assert len(desk.alive()) == 2
+    idle = desk.run("", "stop", "s1")
+    assert (idle.returncode, idle.stdout) == (0, "nothing was running\n")
+    done = desk.run("", "stop", "s1", "--scope", "session")
+    assert done.returncode == 0
+    assert "no run was active" in done.stdout
+    assert "process sleep" in done.stdout
+    assert "1 process proven dead" in done.stdout
+    assert len(desk.alive()) == 1
+    everywhere = desk.json("stop", "--all", "--scope", "session")
+    (only,) = everywhere["stopped"]
+    assert (only["session"], only["outcome"]) == ("s2", "nothing_running")
+    assert (only["receipt"]["complete"], only["receipt"]["reaped"]) == (True, 1)
+    assert desk.alive() == []
+
+
+@pytest.mark.parametrize("option", [("--mode", "hard"), ("--scope", "x"), ("--waiting", "x"), ("--reason", "")])
+def test_an_option_of_a_stop_that_cannot_be_right_is_a_mistake_in_usage(desk: Desk, option: tuple[str, str]) -> None:
+    done = desk.run("", "stop", "s1", *option)
+    assert done.returncode == 2
+    assert "expected:" in done.stderr
 
 
 def test_a_receipt_that_is_not_filed_yet_is_said_to_be_so_and_with_its_run_named_it_is_refused(

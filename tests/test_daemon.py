@@ -184,7 +184,7 @@ def test_a_second_signal_cuts_the_drain_short(daemon: Foreground) -> None:
     run = runs(daemon.state_dir, "s1")[-1]
     assert run.status is RunStatus.CANCELLED
     assert run.provenance is not None
-    assert run.provenance.source == "supervisor.shutdown"
+    assert (run.provenance.source, run.provenance.reason) == ("supervisor.shutdown", "the drain was cut short")
     assert any("STATUS=interrupting" in words or "STATUS=ending" in words for words in daemon.told())
 
 

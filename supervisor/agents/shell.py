@@ -13,13 +13,19 @@ async def shell(turn: AsyncTurn) -> dict[str, Any]:
     """Run each input as a script, in order, and tell its exit code and duration.
 
     Resumed without inputs, it says what was interrupted and completes. Returns the exit code of the last
-    script that did not exit with 0, else 0.
+    script that did not exit with 0, else 0; one that is not UTF-8 is not run, and counts as 1.
     """
     if not turn.inputs:
         await turn.emit(_interrupted(turn.messages))
         return {"exit_code": 0}
     exit_code = 0
     for message in turn.inputs:
+        if message.attachments:
+            # What is shown of it is another script than the one that was sent.
+            exit_code = 1
+            kept = ", ".join(message.attachments)
+            await turn.emit(f"[not run: the script is not UTF-8; send it as UTF-8, its bytes are kept as {kept}]\n")
+            continue
         result = await turn.call("shell", script=message.content)
         data = result.data or {}
         status = data.get("exit_code")

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from actors import errors
-from actors.errors import CountermandError
+from actors.errors import CountermandError, Invalid
 from supervisor.console.place import CONNECT_S, Place
 
 T = TypeVar("T")
@@ -153,11 +153,24 @@ def find_api(place: Place) -> Api | None:
     return None
 
 
-def need_api(place: Place) -> Api:
-    """Return the daemon at a place. Raises NoDaemon, which says how to start one."""
+def need_api(place: Place, agent: str | None = None) -> Api:
+    """Return the daemon at a place; whose agent is this one, where one is named.
+
+    Raises:
+        NoDaemon: there is none; the error says how to start one.
+        Invalid: its agent is another.
+    """
     api = find_api(place)
     if api is None:
         raise _nobody(place)
+    if agent is not None and agent != api.info.agent:
+        api.close()
+        raise Invalid(
+            "the daemon that runs has another agent",
+            expected=f"--agent {api.info.agent}, or none named",
+            got=f"--agent {agent}",
+            remedy="leave --agent out; or use another --state-dir, where no daemon runs",
+        )
     return api
 
 

@@ -114,15 +114,7 @@ def _host(config: Config, session: str, place: Place | None, screen: Screen, age
     from supervisor.console.api import need_api
     from supervisor.console.attached import Attached
 
-    api = need_api(place)
-    if agent is not None and agent != api.info.agent:
-        raise Invalid(
-            "the daemon that runs has another agent",
-            expected=f"--agent {api.info.agent}, or none named",
-            got=f"--agent {agent}",
-            remedy="leave --agent out; or use another --state-dir, where no daemon runs",
-        )
-    return Attached(api, screen)
+    return Attached(need_api(place, agent), screen)
 
 
 class Chat:

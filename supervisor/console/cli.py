@@ -357,7 +357,9 @@ def send(
             content=content, policy=policy, origin=origin, merge=merge, id=identity or new_request_id()
         )
         again = identity is not None
-        code = send_message(_place(options), session, message, again=again, wait=wait, as_json=as_json)
+        code = send_message(
+            _place(options), session, message, agent=options["agent"], again=again, wait=wait, as_json=as_json
+        )
     raise typer.Exit(int(code))
 
 

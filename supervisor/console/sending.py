@@ -33,7 +33,16 @@ class Sent(Struct, frozen=True):
     returned: str | None = None
 
 
-def send(place: Place, session: str, message: NewMessage, *, again: bool, wait: bool, as_json: bool) -> ExitCode:
+def send(
+    place: Place,
+    session: str,
+    message: NewMessage,
+    *,
+    agent: str | None = None,
+    again: bool = False,
+    wait: bool = False,
+    as_json: bool = False,
+) -> ExitCode:
     """Send a message; with `wait`, print what its run says, until that has ended.
 
     Whoever leaves before the end stops nothing.
@@ -42,16 +51,18 @@ def send(place: Place, session: str, message: NewMessage, *, again: bool, wait: 
         place: where the daemon is.
         session: whose message it is; the session comes into being with its first one.
         message: what is sent.
+        agent: the name of the daemon's agent, where one is expected.
         again: it may have been sent before, under its id.
         wait: until the run that takes it has ended.
         as_json: print a `Sent`.
 
     Raises:
         NoDaemon: none answers.
+        Invalid: its agent is another.
         CountermandError: the message was refused.
     """
     screen = Screen()
-    api = need_api(place)
+    api = need_api(place, agent)
     talk = AttachedSession(api, session, on_break=screen.remark)
     # Before the message: what comes behind this is news. Of one that was sent before, all may be past.
     from_seq = talk.status().last_seq if wait and not again else 0

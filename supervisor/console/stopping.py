@@ -15,8 +15,8 @@ from typing import Final
 from msgspec import UNSET, Struct, UnsetType, structs
 
 from actors.errors import CountermandError, ReceiptPending
-from actors.messages import new_request_id
-from actors.model import Message, Receipt
+from actors.messages import Stop, new_request_id
+from actors.model import Message, Receipt, Scope
 from supervisor.console.api import Api, need_api, segment
 from supervisor.console.exits import ExitCode
 from supervisor.console.output import console, print_json, say
@@ -75,9 +75,12 @@ class _AllStopped(Struct, frozen=True):
 
 
 def wish(reason: str, identity: str | None = None, **chosen: str | None) -> StopWish:
-    """Return a StopWish of what was chosen; an option that is None is not set."""
+    """Return a StopWish of what was chosen; an option that is None is not set. Raises Invalid if it cannot be right."""
     given = {name: value for name, value in chosen.items() if value is not None}
-    return StopWish(id=identity or new_request_id(), reason=reason, **given)
+    made = StopWish(id=identity or new_request_id(), reason=reason, **given)
+    # Looked at here, where the words of the options are those of the answer.
+    Stop(source=SOURCE, id=made.id, reason=reason, **given)  # type: ignore[arg-type]  # each is a text
+    return made
 
 
 def stop_session(place: Place, session: str, stop: StopWish, wait_s: float, *, as_json: bool) -> ExitCode:
@@ -98,7 +101,7 @@ def stop_session(place: Place, session: str, stop: StopWish, wait_s: float, *, a
         stop = _with_run(stop, find_run(RemoteRecords(api), stop.run_id).run_id)
     answer = api.post(f"/v1/sessions/{segment(session)}/stop", StopAnswer, stop)
     with _holds():
-        return _outcome(api, answer, wait_s, as_json=as_json)
+        return _outcome(api, answer, wait_s, owned=_ends_owned(stop), as_json=as_json)
 
 
 def kill_run(place: Place, identity: str, stop: StopWish, wait_s: float, *, as_json: bool) -> ExitCode:
@@ -107,7 +110,7 @@ def kill_run(place: Place, identity: str, stop: StopWish, wait_s: float, *, as_j
     run = find_run(RemoteRecords(api), identity)
     answer = api.post(f"/v1/runs/{segment(run.run_id)}/kill", StopAnswer, stop)
     with _holds():
-        return _outcome(api, answer, wait_s, as_json=as_json)
+        return _outcome(api, answer, wait_s, owned=False, as_json=as_json)
 
 
 def stop_all(place: Place, stop: StopWish, wait_s: float, *, as_json: bool) -> ExitCode:
@@ -115,16 +118,21 @@ def stop_all(place: Place, stop: StopWish, wait_s: float, *, as_json: bool) -> E
     api = need_api(place)
     done = api.post("/v1/stop", _AllStopped, stop)
     with _holds():
-        return _all_outcomes(api, done, wait_s, as_json=as_json)
+        return _all_outcomes(api, done, wait_s, owned=_ends_owned(stop), as_json=as_json)
 
 
-def _all_outcomes(api: Api, done: _AllStopped, wait_s: float, *, as_json: bool) -> ExitCode:
+def _ends_owned(stop: StopWish) -> bool:
+    """True if it ends what the session itself runs too: where no run is active, there is a receipt to wait for."""
+    return stop.scope == str(Scope.SESSION)
+
+
+def _all_outcomes(api: Api, done: _AllStopped, wait_s: float, *, owned: bool, as_json: bool) -> ExitCode:
     code = ExitCode.FAILED if done.failed else ExitCode.OK
     answers = []
     for answer in done.stopped:
-        settled = _settled(api, answer, wait_s) if wait_s else answer
+        settled = _settled(api, answer, wait_s, owned=owned) if wait_s else answer
         answers.append(settled)
-        code = max(code, _earned(settled, wait_s))
+        code = max(code, _earned(settled, wait_s, owned=owned))
     if as_json:
         print_json(_AllStopped(answers, done.failed))
         return code
@@ -132,7 +140,7 @@ def _all_outcomes(api: Api, done: _AllStopped, wait_s: float, *, as_json: bool) 
     if not answers and not done.failed:
         say(out, "nothing was running in any session", "dim")
     for answer in answers:
-        say(out, f"session {head(answer.session)}: {_sentence(answer)}{_proof(answer)}")
+        say(out, f"session {head(answer.session)}: {_sentence(answer, owned=owned)}{_proof(answer)}")
     for failed in done.failed:
         say(out, f"session {head(failed.session)} could not be told: {failed.error.message}", "red")
     return code
@@ -152,33 +160,38 @@ def _with_run(stop: StopWish, run_id: str) -> StopWish:
     return StopWish(stop.id, stop.reason, stop.source, run_id, stop.scope, stop.mode, stop.waiting)
 
 
-def _outcome(api: Api, answer: StopAnswer, wait_s: float, *, as_json: bool) -> ExitCode:
+def _outcome(api: Api, answer: StopAnswer, wait_s: float, *, owned: bool, as_json: bool) -> ExitCode:
     out = console()
     if not as_json:
-        say(out, _sentence(answer))
+        say(out, _sentence(answer, owned=owned))
         for message in answer.withdrawn:
             say(out, f"withdrawn: {message.id}  {head(message.content)}")
         if not answer.durable:
             say(out, not_durable(journalled=answer.journalled), "yellow")
         out.file.flush()
-    settled = _settled(api, answer, wait_s) if wait_s else answer
+    settled = _settled(api, answer, wait_s, owned=owned) if wait_s else answer
     if as_json:
         print_json(settled)
     elif settled.receipt is not None:
         out.file.write(table(settled.receipt, out.width, colour=out.is_terminal))
-    elif answer.outcome in ("stopped", "stopping"):
-        later = f"its receipt is not filed yet: countermand why {answer.run_id or answer.receipt_id}"
-        say(out, later, "yellow" if wait_s else "dim")
-    return _earned(settled, wait_s)
+    elif _has_receipt(answer, owned=owned):
+        where = f"countermand why {answer.run_id}" if answer.run_id else f"countermand ps {answer.session}"
+        say(out, f"its receipt is not filed yet: {where}", "yellow" if wait_s else "dim")
+    return _earned(settled, wait_s, owned=owned)
 
 
-def _sentence(answer: StopAnswer) -> str:
+def _has_receipt(answer: StopAnswer, *, owned: bool) -> bool:
+    """True if there is one to wait for: of a run that it ended, or of what the session itself runs."""
+    return answer.outcome in ("stopped", "stopping") or (answer.outcome == "nothing_running" and owned)
+
+
+def _sentence(answer: StopAnswer, *, owned: bool) -> str:
     run = f"run {answer.run_id}" if answer.run_id else "what the session itself runs"
     fence = f"; the fence is at event {answer.fence_seq}" if answer.fence_seq else ""
     return {
         "stopped": f"{run} is stopped{fence}",
         "stopping": f"{run} was being stopped already{fence}",
-        "nothing_running": "nothing was running",
+        "nothing_running": "no run was active" if owned else "nothing was running",
         "already_over": f"{run} was over already",
     }.get(answer.outcome, answer.outcome)
 
@@ -190,16 +203,16 @@ def _proof(answer: StopAnswer) -> str:
     return f", {gone} proven dead" if answer.receipt.complete else ", and NOT everything could be ended"
 
 
-def _earned(answer: StopAnswer, wait_s: float) -> ExitCode:
-    awaited = wait_s > 0 and answer.outcome in ("stopped", "stopping")
+def _earned(answer: StopAnswer, wait_s: float, *, owned: bool) -> ExitCode:
+    awaited = wait_s > 0 and _has_receipt(answer, owned=owned)
     if awaited and (answer.receipt is None or not answer.receipt.complete):
         return ExitCode.FAILED
     return ExitCode.OK
 
 
-def _settled(api: Api, answer: StopAnswer, wait_s: float) -> StopAnswer:
+def _settled(api: Api, answer: StopAnswer, wait_s: float, *, owned: bool) -> StopAnswer:
     """Wait for the receipt, and return the answer with it, as far as it comes in time."""
-    if answer.outcome == "nothing_running" and answer.run_id is None:
+    if answer.run_id is None and not _has_receipt(answer, owned=owned):
         return answer
     url = f"/v1/sessions/{segment(answer.session)}/receipts/{segment(answer.receipt_id)}"
     receipt = _awaited(api, url, wait_s, lambda: _left(api, answer))
@@ -229,4 +242,6 @@ def _left(api: Api, answer: StopAnswer) -> str:
     runs = [run for one in tree.sessions for run in one.runs if run.run_id in (answer.run_id, *answer.joined)]
     calls = sum(len(run.calls) for run in runs)
     alive = sum(len(run.processes) + sum(len(call.processes) for call in run.calls) for run in runs)
+    if answer.run_id is None:
+        alive = sum(len(one.processes) for one in tree.sessions)
     return f"{plural(calls, 'call')}, {plural(alive, 'process', 'processes')} left"
