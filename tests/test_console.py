@@ -276,6 +276,20 @@ def test_a_reader_that_has_gone_is_no_error(told: Desk) -> None:
 # ── Words and receipts ────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.parametrize("args", [("sessions",), ("thread", "s1"), ("runs", "s1", "--json"), ("--help",)])
+def test_output_that_cannot_be_written_is_said_with_1(told: Desk, args: tuple[str, ...]) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [*COMMAND, *args], env=told.env, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 1
+    assert "No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+    closed = ["sh", "-c", 'exec "$@" >&-', "sh", *COMMAND, *args]
+    done = subprocess.run(closed, env=told.env, cwd=ROOT, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_what_is_stored_cannot_steer_a_terminal() -> None:
     assert shown("a\x1b[2Jb\x07\n") == "a\\x1b[2Jb\\x07\n"
     assert head("one\n\ttwo\x1b") == "one two\\x1b"

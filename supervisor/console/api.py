@@ -218,7 +218,9 @@ def refused(content: bytes, status: int) -> CountermandError:
 
 
 def segment(name: str) -> str:
-    """Return a name as one segment of a path."""
+    """Return a name as one segment of a path. Raises Invalid where there is none."""
+    if not name:
+        raise Invalid("a name is empty", expected="1 to 128 printable characters", got="''", remedy="name a session")
     return quote(name, safe="")
 
 

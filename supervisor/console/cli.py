@@ -9,6 +9,7 @@ A command that reads asks the daemon that runs, and the store on the disk where 
 
 # Annotations are not texts here: typer would compile each of them again, twice, at every start.
 import contextlib
+import errno
 import os
 import sys
 from collections.abc import Iterator
@@ -88,6 +89,8 @@ Assignments = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Set a key of the configuration, such as drain_s=30. Repeatable."),
 ]
 
+UNWRITABLE: Final = frozenset({errno.EBADF, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC, errno.EPIPE})
+"""What a write to standard output fails with."""
 DEFAULT_SESSION: Final = "main"
 
 EXIT_CODES: Final = (
@@ -583,10 +586,31 @@ def _source(options: dict[str, Any], config: str | None, assignments: list[str] 
 
 def main() -> NoReturn:
     """Run the command and exit; the entry point."""
+    if sys.stdout is None:
+        # It was closed before we came: nobody reads what is written.
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
     command = typer.main.get_command(app)
     take_plainly(command)
-    command(prog_name="countermand")
-    raise AssertionError("typer exits by itself")
+    code: int | str | None = 0
+    try:
+        try:
+            command(prog_name="countermand")
+        except SystemExit as ended:
+            code = ended.code
+        sys.stdout.flush()
+    except OSError as error:
+        code = _not_written(error)
+    sys.exit(code)
+
+
+def _not_written(error: OSError) -> int:
+    """Say that the output could not be written, which undoes nothing, and return the exit code for that."""
+    if error.errno not in UNWRITABLE:
+        raise error
+    # What is left in the buffer must not be tried again when the interpreter ends.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    print(f"countermand: the output could not be written: {error}; what was asked for may be done", file=sys.stderr)
+    return 1
 
 
 def _options(

@@ -8,7 +8,7 @@ from actors.model import LIVE, RunInfo, RunStatus
 from supervisor.console.output import console, print_json
 from supervisor.console.place import Place
 from supervisor.console.records import RUNS_MAX, open_records
-from supervisor.console.words import cause, date_time, duration, head
+from supervisor.console.words import cause, date_time, duration, exit_code, head
 
 ID_WIDTH: Final = 30
 
@@ -52,14 +52,14 @@ def show_runs(place: Place, session: str, *, as_json: bool) -> None:
         if why:
             out.print(Text("    " + why, style="dim"), soft_wrap=True)
     if any(run.status in LIVE for run in runs) and not served:
-        hint = f"what had the runs that are not over has ended; `countermand chat --session {session}` takes them up"
+        hint = "who had the runs that are not over has ended; the next start closes them (countermand chat, or serve)"
         out.print(Text(hint, style="yellow"), soft_wrap=True)
 
 
 def _exit_code(run: RunInfo) -> str:
-    """Name the exit code of a run that completed with another than 0."""
+    """Say the exit code of a run that completed with another than 0."""
     code = run.result.get("exit_code") if isinstance(run.result, dict) else None
-    return f"exit code {code}" if code else ""
+    return exit_code(code) if isinstance(code, int) and code else ""
 
 
 def _why_in_brief(run: RunInfo) -> str:

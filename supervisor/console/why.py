@@ -12,7 +12,7 @@ from supervisor.console.output import console, heading, print_json, say
 from supervisor.console.place import Place
 from supervisor.console.receipts import table
 from supervisor.console.records import Records, find_run, open_records
-from supervisor.console.words import cause_in_full, clock_time, date_time, duration, head, plural, shown
+from supervisor.console.words import cause_in_full, clock_time, date_time, duration, exit_code, head, plural, shown
 
 MOMENTS_MAX: Final = 60
 """Moments that are told of a run, the first and the last of them; the log has the others."""
@@ -239,7 +239,8 @@ def _tell(out: Any, story: Story) -> None:
 
 def _status(run: RunInfo) -> str:
     if run.status is RunStatus.COMPLETED and isinstance(run.result, dict) and "exit_code" in run.result:
-        return f"completed, exit code {run.result['exit_code']}"
+        code = run.result["exit_code"]
+        return f"completed, {exit_code(code)}" if isinstance(code, int) else "completed"
     return str(run.status)
 
 

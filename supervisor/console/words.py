@@ -67,6 +67,13 @@ def refusal(error: CountermandError) -> str:
     return shown("\n".join(lines))
 
 
+def exit_code(code: int) -> str:
+    """Say how a script ended, as its agent does."""
+    from supervisor.tools.shell import describe_exit
+
+    return describe_exit(code)
+
+
 def refused(error: CountermandError) -> dict[str, str]:
     """Return a refusal as the API has it."""
     return {name: str(getattr(error, name)) for name in ("code", "message", "expected", "got", "remedy")}

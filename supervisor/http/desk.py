@@ -377,5 +377,5 @@ def _unknown(session: str) -> NotFound:
         f"there is no session {session}",
         expected="a session that has had a message",
         got=f"{session!r:.80}",
-        remedy="list them: GET /v1/sessions; a session comes into being with its first message",
+        remedy="list them (GET /v1/sessions, countermand sessions); its first message brings one into being",
     )

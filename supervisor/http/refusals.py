@@ -172,7 +172,13 @@ def _of_http(error: HTTPException) -> Refusal:
     if error.status_code >= 500:
         logger.opt(exception=error).error("a request failed")
         return Refusal("internal", "this is a defect of the daemon", remedy="report it; its log has the details")
-    return Refusal("invalid", "the request cannot be right", got=_got(error), remedy="see /v1/openapi.json")
+    return Refusal(
+        "invalid",
+        "the request cannot be right",
+        expected="what the document says of it",
+        got=_got(error),
+        remedy="see /v1/openapi.json",
+    )
 
 
 def _got(error: HTTPException) -> str:
