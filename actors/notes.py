@@ -27,7 +27,7 @@ def who(provenance: Provenance) -> str:
     """Say who ended something and why, as a clause."""
     known = _WHO.get(provenance.source)
     if known is not None:
-        return f"{known} ({provenance.reason})"
+        return known if provenance.reason == known else f"{known} ({provenance.reason})"
     actor = "the user" if provenance.source.startswith("user.") else "a client"
     return f"{actor} stopped it ({provenance.source}: {provenance.reason})"
 

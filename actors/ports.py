@@ -257,8 +257,8 @@ class Snapshot(Struct, frozen=True):
     what became of each message that does not wait: ``input | returned``. `requests` in order of age, oldest first.
     `over`: the receipt id of every other run. `processes` are also those of the session itself that have not ended, and
     `pending` the receipts that wait for them. `kept` are Stops from the stop journal, the oldest first;
-    `told_durable` are ids of Stops whose `session.stop_durable` is in the log. `left_out` names rows that cannot be
-    read.
+    `told_durable` are ids of Stops whose `session.stop_durable` is in the log. `printed` is, for each of `calls` that
+    has not ended, the end of what it has printed so far. `left_out` names rows that cannot be read.
     """
 
     session: str
@@ -276,6 +276,7 @@ class Snapshot(Struct, frozen=True):
     pending: tuple[Receipt, ...] = ()
     kept: tuple[KeptStop, ...] = ()
     told_durable: frozenset[str] = frozenset()
+    printed: dict[str, str] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
 
 

@@ -704,6 +704,7 @@ class Protocol(OwnedTrees):
             Credit(self._settings.credit_events, self._settings.credit_bytes),
             [row for row in snapshot.calls if row.run_id == info.run_id],
             [row for row in snapshot.processes if row.run_id == info.run_id],
+            snapshot.printed,
         )
         self._attach_restored(record)
         return record

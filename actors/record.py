@@ -9,7 +9,7 @@ the death of an actor ends no part.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -332,7 +332,12 @@ class RunRecord:
 
 
 def restored(
-    info: RunInfo, token: CancelToken, credit: Credit, calls: Iterable[CallRow], processes: Iterable[ProcessRow]
+    info: RunInfo,
+    token: CancelToken,
+    credit: Credit,
+    calls: Iterable[CallRow],
+    processes: Iterable[ProcessRow],
+    printed: Mapping[str, str],
 ) -> RunRecord:
     """Make the record of a run that another incarnation left, with every part on record: ended, or perhaps running."""
     record = RunRecord(info=info, token=token, credit=credit)
@@ -342,7 +347,7 @@ def restored(
         if info.status is RunStatus.COMPLETED and info.ended_at is not None:
             agent.end(How.RETURNED, info.ended_at)
     for row in calls:
-        call = record.calls[row.call_id] = CallRecord(row)
+        call = record.calls[row.call_id] = CallRecord(row, output=printed.get(row.call_id, ""))
         record.called = True
         if row.state in ("granted", "started"):
             # Nobody can say any more whether a granted call began: the truth is that it may have.

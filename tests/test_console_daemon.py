@@ -228,6 +228,19 @@ def test_stop_waits_for_the_receipt_and_nothing_is_alive_then(served: Desk, name
     assert run["provenance"]["requested_by"] == f"uid:{os.getuid()}"
 
 
+def test_l6_after_a_kill_of_the_daemon_the_thread_says_what_a_call_had_printed(desk: Desk) -> None:
+    daemon = desk.serve()
+    send(desk, "s1", f"echo begun; sleep {desk.mark}")
+    until(lambda: "begun" in desk.run("", "events", "s1").stdout, "its output", WAIT_S)
+    daemon.kill()
+    daemon.wait(WAIT_S)
+    desk.serve()
+    wait_status(desk, "s1", "failed")
+    (result,) = [one for one in desk.json("thread", "s1") if one["role"] == "tool"]
+    assert result["outcome"] == "interrupted"
+    assert result["content"].endswith("Its output so far ended with:\nbegun\n")
+
+
 def test_a_stop_of_a_session_waits_for_the_proof_of_what_the_session_itself_runs(desk: Desk) -> None:
     plugins = "tests.daemon_plugins"
     desk.serve("--set", "grace_s=1", "--set", "agent=keeps", "--set", f"agents={{keeps='{plugins}:keeps'}}",

@@ -665,6 +665,20 @@ def test_l12_a_stop_of_the_journal_is_decided_after_a_crash_before_anything_star
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_l6_after_a_crash_the_model_is_told_what_a_call_had_printed(seed: int) -> None:
+    with World(seed) as world:
+        world.answer("s", message("a", "run=60,output=4"))
+        assert world.run(lambda: len(of(world, "tool.output")) >= 2)
+        again = world.crash()
+        said = "".join(event.data["text"] for event in of(world, "tool.output"))
+    with again as world:
+        settled(world)
+        (ended,) = of(world, "tool.ended")
+        assert ended.data["outcome"] == "interrupted"
+        assert ended.data["content"].endswith(f"Its output so far ended with:\n{said}")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_l12_kept_stops_are_bounded_and_those_beyond_are_answered_too(seed: int) -> None:
     with World(seed) as world:
         world.answer("s", message("a", "say=1 forever"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sqlite3
 import sys
@@ -16,7 +17,8 @@ from msgspec import Struct
 from actors.errors import CountermandError, Invalid
 from actors.model import Event, Message, Receipt, RunInfo, RunStatus
 from actors.ports import Batch, CallRow, ProcessRow, RequestRow, SessionRow, Snapshot, WaitingRow
-from actors.text import cut, storable, storable_json
+from actors.record import OUTPUT_KEPT_CHARS
+from actors.text import cut, storable, storable_json, tail
 from actors.thread import KINDS, Thread
 
 PAGE: Final = 500
@@ -579,6 +581,20 @@ def _processes(
         yield from _readable(connection, ProcessRow, sql, session, process_id, left_out=left_out)
 
 
+def _printed(connection: sqlite3.Connection, session: str, calls: Iterable[CallRow]) -> dict[str, str]:
+    """Return the end of what each call that has not ended has printed, as far as that can be read."""
+    wanted = {call.call_id: call.run_id for call in calls if call.state in ("granted", "started")}
+    sql = "SELECT data FROM events WHERE session = ? AND run_id = ? AND kind = 'tool.output' ORDER BY seq DESC LIMIT ?"
+    found = dict.fromkeys(wanted, "")
+    for run_id in set(wanted.values()):
+        for (data,) in connection.execute(sql, (session, run_id, PAGE)):
+            with contextlib.suppress(msgspec.MsgspecError, LookupError, TypeError):
+                output = _data(data)
+                if output["call_id"] in found and "marker" not in output:
+                    found[output["call_id"]] = tail(output["text"] + found[output["call_id"]], OUTPUT_KEPT_CHARS)
+    return found
+
+
 def snapshot(connection: sqlite3.Connection, session: str, *, kept: int = 10_000, since: float = 0.0) -> Snapshot:
     """Read all that an actor needs in order to take a session up.
 
@@ -604,12 +620,13 @@ def snapshot(connection: sqlite3.Connection, session: str, *, kept: int = 10_000
     def rows(kind: type[T], sql: str, *values: Any) -> list[T]:
         return _readable(connection, kind, sql, session, *values, left_out=left_out)
 
+    calls = tuple(row for run in runs for row in rows(CallRow, calls_of, run.run_id))
     return Snapshot(
         session=session,
         row=_own_row(connection, session, left_out),
         thread=told.thread,
         runs=tuple(runs),
-        calls=tuple(row for run in runs for row in rows(CallRow, calls_of, run.run_id)),
+        calls=calls,
         processes=tuple(_processes(connection, session, told.ended, waited_for, left_out)),
         pending=tuple(pending),
         receipts=tuple(row for run in runs if run.late for row in rows(Receipt, receipts_of, run.run_id)),
@@ -619,5 +636,6 @@ def snapshot(connection: sqlite3.Connection, session: str, *, kept: int = 10_000
         fates=told.fates,
         over=dict(settled.fetchall()),
         told_durable=frozenset(told.told_durable),
+        printed=_printed(connection, session, calls),
         left_out=tuple(left_out),
     )

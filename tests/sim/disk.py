@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 from actors.model import Event, Message, Owner, Receipt, RunInfo, RunStatus
 from actors.ports import Batch, CallRow, KeptStop, ProcessRow, RequestRow, SessionRow, Snapshot, WaitingRow
+from actors.record import OUTPUT_KEPT_CHARS
+from actors.text import tail
 from actors.thread import Thread
 
 if TYPE_CHECKING:
@@ -174,6 +176,7 @@ class Disk:
         fates: dict[str, str] = {}
         ended: dict[str, str] = {}
         told_durable: set[str] = set()
+        printed: dict[str, str] = {}
         for event in tables.events:
             fold.apply(event)
             match event.kind:
@@ -189,11 +192,15 @@ class Disk:
                     ended = {process: of for process, of in ended.items() if of != event.run_id}
                 case "session.stop_durable":
                     told_durable.add(event.data["request_id"])
+                case "tool.output" if "marker" not in event.data:
+                    text = printed.get(event.data["call_id"], "") + event.data["text"]
+                    printed[event.data["call_id"]] = tail(text, OUTPUT_KEPT_CHARS)
                 case _:
                     pass
         unsettled = [run for run in tables.runs.values() if not run.settled or run.late]
         ids = {run.run_id for run in unsettled}
-        calls = sorted(tables.calls.values(), key=lambda call: call.call_id)
+        every_call = sorted(tables.calls.values(), key=lambda call: call.call_id)
+        calls = tuple(call for run in unsettled for call in every_call if call.run_id == run.run_id)
         living = [process for process in tables.processes.values() if process.state != "ended"]
         waited_for = {*tables.pending, *ids}
         named = [
@@ -208,7 +215,7 @@ class Disk:
             row=tables.row,
             thread=fold,
             runs=tuple(unsettled),
-            calls=tuple(call for run in unsettled for call in calls if call.run_id == run.run_id),
+            calls=calls,
             processes=(
                 *living,
                 *(tables.processes[one] for one in (*named, *ended) if tables.processes[one].state == "ended"),
@@ -222,6 +229,9 @@ class Disk:
             over={run.run_id: run.receipt_id for run in settled},
             kept=tuple(kept for kept in self.journal.values() if kept.session == session),
             told_durable=frozenset(told_durable),
+            printed={
+                call.call_id: printed.get(call.call_id, "") for call in calls if call.state in ("granted", "started")
+            },
         )
 
     def _waiting(self, session: str) -> list[WaitingRow]:
