@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -181,6 +182,13 @@ def test_show_prints_what_holds_and_who_said_it(tmp_path: Path) -> None:
     assert shown["drain_s"] == {"value": 5.0, "source": "the command line"}
     assert shown["state_dir"] == {"value": "/x", "source": "the command line"}
     assert shown["barrier"] == {"value": "forced", "source": "default"}
+
+
+def test_the_documentation_names_every_key_and_no_other() -> None:
+    page = (PROJECT / "docs" / "daemon.md").read_text().partition("| key | default |")[2].partition("\n\n")[0]
+    names = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    named = [key for cell in names for key in re.findall(r"`([a-z_.0-9]+)`", cell)]
+    assert sorted(named) == sorted(KEYS)
 
 
 @pytest.mark.parametrize("key", ["state_dir", "http.socket", "http.token_file"])
