@@ -34,7 +34,7 @@ from loguru import logger
 from pykka import ActorRef
 
 from actors.future import ReplyFuture
-from actors.messages import OutsideRequest, Stop, StopOverdue, Stopped
+from actors.messages import OutsideRequest, Reply, Stop, StopOverdue, Stopped
 from actors.ports import Clock, KeptStop, Store, Timer
 
 STOPS_KEPT_MAX: Final = 100
@@ -107,16 +107,17 @@ class LateStops:
         late = self._kept.get(request_id) or self._waiting.get(request_id)
         return late.entry.at if late is not None else None
 
-    def expect(self, request: OutsideRequest, at: float) -> None:
+    def expect(self, request: OutsideRequest, at: float, answer: Reply | None = None) -> None:
         """From here on a Stop waits for the store, with a bound; any other request is durable when it is answered.
 
         Args:
             request: what came, and is not on record.
             at: when it came; epoch seconds, UTC.
+            answer: what was decided; None while the session is being read.
         """
         if isinstance(request, Stop) and request.id not in self._waiting:
             timer = self._clock.call_later(STOP_LATE_S, self._owner, StopOverdue(request.id, final=False))
-            entry = KeptStop(self._session, request, at)
+            entry = _entry(self._session, request, at, answer)
             self._waiting[request.id] = Waiting(entry, self._clock.monotonic(), timer)
 
     def overdue(self, message: StopOverdue, *, in_stash: bool) -> bool:
@@ -189,7 +190,8 @@ class LateStops:
         waiting = self._end_wait(stop)
         # If it was in the stash, it is not any more.
         self._in_stash.discard(stop.id)
-        self._keep(waiting.entry if waiting is not None else KeptStop(self._session, stop, self._clock.wall()))
+        at = self._clock.wall() if waiting is None else waiting.entry.at
+        self._keep(_entry(self._session, stop, at, answer))
         kept = self._kept.get(stop.id)
         if reply is None or kept is None or kept.journalled:
             self.answer(stop.id, answer, reply)
@@ -254,3 +256,9 @@ class LateStops:
             return
         kept = self._kept.setdefault(request_id, Kept(entry))
         self._store.keep_stop(kept.entry, self._owner)
+
+
+def _entry(session: str, stop: Stop, at: float, answer: Reply | None) -> KeptStop:
+    if not isinstance(answer, Stopped):
+        return KeptStop(session, stop, at)
+    return KeptStop(session, stop, at, answer.outcome, answer.run_id)

@@ -207,11 +207,16 @@ class RequestRow(Struct, frozen=True):
 
 
 class KeptStop(Struct, frozen=True):
-    """A Stop that was answered before the store had it; `at` is when it was handled (seconds, epoch, UTC)."""
+    """A Stop that was answered before the store had it; `at` is when it was handled (seconds, epoch, UTC).
+
+    `outcome` and `run_id` are of its answer, where it was decided by then.
+    """
 
     session: str
     stop: Stop
     at: float
+    outcome: str | None = None
+    run_id: str | None = None
 
 
 class AttachmentRow(Struct, frozen=True):

@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+import msgspec
+
 from actors.cancel import CancelToken
 from actors.credit import Credit
 from actors.errors import CountermandError, Invalid, NotFound, Quarantined, RunActive, ShuttingDown
@@ -73,8 +75,10 @@ class Protocol(OwnedTrees):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._deletions: list[tuple[Delete, ReplyFuture[Any] | None]] = []
-        # While the session is taken up: by the Stop that is decided again, the run that was closed on its behalf.
+        # While the session is taken up, of each Stop that is decided again: the run that was closed on its behalf, and
+        # what was decided before.
         self._closed_for: dict[str, RunRecord] = {}
+        self._decided: dict[str, KeptStop] = {}
 
     def request(
         self, request: OutsideRequest, reply: ReplyFuture[Any] | None, handled_at: float | None = None
@@ -131,7 +135,8 @@ class Protocol(OwnedTrees):
 
     def _new_message(self, message: NewMessage, at: float) -> Accepted:
         self._refuse_unless_serving("a new message")
-        size = len(message.content.encode()) + sum(len(attachment.data) for attachment in message.attachments)
+        # What is shown of one that is not UTF-8 is made of its attachment.
+        size = sum(len(one.data) for one in message.attachments) or len(message.content.encode())
         if size > self._settings.message_max_bytes:
             raise Invalid(
                 "the message is too large",
@@ -302,6 +307,12 @@ class Protocol(OwnedTrees):
         )
 
     def _stop_current(self, stop: Stop, provenance: Provenance, at: float) -> Stopped:
+        decided = self._decided.pop(stop.id, None)
+        if decided is not None and decided.outcome == "stopped":
+            queued = self._stop_queued(decided.run_id, provenance, at)
+            if queued is not None:
+                # It had begun, and was stopped, and the store took neither: on record it waits.
+                return self._and_the_rest(stop, queued, provenance, at)
         current = self.active or self._closed_for.get(stop.id)
         ending = [record for record in self.ending.values() if record is not current]
         for record in ending:
@@ -362,6 +373,40 @@ class Protocol(OwnedTrees):
             joined=tuple(other.id for other in joined),
         )
 
+    def _stop_queued(self, run_id: str | None, provenance: Provenance, at: float) -> Stopped | None:
+        """Cancel a run that waits for its turn, and return its messages; None: it does not wait."""
+        turn = None if run_id is None else self.room.take_turn(run_id)
+        if turn is None:
+            return None
+        self._unpark_if_empty()
+        withdrawn = tuple(as_message(row.message, turn.run_id, row.accepted_at) for row in turn.rows)
+        for row in turn.rows:
+            self._returned(row.message, turn.run_id, "withdrawn")
+        receipt_id = self._end_queued(turn, provenance, at, tuple(message.id for message in withdrawn))
+        return Stopped("stopped", turn.run_id, receipt_id, None, withdrawn=withdrawn)
+
+    def _and_the_rest(self, stop: Stop, queued: Stopped, provenance: Provenance, at: float) -> Stopped:
+        """Stop what a Stop that has cancelled a waiting run stops besides: as ever, and answer for that run."""
+        rest = self._stop_current(stop, provenance, at)
+        joined = (*(() if rest.run_id is None else (rest.run_id,)), *rest.joined)
+        withdrawn = (*queued.withdrawn, *rest.withdrawn)
+        return msgspec.structs.replace(queued, fence_seq=rest.fence_seq, withdrawn=withdrawn, joined=joined)
+
+    def answer_unstored(self, stop: Stop, *, cancelled: bool) -> Stopped:
+        """Say what a Stop comes to that no run is there for, while the store fails: it is decided when that is back.
+
+        `cancelled`: one that was answered so before has cancelled the waiting run that it is aimed at.
+        """
+        run_id = stop.run_id
+        info = None if run_id is None else self._queued.get(run_id)
+        if info is not None:
+            return Stopped("already_over" if cancelled else "stopped", run_id, info.receipt_id, None)
+        record = None if run_id is None else self.ending.get(run_id)
+        over = None if run_id is None else record.info.receipt_id if record is not None else self.over.get(run_id)
+        if over is not None:
+            return Stopped("already_over", run_id, over, None)
+        return Stopped("nothing_running", None, stop.id, None)
+
     def _widen(self, stop: Stop, record: RunRecord, provenance: Provenance) -> None:
         """A Stop of the whole session joins a run that is ending: its receipt waits for the session's trees too."""
         if stop.scope is Scope.SESSION and self._end_owned(provenance, record):
@@ -371,7 +416,11 @@ class Protocol(OwnedTrees):
     def _stop_aimed(self, stop: Stop, run_id: str, provenance: Provenance, at: float) -> Stopped:
         """A Stop aimed at a run touches only that run (law L9); with scope ``session`` the session's trees too."""
         current = self.active or self._closed_for.get(stop.id)
+        decided = self._decided.get(stop.id)
         if current is not None and current.id == run_id:
+            if decided is not None and decided.outcome == "already_over":
+                # Its own end was not stored, so it was closed; what waits was not this Stop's to treat, and is not now.
+                return Stopped("already_over", run_id, current.info.receipt_id, None)
             return self._stop_run(stop, current, provenance, at)
         record = self.ending.get(run_id)
         if record is not None and record.status is RunStatus.CANCELLING:
@@ -382,14 +431,9 @@ class Protocol(OwnedTrees):
                 # What waits, waits for this run to end; were another one active, it would be that one's to say.
                 withdrawn = self._treat_waiting(stop.waiting, provenance, at, record)
             return Stopped("stopping", run_id, record.info.receipt_id, record.info.fence_seq, withdrawn=withdrawn)
-        turn = self.room.take_turn(run_id)
-        if turn is not None:
-            self._unpark_if_empty()
-            withdrawn = tuple(as_message(row.message, run_id, row.accepted_at) for row in turn.rows)
-            for row in turn.rows:
-                self._returned(row.message, run_id, "withdrawn")
-            receipt_id = self._end_queued(turn, provenance, at, tuple(message.id for message in withdrawn))
-            return Stopped("stopped", run_id, receipt_id, None, withdrawn=withdrawn)
+        queued = self._stop_queued(run_id, provenance, at)
+        if queued is not None:
+            return queued
         over = record.info.receipt_id if record is not None else self.over.get(run_id)
         if over is None:
             raise NotFound(
@@ -576,6 +620,7 @@ class Protocol(OwnedTrees):
         on_record = {told.request_id for told in snapshot.requests}
         stops = self._not_deleted(tuple(stops), snapshot.row)
         new_stops = [kept for kept in stops if kept.stop.id not in on_record]
+        self._decided = {kept.stop.id: kept for kept in new_stops}
         stopped_by = {run_id: by for run_id, by in (stopped or {}).items() if by[0] not in on_record}
         row = snapshot.row
         if row is not None:
@@ -614,7 +659,7 @@ class Protocol(OwnedTrees):
             self._end_queued(PendingTurn(run_id, merge=False), cause, at, withdrawn=())
         for kept in stops:
             self._take_up_stop(kept, told=kept.stop.id in snapshot.told_durable)
-        self._closed_for = {}
+        self._closed_for, self._decided = {}, {}
         # Not before: a Stop that has closed one of them says so, and its receipt tells what it did to what waits.
         for record in list(self.ending.values()):
             self._settle_if_done(record, at)

@@ -311,9 +311,9 @@ class SessionActor(Actor):
             self._request_while_failed(request, reply)
             return
         at = self._ports.clock.wall()
-        came_at, refused = self._late_stops.came_at(request.id), False
+        came_at, refused, answer = self._late_stops.came_at(request.id), False, None
         try:
-            self._protocol.request(request, reply, came_at)
+            answer = self._protocol.request(request, reply, came_at)
         except CountermandError as error:
             refused = True
             self._late_stops.refused(request)
@@ -327,7 +327,7 @@ class SessionActor(Actor):
         # backlog of reports: they go on when it is given.
         if not refused:
             # Ahead of that: one that is answered by it waits for nothing, whatever else has left with it.
-            self._late_stops.expect(request, at)
+            self._late_stops.expect(request, at, answer)
         self._flush()
         if self._sent:
             self._answering = self._number
@@ -832,7 +832,7 @@ class SessionActor(Actor):
         """
         request, answer, reply = effect.request, effect.answer, effect.reply
         if isinstance(request, Stop) and isinstance(answer, Stopped):
-            self._answer_kept(request, answer, answer.run_id, reply)
+            self._answer_kept(request, answer, reply)
             return
         superseded = answer.superseded_run_id if isinstance(answer, Accepted) else None
         if superseded is not None and isinstance(request, NewMessage):
@@ -860,15 +860,15 @@ class SessionActor(Actor):
                 self._end_tree(process_id, Halt(self._provenance_of(request), self._grace_s(request.mode)))
         run = self._run_to_stop(request.run_id)
         if run is None:
-            answer = Stopped("nothing_running", None, request.id, None)
-            self._answer_kept(request, answer, request.run_id, reply)
-        else:
-            # It is closed when the store is back; by the first that stops it, and the others join that one.
-            first = run.open and run.id not in self._stopped
-            answer = Stopped("stopped" if first else "stopping", run.id, run.info.receipt_id, None)
-            self._answer_kept(request, answer, run.id, reply)
-            if request.mode is Mode.IMMEDIATE:
-                self._tell_runner(run.id, Halt(self._stopped[run.id][1], 0.0))
+            cancelled = request.run_id in self._stopped
+            self._answer_kept(request, self._protocol.answer_unstored(request, cancelled=cancelled), reply)
+            return
+        # It is closed when the store is back; by the first that stops it, and the others join that one.
+        first = run.open and run.id not in self._stopped
+        answer = Stopped("stopped" if first else "stopping", run.id, run.info.receipt_id, None)
+        self._answer_kept(request, answer, reply)
+        if request.mode is Mode.IMMEDIATE:
+            self._tell_runner(run.id, Halt(self._stopped[run.id][1], 0.0))
 
     def _run_to_stop(self, run_id: str | None) -> RunRecord | None:
         """The run that a Stop is about while the store fails: the one it names, else the newest that has not ended."""
@@ -877,10 +877,10 @@ class SessionActor(Actor):
         runs = ending if active is None or active.id in self._unstarted else [*ending, active]
         return next((record for record in reversed(runs) if run_id in (None, record.id)), None)
 
-    def _answer_kept(self, stop: Stop, answer: Stopped, run_id: str | None, reply: ReplyFuture[Any] | None) -> None:
+    def _answer_kept(self, stop: Stop, answer: Stopped, reply: ReplyFuture[Any] | None) -> None:
         """Keep a Stop that is not stored, to be handled again when the store is back, and remember what it stopped."""
-        if run_id is not None:
-            self._stopped.setdefault(run_id, (stop.id, self._provenance_of(stop)))
+        if answer.run_id is not None and answer.outcome != "already_over":
+            self._stopped.setdefault(answer.run_id, (stop.id, self._provenance_of(stop)))
         self._late_stops.store_failed(stop, answer, reply)
 
     def _provenance_of(self, stop: Stop) -> Provenance:

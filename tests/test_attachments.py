@@ -83,7 +83,12 @@ def test_an_attachment_is_there_for_an_input_and_for_what_waits_and_after_a_rest
                 supervisor.session(session_name).attachment(attachment)
 
 
-def test_l14_the_limit_of_a_message_counts_what_is_attached(tmp_path: Path) -> None:
-    message = NewMessage(content=os.fsdecode(b"\xff" + b"x" * (600 * 1024)))
-    with Supervisor.start(config(tmp_path)) as supervisor, pytest.raises(Invalid, match="too large"):
-        supervisor.session("s").ask(message, timeout=WAIT_S)
+def test_l14_the_size_of_a_message_is_that_of_what_was_sent(tmp_path: Path) -> None:
+    """What is shown of bytes that are not UTF-8 takes up to three times their place, and does not count."""
+    with Supervisor.start(Config(tmp_path, agents={"test": agent}, agent="test", message_max_bytes=1000)) as supervisor:
+        session = supervisor.session("s")
+        accepted = session.ask(NewMessage(content=os.fsdecode(b"\xff" * 1000)), timeout=WAIT_S)
+        session.receipt(accepted.run_id, timeout=WAIT_S)
+        with pytest.raises(Invalid, match="too large") as refused:
+            session.ask(NewMessage(content=os.fsdecode(b"\xff" * 1001)), timeout=WAIT_S)
+        assert refused.value.got == "1001 bytes"

@@ -221,6 +221,11 @@ def test_l4_a_stop_that_says_when_it_was_sent_holds_for_a_first_message_that_it_
     assert stopped["outcome"] == "nothing_running"
     assert say(client, session="new", sent_at=before)["returned"] == "stopped_before_arrival"
     assert say(client, session="new", sent_at=before + 1.0)["returned"] is None
+    # Aimed at a run it is about that one, and makes no session.
+    aimed = client.post("/v1/sessions/typo/stop", json={"sent_at": before, "run_id": "run_none"})
+    assert (aimed.status_code, code(aimed)) == (404, "not_found")
+    assert client.get("/v1/sessions/typo").status_code == 404
+    assert api.supervisor.resident() == ["new"]
     check_rest(api.session("new"))
 
 

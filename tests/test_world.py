@@ -16,7 +16,7 @@ from actors.cancel import CancelToken, CellState
 from actors.credit import Credit
 from actors.errors import Invalid, Quarantined, ShuttingDown, StoreUnavailable
 from actors.late_stops import STOP_OVERDUE_S, STOPS_KEPT_MAX
-from actors.messages import Down, NewMessage, RunFinished, Stop
+from actors.messages import Down, NewMessage, RunFinished, Stop, Stopped
 from actors.model import Address, Event, How, Provenance, Receipt, RunStatus
 from actors.plugins import Tool
 from actors.ports import Settings
@@ -651,6 +651,7 @@ def test_l12_a_stop_of_the_journal_is_decided_after_a_crash_before_anything_star
         assert info.provenance is not None
         assert (info.status, info.provenance.source) == (RunStatus.CANCELLED, "user.test")
         assert info.provenance.initiated_at == handled_at, "when it was asked for, not when it was found"
+        assert world.disk.of("s").receipts[info.receipt_id].withdrawn == ("b",)
         assert laws.returned == {"b": "withdrawn"}
         assert world.status(waiting.run_id) is RunStatus.CANCELLED
         assert [event.data["request_id"] for event in of(world, "session.stop_durable")] == ["x"]
@@ -676,6 +677,109 @@ def test_l6_after_a_crash_the_model_is_told_what_a_call_had_printed(seed: int) -
         (ended,) = of(world, "tool.ended")
         assert ended.data["outcome"] == "interrupted"
         assert ended.data["content"].endswith(f"Its output so far ended with:\n{said}")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("crashes", [False, True])
+@pytest.mark.parametrize("waiting", ["withdraw", "park", "keep"])
+def test_l12_what_a_stop_stopped_does_not_run_though_the_store_never_heard_that_it_had_begun(
+    seed: int, waiting: str, crashes: bool
+) -> None:
+    """A run ends, the next begins and is stopped, and the store takes none of the three: on record that one waits."""
+    with World(seed) as world:
+        world.watch.faults = True
+        first = world.answer("s", message("a", "say=1 sleep=1"))
+        second = world.answer("s", message("b", "say=1 forever", policy="enqueue"))
+        assert world.run(lambda: bool(of(world, "text")))
+        world.store.hold(True)
+        assert world.run(lambda: _active(world) == second.run_id)
+        asked = stop(waiting=waiting)
+        told = world.answer("s", asked)
+        assert (told.outcome, told.run_id, told.durable, told.journalled) == ("stopped", second.run_id, False, True)
+        if not crashes:
+            world.store.down(True)
+            world.store.hold(False)
+            assert world.run(lambda: bool(world.session()._phase.value == "failed"))
+            world.store.down(False)
+            _judge_what_was_stopped_unstored(world, asked, told, first.run_id)
+            return
+        again = world.crash()
+    with again as world:
+        _judge_what_was_stopped_unstored(world, asked, told, first.run_id)
+
+
+def _active(world: World) -> str | None:
+    active = world.session()._protocol.active
+    return None if active is None else active.id
+
+
+def _judge_what_was_stopped_unstored(world: World, asked: Stop, told: Stopped, first: str) -> None:
+    laws = settled(world)
+    assert told.run_id is not None
+    assert laws.returned == {"b": "withdrawn"}
+    assert world.status(told.run_id) is RunStatus.CANCELLED
+    assert world.status(first) is RunStatus.CANCELLED, "that it had ended is not on record"
+    final = world.answer("s", asked)
+    assert (final.outcome, final.run_id, final.receipt_id) == ("stopped", told.run_id, told.receipt_id)
+    assert final.joined == (first,)
+    assert told.receipt_id in world.disk.of("s").receipts
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_l9_a_stop_that_came_too_late_for_its_run_does_nothing_to_what_waits_where_it_is_decided_again(
+    seed: int,
+) -> None:
+    with World(seed) as world:
+        first = world.answer("s", message("a", "say=1 sleep=1"))
+        second = world.answer("s", message("b", "say=1", policy="enqueue"))
+        assert world.run(lambda: bool(of(world, "text")))
+        world.store.hold(True)
+        assert world.run(lambda: _active(world) == second.run_id)
+        asked = stop(run_id=first.run_id, waiting="withdraw")
+        told = world.answer("s", asked)
+        assert (told.outcome, told.withdrawn) == ("already_over", ())
+        assert world.run(lambda: bool(world.disk.journal))
+        again = world.crash()
+    with again as world:
+        laws = settled(world)
+        assert laws.returned == {}
+        assert world.status(second.run_id) is RunStatus.COMPLETED
+        final = world.answer("s", asked)
+        assert (final.outcome, final.run_id, final.withdrawn) == ("already_over", first.run_id, ())
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_stop_of_a_store_that_fails_says_of_each_run_what_it_is(seed: int) -> None:
+    with World(seed) as world:
+        world.watch.faults = True
+        over = world.answer("s", message("a", "say=1"))
+        world.settle()
+        ending = world.answer("s", message("b", "run=60,never_dies"))
+        assert world.run(lambda: bool(of(world, "process.started")))
+        active = world.answer("s", message("c", "forever"))
+        waiting = world.answer("s", message("d", "say=1", policy="enqueue"))
+        world.store.down(True)
+        with pytest.raises(StoreUnavailable):
+            world.answer("s", message("e", "say=1", policy="enqueue"))
+        expected = {
+            over.run_id: ["already_over", "already_over"],
+            waiting.run_id: ["stopped", "already_over"],
+            ending.run_id: ["stopping", "stopping"],
+            active.run_id: ["stopped", "stopping"],
+        }
+        asked = {}
+        for run_id, outcomes in expected.items():
+            for number, outcome in enumerate(outcomes):
+                request = stop(f"{number}-{run_id}", run_id=run_id)
+                asked[request] = told = world.answer("s", request)
+                assert (told.outcome, told.run_id) == (outcome, run_id)
+        newest = world.answer("s", stop("newest"))
+        assert (newest.outcome, newest.run_id) == ("stopping", active.run_id)
+        world.store.down(False)
+        settled(world)
+        for request, told in asked.items():
+            final = world.answer("s", request)
+            assert (final.outcome, final.run_id, final.receipt_id) == (told.outcome, told.run_id, told.receipt_id)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+from typing import Final
+
 import msgspec
 from msgspec import Struct
 
+from actors.errors import CountermandError
 from actors.messages import Accepted, NewMessage
 from actors.model import Json, Receipt, RunStatus
 from supervisor.console.api import need_api
@@ -16,6 +20,9 @@ from supervisor.console.receipts import summary
 from supervisor.console.remote import RemoteRecords
 from supervisor.console.screen import OutputClosed, Screen
 from supervisor.console.words import cause, head, plural
+
+TRIED_AGAIN: Final = frozenset({"actor.failure", "store.failure", "supervisor.recovery"})
+"""By what a run ends that may be tried again."""
 
 
 class Sent(Struct, frozen=True):
@@ -73,8 +80,8 @@ def send(
         else:
             say(console(), _sentence(accepted))
         return ExitCode.OK if accepted.returned is None else ExitCode.FAILED
-    if not as_json:
-        screen.remark(_sentence(accepted))
+    # Also beside JSON: whoever loses the daemon from here on has its id.
+    screen.remark(_sentence(accepted))
     try:
         sent = _watched(talk, RemoteRecords(api), accepted, from_seq, None if as_json else screen)
     except KeyboardInterrupt:
@@ -114,13 +121,23 @@ def _watched(
             case "run.status":
                 status, result, error = RunStatus(data["status"]), data.get("result"), data.get("error")
             case "run.ended":
-                if any(run.retry_of == run_id for run in records.runs(talk.session)):
-                    continue
                 receipt = msgspec.convert(data["receipt"], Receipt)
+                if _is_tried_again(records, talk.session, receipt):
+                    continue
                 return Sent(accepted, status or RunStatus(data["status"]), result, error, receipt, run_id)
             case _:
                 continue
     raise AssertionError("a follower ends with an error, or not at all")
+
+
+def _is_tried_again(records: RemoteRecords, session: str, receipt: Receipt) -> bool:
+    """True if a run that had not begun when something failed goes on as another one, which is on record by then."""
+    if receipt.provenance is None or receipt.provenance.source not in TRIED_AGAIN:
+        return False
+    # The receipt is all that there is to be had where the session has gone meanwhile.
+    with contextlib.suppress(CountermandError):
+        return any(run.retry_of == receipt.run_id for run in records.runs(session))
+    return False
 
 
 def _sentence(accepted: Accepted) -> str:

@@ -109,7 +109,8 @@ async def stop_session(
     options = _given(body)
     wait_s = options.pop("wait_s")
     # One that says when it was sent is meant for what is still on its way too, and that may be the first message.
-    handle = await desk.stoppable(session) if body.sent_at is None else desk.handle(session)
+    ahead = body.sent_at is not None and body.run_id is None
+    handle = desk.handle(session) if ahead else await desk.stoppable(session)
     return await desk.stop(handle, Stop(**options, requested_by=who(request)), wait_s, request.receive)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import Any
 
 import pytest
 from pykka.messages import ProxyCall
 
-from actors import CancelToken, Invalid, NewMessage, QueueFull, Spawn, Stop, ToolResult, Turn, tool
+from actors import AsyncTurn, CancelToken, Invalid, NewMessage, QueueFull, Spawn, Stop, ToolResult, Turn, tool
 from actors.mailbox import REQUESTS_MAX
 from actors.messages import CallRequested, Committed
 from actors.ports import Settings
@@ -303,7 +304,8 @@ def test_l14_arguments_beyond_their_size_are_refused_in_a_result_and_kept_nowher
     check_rest(session)
 
 
-def test_l14_what_calls_say_waits_for_credit_as_text_does(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["plain", "async"])
+def test_l14_what_calls_say_waits_for_credit_as_text_does(kit: Kit, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     gate = kit.gate()
     begun = threading.Semaphore(0)
     asked: list[str] = []
@@ -321,10 +323,19 @@ def test_l14_what_calls_say_waits_for_credit_as_text_does(kit: Kit, monkeypatch:
             return
         committed(self, one)
 
-    def agent(turn: Turn) -> None:
+    text = "x" * (Settings().credit_bytes // 2)
+
+    async def on_the_loop(turn: AsyncTurn) -> None:
+        async def call() -> None:
+            begun.release()
+            await turn.call("count", text=text)
+
+        await asyncio.gather(*(call() for _ in range(6)))
+
+    def on_threads(turn: Turn) -> None:
         def call() -> None:
             begun.release()
-            turn.call("count", text="x" * (Settings().credit_bytes // 2))
+            turn.call("count", text=text)
 
         threads = [threading.Thread(target=call) for _ in range(6)]
         for thread in threads:
@@ -334,7 +345,7 @@ def test_l14_what_calls_say_waits_for_credit_as_text_does(kit: Kit, monkeypatch:
 
     monkeypatch.setattr(SessionActor, "_report", counts)
     monkeypatch.setattr(SessionActor, "_committed", stalls)
-    session = kit.session(agent, tools=[count])
+    session = kit.session(on_threads if kind == "plain" else on_the_loop, tools=[count])
     run = say(session)
     for _ in range(6):
         assert begun.acquire(timeout=WAIT_S)

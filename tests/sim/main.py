@@ -8,7 +8,7 @@
     scripts/sim … --json              one document on stdout
 
 Steps a second are those of one core: steps by the processor time that they took. The exit code is 1 if a law was
-broken or a mutant lives.
+broken or a mutant lives, 2 if that could not be found out.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -176,7 +177,11 @@ def run_seeds(console: Console, options: argparse.Namespace) -> int:
     seeds = options.seeds if options.seeds is not None else None if options.minutes else SEEDS
     until = time.monotonic() + 60 * options.minutes if options.minutes else None
     console.print(f"seeds from {first}")
-    tally = play_all(console, _chunks(first, seeds, until), seeds, options.jobs)
+    try:
+        tally = play_all(console, _chunks(first, seeds, until), seeds, options.jobs)
+    except BrokenProcessPool as error:
+        console.print(f"a process that played schedules was ended from outside, so nothing is known: {error}")
+        return 2
     with quiet_log():
         for seed, what in sorted(tally.broken)[:SHOWN_MAX]:
             found = draw(seed)

@@ -124,7 +124,7 @@ _BUMP_AFTER_HALT: Final = """
         return
     self._halted_first = False
     try:
-        self._protocol.request(request, reply, came_at)
+        answer = self._protocol.request(request, reply, came_at)
 """
 
 MUTANTS: Final = (
@@ -134,7 +134,7 @@ MUTANTS: Final = (
         "L1",
         SessionActor,
         "_request",
-        "    try:\n        self._protocol.request(request, reply, came_at)\n",
+        "    try:\n        answer = self._protocol.request(request, reply, came_at)\n",
         _BUMP_AFTER_HALT.lstrip("\n"),
     ),
     _mutant("the fence does not count", "L1", RunLifecycle, "_fence", "self.generation += 1", "pass"),
@@ -417,6 +417,14 @@ MUTANTS: Final = (
         "_take_up",
         "        self._closed_for.setdefault(told, record)\n",
         "",
+    ),
+    _mutant(
+        "a Stop that is decided again leaves waiting what it had stopped",
+        "L12",
+        Protocol,
+        "_stop_current",
+        'if decided is not None and decided.outcome == "stopped":',
+        "if False:",
     ),
     # ── durable first ──
     _mutant("answer before commit", "L12", SessionActor, "_send_step", *_at_once("AnswerRequest")),

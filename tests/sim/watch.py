@@ -542,7 +542,7 @@ class Watch:
         for told in batch.requests:
             run_id = self._said_stopped.get(told.request_id)
             run = None if run_id is None else self._disk.run(run_id)
-            if run is None or run.generation is None or told.request_id in self.deleted_requests:
+            if run is None or told.request_id in self.deleted_requests:
                 continue
             answer = _decode(told.answer)
             if not isinstance(answer, Stopped) or (answer.outcome, answer.run_id) != ("stopped", run_id):
