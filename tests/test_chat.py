@@ -47,10 +47,14 @@ def test_each_line_is_waited_for_until_its_run_has_fully_ended(desk: Desk) -> No
     assert first["ended_at"] <= runs[1]["created_at"]
 
 
-def test_bytes_that_are_not_utf8_are_replaced(desk: Desk) -> None:
-    done = desk.run(b"echo a\xffb\n", "chat")
-    assert done.returncode == 0
-    assert "a\ufffdb" in done.stdout
+def test_a_script_that_is_not_utf8_is_not_run_and_its_bytes_are_kept(desk: Desk) -> None:
+    done = desk.run(b"echo a\xffb\necho after\n", "chat", "--session", "s1")
+    assert done.returncode == 1
+    assert "not run" in done.stdout
+    assert "after" in done.stdout
+    first = next(one for one in desk.json("thread", "s1") if one["role"] == "user")
+    assert first["content"] == "echo a\ufffdb"
+    assert desk.raw("thread", "s1", "--attachment", first["attachments"][0]) == b"echo a\xffb"
 
 
 def test_a_script_that_fails_makes_the_exit_code_1_and_the_next_line_runs(desk: Desk) -> None:

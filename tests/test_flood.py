@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -242,8 +243,20 @@ def test_an_agent_is_told_of_no_file_where_it_has_read_everything(kit: Kit) -> N
     (ended,) = [event for event in log(session) if event.kind == "tool.ended"]
     assert ended.data["content"] == "x" * 65_536
     assert "spool" not in ended.data["data"]
-    # The thread that writes files takes it away.
-    until(lambda: not list((kit.state_dir / "spool").iterdir()), "no file is left")
+    assert not list((kit.state_dir / "spool").iterdir())
+
+
+def test_what_is_killed_after_its_exit_was_told_in_full_makes_no_file(b: Bench) -> None:
+    """As at the end of a run, which ends what its commands have left behind."""
+    b.sh("head -c 30000 /dev/zero | tr '\\0' x; sleep 1000 > /dev/null 2>&1 & exit 0")
+    exited = b.owner.exited()
+    assert (exited.total_bytes, exited.held, exited.spool) == (30_000, False, None)
+    b.trees.kill("p", 0.0)
+    assert b.owner.ended().proven
+    written = threading.Event()
+    b.trees.spools.after(written.set)
+    assert written.wait(WAIT_S)
+    assert not list(b.trees.spools.folder.iterdir())
 
 
 def test_where_files_are_switched_off_nobody_is_told_of_one(kit: Kit) -> None:

@@ -837,8 +837,9 @@ class ProcessTrees:
         if tree.kill_at is not None and tree.kill_at <= kill_at:
             return
         tree.kill_at = kill_at
-        if tree.output.total_bytes > SHOWN_MAX_BYTES:
-            # What is cut off is told with the end of its output, and with the name of the file that has all of it.
+        if tree.exit_report is None and tree.output.total_bytes > SHOWN_MAX_BYTES:
+            # What is cut off is told with the end of its output, and with the name of the file that has all of it. Of
+            # one whose exit was told everything is known.
             tree.spool.need()
         if tree.drained_bytes is not None:
             self._tell_exited(tree)
