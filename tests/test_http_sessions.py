@@ -6,6 +6,7 @@ import base64
 import contextlib
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,7 +16,6 @@ import pytest
 
 from actors import AsyncTurn, NewMessage, Spawn, tool
 from actors.messages import new_request_id
-from supervisor.clock import SystemClock
 from supervisor.http.limits import Limits
 from tests.http_kit import Api, api, code
 from tests.kit import WAIT_S, check_rest, kit, log, until
@@ -216,7 +216,7 @@ def test_a_stop_of_a_session_that_nobody_knows_is_said_and_makes_none(api: Api) 
 
 def test_l4_a_stop_that_says_when_it_was_sent_holds_for_a_first_message_that_it_overtakes(api: Api) -> None:
     client = api.start(answers)
-    before = SystemClock().wall()
+    before = time.time()  # noqa: TID251  # as a client does
     stopped = stop(client, "new", sent_at=before + 0.001)
     assert stopped["outcome"] == "nothing_running"
     assert say(client, session="new", sent_at=before)["returned"] == "stopped_before_arrival"
