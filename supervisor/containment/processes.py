@@ -210,7 +210,7 @@ class ProcessTrees:
         give_up_s: float | None = None,
         log_max_bytes: int = 1_048_576,
         tail_max_bytes: int = 65_536,
-        coalesce_s: float = 0.01,
+        coalesce_s: float = 0.04,
         spool_max_bytes: int = 67_108_864,
         spool_total_bytes: int = 1_073_741_824,
         spool_keep_s: float = 604_800.0,
