@@ -213,6 +213,21 @@ class Kit:
         self._releases.append(event)
         return event
 
+    def keep_busy(self, ref: ActorRef[Any]) -> threading.Event:
+        """Keep an actor in its turn, so that its mailbox fills, until the event that this returns is set."""
+        held, release = threading.Event(), self.gate()
+
+        def block() -> None:
+            held.set()
+            release.wait()
+
+        # A message of Pykka's own kind.
+        actor: Any = ref._actor_weakref()
+        actor.block = block
+        ref.tell(ProxyCall(attr_path=("block",), args=(), kwargs={}))
+        assert held.wait(WAIT_S)
+        return release
+
     def fire(self, kind: type[Struct]) -> None:
         """Have the timers of a kind fire now: a deadline that is far away comes when the test says so, and not before.
 

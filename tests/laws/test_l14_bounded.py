@@ -7,7 +7,6 @@ import threading
 from typing import Any
 
 import pytest
-from pykka.messages import ProxyCall
 
 from actors import AsyncTurn, CancelToken, Invalid, NewMessage, QueueFull, Spawn, Stop, ToolResult, Turn, tool
 from actors.mailbox import REQUESTS_MAX
@@ -41,22 +40,11 @@ def test_l14_a_full_queue_refuses_and_drops_nothing(kit: Kit) -> None:
 
 
 def test_l14_a_stop_is_taken_when_everything_else_is_refused(kit: Kit) -> None:
-    gate = kit.gate()
     session = kit.session(hold)
     say(session)
     ref = session.ref
     assert ref is not None
-    held = threading.Event()
-
-    def block() -> None:
-        held.set()
-        gate.wait()
-
-    # A message of Pykka's own kind that keeps the session's turn busy, so that its mailbox fills.
-    actor: Any = ref._actor_weakref()
-    actor.block = block
-    ref.tell(ProxyCall(attr_path=("block",), args=(), kwargs={}))
-    assert held.wait(WAIT_S)
+    gate = kit.keep_busy(ref)
     refused = 0
     sent = [message("m", policy="enqueue") for _ in range(REQUESTS_MAX + 10)]
     futures = [ref.ask(one, block=False) for one in sent]

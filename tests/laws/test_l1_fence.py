@@ -10,7 +10,6 @@ import time
 from typing import Any
 
 import pytest
-from pykka.messages import ProxyCall
 
 from actors import AsyncTurn, CancelToken, NewMessage, RunCancelled, Spawn, Stop, Turn, tool
 from actors.messages import CallRequested, Said, SpawnRequested
@@ -213,17 +212,8 @@ def test_l1_a_stop_overtakes_a_backlog_of_output(kit: Kit) -> None:
     ref = session.ref
     assert ref is not None
     address = Address("s1", accepted.generation, accepted.run_id)
-    held, told = threading.Event(), kit.gate()
-
-    def block() -> None:
-        held.set()
-        told.wait()
-
     # It handles nothing of it before all of it is there.
-    actor: Any = ref._actor_weakref()
-    actor.block = block
-    ref.tell(ProxyCall(attr_path=("block",), args=(), kwargs={}))
-    assert held.wait(WAIT_S)
+    told = kit.keep_busy(ref)
     for _ in range(20_000):
         ref.tell(Said(address, "text", {"text": "x"}, 1))
     stopping = ref.ask(Stop(source="user.test", reason="enough"), block=False)
