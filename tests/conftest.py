@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import settings
 
 from tests.kit import kit as kit  # noqa: PLC0414  # the fixture, for every test below
@@ -16,3 +18,12 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 settings.register_profile("local", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+@pytest.fixture(scope="module")
+def quiet() -> Iterator[None]:
+    """No log lines of what a test in virtual time has fail."""
+    from tests.sim.world import quiet_log
+
+    with quiet_log():
+        yield

@@ -2,41 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from pykka import ActorDeadError
 
 from actors.errors import QueueFull, ShuttingDown
-from actors.messages import NewMessage, Resume, Stop
+from actors.messages import Resume
 from actors.model import RunStatus
 from actors.ports import Settings
 from actors.session import SessionActor
 from supervisor.supervisor import SupervisorActor
 from tests.sim.laws import LogLaws
-from tests.sim.world import World, quiet_log
+from tests.sim.world import World
+from tests.world_kit import SEEDS, message, stop
 
-SEEDS = range(12)
+pytestmark = pytest.mark.usefixtures("quiet")
+
 TEN_MINUTES = 600.0
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _quiet() -> Iterator[None]:
-    with quiet_log():
-        yield
 
 
 def settings(passivate_s: float | None = 1.0, **changes: Any) -> Settings:
     return Settings(agent="scripted", passivate_s=passivate_s, **changes)
-
-
-def message(request_id: str, content: str, **changes: Any) -> NewMessage:
-    return NewMessage(id=request_id, content=content, **changes)
-
-
-def stop(request_id: str = "x", **changes: Any) -> Stop:
-    return Stop(id=request_id, source="user.test", reason="wrong target", **changes)
 
 
 def settled(world: World) -> LogLaws:

@@ -7,7 +7,7 @@ and each receipt waits for what it names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -26,20 +26,14 @@ from actors.session import SessionActor
 from actors.tool import ToolActor
 from tests.sim.client import Client
 from tests.sim.laws import LogLaws
-from tests.sim.world import World, quiet_log
+from tests.sim.world import World
 
 SEEDS = range(40)
 SERVER = "serve=1,serves"
 HANDED = "hand=1,serves"
 KILLED = ("sigterm", "sigkill")
 
-pytestmark = pytest.mark.timeout(600)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _quiet() -> Iterator[None]:
-    with quiet_log():
-        yield
+pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("quiet")]
 
 
 def new(content: str, **options: Any) -> NewMessage:

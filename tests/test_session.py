@@ -1,0 +1,537 @@
+"""A session in virtual time, also over a store that hangs, fails, or loses what it was given."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from actors.base import Actor
+from actors.errors import Invalid, Quarantined, StoreUnavailable
+from actors.late_stops import STOP_OVERDUE_S, STOPS_KEPT_MAX
+from actors.messages import Stop, Stopped
+from actors.model import Event, Receipt, RunStatus
+from actors.session import UNFIT_MAX
+from tests.sim.world import World
+from tests.world_kit import SEEDS, message, of, settings, settled, stop
+
+pytestmark = pytest.mark.usefixtures("quiet")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_l1_with_a_thousand_texts_under_way_nothing_follows_the_stop_but_the_ending(seed: int) -> None:
+    with World(seed, settings=settings(credit_events=2000)) as world:
+        run = world.answer("s", message("a", "say=1000 forever"))
+        world.run(max_steps=300 + 150 * seed)
+        answer = world.answer("s", stop())
+        settled(world)
+        behind = [event.kind for event in world.published() if event.seq > answer.fence_seq]
+        assert behind[:3] == ["run.status", "run.status", "run.ended"]
+        # Where the kill deadline came before the backlog was gone through, the agent's end is late news.
+        assert set(behind[3:]) <= {"receipt.amended"}
+        receipt = world.disk.receipt(run.run_id)
+        assert receipt is not None
+        assert receipt.complete
+
+
+def test_stop_and_message_back_to_back_a_thousand_times_answer_each_message_once() -> None:
+    with World(3) as world:
+        answers = []
+        for number in range(1000):
+            answers.append(world.ask("s", message(f"m{number}", "say=1 write=1")))
+            answers.append(world.ask("s", stop(f"x{number}")))
+            world.run(max_steps=number % 23)
+        # A thread of a thousand runs is not rendered anew after each of its events.
+        laws = settled(world, fold=False)
+        assert all(answer.done() for answer in answers)
+        assert len(laws.inputs) + len(laws.returned) == 1000
+        assert set(laws.status.values()) <= {RunStatus.CANCELLED, RunStatus.COMPLETED}
+        assert len(world.actors(Actor)) == 2, "nothing but the supervisor and the session is left"
+
+
+@pytest.mark.parametrize("steps", range(0, 60, 3))
+def test_l4_a_message_between_the_agents_return_and_the_end_of_its_run_is_an_input_once(steps: int) -> None:
+    with World(steps) as world:
+        first = world.answer("s", message("a", "say=1"))
+        world.run(max_steps=steps)
+        second = world.answer("s", message("b", "say=1", policy="enqueue"))
+        laws = settled(world)
+        assert laws.input_order == ["a", "b"]
+        assert world.status(first.run_id) is RunStatus.COMPLETED
+        assert world.status(second.run_id) is RunStatus.COMPLETED
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_message_runs_where_the_generation_moved_while_the_old_run_unwinds(seed: int) -> None:
+    with World(seed) as world:
+        world.answer("s", message("a", "stubborn"))
+        world.wait(1.0)
+        world.answer("s", stop("x1"))
+        assert world.answer("s", stop("x2")).outcome == "stopping"
+        second = world.answer("s", message("b", "say=1 write=0.1"))
+        settled(world)
+        assert world.status(second.run_id) is RunStatus.COMPLETED
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_barrier_is_forced_at_the_kill_deadline_and_says_what_it_abandons(seed: int) -> None:
+    with World(seed) as world:
+        first = world.answer("s", message("a", "run=60,never_dies"))
+        world.wait(1.0)
+        second = world.answer("s", message("b", "write=0.5"))
+        settled(world)
+        assert world.status(second.run_id) is RunStatus.COMPLETED
+        forced = of(world, "session.barrier_forced")
+        assert [event.data["abandoned"] for event in forced] == [["process sim"]]
+        assert named_in(of(world, "run.ended")[0]) == ["state D"]
+        receipt = world.disk.receipt(first.run_id)
+        assert receipt is not None
+        assert not receipt.complete
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_l7_what_could_not_be_killed_and_is_named_after_the_receipt_amends_it(seed: int) -> None:
+    with World(seed) as world:
+        world.answer("s", message("a", "run=60,never_dies=20"))
+        world.wait(1.0)
+        world.answer("s", stop())
+        settled(world)
+        assert named_in(of(world, "run.ended")[0]) == []
+        (amended,) = of(world, "receipt.amended")
+        assert named_in(amended) == ["state D"]
+
+
+def named_in(event: Event) -> list[str]:
+    """Why each process that is left could not be killed, as the receipt in an event says."""
+    receipt = msgspec.convert(event.data["receipt"], Receipt)
+    tree = [row for call in receipt.rows for row in call.rows if row.kind == "process"]
+    return [row.note for one in tree for row in one.rows]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_strict_barrier_refuses_what_waits_and_what_comes(seed: int) -> None:
+    with World(seed, settings=settings(barrier="strict")) as world:
+        world.answer("s", message("a", "run=60,never_dies"))
+        world.wait(1.0)
+        world.answer("s", message("b", "write=0.5 write=0.5"))
+        settled(world)
+        results = [event.data["outcome"] for event in of(world, "tool.ended")]
+        assert results == ["interrupted", "not_started", "not_started"]
+        assert not of(world, "session.barrier_forced")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_store_that_fails_in_a_run_hides_no_stop_and_keeps_its_cause(seed: int) -> None:
+    with World(seed) as world:
+        run = world.answer("s", message("a", "say=1 forever"))
+        assert world.run(lambda: bool(of(world, "text")))
+        world.store.down(True)
+        superseding = world.ask("s", message("b", "say=1"))
+        assert world.run(superseding.done)
+        with pytest.raises(StoreUnavailable) as refused:
+            superseding.get()
+        assert refused.value.superseded_run_id == run.run_id
+        answer = world.answer("s", stop())
+        # The run of the message that was refused never comes to be.
+        assert (answer.outcome, answer.run_id, answer.durable) == ("stopping", run.run_id, False)
+        with pytest.raises(StoreUnavailable):
+            world.answer("s", message("c", "say=1"))
+        world.store.down(False)
+        settled(world)
+        info = world.disk.run(run.run_id)
+        assert info is not None
+        assert info.provenance is not None
+        assert info.status is RunStatus.CANCELLED
+        assert info.provenance.source == "session.new_message"
+        again = world.answer("s", message("b", "say=1"))
+        settled(world)
+        assert world.status(again.run_id) is RunStatus.COMPLETED
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_stop_that_a_failed_store_did_not_take_is_kept_with_its_provenance(seed: int) -> None:
+    with World(seed) as world:
+        run = world.answer("s", message("a", "say=1 forever"))
+        assert world.run(lambda: bool(of(world, "text")))
+        world.store.down(True)
+        answer = world.answer("s", stop())
+        assert (answer.outcome, answer.durable) == ("stopped", False)
+        world.store.down(False)
+        settled(world)
+        info = world.disk.run(run.run_id)
+        assert info is not None
+        assert info.provenance is not None
+        assert (info.status, info.provenance.source) == (RunStatus.CANCELLED, "user.test")
+        assert "x" in world.disk.requests("s")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_l4_what_a_stop_withdrew_while_the_store_failed_does_not_run_when_it_is_back(seed: int) -> None:
+    with World(seed) as world:
+        world.answer("s", message("a", "say=1 forever"))
+        world.answer("s", message("b", "say=1", policy="enqueue"))
+        assert world.run(lambda: bool(of(world, "text")))
+        world.store.down(True)
+        answer = world.answer("s", stop())
+        assert [one.id for one in answer.withdrawn] == ["b"]
+        world.store.down(False)
+        laws = settled(world)
+        assert laws.returned == {"b": "withdrawn"}
+        assert laws.input_order == ["a"]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_crash_in_a_tool_leaves_a_closed_run_a_true_thread_and_no_process(seed: int) -> None:
+    world = World(seed)
+    try:
+        run = world.answer("s", message("a", "say=1 run=60,children=2"))
+        assert world.run(lambda: bool(of(world, "process.started")))
+        world = world.crash()
+        settled(world)
+        info = world.disk.run(run.run_id)
+        assert info is not None
+        assert info.provenance is not None
+        assert (info.status, info.provenance.source) == (RunStatus.FAILED, "supervisor.recovery")
+        tool = next(one for one in world.thread() if one.role == "tool")
+        assert tool.outcome == "interrupted"
+        receipt = world.disk.receipt(run.run_id)
+        assert receipt is not None
+        assert receipt.complete
+    finally:
+        world.close()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_crash_before_a_run_said_anything_tries_its_inputs_again_once(seed: int) -> None:
+    world = World(seed)
+    try:
+        run = world.answer("s", message("a", "sleep=5 say=1"))
+        world.wait(1.0)
+        world = world.crash()
+        laws = settled(world)
+        (again,) = laws.retry_of
+        assert laws.retry_of == {again: run.run_id}
+        assert world.status(again) is RunStatus.COMPLETED
+        assert laws.input_order == ["a"]
+    finally:
+        world.close()
+
+
+# ── A store that hangs, and the stop journal ──────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_l12_a_stop_waits_for_a_store_that_hangs_as_long_as_it_may_and_is_told_when_it_is_durable(
+    seed: int,
+) -> None:
+    with World(seed) as world:
+        run = world.answer("s", message("a", "say=1 forever"))
+        assert world.run(lambda: bool(of(world, "text")))
+        world.store.hold(True)
+        before = world.clock.monotonic()
+        answer = world.answer("s", stop())
+        assert (answer.outcome, answer.run_id, answer.durable) == ("stopped", run.run_id, False)
+        assert world.clock.monotonic() - before >= STOP_OVERDUE_S
+        again = world.ask("s", stop())
+        late = world.ask("s", message("b", "say=1"))
+        world.wait(1.0)
+        assert not again.get(timeout=0).durable, "again: it still is not"
+        assert not late.done(), "what is accepted is durable"
+        assert list(world.disk.journal) == [("s", "x")]
+        assert not of(world, "session.fenced")
+        world.store.hold(False)
+        settled(world)
+        assert late.get(timeout=0).run_id
+        assert [event.data["request_id"] for event in of(world, "session.stop_durable")] == ["x"]
+        assert not world.disk.journal
+        assert world.answer("s", stop()).durable
+        assert len(of(world, "session.stop_durable")) == 1
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_stop_that_is_late_and_in_time_is_let_go_by_the_journal_and_nobody_is_told_twice(seed: int) -> None:
+    with World(seed) as world:
+        world.answer("s", message("a", "say=1 forever"))
+        assert world.run(lambda: bool(of(world, "text")))
+        world.store.hold(True)
+        reply = world.ask("s", stop())
+        assert world.run(lambda: ("s", "x") in world.disk.journal), "it is late, so the journal has it"
+        assert not reply.done(), "the store may still take it"
+        world.store.hold(False)
+        settled(world)
+        assert reply.get(timeout=0).durable
+        assert not world.disk.journal
+        assert not of(world, "session.stop_durable")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_stop_of_a_store_that_failed_is_answered_when_the_journal_has_it(seed: int) -> None:
+    with World(seed) as world:
+        world.watch.faults = True
+        world.answer("s", message("a", "say=1 forever"))
+        assert world.run(lambda: bool(of(world, "text")))
+        world.store.down(True)
+        answers = {}
+        for request in (stop(), stop("y")):
+            answers[request] = answer = world.answer("s", request)
+            assert (answer.durable, answer.journalled) == (False, True)
+            assert ("s", request.id) in world.disk.journal
+        world.store.down(False)
+        settled(world)
+        for request, first in answers.items():
+            final = world.answer("s", request)
+            assert (final.outcome, final.run_id, final.receipt_id) == (first.outcome, first.run_id, first.receipt_id)
+            assert final.durable
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_l12_a_stop_is_answered_while_the_session_is_still_being_read(seed: int) -> None:
+    with World(seed) as world:
+        world.answer("s", message("a", "say=1 forever"))
+        assert world.run(lambda: bool(of(world, "text")))
+        again = world.crash()
+    with again as world:
+        world.store.hold(True)
+        before = world.ask("s", message("b", "say=1", policy="enqueue"))
+        answer = world.answer("s", stop())
+        assert (answer.outcome, answer.durable) == ("nothing_running", False)
+        behind = world.ask("s", message("c", "say=1", policy="enqueue"))
+        world.store.hold(False)
+        laws = settled(world)
+        # It is decided in its place: what was asked before it is what it stops.
+        assert before.get(timeout=0).run_id
+        assert laws.returned in ({}, {"b": "withdrawn"})
+        assert behind.get(timeout=0).run_id
+        assert "c" in laws.inputs
+        assert world.status(behind.get(timeout=0).run_id) is RunStatus.COMPLETED
+        assert [event.data["request_id"] for event in of(world, "session.stop_durable")] == ["x"]
+        assert not world.disk.journal
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("wait_s", [0.05, 0.4])
+@pytest.mark.parametrize("again", ["crash", "passivated"])
+def test_l4_what_is_sent_after_a_stop_runs_though_both_wait_for_the_session_to_be_read(
+    seed: int, wait_s: float, again: str
+) -> None:
+    """An id that tells no time, and no `sent_at`: the Stop is as old as its arrival, however late it is decided."""
+    with World(seed, settings=settings(passivate_s=5.0)) as world:
+        world.answer("s", message("a", "say=1"))
+        world.settle()
+        if again == "passivated":
+            world.wait(20.0)
+            assert not world.session_if_alive("s")
+            _stop_and_message_while_it_is_read(world, wait_s)
+            return
+        fresh = world.crash()
+    with fresh as world:
+        _stop_and_message_while_it_is_read(world, wait_s)
+
+
+def _stop_and_message_while_it_is_read(world: World, wait_s: float) -> None:
+    world.store.hold(True)
+    before = world.clock.wall()
+    stopping = world.ask("s", stop())
+    world.wait(wait_s)
+    sent = world.ask("s", message("b", "say=1", sent_at=world.clock.wall()))
+    early = world.ask("s", message("c", "say=1", sent_at=before - 1.0))
+    world.wait(wait_s)
+    world.store.hold(False)
+    laws = settled(world)
+    assert stopping.get(timeout=0).outcome == "nothing_running"
+    accepted = sent.get(timeout=0)
+    assert accepted.returned is None
+    assert world.status(accepted.run_id) is RunStatus.COMPLETED
+    assert early.get(timeout=0).returned == "stopped_before_arrival"
+    assert laws.returned == {"c": "stopped_before_arrival"}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("how", ["hangs", "fails"])
+@pytest.mark.parametrize("aimed", [False, True])
+def test_l12_a_stop_of_the_journal_is_decided_after_a_crash_before_anything_starts(
+    seed: int, how: str, aimed: bool
+) -> None:
+    with World(seed) as world:
+        run = world.answer("s", message("a", "sleep=90"))
+        waiting = world.answer("s", message("b", "say=1", policy="enqueue"))
+        (world.store.hold if how == "hangs" else world.store.down)(True)
+        asked = stop(run_id=run.run_id if aimed else None, waiting="withdraw")
+        first = world.answer("s", asked)
+        assert not first.durable
+        assert world.run(lambda: bool(world.disk.journal))
+        handled_at = world.disk.journal["s", "x"].at
+        world.clock.elapse(100.0)
+        again = world.crash()
+    with again as world:
+        laws = settled(world)
+        info = world.disk.run(run.run_id)
+        assert info is not None
+        assert info.provenance is not None
+        assert (info.status, info.provenance.source) == (RunStatus.CANCELLED, "user.test")
+        assert info.provenance.initiated_at == handled_at, "when it was asked for, not when it was found"
+        assert world.disk.of("s").receipts[info.receipt_id].withdrawn == ("b",)
+        assert laws.returned == {"b": "withdrawn"}
+        assert world.status(waiting.run_id) is RunStatus.CANCELLED
+        assert [event.data["request_id"] for event in of(world, "session.stop_durable")] == ["x"]
+        assert not world.disk.journal
+        # What was sent while nobody was there was sent behind it.
+        later = world.answer("s", message("c", "say=1", sent_at=handled_at + 50.0))
+        assert later.returned is None
+        # The fence that it told of is not on record. What it did is: one fence, and the answer to it (law L10).
+        (fence,) = [event.seq for event in of(world, "session.fenced")]
+        final = world.answer("s", asked)
+        assert final == msgspec.structs.replace(first, fence_seq=fence, durable=True, journalled=False)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("crashes", [False, True])
+@pytest.mark.parametrize("waiting", ["withdraw", "park", "keep"])
+def test_l12_what_a_stop_stopped_does_not_run_though_the_store_never_heard_that_it_had_begun(
+    seed: int, waiting: str, crashes: bool
+) -> None:
+    """A run ends, the next begins and is stopped, and the store takes none of the three: on record that one waits."""
+    with World(seed) as world:
+        world.watch.faults = True
+        first = world.answer("s", message("a", "say=1 sleep=1"))
+        second = world.answer("s", message("b", "say=1 forever", policy="enqueue"))
+        assert world.run(lambda: bool(of(world, "text")))
+        world.store.hold(True)
+        assert world.run(lambda: _active(world) == second.run_id)
+        asked = stop(waiting=waiting)
+        told = world.answer("s", asked)
+        assert (told.outcome, told.run_id, told.durable, told.journalled) == ("stopped", second.run_id, False, True)
+        if not crashes:
+            world.store.down(True)
+            world.store.hold(False)
+            assert world.run(lambda: bool(world.session()._phase.value == "failed"))
+            world.store.down(False)
+            _judge_what_was_stopped_unstored(world, asked, told, first.run_id)
+            return
+        again = world.crash()
+    with again as world:
+        _judge_what_was_stopped_unstored(world, asked, told, first.run_id)
+
+
+def _active(world: World) -> str | None:
+    active = world.session()._protocol.active
+    return None if active is None else active.id
+
+
+def _judge_what_was_stopped_unstored(world: World, asked: Stop, told: Stopped, first: str) -> None:
+    laws = settled(world)
+    assert told.run_id is not None
+    assert laws.returned == {"b": "withdrawn"}
+    assert world.status(told.run_id) is RunStatus.CANCELLED
+    assert world.status(first) is RunStatus.CANCELLED, "that it had ended is not on record"
+    final = world.answer("s", asked)
+    assert (final.outcome, final.run_id, final.receipt_id) == ("stopped", told.run_id, told.receipt_id)
+    assert final.joined == (first,)
+    assert told.receipt_id in world.disk.of("s").receipts
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_l9_a_stop_that_came_too_late_for_its_run_does_nothing_to_what_waits_where_it_is_decided_again(
+    seed: int,
+) -> None:
+    with World(seed) as world:
+        first = world.answer("s", message("a", "say=1 sleep=1"))
+        second = world.answer("s", message("b", "say=1", policy="enqueue"))
+        assert world.run(lambda: bool(of(world, "text")))
+        world.store.hold(True)
+        assert world.run(lambda: _active(world) == second.run_id)
+        asked = stop(run_id=first.run_id, waiting="withdraw")
+        told = world.answer("s", asked)
+        assert (told.outcome, told.withdrawn) == ("already_over", ())
+        assert world.run(lambda: bool(world.disk.journal))
+        again = world.crash()
+    with again as world:
+        laws = settled(world)
+        assert laws.returned == {}
+        assert world.status(second.run_id) is RunStatus.COMPLETED
+        final = world.answer("s", asked)
+        assert (final.outcome, final.run_id, final.withdrawn) == ("already_over", first.run_id, ())
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_stop_of_a_store_that_fails_says_of_each_run_what_it_is(seed: int) -> None:
+    with World(seed) as world:
+        world.watch.faults = True
+        over = world.answer("s", message("a", "say=1"))
+        world.settle()
+        ending = world.answer("s", message("b", "run=60,never_dies"))
+        assert world.run(lambda: bool(of(world, "process.started")))
+        active = world.answer("s", message("c", "forever"))
+        waiting = world.answer("s", message("d", "say=1", policy="enqueue"))
+        world.store.down(True)
+        with pytest.raises(StoreUnavailable):
+            world.answer("s", message("e", "say=1", policy="enqueue"))
+        expected = {
+            over.run_id: ["already_over", "already_over"],
+            waiting.run_id: ["stopped", "already_over"],
+            ending.run_id: ["stopping", "stopping"],
+            active.run_id: ["stopped", "stopping"],
+        }
+        asked = {}
+        for run_id, outcomes in expected.items():
+            for number, outcome in enumerate(outcomes):
+                request = stop(f"{number}-{run_id}", run_id=run_id)
+                asked[request] = told = world.answer("s", request)
+                assert (told.outcome, told.run_id) == (outcome, run_id)
+        newest = world.answer("s", stop("newest"))
+        assert (newest.outcome, newest.run_id) == ("stopping", active.run_id)
+        world.store.down(False)
+        settled(world)
+        for request, told in asked.items():
+            final = world.answer("s", request)
+            assert (final.outcome, final.run_id, final.receipt_id) == (told.outcome, told.run_id, told.receipt_id)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_l12_kept_stops_are_bounded_and_those_beyond_are_answered_too(seed: int) -> None:
+    with World(seed) as world:
+        world.answer("s", message("a", "say=1 forever"))
+        world.store.down(True)
+        for number in range(STOPS_KEPT_MAX + 5):
+            assert not world.answer("s", stop(f"x{number}")).durable
+        world.run(lambda: not world.store.journal_ready)
+        assert len(world.disk.journal) == STOPS_KEPT_MAX
+        world.store.down(False)
+        settled(world)
+        assert len(of(world, "session.stop_durable")) == STOPS_KEPT_MAX
+        assert not world.disk.journal
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_l13_a_batch_that_cannot_be_stored_costs_what_was_in_it_and_the_session_goes_on(seed: int) -> None:
+    with World(seed) as world:
+        other = world.answer("t", message("o", "forever"))
+        run = world.answer("s", message("a", "say=1 forever"))
+        assert world.run(lambda: bool(of(world, "text")))
+        world.store.unfit_next()
+        with pytest.raises(Invalid) as refused:
+            world.answer("s", message("b", "say=1"))
+        assert "cannot be stored" in refused.value.got
+        assert world.run(lambda: world.session_if_alive("s") is not None)
+        after = world.answer("s", message("c", "say=1"))
+        assert world.run(lambda: world.status(after.run_id) is RunStatus.COMPLETED)
+        info = world.disk.run(run.run_id)
+        assert info is not None
+        assert info.provenance is not None
+        assert (info.status, info.provenance.source) == (RunStatus.CANCELLED, "session.new_message")
+        assert f"run {run.run_id} was stopped all the same" in str(refused.value)
+        assert world.status(other.run_id) is RunStatus.IN_PROGRESS
+        assert "b" not in world.disk.snapshot("s").fates
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_l13_a_session_whose_batches_never_can_be_stored_is_quarantined_and_takes_stops(seed: int) -> None:
+    with World(seed) as world:
+        for number in range(UNFIT_MAX + 1):
+            world.store.unfit_next()
+            with pytest.raises(Invalid):
+                world.answer("s", message(f"m{number}", "say=1"))
+            assert world.run(lambda: world.session_if_alive("s") is not None)
+        with pytest.raises(Quarantined):
+            world.answer("s", message("late", "say=1"))
+        assert world.answer("s", stop()).durable
+        assert world.answer("t", message("other", "say=1")).run_id
