@@ -486,7 +486,6 @@ class RunLifecycle(RunReports):
             if call.token is not None:
                 call.token.detach()
         self.step.later.append(ForgetPart("execution", address.call or record.id))
-        record.trim()
         self._after_part(record, self._clock.wall())
 
     def _after_part(self, record: RunRecord, at: float) -> None:

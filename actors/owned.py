@@ -166,7 +166,7 @@ class OwnedTrees(RunLifecycle):
         )
         # Until the spawn has passed the cell it is a part of the run: a fence may void it, as any spawn.
         record.processes[process_id] = ProcessRecord(row, cell)
-        record.parts[process_id] = Part(process_id, "process", row.name, address.call, holds=False)
+        record.add(Part(process_id, "process", row.name, address.call, holds=False))
         self.owned[process_id] = OwnedTree(row, _part_of(row), cell)
         self.step.processes[process_id] = row
         self.step.later.append(SpawnOwn(address, process_id, request.spec, request.listener))
@@ -382,7 +382,9 @@ class OwnedTrees(RunLifecycle):
             elif receipt_of is not None:
                 receipt_of.parts[owned.id] = owned.part
                 receipts = (*receipts, receipt_of.receipt.receipt_id)
-            self._save_owned(owned, ending=owned.row.ending or provenance, receipts=tuple(dict.fromkeys(receipts)))
+            # No more of them are waiting than there are kept.
+            receipts = tuple(dict.fromkeys(receipts))[-LATE_KEPT_MAX:]
+            self._save_owned(owned, ending=owned.row.ending or provenance, receipts=receipts)
         if told:
             self._trees_stage += 1
             self.step.now.append(EndTrees(tuple(told), provenance, provenance.mode, self._trees_stage))

@@ -8,9 +8,11 @@ the death of an actor ends no part.
 
 from __future__ import annotations
 
-from collections import Counter
+import itertools
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -39,6 +41,51 @@ OUTPUT_KEPT_CHARS = 4096
 OUTPUT_LOGGED_MAX_BYTES = 1_048_576
 PARTS_KEPT_MAX = 1000
 HANDED_OVER_NOTE = "it belongs to the session: Stop(scope='session') ends it"
+
+
+class Ends(Protocol):
+    """What is open until it ends, once and for good."""
+
+    @property
+    def open(self) -> bool:
+        """True until it has ended."""
+
+
+E = TypeVar("E", bound=Ends)
+
+
+class Kept(dict[str, E]):
+    """Parts or calls of a run by id, in order of creation; the open ones are found without looking at the others.
+
+    An end is noticed at the next question, since a part may be shared by two runs and nobody tells them. Each question
+    costs as much as is open, and as has ended since the last one. An id is replaced or removed, never changed.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._open: dict[str, E] = {}
+        self._ended: OrderedDict[str, None] = OrderedDict()
+
+    def __setitem__(self, key: str, one: E) -> None:
+        super().__setitem__(key, one)
+        self._ended.pop(key, None)
+        self._open[key] = one
+
+    def __delitem__(self, key: str) -> None:
+        super().__delitem__(key)
+        self._open.pop(key, None)
+        self._ended.pop(key, None)
+
+    def open(self) -> list[E]:
+        """Those that have not ended, in order of creation."""
+        for key in [key for key, one in self._open.items() if not one.open]:
+            del self._open[key]
+            self._ended[key] = None
+        return list(self._open.values())
+
+    def ended(self) -> Iterable[str]:
+        """The ids of those whose end was noticed, in that order."""
+        return self._ended
 
 
 @dataclass(slots=True)
@@ -70,6 +117,11 @@ class Part:
     def ended(self) -> bool:
         """True once its end is known for sure."""
         return self.ended_at is not None
+
+    @property
+    def open(self) -> bool:
+        """True while it may still be running."""
+        return self.ended_at is None
 
     def end(self, how: How, at: float, note: str = "") -> None:
         """Note its end."""
@@ -181,9 +233,9 @@ class RunRecord:
     info: RunInfo
     token: CancelToken
     credit: Credit
-    calls: dict[str, CallRecord] = field(default_factory=dict)
+    calls: Kept[CallRecord] = field(default_factory=Kept)
     processes: dict[str, ProcessRecord] = field(default_factory=dict)
-    parts: dict[str, Part] = field(default_factory=dict)
+    parts: Kept[Part] = field(default_factory=Kept)
     refused: Counter[str] = field(default_factory=Counter)
     said: bool = False
     called: bool = False
@@ -231,7 +283,7 @@ class RunRecord:
 
     def open_calls(self) -> list[CallRecord]:
         """The calls without a result, in the order of the requests."""
-        return [call for call in self.calls.values() if call.open]
+        return self.calls.open()
 
     def spools_of(self, call: CallRecord) -> list[str]:
         """The files that have what the processes of a call printed, of those that printed more than is kept here."""
@@ -245,7 +297,7 @@ class RunRecord:
 
     def open_parts(self) -> list[Part]:
         """What may still be running."""
-        return [part for part in self.parts.values() if not part.ended]
+        return self.parts.open()
 
     def runner_parts(self) -> list[Part]:
         """What of `open_parts` the run's own actor has: not the trees of the session that end with it."""
@@ -255,28 +307,31 @@ class RunRecord:
         """What of this run the permits of a later one wait for."""
         if self.forced:
             return []
-        return [part for part in self.parts.values() if part.holds and not part.ended]
+        return [part for part in self.parts.open() if part.holds]
+
+    def add(self, part: Part) -> None:
+        """Put a part on record that may begin; of very many the one that ended first is forgotten for it (law L14)."""
+        self.parts[part.id] = part
+        self.trim()
 
     def trim(self) -> None:
-        """Forget the oldest parts that ended, beyond a bound: a run may make calls without end (law L14)."""
+        """Forget what ended first, beyond a bound: a call may spawn without end, and a run may call without end."""
         self._trim_refused()
-        excess = len(self.parts) - PARTS_KEPT_MAX
+        open_parts, excess = self.parts.open(), len(self.parts) - PARTS_KEPT_MAX
         if excess <= 0:
             return
-        busy = {part.parent for part in self.parts.values() if not part.ended}
-        for part in list(self.parts.values()):
-            if excess <= 0:
-                return
-            call = self.calls.get(part.id)
-            if part.ended and part.id not in busy and part.id != AGENT and (call is None or not call.open):
-                del self.parts[part.id]
-                self.processes.pop(part.id, None)
-                if call is not None:
-                    self.effects = self.effects or call.row.outcome != Outcome.NOT_STARTED
-                    del self.calls[part.id]
-                self.reaped += part.reaped
-                self.omitted += 1
-                excess -= 1
+        # Their rows stand below it.
+        needed = {AGENT, *(part.parent for part in open_parts), *(call.row.call_id for call in self.calls.open())}
+        gone = itertools.islice((part_id for part_id in self.parts.ended() if part_id not in needed), excess)
+        for part_id in list(gone):
+            self.reaped += self.parts[part_id].reaped
+            self.omitted += 1
+            del self.parts[part_id]
+            self.processes.pop(part_id, None)
+            call = self.calls.get(part_id)
+            if call is not None:
+                self.effects = self.effects or call.row.outcome != Outcome.NOT_STARTED
+                del self.calls[part_id]
 
     def _trim_refused(self) -> None:
         """Forget the oldest calls that ended without a part: they were refused, and are in no receipt."""
@@ -312,7 +367,7 @@ class RunRecord:
             fenced_at=self.fenced_at,
             ended_at=at,
             complete=not open_parts,
-            rows=self._rows(None),
+            rows=self._rows(),
             reaped=self.reaped + sum(part.reaped for part in self.parts.values()),
             omitted=self.omitted,
             refused=dict(self.refused),
@@ -322,13 +377,15 @@ class RunRecord:
         )
         return self.receipt
 
-    def _rows(self, parent: str | None) -> tuple[Row, ...]:
-        known = self.parts.keys()
-        return tuple(
-            part.as_row(self._rows(part.id))
-            for part in self.parts.values()
-            if (part.parent if part.parent in known else None) == parent
-        )
+    def _rows(self) -> tuple[Row, ...]:
+        below: dict[str | None, list[Part]] = {}
+        for part in self.parts.values():
+            below.setdefault(part.parent if part.parent in self.parts else None, []).append(part)
+
+        def rows(parent: str | None) -> tuple[Row, ...]:
+            return tuple(part.as_row(rows(part.id)) for part in below.get(parent, ()))
+
+        return rows(None)
 
 
 def restored(

@@ -184,7 +184,7 @@ class RunReports(SessionState):
         call.cell, call.token = cell, token
         call.row = msgspec.structs.replace(call.row, state="granted")
         call_id = call.row.call_id
-        record.parts[call_id] = Part(call_id, "call", call.row.tool, None, holds=call.row.isolation != "task")
+        record.add(Part(call_id, "call", call.row.tool, None, holds=call.row.isolation != "task"))
         self._save_call(call)
         self.step.later.append(GivePermit(record.id, call_id, cell, token))
 
@@ -272,7 +272,7 @@ class RunReports(SessionState):
             self.session, record.id, address.call, request.process_id, storable(request.spec.name), "granted"
         )
         record.processes[request.process_id] = ProcessRecord(row, cell)
-        record.parts[request.process_id] = Part(request.process_id, "process", row.name, address.call, holds=True)
+        record.add(Part(request.process_id, "process", row.name, address.call, holds=True))
         self.step.processes[request.process_id] = row
         self.step.later.append(GiveSpawn(record.id, SpawnPermit(address.call, request.process_id, cell)))
 
