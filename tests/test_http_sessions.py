@@ -528,8 +528,9 @@ def test_l13_rows_that_are_damaged_hide_no_later_page(api: Api) -> None:
     for number in range(5):
         runs.append(say(client, session=f"s{number}")["run_id"])
         check_rest(api.session(f"s{number}"))
+    later = []
     for _ in range(3):
-        say(client, session="s4")
+        later.append(say(client, session="s4")["run_id"])
         check_rest(api.session("s4"))
     damage(api, runs[4], b"{")
     with contextlib.closing(sqlite3.connect(api.supervisor.state_dir / "store.sqlite3")) as other, other:
@@ -544,10 +545,21 @@ def test_l13_rows_that_are_damaged_hide_no_later_page(api: Api) -> None:
     newest = get(client, "/v1/sessions/s4/runs", limit=3)
     assert (len(newest["runs"]), newest["more"]) == (3, True)
     assert get(client, "/v1/sessions/s4/runs", limit=4)["more"] is False
-    oldest = get(client, "/v1/runs", start="run_", limit=4)
-    assert ([one["run_id"] for one in oldest["runs"]], oldest["more"]) == (runs[:4], True)
+    found_runs = get(client, "/v1/runs", start="run_", limit=4)
+    assert ([one["run_id"] for one in found_runs["runs"]], found_runs["more"]) == ([runs[3], *later], True)
     refused = client.get("/v1/sessions/s1")
     assert (refused.status_code, code(refused)) == (503, "store_unavailable")
+
+
+def test_a_page_of_runs_that_is_full_holds_the_newest(api: Api) -> None:
+    client = api.start(answers, limits=Limits(page_bytes=1))
+    runs = []
+    for _ in range(3):
+        runs.append(say(client)["run_id"])
+        check_rest(api.session())
+    for path, options in (("/v1/runs", {"start": "run_"}), ("/v1/sessions/s1/runs", {})):
+        page = get(client, path, **options)
+        assert ([run["run_id"] for run in page["runs"]], page["more"]) == (runs[-1:], True)
 
 
 def test_a_session_in_quarantine_takes_a_stop_and_says_why_it_takes_nothing_else(api: Api) -> None:

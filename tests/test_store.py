@@ -213,6 +213,22 @@ def test_runs_come_in_order_of_creation_and_the_newest_within_the_limit(store: S
     assert [run.run_id for run in store.reader.runs("s", limit=2)] == ["a", "c"]
 
 
+def test_of_more_runs_that_begin_alike_than_fit_the_newest_are_given(store: SqliteStore) -> None:
+    write(store, batch(1, runs=tuple(run_info(f"run_{number}") for number in range(6))))
+    for start, expected in (("run_", ["run_4", "run_5"]), ("rcpt_", ["run_4", "run_5"]), ("run_3", ["run_3"])):
+        assert [run.run_id for run in store.reader.runs_beginning(start, 2)] == expected
+
+
+def test_calls_that_have_ended_take_no_place_from_one_that_is_open(store: SqliteStore, path: Path) -> None:
+    ended = [CallRow("s", "r1", f"call_{number}", "t", {}, "ended", ended_at=1.0) for number in range(5)]
+    still = CallRow("s", "r1", "call_9", "t", {}, "started")
+    write(store, batch(1, runs=(run_info("r1"),), calls=(*ended, still)))
+    assert store.reader.open_calls(limit=2) == [still]
+    with contextlib.closing(sqlite3.connect(path)) as other, other:
+        other.execute("UPDATE calls SET doc = ? WHERE call_id = 'call_0'", (b"{",))
+    assert store.reader.open_calls(limit=2) == [still], "one that is damaged hides no other"
+
+
 def test_events_are_paged_and_the_thread_is_their_fold(store: SqliteStore) -> None:
     count = 1_234
     write(store, batch(1, events=tuple(text(seq, f"{seq} ") for seq in range(1, count + 1))))

@@ -10,7 +10,7 @@ from litestar.params import JSONBody, PathParameter, QueryParameter
 from actors.messages import Stop, new_request_id
 from actors.model import Mode, Receipt, RunInfo
 from supervisor.http.bodies import KillBody, RunPage, StopAnswer
-from supervisor.http.desk import decoded, newest_within, within
+from supervisor.http.desk import decoded, newest_within
 from supervisor.http.routing import READ, WRITE, Limit, RunId, SessionName, TheDesk, WaitS, exact, refusals, who
 
 
@@ -56,10 +56,10 @@ async def runs_beginning(
     start: Annotated[str, QueryParameter(min_length=1, description="How the id of a run, or of its receipt, begins.")],
     limit: Limit = 100,
 ) -> RunPage:
-    """Find runs, of whichever session, by as much of an id as there is; the oldest first."""
+    """Find the newest runs, of whichever session, by as much of an id as there is; the oldest of them first."""
     ids: list[str] = []
     found = await desk.read(desk.supervisor.store.runs_beginning, start, limit + 1, ids)
-    kept = within(found, limit, desk.limits.page_bytes)
+    kept = newest_within(found, limit, desk.limits.page_bytes)
     return RunPage(kept, len(kept) < len(found) or len(ids) > limit)
 
 

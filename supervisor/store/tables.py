@@ -367,11 +367,12 @@ def run(connection: sqlite3.Connection, session: str | None, run_id: str) -> Run
 
 
 def runs_beginning(connection: sqlite3.Connection, start: str, limit: int) -> list[RunInfo]:
-    """Return runs of any session whose id, or whose receipt's, begins with `start`, the oldest first."""
+    """Return the newest `limit` runs of any session whose id, or whose receipt's, begins with `start`, oldest first."""
     # Not LIKE, nor GLOB: what they take for a pattern may be in an id that somebody types.
     sql = """SELECT doc, run_id FROM runs
-        WHERE substr(run_id, 1, length(?1)) = ?1 OR substr(receipt_id, 1, length(?1)) = ?1 ORDER BY place LIMIT ?2"""
-    return _readable(connection, RunInfo, sql, start, limit)
+        WHERE substr(run_id, 1, length(?1)) = ?1 OR substr(receipt_id, 1, length(?1)) = ?1
+        ORDER BY place DESC LIMIT ?2"""
+    return _readable(connection, RunInfo, sql, start, limit)[::-1]
 
 
 def open_runs(connection: sqlite3.Connection, session: str | None, limit: int) -> list[RunInfo]:
@@ -382,12 +383,14 @@ def open_runs(connection: sqlite3.Connection, session: str | None, limit: int) -
 
 def open_calls(connection: sqlite3.Connection, session: str | None, limit: int) -> list[CallRow]:
     """Return calls of runs that are not settled whose execution has not ended, by session and run."""
+    # The limit counts open calls only: a run may have thousands that have ended.
     sql = """SELECT calls.doc, calls.call_id
         FROM runs JOIN calls ON calls.session = runs.session AND calls.run_id = runs.run_id
         WHERE runs.settled = 0 AND (? IS NULL OR runs.session = ?)
+        AND CASE WHEN json_valid(CAST(calls.doc AS TEXT))
+            THEN json_extract(CAST(calls.doc AS TEXT), '$.ended_at') IS NULL ELSE 1 END
         ORDER BY runs.place, calls.call_id LIMIT ?"""
-    rows = _readable(connection, CallRow, sql, session, session, limit)
-    return [row for row in rows if row.ended_at is None]
+    return _readable(connection, CallRow, sql, session, session, limit)
 
 
 def receipt(connection: sqlite3.Connection, session: str | None, identity: str) -> Receipt | None:
