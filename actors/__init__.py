@@ -52,6 +52,7 @@ from actors.errors import (
     ShuttingDown,
     StateDirBusy,
     StoreUnavailable,
+    TooLarge,
 )
 from actors.messages import (
     Accepted,
@@ -143,6 +144,7 @@ __all__ = [
     "Stop",
     "Stopped",
     "StoreUnavailable",
+    "TooLarge",
     "Tool",
     "ToolActor",
     "ToolResult",

@@ -44,6 +44,12 @@ class Invalid(CountermandError):
     code = "invalid"
 
 
+class TooLarge(Invalid):
+    """A payload of more bytes than are taken; `expected` says how many are."""
+
+    code = "too_large"
+
+
 class NotFound(CountermandError):
     """A session, run, message, tool or agent that is not known."""
 

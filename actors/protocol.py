@@ -19,7 +19,7 @@ import msgspec
 
 from actors.cancel import CancelToken
 from actors.credit import Credit
-from actors.errors import CountermandError, Invalid, NotFound, Quarantined, RunActive, ShuttingDown
+from actors.errors import CountermandError, Invalid, NotFound, Quarantined, RunActive, ShuttingDown, TooLarge
 from actors.future import ReplyFuture
 from actors.messages import (
     Accepted,
@@ -138,7 +138,7 @@ class Protocol(OwnedTrees):
         # What is shown of one that is not UTF-8 is made of its attachment.
         size = sum(len(one.data) for one in message.attachments) or len(message.content.encode())
         if size > self._settings.message_max_bytes:
-            raise Invalid(
+            raise TooLarge(
                 "the message is too large",
                 expected=f"at most {self._settings.message_max_bytes} bytes of UTF-8",
                 got=f"{size} bytes",

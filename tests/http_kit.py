@@ -143,6 +143,12 @@ class Api:
             else:
                 return made
 
+    def raw_tcp(self) -> socket.socket:
+        """A connected socket over loopback, as `raw`."""
+        made = socket.create_connection(("127.0.0.1", self.port), WAIT_S)
+        self._open.append(made)
+        return made
+
     def close_server(self) -> bool:
         """End the server alone."""
         server, self.server = self.server, None
@@ -166,6 +172,12 @@ def api(kit: Kit) -> Iterator[Api]:
         yield made
     finally:
         made.clean()
+
+
+def level(client: httpx.Client, name: str) -> int:
+    """A level of the API itself, such as ``waits``, as the metrics say it."""
+    text = client.get("/metrics").text
+    return int(float(text.partition(f"\ncountermand_http_{name} ")[2].split()[0]))
 
 
 def code(response: httpx.Response) -> str:

@@ -14,7 +14,7 @@ import pytest
 from actors import AsyncTurn, NewMessage, StoreUnavailable
 from supervisor.http.limits import Limits
 from supervisor.http.streams import MEDIA_TYPE
-from tests.http_kit import Api, Sse, api, code, everything, get_raw, rss_bytes, threads
+from tests.http_kit import Api, Sse, api, code, everything, get_raw, level, rss_bytes, threads
 from tests.kit import WAIT_S, check_rest, kit, log, say, stop, until
 from tests.test_http_sessions import answers, get, waits
 
@@ -57,8 +57,7 @@ def silent(api: Api, path: str = URL) -> socket.socket:
 
 
 def streams(client: httpx.Client) -> int:
-    text = client.get("/metrics").text
-    return int(float(text.partition("\ncountermand_http_streams ")[2].split()[0]))
+    return level(client, "streams")
 
 
 def test_a_stream_gives_what_is_stored_and_then_what_comes(api: Api) -> None:

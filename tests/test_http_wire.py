@@ -12,9 +12,10 @@ from typing import cast
 
 import pytest
 
+from actors import NewMessage, TooLarge
 from supervisor.http.limits import Limits
 from supervisor.http.wire import Connection
-from tests.http_kit import Api, api, code, everything, get_raw, rss_bytes, threads
+from tests.http_kit import TOKEN, Api, api, code, everything, get_raw, level, rss_bytes, threads
 from tests.kit import WAIT_S, kit, until
 from tests.test_http_events import silent
 from tests.test_http_sessions import answers, get, running, say, stop, waits
@@ -92,6 +93,77 @@ def test_a_body_that_cannot_be_right_is_refused_and_makes_nothing(api: Api, body
     response = client.post(MESSAGES, content=body, headers={"Content-Type": "application/json"})
     assert (response.status_code, code(response)) == (400, "invalid")
     assert get(client, "/v1/sessions")["sessions"] == []
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        (),
+        ("text/plain",),
+        ("application/x-www-form-urlencoded",),
+        ("application/json; charset=utf-16",),
+        ("application/jsonp",),
+        ("application/json", "text/plain"),
+    ],
+)
+def test_a_body_that_is_not_declared_as_json_is_refused(api: Api, declared: tuple[str, ...]) -> None:
+    client = api.start(answers)
+    body = b'{"content": "x"}'
+    headers = [("Content-Type", kind) for kind in declared]
+    for content in (body, iter([body])):
+        response = client.post(MESSAGES, content=content, headers=headers)
+        assert (response.status_code, code(response)) == (415, "unsupported_media_type")
+    assert get(client, "/v1/sessions")["sessions"] == []
+
+
+@pytest.mark.parametrize(
+    "declared", ["application/json", "Application/JSON; Charset=UTF-8", 'application/json;charset="utf-8"']
+)
+def test_a_body_that_is_declared_as_json_is_taken(api: Api, declared: str) -> None:
+    client = api.start(answers)
+    assert client.post(MESSAGES, content=b'{"content": "x"}', headers={"Content-Type": declared}).status_code == 202
+    assert client.post("/v1/sessions/s1/stop").status_code == 200, "where there is no body nothing has to be declared"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (MESSAGES, b'{"content": "x", "content": "y"}'),
+        (MESSAGES, b'{"content": "x", "sent_at": 1, "cont\\u0065nt": "x"}'),
+        ("/v1/stop", b'{"reason": "x", "reason": "x"}'),
+        ("/v1/runs/run_x/kill", b'{"wait_s": 1, "wait_s": ' + b"1" * 5_000 + b"}"),
+    ],
+)
+def test_a_field_that_is_named_twice_is_refused(api: Api, path: str, body: bytes) -> None:
+    client = api.start(answers)
+    response = client.post(path, content=body, headers={"Content-Type": "application/json"})
+    assert (response.status_code, code(response)) == (400, "invalid")
+    assert get(client, "/v1/sessions")["sessions"] == []
+
+
+def test_a_parameter_that_is_named_twice_is_refused(api: Api) -> None:
+    client = api.start(answers)
+    for query in ("limit=1&limit=2", "limit=1&lim%69t=1", "x&x"):
+        response = client.get(f"/v1/sessions?{query}")
+        assert (response.status_code, code(response)) == (400, "invalid")
+
+
+@pytest.mark.parametrize("size", [1_001, 300_000, 9_000_000])
+def test_what_is_too_large_has_one_code_and_says_the_limit(api: Api, size: int) -> None:
+    client = api.start(answers, message_max_bytes=1_000)
+    assert say(client, "x" * 1_000)["run_id"]
+    response = client.post(MESSAGES, json={"content": "x" * size})
+    assert (response.status_code, code(response)) == (413, "too_large")
+    assert ("8388608" if size > 8_388_608 else "1000") in response.json()["error"]["expected"]
+    with pytest.raises(TooLarge):
+        api.session().ask(NewMessage(content="x" * size), timeout=WAIT_S)
+
+
+def test_a_message_that_is_not_too_large_fits_into_a_body_however_it_is_written(api: Api) -> None:
+    client = api.start(answers, message_max_bytes=2_000_000)
+    assert say(client, "\x01" * 2_000_000)["run_id"]
+    response = client.post(MESSAGES, json={"content": "x" * 2_000_001})
+    assert (response.status_code, code(response)) == (413, "too_large")
 
 
 def test_a_body_over_the_limit_is_refused_and_costs_no_memory(api: Api) -> None:
@@ -237,6 +309,42 @@ def test_requests_behind_one_another_on_one_connection_are_answered_in_order(api
     assert answer.count(b"HTTP/1.1 200 ") == 51
     assert answer.rstrip().endswith(b"}")
     assert answer.rindex(b'"pid"') > answer.rindex(b'"status"')
+
+
+@pytest.mark.parametrize("tcp", [False, True])
+@pytest.mark.parametrize("what", ["waits", "streams"])
+def test_l14_a_client_that_goes_away_with_bytes_behind_keeps_no_place(api: Api, what: str, tcp: bool) -> None:
+    # Over TCP its end is stuck behind what it sent.
+    client = api.start(waits, tcp=True, limits=Limits(stalled_s=0.5 if tcp else 600.0))
+    run_id = say(client)["run_id"]
+    path = {"waits": f"/v1/sessions/s1/receipts/{run_id}?wait_s=600", "streams": "/v1/sessions/s1/events"}[what]
+    sock = api.raw_tcp() if tcp else api.raw()
+    head = get_raw(path, f"Authorization: Bearer {TOKEN}")
+    sock.sendall(head.replace(b"Host: localhost", b"Host: localhost:%d" % api.port) if tcp else head)
+    until(lambda: level(client, what) == 1, "its place")
+    sock.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            # More than is read ahead: the rest lies in the kernel.
+            sock.sendall(get_raw("/v1/health") * 100)
+    sock.close()
+    until(lambda: level(client, what) == 0, "that its place is free")
+    assert get(client, "/v1/sessions/s1")["state"] == "running", "who goes away ends nothing"
+
+
+def test_a_client_that_stays_with_bytes_behind_is_answered(api: Api) -> None:
+    client = api.start(waits)
+    run_id = say(client)["run_id"]
+    sock = api.raw()
+    sock.sendall(get_raw(f"/v1/sessions/s1/receipts/{run_id}?wait_s=600"))
+    until(lambda: level(client, "waits") == 1, "its place")
+    sock.sendall(get_raw("/v1/info", "Connection: close"))
+    until(lambda: any(one.flow.read_paused for one in connections(api)), "that nothing more is read")
+    assert not any(one.gone for one in connections(api))
+    assert stop(client)["outcome"] == "stopped"
+    answer = everything(sock)
+    assert answer.count(b"HTTP/1.1 200 ") == 2
+    assert b'"receipt_id"' in answer
 
 
 # ── Slow clients, and many ────────────────────────────────────────────────────────────────────────

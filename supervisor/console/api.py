@@ -37,6 +37,7 @@ _KINDS: Final[dict[str, type[CountermandError]]] = {
         errors.RequestTooOld,
         errors.ShuttingDown,
         errors.StoreUnavailable,
+        errors.TooLarge,
     )
 }
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from litestar import Litestar
+from litestar import Litestar, Request, Response
 from litestar.di import Provide
 from litestar.plugins import PluginProtocol
 from litestar.plugins.core import MsgspecDIPlugin
 
+from supervisor.http import refusals
 from supervisor.http.desk import Desk
 from supervisor.http.document import openapi_config
 from supervisor.http.events import EVENTS
@@ -16,7 +17,6 @@ from supervisor.http.gauges import Gauges, Levels
 from supervisor.http.health import HEALTH, own_version
 from supervisor.http.metrics import METRICS
 from supervisor.http.processes import PROCESSES
-from supervisor.http.refusals import respond
 from supervisor.http.runs import RUNS
 from supervisor.http.sessions import SESSIONS
 
@@ -39,6 +39,9 @@ def make_app(desk: Desk) -> Litestar:
 
     def the_gauges() -> Any:
         return gauges
+
+    def respond(_: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+        return refusals.respond(error, desk.limits.body_max)
 
     return _App(
         route_handlers=[SESSIONS, RUNS, EVENTS, PROCESSES, HEALTH, METRICS],

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import parse_qsl
 
 from actors.errors import CountermandError, Invalid
+from actors.text import shown
 from supervisor.http.access import PEER, WHO, Access
-from supervisor.http.refusals import answer
+from supervisor.http.refusals import answer, check_named_once
 
 
 class HeadersTooLarge(CountermandError):
     """More in the request line and the headers than anybody needs."""
 
     code = "headers_too_large"
+
+
+class UnsupportedMediaType(CountermandError):
+    """A body that is not declared as what it has to be."""
+
+    code = "unsupported_media_type"
 
 
 class Door:
@@ -37,6 +45,8 @@ class Door:
         try:
             scope["state"][WHO] = self._access.admit(scope["state"].get(PEER), scope["headers"])
             _check_size(scope, self._header_max)
+            _check_query(scope)
+            _check_declared(scope)
             _keep_encoded(scope)
         except CountermandError as error:
             await answer(error, send)
@@ -53,6 +63,29 @@ def _check_size(scope: Any, header_max: int) -> None:
             expected=f"at most {header_max} bytes",
             got=f"{size} bytes",
             remedy="send less in headers and in the query",
+        )
+
+
+def _check_query(scope: Any) -> None:
+    pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+    check_named_once("parameter of the query", (name for name, _ in pairs))
+
+
+def _check_declared(scope: Any) -> None:
+    """Refuse a body that is not declared as JSON in UTF-8: a form that a web page sends is taken for no request."""
+    headers: list[tuple[bytes, bytes]] = scope["headers"]
+    named = dict(headers)
+    if named.get(b"content-length", b"0").strip(b"0") == b"" and b"transfer-encoding" not in named:
+        return
+    declared = [value.decode("latin-1") for name, value in headers if name == b"content-type"]
+    kind, *parameters = (part.strip().lower() for part in (declared[0] if len(declared) == 1 else "").split(";"))
+    charsets = {value.strip('"') for name, _, value in (one.partition("=") for one in parameters) if name == "charset"}
+    if kind != "application/json" or not charsets <= {"utf-8"}:
+        raise UnsupportedMediaType(
+            "this body is not declared as JSON",
+            expected="one header 'Content-Type: application/json'",
+            got=shown(", ".join(declared)) if declared else "no Content-Type",
+            remedy="send that header with the body; curl does with --json",
         )
 
 

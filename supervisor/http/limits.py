@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from msgspec import Struct
+
+JSON_FACTOR: Final = 6
+"""How many bytes a character may take in JSON, where it is one in a message: a control character is six."""
+BODY_SLACK: Final = 65_536
+"""Bytes of a body beside the content of its message."""
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -17,7 +24,7 @@ class Limits(Struct, frozen=True, kw_only=True):
         header_max: the request line and the headers.
         idle_s: a connection without a request.
         request_s: from the first byte of a request to its last.
-        stalled_s: a response of which the client takes nothing.
+        stalled_s: a response of which the client takes nothing, or behind whose request it sends without an end.
         wait_max_s: the longest that a request may wait for a receipt.
         ask_s: how long a session may take to answer.
         heartbeat_s: an event stream is never silent for longer.
@@ -40,3 +47,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     page_max: int = 1_000
     page_bytes: int = 4_194_304
     close_s: float = 5.0
+
+    @classmethod
+    def for_messages(cls, message_max_bytes: int) -> Limits:
+        """Return bounds under which each message that a session takes fits into a body, however it is written."""
+        return cls(body_max=max(cls().body_max, JSON_FACTOR * message_max_bytes + BODY_SLACK))

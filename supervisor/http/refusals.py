@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
-from litestar import Request, Response
+from litestar import Response
 from litestar.exceptions import HTTPException
 from loguru import logger
 from msgspec import Struct, field
 from pykka import ActorDeadError, Timeout
 
-from actors.errors import CountermandError
+from actors.errors import CountermandError, Invalid, TooLarge
+from actors.text import storable
 
 STATUSES: Final = {
     "invalid": 400,
@@ -25,6 +28,7 @@ STATUSES: Final = {
     "request_too_old": 409,
     "receipt_pending": 409,
     "too_large": 413,
+    "unsupported_media_type": 415,
     "misdirected": 421,
     "quarantined": 423,
     "queue_full": 429,
@@ -38,6 +42,10 @@ STATUSES: Final = {
 """The status of each code; 500 for one that is not in it."""
 
 RETRY_AFTER_S: Final = {"queue_full": 1, "receipt_pending": 1, "store_unavailable": 2, "shutting_down": 5, "busy": 2}
+
+
+NAMED_MAX: Final = 5
+"""How many of the names that are at fault an error names."""
 
 
 class Refusal(Struct, frozen=True, omit_defaults=True):
@@ -129,8 +137,22 @@ def packed(refusal: Refusal) -> Failure:
     return Failure(STATUSES.get(refusal.code, 500), msgspec.json.encode(Refused(refusal)), headers)
 
 
-def respond(_: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    """Answer an error that a route raised."""
+def check_named_once(what: str, names: Iterable[str]) -> None:
+    """Raise Invalid if a name comes twice: readers differ in which of them counts. `what`: what the names are of."""
+    twice = [name for name, times in Counter(names).items() if times > 1]
+    if twice:
+        raise Invalid(
+            f"a {what} is named twice",
+            expected="each once",
+            got=", ".join(storable(f"{name:.80}") for name in twice[:NAMED_MAX]),
+            remedy="leave out all but one of them",
+        )
+
+
+def respond(error: Exception, body_max: int) -> Response[bytes]:
+    """Answer an error that a route raised; `body_max`: how many bytes a body may have."""
+    if isinstance(error, HTTPException) and error.status_code == 413:
+        error = TooLarge("the body is too large", expected=f"a body of at most {body_max} bytes", remedy="send less")
     made = failure(error)
     headers = {**made.headers}
     if isinstance(error, HTTPException) and error.status_code == 405:
@@ -162,7 +184,6 @@ def _of_http(error: HTTPException) -> Refusal:
     words = {
         404: Refusal("not_found", "there is nothing at this path", remedy="see /v1/openapi.json for what there is"),
         405: Refusal("method_not_allowed", "this path does not take this method", remedy="see /v1/openapi.json"),
-        413: Refusal("too_large", "the body is too large", remedy="send less"),
     }
     found = words.get(error.status_code)
     if found is not None:

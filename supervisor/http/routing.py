@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
@@ -12,7 +13,7 @@ from litestar.params import PathParameter, QueryParameter
 
 from supervisor.http.access import WHO
 from supervisor.http.desk import Desk
-from supervisor.http.refusals import Refused
+from supervisor.http.refusals import Refused, check_named_once
 
 _WHY: Final = {
     400: "The request cannot be right.",
@@ -21,7 +22,8 @@ _WHY: Final = {
     404: "There is no such session, run, message or receipt.",
     408: "The request did not come in time.",
     409: "A run is active, the id came before with other content, or the receipt is not filed yet.",
-    413: "The body is too large.",
+    413: "The body, or the message in it, is too large.",
+    415: "The body is not declared as JSON.",
     421: "The Host header names no host of ours (loopback only).",
     423: "The session is quarantined: it takes a stop and nothing else.",
     429: "The session's queue is full.",
@@ -33,7 +35,7 @@ _WHY: Final = {
 
 def refusals(*statuses: int) -> dict[int, ResponseSpec]:
     """Return how a route's refusals are described: those of the door, and those given."""
-    chosen = sorted({400, 401, 403, 408, 421, 431, 503, *statuses})
+    chosen = sorted({400, 401, 403, 408, 415, 421, 431, 503, *statuses})
     return {
         status: ResponseSpec(data_container=Refused, description=_WHY[status], generate_examples=False)
         for status in chosen
@@ -75,5 +77,14 @@ async def exact(request: Request[Any, Any, Any], data: B) -> B:
 
     Raises:
         msgspec.ValidationError: a field is not of its type.
+        Invalid: a field is named twice; readers of JSON differ in which of the two they take.
     """
-    return msgspec.json.decode(await request.body(), type=type(data))
+    body = await request.body()
+    read = msgspec.json.decode(body, type=type(data))
+    # No field of any body is an object, so what was read has one level.
+    json.loads(body, object_pairs_hook=_check_fields, parse_int=str, parse_float=str)
+    return read
+
+
+def _check_fields(pairs: list[tuple[str, Any]]) -> None:
+    check_named_once("field of the body", (name for name, _ in pairs))

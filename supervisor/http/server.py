@@ -36,7 +36,7 @@ class HttpServer:
         sockets: listening ones, Unix or loopback; the server closes them.
         tokens: bearer tokens, by the names that provenances say, for those on loopback; see `read_tokens`.
         access: who may come in, in place of `tokens` and of the default: the daemon's own uid, and root.
-        limits: what a client may take.
+        limits: what a client may take; else the defaults, with a body that the largest message fits into.
 
     `start` and `close` may be called from any thread but the server's own.
     """
@@ -53,7 +53,7 @@ class HttpServer:
         self._supervisor = supervisor
         self._sockets = list(sockets)
         self._access = access or Access(tokens)
-        self._limits = limits or Limits()
+        self._limits = limits or Limits.for_messages(supervisor.config.message_max_bytes)
         self._up = threading.Event()
         self._lock = threading.Lock()
         self._serving: Serving | None = None

@@ -10,6 +10,11 @@ A transport that is closed writes what is left first, and waits for ever for a c
 connection is known, and swept, until it is lost, and while something is left to be written it counts: as one that
 leaves, which is the first to go.
 
+While bytes wait behind the request that is answered, nothing more is read, so the end of the stream is not seen either.
+The sweep asks the kernel for it: a client that has gone away keeps no place, whatever it sent before. Over TCP the end
+comes after all that was sent, and may be stuck with that in the client's kernel: so one that has sent more than
+`BEHIND_MAX` behind its request may be answered for `stalled_s` from then on.
+
 Only a connection that is answering may keep its place: at the bound on connections one of the others is closed for the
 new one, the oldest of those that leave or else of the rest. Whoever opens many and says nothing, or says it slowly,
 keeps nobody out, a Stop least of all.
@@ -21,6 +26,10 @@ more is read. What goes out waits for the transport's buffer to empty: it holds 
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import select
+import struct
+import termios
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import h11
@@ -37,8 +46,12 @@ if TYPE_CHECKING:
 DRAINED_FACTOR: Final = 2
 """How many times `body_max` is read, and dropped, of a body that was refused, so that its sender reads the answer."""
 
+BEHIND_MAX: Final = 65_536
+"""Bytes that may wait in the kernel behind the request that is answered: nobody sends so many unasked."""
+
 LINGER_S: Final = 1.0
 
+_INT: Final = struct.Struct("i")
 _READ_WHOLE: Final = (h11.DONE, h11.MUST_CLOSE, h11.CLOSED, h11.ERROR)
 
 
@@ -58,6 +71,7 @@ class Connection(H11Protocol):
         self._idle_since = self.loop.time()
         self._receiving_since: float | None = None
         self._stalled_since: float | None = None
+        self._overrun_since: float | None = None
         self._leaving_since: float | None = None
         self._received = 0
         self._ending = False
@@ -149,15 +163,41 @@ class Connection(H11Protocol):
             return self.loop.time() - self._receiving_since
         return None if self.answering else self.loop.time() - self._idle_since
 
+    @property
+    def gone(self) -> bool:
+        """True if nothing is read of the client now, and it has gone away: as if the end of its stream were read."""
+        if not self.flow.read_paused or self._fd < 0:
+            return False
+        poll = select.poll()
+        poll.register(self._fd, select.POLLRDHUP)
+        return bool(poll.poll(0))
+
+    @property
+    def _fd(self) -> int:
+        """The socket; -1 once it is closed."""
+        fd: int = self.transport.get_extra_info("socket").fileno()
+        return fd
+
+    def _overrun(self) -> bool:
+        """True if more than `BEHIND_MAX` bytes wait to be read, and nothing is read now."""
+        if not self.flow.read_paused or self._fd < 0:
+            return False
+        (waiting,) = _INT.unpack(fcntl.ioctl(self._fd, termios.FIONREAD, bytes(_INT.size)))
+        return bool(waiting > BEHIND_MAX)
+
     def sweep(self) -> None:
-        """Close the connection if it has used up its time."""
+        """Close the connection if its client has gone, or if it has used up its time."""
+        if self.gone:
+            self.transport.abort()
+            return
         now, limits = self.loop.time(), self._limits
+        self._overrun_since = (self._overrun_since or now) if self._overrun() else None
         if self.leaving and self._leaving_since is None:
             # uvicorn closes too, and does not say so.
             self._leaving_since = now
-        taken_nothing = [self._stalled_since, self._leaving_since if self.owing else None]
+        taken_nothing = [self._stalled_since, self._overrun_since, self._leaving_since if self.owing else None]
         if any(since is not None and now - since > limits.stalled_s for since in taken_nothing):
-            logger.info("a client that takes nothing is let go")
+            logger.info("a client that takes nothing, or sends on unasked, is let go")
             self.transport.abort()
         elif self.leaving:
             # What is left goes out by itself.

@@ -89,7 +89,7 @@ class SqliteReader:
         return self._read(tables.run, None, run_id)
 
     def runs_beginning(self, start: str, limit: int = ROWS_MAX, looked_at: list[str] | None = None) -> list[RunInfo]:
-        """Return the newest `limit` runs, of any session, whose id or whose receipt's begins with `start`, oldest first.
+        """Return the newest `limit` runs, of any session, whose id or receipt's begins with `start`; the oldest first.
 
         See `_noting` for `looked_at`.
         """
