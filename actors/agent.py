@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from pykka import ActorDeadError
 
-from actors.cancel import AsyncCancelToken, CancelToken
+from actors.cancel import AsyncCancelToken, CancelToken, Door
 from actors.credit import Credit
 from actors.errors import Invalid, RunCancelled
 from actors.messages import CallRequested, Said, SteeringRequested, ToolResult
@@ -233,6 +233,11 @@ class _Turn:
         """Session, generation and run."""
         return self._core.address
 
+    @property
+    def cancelled_by(self) -> Provenance | None:
+        """Who ended this run and why, once that is so; None before. It tells a Stop from a time limit of one's own."""
+        return self._core.token.provenance
+
 
 class Turn(_Turn):
     """One turn of a plain agent: every method blocks its thread, and raises RunCancelled after a cancel."""
@@ -288,7 +293,14 @@ class Turn(_Turn):
 
 
 class AsyncTurn(_Turn):
-    """One turn of an async agent: the names of `Turn`, awaited."""
+    """One turn of an async agent: the names of `Turn`, awaited.
+
+    After a cancel every method raises `asyncio.CancelledError`, that class itself, with `provenance` as an attribute.
+    """
+
+    def __init__(self, core: TurnCore) -> None:
+        super().__init__(core)
+        self._door = Door(core.token)
 
     @property
     def cancel_token(self) -> AsyncCancelToken:
@@ -297,30 +309,35 @@ class AsyncTurn(_Turn):
 
     async def emit(self, text: str) -> None:
         """Say something; waits for credit when much of it is not in the log yet."""
-        self._core.token.raise_if_cancelled()
-        for piece in _pieces(text):
-            await self._say("text", {"text": piece}, len(piece.encode()))
+        with self._door:
+            self._core.token.raise_if_cancelled()
+            for piece in _pieces(text):
+                await self._say("text", {"text": piece}, len(piece.encode()))
 
     async def progress(self, **data: Any) -> None:
         """Show progress to those who watch; it is fenced like all else, and not stored. Raises Invalid: too large."""
-        await self._say("progress", *self._core.shown(data))
+        with self._door:
+            await self._say("progress", *self._core.shown(data))
 
     async def typing(self) -> None:
         """Show that the agent is at work; not stored."""
-        await self._say("typing", {}, 0)
+        with self._door:
+            await self._say("typing", {}, 0)
 
     async def call(self, tool: str, /, **arguments: Any) -> ToolResult:
         """Call a tool and wait for its result; several may be open at once (`asyncio.gather`)."""
         core = self._core
-        wish = core.prepare_call(tool, arguments)
-        await self._spend(wish.size)
-        call_id, reply = core.request_call(wish)
-        return core.called(call_id, await core.pending.wait_async(reply))
+        with self._door:
+            wish = core.prepare_call(tool, arguments)
+            await self._spend(wish.size)
+            call_id, reply = core.request_call(wish)
+            return core.called(call_id, await core.pending.wait_async(reply))
 
     async def steering(self) -> tuple[Message, ...]:
         """Take the messages that wait to steer this run; none while a call is open."""
         core = self._core
-        return core.steered(await core.pending.wait_async(core.request_steering()))
+        with self._door:
+            return core.steered(await core.pending.wait_async(core.request_steering()))
 
     async def _say(self, kind: str, data: JsonObject, size: int) -> None:
         await self._spend(size)

@@ -10,6 +10,11 @@ product's own waits are waiters too (*wakers*): they run in the cancel, since th
 that block must not keep another session from hearing of its stop.
 A cancelled token stays cancelled for ever (law L8): there is no way to clear one.
 
+An end is told once (law L8). Async code is told by the cancel of its task, or by a *door* (a method of the turn, of
+its token, of `spawn`) that it uses before that cancel comes; whichever is second must not cut the clean-up that the
+first has begun. So a door notes which task it told, and the executor asks before it cancels one. Both happen on the
+task's own loop, so nothing can come between.
+
 The garbage collector may close a foreign generator at any allocation, and what that does at its end may come to a
 token whose lock this thread has. So a token's lock may be taken again, and nothing is allocated under it but in
 `cancel`, which has made its first cause known by then.
@@ -17,11 +22,14 @@ token whose lock this thread has. So a token's lock may be taken again, and noth
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import threading
+import weakref
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Final, Generic, TypeVar
+from types import TracebackType
+from typing import Any, Final, Generic, TypeVar
 
 from loguru import logger
 
@@ -106,6 +114,7 @@ class CancelToken:
         "_notify",
         "_parent",
         "_provenance",
+        "_told",
         "_waiters",
         "_wakers",
     )
@@ -123,6 +132,8 @@ class CancelToken:
         # Ordered, so that a simulated world is a function of its seed.
         self._children: dict[CancelToken, None] = {}
         self._waiters: list[threading.Event] = []
+        # Tasks that a door told of this token's cancel.
+        self._told: weakref.WeakSet[asyncio.Task[Any]] | None = None
         if parent is not None:
             parent._attach(self)
 
@@ -220,6 +231,21 @@ class CancelToken:
             self._notify(callback)
         return True
 
+    def has_told(self, task: asyncio.Task[Any]) -> bool:
+        """True if a door has told `task` of the cancel. On the task's own loop."""
+        return self._told is not None and task in self._told
+
+    def _note_told(self) -> None:
+        """Note that a door tells the task that runs here; there may be none."""
+        try:
+            task = asyncio.current_task()
+        except RuntimeError:
+            return
+        if task is not None:
+            if self._told is None:
+                self._told = weakref.WeakSet()
+            self._told.add(task)
+
     def detach(self) -> None:
         """Let the parent forget this token: what it guards has ended, and cannot be cancelled any more."""
         if self._parent is not None:
@@ -256,13 +282,46 @@ def _wake(waker: Callable[[], None]) -> None:
         logger.opt(exception=True).debug("nobody was woken by {}", waker)
 
 
-class AsyncCancelToken:
-    """A CancelToken as async agents and tools get it: the same names, and `wait` is awaited."""
+class Door:
+    """Around what async code calls or awaits of ours: an end raises `asyncio.CancelledError`, that class itself.
+
+    The error has an attribute `provenance`. One that comes from elsewhere, such as a time limit of the code's own,
+    passes as it is.
+    """
 
     __slots__ = ("_token",)
 
     def __init__(self, token: CancelToken) -> None:
         self._token = token
+
+    def __enter__(self) -> None:
+        """Nothing to do before."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Let a cancel out in the shape that async code expects."""
+        if isinstance(error, RunCancelled):
+            self._token._note_told()
+            raise _with_provenance(asyncio.CancelledError(*error.args), error.provenance) from None
+        if isinstance(error, asyncio.CancelledError) and self._token.provenance is not None:
+            # The task was cancelled while it waited here.
+            _with_provenance(error, self._token.provenance)
+
+
+def _with_provenance(error: asyncio.CancelledError, provenance: Provenance) -> asyncio.CancelledError:
+    error.provenance = provenance  # type: ignore[attr-defined]  # the class itself, which has no place for it
+    return error
+
+
+class AsyncCancelToken:
+    """A CancelToken as async agents and tools get it: the same names, and `wait` is awaited."""
+
+    __slots__ = ("_door", "_token")
+
+    def __init__(self, token: CancelToken) -> None:
+        self._token = token
+        self._door = Door(token)
 
     @property
     def cancelled(self) -> bool:
@@ -275,21 +334,24 @@ class AsyncCancelToken:
         return self._token.provenance
 
     def raise_if_cancelled(self) -> None:
-        """Raise RunCancelled if it was cancelled, each time it is asked."""
-        self._token.raise_if_cancelled()
+        """Raise asyncio.CancelledError, with its `provenance`, if it was cancelled, each time it is asked."""
+        with self._door:
+            self._token.raise_if_cancelled()
 
     def add_callback(self, callback: Callable[[], None]) -> Callable[[], None]:
         """See `CancelToken.add_callback`."""
         return self._token.add_callback(callback)
 
     async def wait(self, timeout: float | None = None) -> bool:
-        """Wait, without blocking the loop, until it is cancelled or `timeout` seconds passed."""
-        return await _wait(self._token, timeout)
+        """Wait, without blocking the loop, until it is cancelled or `timeout` seconds passed; True if cancelled.
+
+        The task of the agent, or of the tool, is itself cancelled then: only another task is told by the return.
+        """
+        with self._door:
+            return await _wait(self._token, timeout)
 
 
 async def _wait(token: CancelToken, timeout: float | None) -> bool:
-    import asyncio
-
     loop = asyncio.get_running_loop()
     woken: asyncio.Future[None] = loop.create_future()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
@@ -142,11 +143,12 @@ class InvalidTransition(CountermandError):
     code = "invalid_transition"
 
 
-class RunCancelled(BaseException):
-    """Raised by every `turn.*` after the run's token was cancelled (law L8), each time.
+class RunCancelled(asyncio.CancelledError):
+    """Raised in plain code by every `turn.*` after the run's token was cancelled (law L8), each time.
 
-    It derives from BaseException, as asyncio's and trio's own cancellations do, so that an agent's
-    `except Exception: retry` does not swallow it and spin.
+    `provenance` says who and why. Async code gets `asyncio.CancelledError`, that class itself: in Python 3.11 and
+    3.12 a TaskGroup takes a subclass for an error. It is a subclass here so that `except Exception: retry` does not
+    swallow it and spin, and so that it comes out of `asyncio.to_thread` as the cancellation that it is.
     """
 
     def __init__(self, provenance: Provenance) -> None:

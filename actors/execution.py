@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from actors.cancel import CancelToken, Cell, CellState
-from actors.errors import Invalid, RunCancelled
+from actors.errors import Invalid
 from actors.log_context import name_task, named
 from actors.messages import CallEnded, ExecutionEnded, RunFinished, ToolResult
 from actors.model import Address, How, Json, Outcome
@@ -147,8 +147,7 @@ def _raised(cell: Cell[ToolResult], error: BaseException) -> Executed:
     if cell.finish(result):
         return Executed(How.RAISED, result, late=False)
     # A tool that gave up because it was cancelled brings nothing late; one that failed by itself does.
-    cancelled = isinstance(error, RunCancelled | asyncio.CancelledError)
-    return Executed(How.RAISED, None, late=not cancelled)
+    return Executed(How.RAISED, None, late=not isinstance(error, asyncio.CancelledError))
 
 
 # ── What is foreign is made plain ────────────────────────────────────────────────────────────────────

@@ -932,7 +932,7 @@ class CallDeadline(Timer, frozen=True):
 
 
 class RecancelExecution(Timer, frozen=True):
-    """An async execution that swallowed its cancel is cancelled again: after the grace, then ever more rarely."""
+    """An async execution that goes on is cancelled again: after the grace and the kill time, then ever more rarely."""
 
     attempt: int = 0
 

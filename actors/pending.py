@@ -91,7 +91,7 @@ class Pending:
         return value
 
     async def wait_async(self, future: Future[T]) -> T:
-        """Wait for `future` without blocking the loop; a cancel raises RunCancelled."""
+        """Wait for `future` without blocking the loop; a cancel raises RunCancelled. Inside a `Door`."""
         self.token.raise_if_cancelled()
         # Not asyncio.wrap_future: the cancel of one waiter would cancel what others may wait for as well.
         loop = asyncio.get_running_loop()

@@ -18,6 +18,7 @@ from actors.model import Event, How, Json, JsonObject, Owner, Provenance, Receip
 if TYPE_CHECKING:
     from pykka import ActorRef
 
+    from actors.cancel import CancelToken
     from actors.dead_letters import DeadLetters
     from actors.dispatcher import Dispatcher
     from actors.thread import Thread
@@ -55,15 +56,28 @@ class Ids(Protocol):
 class Executor(Protocol):
     """Where agents, tools and callbacks run: never on a dispatcher thread."""
 
-    def start(self, key: str, name: str, isolation: Isolation, body: Callable[[], Any], owner: ActorRef[Any]) -> None:
+    def start(
+        self,
+        key: str,
+        name: str,
+        isolation: Isolation,
+        body: Callable[[], Any],
+        owner: ActorRef[Any],
+        token: CancelToken | None = None,
+    ) -> None:
         """Register `key`, then run `body` and tell `owner` ExecutionEnded, once.
 
         isolation ``task``: `body` returns a coroutine, run on the executor's event loop; ``thread``: `body`
-        is called on a thread named after the execution. Whatever it raises, BaseException too, is caught.
+        is called on a thread named after the execution. Whatever it raises, BaseException too, is caught. `token`
+        is its token: where that is cancelled before the first line of a task, no line of it runs.
         """
 
-    def cancel(self, key: str) -> None:
-        """Cancel the task, if it is one; a thread learns of it by its token. Unknown keys are ignored."""
+    def cancel(self, key: str, *, again: bool = False) -> None:
+        """Cancel the task, if it is one; a thread learns of it by its token. Unknown keys are ignored.
+
+        An end is told once: where the task was cancelled before, or a door of its token has told it, this does
+        nothing. `again`: whatever it was told, for one that goes on in spite of it.
+        """
 
     def adopt(self, key: str, owner: ActorRef[Any]) -> bool:
         """From here on tell `owner`; an end that has happened is told again. False: the key is not known."""

@@ -55,7 +55,7 @@ from actors.messages import (
 from actors.model import Address, How, Message, Owner, Provenance
 from actors.pending import settle
 from actors.plugins import Plugins, is_async
-from actors.ports import Ports
+from actors.ports import Isolation, Ports
 from actors.ports import Timer as PortTimer
 from actors.process import of_run
 from actors.thread import Thread
@@ -132,6 +132,7 @@ class RunActor(Actor):
         self._deadline_since: float = 0.0
         self._deadline_stage = 0
         self._timer: PortTimer | None = None
+        self._recancel: PortTimer | None = None
 
     def log_context(self) -> Mapping[str, object]:
         """Its address."""
@@ -189,8 +190,8 @@ class RunActor(Actor):
             case RunDeadline():
                 self._deadline(message)
             case RecancelExecution():
-                if self._cancel_executions():
-                    self._ports.clock.call_later(message.next_s, self.actor_ref, message.next)
+                if self._cancel_executions(again=True):
+                    self._recancel = self._ports.clock.call_later(message.next_s, self.actor_ref, message.next)
             case Down():
                 self._child_down(message)
             case _:
@@ -206,7 +207,10 @@ class RunActor(Actor):
             )
             self.stop()
             return
-        tools = self._plugins.tools
+        tools, executor, run = self._plugins.tools, self._ports.executor, self._address.run
+        # Before the turn registers its own: the agent's task hears of its end first, and whoever waits in a door of
+        # the turn in another task behind it.
+        start.token.add_waker(lambda: executor.cancel(run))
         core = TurnCore(
             self.actor_ref.tell,
             self._address,
@@ -224,9 +228,8 @@ class RunActor(Actor):
             start.agent, turn, self._address, self._ports.settings.content_max_bytes, as_task=as_task
         )
         self._agent_running = True
-        self._ports.executor.start(
-            self._address.run, f"agent {start.agent_name}", "task" if as_task else "thread", body, self.actor_ref
-        )
+        isolation: Isolation = "task" if as_task else "thread"
+        executor.start(run, f"agent {start.agent_name}", isolation, body, self.actor_ref, start.token)
         self._deadline_left_s = start.deadline_s
         self._arm_deadline()
 
@@ -371,7 +374,11 @@ class RunActor(Actor):
     # ── Halting and taking over ───────────────────────────────────────────────────────────────────
 
     def _halt(self, halt: Halt) -> None:
-        """End everything; may come again with less grace."""
+        """End everything; may come again with less grace.
+
+        What was told of its end by the cancel of its token is not told again before it is named abandoned: nobody can
+        be killed in this process, and a clean-up that is cut leaves behind what it would have ended.
+        """
         self._halted = halt
         self._disarm_deadline()
         # Children first: a process has its signal before the agent's own clean-up begins.
@@ -381,16 +388,19 @@ class RunActor(Actor):
             if call not in self.children and of_run(self._cells.get(process_id)):
                 self._ports.processes.kill(process_id, halt.grace_s)
         self._cancel_executions()
-        self._ports.clock.call_later(halt.grace_s, self.actor_ref, RecancelExecution())
+        if self._recancel is not None:
+            self._recancel.cancel()
+        told_again_s = halt.grace_s + self._ports.settings.kill_s
+        self._recancel = self._ports.clock.call_later(told_again_s, self.actor_ref, RecancelExecution())
         self._stop_if_done()
 
-    def _cancel_executions(self) -> bool:
+    def _cancel_executions(self, *, again: bool = False) -> bool:
         """Cancel what runs and is not a child's to cancel; False if nothing does."""
         keys = sorted(call_id for call_id in self._executions if call_id not in self.children)
         if self._agent_running:
             keys.append(self._address.run)
         for key in keys:
-            self._ports.executor.cancel(key)
+            self._ports.executor.cancel(key, again=again)
         return bool(keys)
 
     def _child_down(self, down: Down) -> None:

@@ -1,9 +1,9 @@
 """What a tool gets to run processes: `spawn(argv)`, gated like the call itself, and a handle of the process.
 
 A spawn asks the session, as a permit does; after a fence, or after its own call was closed, it raises
-RunCancelled instead. Whose the process is, is stated: the run's, then it may outlive its call and dies with the
-run; or the session's, then it outlives the run too, until it is stopped with the session. A tree of the run can be
-handed over to the session as a whole, while its call is open.
+RunCancelled instead (asyncio.CancelledError in async code). Whose the process is, is stated: the run's, then it may
+outlive its call and dies with the run; or the session's, then it outlives the run too, until it is stopped with the
+session. A tree of the run can be handed over to the session as a whole, while its call is open.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from concurrent.futures import Future
 
 from msgspec import Struct
 
+from actors.cancel import Door
 from actors.errors import Invalid
 from actors.model import Owner
 from actors.pending import Pending, fail
@@ -120,6 +121,7 @@ class AsyncProcess:
 
     def __init__(self, process: Process) -> None:
         self._process = process
+        self._door = Door(process._pending.token)
 
     @property
     def process_id(self) -> str:
@@ -133,8 +135,9 @@ class AsyncProcess:
 
     async def wait(self, timeout: float | None = None) -> Exit:
         """Wait until the command exited; see `Process.wait`."""
-        async with asyncio.timeout(timeout):
-            return await self._process._pending.wait_async(self._process._exited)
+        with self._door:
+            async with asyncio.timeout(timeout):
+                return await self._process._pending.wait_async(self._process._exited)
 
     def kill(self, grace_s: float = 2.0) -> None:
         """End the whole tree; see `Process.kill`."""
@@ -142,8 +145,9 @@ class AsyncProcess:
 
     async def hand_over(self, timeout: float | None = None) -> None:
         """Hand the whole tree over to the session; see `Process.hand_over`."""
-        async with asyncio.timeout(timeout):
-            await self._process._pending.wait_async(self._process._begin_hand_over())
+        with self._door:
+            async with asyncio.timeout(timeout):
+                await self._process._pending.wait_async(self._process._begin_hand_over())
 
 
 def _spec(
@@ -305,6 +309,7 @@ class AsyncSpawn:
 
     def __init__(self, spawn: Spawn) -> None:
         self._spawn = spawn
+        self._door = Door(spawn._pending.token)
 
     async def __call__(
         self,
@@ -319,6 +324,7 @@ class AsyncSpawn:
         stdin: bytes | None = None,
     ) -> AsyncProcess:
         """Run a command; see `Spawn.__call__`."""
-        process = self._spawn.begin(_spec(argv, cwd, env, name, pty, pty_size, stdin), owner)
-        await self._spawn._pending.wait_async(process._started)
+        with self._door:
+            process = self._spawn.begin(_spec(argv, cwd, env, name, pty, pty_size, stdin), owner)
+            await self._spawn._pending.wait_async(process._started)
         return AsyncProcess(process)

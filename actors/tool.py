@@ -93,6 +93,7 @@ class ToolActor(Actor):
         # Asked for, to be the session's: not this call's to end, whatever is decided.
         self._asked: set[str] = set()
         self._timer: Timer | None = None
+        self._recancel: Timer | None = None
 
     def log_context(self) -> Mapping[str, object]:
         """Its address."""
@@ -100,7 +101,9 @@ class ToolActor(Actor):
 
     def on_start(self) -> None:
         """Begin the execution; its first line passes the cell, or does not."""
-        permit, ref = self._permit, self.actor_ref
+        permit, ref, executor, key = self._permit, self.actor_ref, self._ports.executor, self.key
+        # Before `spawn` registers its own: see RunActor.
+        permit.token.add_waker(lambda: executor.cancel(key))
         spawn = Spawn(self._request_spawn, Pending(permit.token), self._kill_process, self._request_hand_over)
 
         def started() -> None:
@@ -117,7 +120,7 @@ class ToolActor(Actor):
             self._ports.settings.content_max_bytes,
         )
         self._executing = True
-        self._ports.executor.start(self.key, f"tool {self._tool.name}", self._tool.isolation, body, ref)
+        executor.start(key, f"tool {self._tool.name}", self._tool.isolation, body, ref, permit.token)
         if permit.deadline_s is not None:
             self._timer = self._ports.clock.call_later(permit.deadline_s, ref, CallDeadline())
 
@@ -148,7 +151,7 @@ class ToolActor(Actor):
             case CallDeadline():
                 self._deadline()
             case RecancelExecution():
-                self._recancel(message)
+                self._cancel_again(message)
             case KillProcess():
                 self._kill(message)
             case Down():
@@ -188,18 +191,21 @@ class ToolActor(Actor):
     def _halt(self, halt: Halt) -> None:
         if self._executing:
             self._ports.executor.cancel(self.key)
-            self._ports.clock.call_later(halt.grace_s, self.actor_ref, RecancelExecution())
+            if self._recancel is not None:
+                self._recancel.cancel()
+            told_again_s = halt.grace_s + self._ports.settings.kill_s
+            self._recancel = self._ports.clock.call_later(told_again_s, self.actor_ref, RecancelExecution())
         for child in self.children.values():
             tell(child, halt)
         for process_id in sorted(self._open):
             if process_id not in self.children and of_run(self._cells.get(process_id)):
                 self._ports.processes.kill(process_id, halt.grace_s)
 
-    def _recancel(self, recancel: RecancelExecution) -> None:
-        """It goes on after its cancel: cancel it again, at growing intervals, for as long as it does."""
+    def _cancel_again(self, recancel: RecancelExecution) -> None:
+        """It goes on after its time: cancel it again, at growing intervals, for as long as it does."""
         if self._executing:
-            self._ports.executor.cancel(self.key)
-            self._ports.clock.call_later(recancel.next_s, self.actor_ref, recancel.next)
+            self._ports.executor.cancel(self.key, again=True)
+            self._recancel = self._ports.clock.call_later(recancel.next_s, self.actor_ref, recancel.next)
 
     # ── Its processes ─────────────────────────────────────────────────────────────────────────────
 

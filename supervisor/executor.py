@@ -28,6 +28,7 @@ from typing import Any, Final
 from loguru import logger
 from pykka import ActorDeadError, ActorRef
 
+from actors.cancel import CancelToken
 from actors.messages import ExecutionEnded
 from actors.model import How
 from actors.ports import Clock, Isolation
@@ -45,9 +46,23 @@ class _Execution:
     owner: ActorRef[Any]
     ended: ExecutionEnded | None = None
     on_thread: bool = False
+    token: CancelToken | None = None
     task: asyncio.Task[None] | None = None
-    cancels: int = 0
+    told: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def born_cancelled(self) -> bool:
+        """True if its end was decided before its first line: it never runs one."""
+        return self.told or (self.token is not None and self.token.cancelled)
+
+    def cancel(self, again: bool) -> None:
+        """Tell the task of its end, once; see the port. On the loop."""
+        told, self.told = self.told, True
+        if self.task is None or (told and not again):
+            return
+        if again or self.token is None or not self.token.has_told(self.task):
+            self.task.cancel()
 
 
 class ThreadExecutor:
@@ -70,9 +85,17 @@ class ThreadExecutor:
         self._loop_thread: threading.Thread | None = None
         self._closed = False
 
-    def start(self, key: str, name: str, isolation: Isolation, body: Callable[[], Any], owner: ActorRef[Any]) -> None:
+    def start(
+        self,
+        key: str,
+        name: str,
+        isolation: Isolation,
+        body: Callable[[], Any],
+        owner: ActorRef[Any],
+        token: CancelToken | None = None,
+    ) -> None:
         """Register `key`, then run `body` and tell `owner` ExecutionEnded, once; see the port."""
-        execution = _Execution(key, name, owner, on_thread=isolation == "thread")
+        execution = _Execution(key, name, owner, on_thread=isolation == "thread", token=token)
         with self._lock:
             self._executions[key] = execution
             closed = self._closed
@@ -94,12 +117,12 @@ class ThreadExecutor:
         else:
             self._start_thread(execution, body)
 
-    def cancel(self, key: str) -> None:
-        """Cancel the task, if it is one; a thread learns of it by its token."""
+    def cancel(self, key: str, *, again: bool = False) -> None:
+        """Cancel the task, if it is one and was not told before; a thread learns of it by its token. See the port."""
         with self._lock:
             execution, loop = self._executions.get(key), self._loop
         if execution is not None and loop is not None and execution.ended is None:
-            _soon(loop, self._cancel_task, execution)
+            _soon(loop, execution.cancel, again)
 
     def adopt(self, key: str, owner: ActorRef[Any]) -> bool:
         """From here on tell `owner`; an end that has happened is told again."""
@@ -181,14 +204,8 @@ class ThreadExecutor:
         assert self._loop is not None, "a task starts on the loop"
         execution.task = self._loop.create_task(self._run_task(execution, body), name=execution.name)
         execution.task.add_done_callback(lambda task: self._task_gone(execution, task))
-        if execution.cancels:
-            # Cancelled before its first line: it never runs one.
-            execution.task.cancel()
-
-    @staticmethod
-    def _cancel_task(execution: _Execution) -> None:
-        execution.cancels += 1
-        if execution.task is not None:
+        if execution.born_cancelled:
+            execution.told = True
             execution.task.cancel()
 
     async def _run_task(self, execution: _Execution, body: Callable[[], Coroutine[Any, Any, Any]]) -> None:

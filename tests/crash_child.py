@@ -27,7 +27,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -103,10 +103,10 @@ class DyingHub(EventHub):
 class DyingExecutor(ThreadExecutor):
     """The executor, with points around each start."""
 
-    def start(self, key: str, name: str, isolation: Any, body: Callable[[], Any], owner: Any) -> None:
+    def start(self, key: str, name: str, isolation: Any, body: Any, owner: Any, token: Any = None) -> None:
         what = name.partition(" ")[0].replace("tool", "call")
         points.reach(what)
-        super().start(key, name, isolation, body, owner)
+        super().start(key, name, isolation, body, owner, token)
         points.reach(f"{what}-started")
 
 

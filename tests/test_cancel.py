@@ -143,8 +143,10 @@ def test_l8_async_code_waits_without_blocking_the_loop() -> None:
         token.cancel(STOPPED)
         assert await waiting is True
         assert await token.aio.wait() is True
-        with pytest.raises(RunCancelled):
+        with pytest.raises(asyncio.CancelledError) as raised:
             token.aio.raise_if_cancelled()
+        assert type(raised.value) is asyncio.CancelledError
+        assert vars(raised.value) == {"provenance": STOPPED}
         assert token.aio.cancelled
         assert token.aio.provenance == STOPPED
 

@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 from pykka import ActorDeadError, ActorRef
 
+from actors.cancel import CancelToken
 from actors.errors import RunCancelled
 from actors.messages import ExecutionEnded
 from actors.model import How, Provenance
@@ -130,6 +131,58 @@ def test_a_cancelled_task_ends_and_one_cancelled_before_its_first_line_never_run
     ended = owner.next()
     assert (ended.key, ended.how, len(began)) == ("early", How.RAISED, 1)
     executor.cancel("nobody")
+
+
+def test_l8_a_task_is_told_of_its_end_once_whoever_asks_and_again_only_where_that_is_meant(
+    executor: ThreadExecutor,
+) -> None:
+    owner, token, told = Owner(), CancelToken(executor.call), list[str]()
+    gate, inside, go_on = threading.Event(), threading.Event(), threading.Event()
+
+    async def cleans_up() -> None:
+        try:
+            inside.set()
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            told.append("first")
+        try:
+            go_on.set()
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            told.append("again")
+
+    async def asks_its_token() -> None:
+        inside.set()
+        gate.wait()
+        try:
+            token.aio.raise_if_cancelled()
+        except asyncio.CancelledError:
+            told.append("door")
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        told.append("undisturbed")
+
+    async def never() -> None:
+        told.append("a line of one whose end was decided before")
+
+    executor.start("b", "x", "task", cleans_up, owner.ref)
+    assert inside.wait(WAIT_S)
+    for _ in range(3):
+        executor.cancel("b")
+    assert go_on.wait(WAIT_S)
+    assert told == ["first"]
+    executor.cancel("b", again=True)
+    assert owner.next().how is How.RETURNED
+    inside.clear()
+    executor.start("c", "x", "task", asks_its_token, owner.ref, token)
+    assert inside.wait(WAIT_S)
+    token.cancel(Provenance(source="user.test", reason="enough"))
+    executor.cancel("c")
+    gate.set()
+    assert owner.next().how is How.RETURNED
+    executor.start("d", "x", "task", never, owner.ref, token)
+    assert owner.next().how is How.RAISED
+    assert told == ["first", "again", "door", "undisturbed"]
 
 
 def test_whoever_adopts_hears_the_end_whenever_it_came_and_a_forgotten_one_is_unknown(executor: ThreadExecutor) -> None:

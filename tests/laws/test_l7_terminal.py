@@ -95,23 +95,36 @@ def test_l7_an_async_agent_that_swallows_its_cancel_is_bounded_by_the_kill_deadl
     settled(session)
 
 
-def test_l7_an_async_agent_that_swallows_one_cancel_is_cancelled_again(kit: Kit) -> None:
-    inside = threading.Event()
+@pytest.mark.parametrize("where", ["agent", "call"])
+def test_l7_async_code_that_swallows_its_cancel_is_cancelled_again_once_it_is_named_abandoned(
+    kit: Kit, where: str
+) -> None:
+    inside, swallowed = threading.Event(), threading.Event()
 
-    async def agent(turn: AsyncTurn) -> None:
+    async def swallows_one() -> None:
         inside.set()
         try:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         except asyncio.CancelledError:
-            await asyncio.sleep(60)
+            swallowed.set()
+            await asyncio.Event().wait()
 
-    session = kit.session(agent, grace_s=0.05, kill_s=30.0)
+    @tool(isolation="task")
+    async def work() -> None:
+        await swallows_one()
+
+    async def agent(turn: AsyncTurn) -> None:
+        await (swallows_one() if where == "agent" else turn.call("work"))
+
+    session = kit.session(agent, tools=[work], grace_s=0.05, kill_s=0.2)
     run_id = say(session)
     assert inside.wait(WAIT_S)
     stop(session)
-    receipt = session.receipt(run_id, timeout=WAIT_S)
-    assert receipt.complete
-    assert [row.how for row in receipt.rows] == [How.RAISED]
+    assert swallowed.wait(WAIT_S)
+    until(lambda: any(event.kind == "receipt.amended" for event in log(session)), "it is cancelled again")
+    first = next(event for event in log(session) if event.kind == "run.ended")
+    assert not first.data["receipt"]["complete"]
+    assert session.receipt(run_id).complete
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from actors import AsyncCancelToken, AsyncTurn, CancelToken, Provenance, RunCancelled, Turn, tool
+from actors import AsyncCancelToken, AsyncSpawn, AsyncTurn, CancelToken, Provenance, RunCancelled, Turn, tool
 from tests.kit import WAIT_S, Kit, check_rest, log, say, settled, stop, until
 
 
@@ -76,7 +77,7 @@ def test_l8_every_method_of_a_turn_raises_each_time_after_a_cancel(kit: Kit) -> 
 
 
 def test_l8_an_async_turn_is_as_level_triggered(kit: Kit) -> None:
-    raised: list[RunCancelled] = []
+    raised: list[asyncio.CancelledError] = []
     inside, over = threading.Event(), threading.Event()
 
     async def agent(turn: AsyncTurn) -> None:
@@ -94,7 +95,7 @@ def test_l8_an_async_turn_is_as_level_triggered(kit: Kit) -> None:
             ):
                 try:
                     await method()
-                except RunCancelled as error:
+                except asyncio.CancelledError as error:
                     raised.append(error)
         over.set()
 
@@ -103,7 +104,8 @@ def test_l8_an_async_turn_is_as_level_triggered(kit: Kit) -> None:
     assert inside.wait(WAIT_S)
     stop(session, "enough")
     assert over.wait(WAIT_S)
-    assert len(raised) == 18
+    assert [type(error) for error in raised] == [asyncio.CancelledError] * 18
+    assert {vars(error)["provenance"].reason for error in raised} == {"enough"}
 
 
 def test_l8_a_blocked_call_is_woken_by_the_cancel(kit: Kit) -> None:
@@ -305,3 +307,274 @@ def test_l8_after_its_runs_end_a_token_is_cancelled_with_that_cause(kit: Kit, en
     assert tokens[0].cancelled
     assert tokens[0].provenance is not None
     assert tokens[0].provenance.source == "run.ended"
+
+
+# ── An end is told once ───────────────────────────────────────────────────────────────────────────────
+
+
+class Told:
+    """What a piece of async code saw of its end: each exception, the one that it ended by and those in its clean-up."""
+
+    def __init__(self) -> None:
+        self.errors: list[BaseException] = []
+        self.inside, self.done = threading.Event(), threading.Event()
+
+    @contextlib.asynccontextmanager
+    async def cleans_up(self) -> AsyncIterator[None]:
+        """Have a clean-up of many awaits behind the block."""
+        try:
+            self.inside.set()
+            yield
+        except BaseException as error:
+            self.errors.append(error)
+            try:
+                for _ in range(20):
+                    await asyncio.sleep(0)
+            except BaseException as second:
+                self.errors.append(second)
+            self.done.set()
+            raise
+
+    def check(self, reason: str = "enough", *, door: bool = False) -> None:
+        """It was told once, by the class itself; by a door: with the provenance."""
+        assert self.done.wait(WAIT_S)
+        assert [type(error) for error in self.errors] == [asyncio.CancelledError]
+        if door:
+            assert vars(self.errors[0])["provenance"].reason == reason
+
+
+async def waits_in_a_call(turn: AsyncTurn) -> None:
+    await turn.call("forever")
+
+
+async def waits_for_credit(turn: AsyncTurn) -> None:
+    while True:
+        await turn.emit("x" * 1000)
+
+
+async def waits_elsewhere(turn: AsyncTurn) -> None:
+    await asyncio.Event().wait()
+
+
+async def waits_on_the_token(turn: AsyncTurn) -> None:
+    await turn.cancel_token.wait()
+
+
+async def waits_in_a_group(turn: AsyncTurn) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(turn.call("forever"))
+        group.create_task(turn.call("forever"))
+        group.create_task(asyncio.sleep(60))
+
+
+async def calls_in_the_body_of_a_group(turn: AsyncTurn) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(turn.call("forever"))
+        await turn.call("forever")
+
+
+async def gathers(turn: AsyncTurn) -> None:
+    await asyncio.gather(turn.call("forever"), turn.call("forever"))
+
+
+async def has_a_time_limit(turn: AsyncTurn) -> None:
+    async with asyncio.timeout(600):
+        await turn.call("forever")
+
+
+async def asks_all_the_time(turn: AsyncTurn) -> None:
+    while True:
+        await turn.typing()
+        await asyncio.sleep(0)
+
+
+@tool(isolation="task")
+async def forever() -> None:
+    """Wait."""
+    await asyncio.Event().wait()
+
+
+SHAPES = [
+    waits_in_a_call,
+    waits_for_credit,
+    waits_elsewhere,
+    waits_on_the_token,
+    waits_in_a_group,
+    calls_in_the_body_of_a_group,
+    gathers,
+    has_a_time_limit,
+    asks_all_the_time,
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
+def test_l8_an_async_agent_is_told_of_its_end_once_by_the_class_itself(
+    kit: Kit, shape: Callable[[AsyncTurn], Awaitable[None]]
+) -> None:
+    told: dict[str, Told] = {}
+    by: list[Provenance | None] = []
+
+    async def agent(turn: AsyncTurn) -> None:
+        mine = told.setdefault(turn.address.run, Told())
+        by.append(turn.cancelled_by)
+        try:
+            async with mine.cleans_up():
+                await shape(turn)
+        finally:
+            by.append(turn.cancelled_by)
+
+    session = kit.session(agent, tools=[forever])
+    for _ in range(5):
+        run_id = say(session)
+        until(lambda: run_id in told and told[run_id].inside.is_set(), "the agent runs")  # noqa: B023
+        stop(session, "enough")
+        told[run_id].check()
+        settled(session)
+        assert session.run(run_id).status == "cancelled"
+        assert session.receipt(run_id).complete
+    assert [None if one is None else one.reason for one in by] == [None, "enough"] * 5
+
+
+def test_l8_a_door_that_tells_first_is_the_one_that_tells(kit: Kit) -> None:
+    told, gate = Told(), kit.gate()
+
+    async def agent(turn: AsyncTurn) -> None:
+        async with told.cleans_up():
+            # The loop is kept, so that the cancel of the task cannot come before this asks.
+            gate.wait()
+            assert turn.cancelled_by is not None
+            await turn.typing()
+
+    session = kit.session(agent)
+    run_id = say(session)
+    assert told.inside.wait(WAIT_S)
+    stop(session, "enough")
+    gate.set()
+    told.check(door=True)
+    assert session.receipt(run_id, timeout=WAIT_S).complete
+
+
+@pytest.mark.parametrize("way", ["token", "spawn", "process", "hand over", "elsewhere"])
+def test_l8_a_task_tool_is_told_of_its_end_once_by_the_class_itself(kit: Kit, way: str) -> None:
+    told, gate = Told(), kit.gate()
+
+    @tool(isolation="task")
+    async def work(token: AsyncCancelToken, spawn: AsyncSpawn) -> None:
+        process = await spawn(["sleep", "60"])
+        async with told.cleans_up():
+            if way == "elsewhere":
+                await asyncio.Event().wait()
+            if way == "process":
+                await process.wait()
+            gate.wait()
+            if way == "token":
+                token.raise_if_cancelled()
+            elif way == "spawn":
+                await spawn(["true"])
+            else:
+                await process.hand_over()
+
+    async def agent(turn: AsyncTurn) -> None:
+        await turn.call("work")
+
+    session = kit.session(agent, tools=[work])
+    run_id = say(session)
+    assert told.inside.wait(WAIT_S)
+    stop(session, "enough")
+    gate.set()
+    told.check(door=way != "elsewhere")
+    assert session.receipt(run_id, timeout=WAIT_S).complete
+
+
+def test_l8_a_clean_up_that_takes_longer_than_the_grace_is_not_cut(kit: Kit) -> None:
+    told: dict[str, Told] = {"agent": Told(), "call": Told()}
+
+    async def beyond_the_grace(who: Told) -> None:
+        async with who.cleans_up():
+            try:
+                await asyncio.Event().wait()
+            finally:
+                # It dies of the SIGKILL at the end of the grace, and not before.
+                while kit.alive():  # noqa: ASYNC110  # there is no event for the death of a process of another's
+                    await asyncio.sleep(0.01)
+
+    @tool(isolation="task")
+    async def work(spawn: AsyncSpawn) -> None:
+        await spawn(["sh", "-c", kit.script("trap '' TERM; echo ready; while :; do sleep 0.1; done")])
+        await beyond_the_grace(told["call"])
+
+    async def agent(turn: AsyncTurn) -> None:
+        call = asyncio.create_task(turn.call("work"))
+        await beyond_the_grace(told["agent"])
+        await call
+
+    session = kit.session(agent, tools=[work], grace_s=0.3, kill_s=60.0)
+    run_id = say(session)
+    assert told["call"].inside.wait(WAIT_S)
+    until(lambda: any(event.kind == "tool.output" for event in log(session)), "the process ignores SIGTERM")
+    stop(session, "enough")
+    for who in told.values():
+        who.check()
+    assert session.receipt(run_id, timeout=WAIT_S).complete
+
+
+def test_l8_a_task_of_the_agents_own_is_told_too_and_a_time_limit_is_told_apart(kit: Kit) -> None:
+    other, seen, inside = Told(), list[object](), threading.Event()
+
+    async def calls(turn: AsyncTurn) -> None:
+        async with other.cleans_up():
+            await turn.call("forever")
+
+    async def agent(turn: AsyncTurn) -> None:
+        left = asyncio.create_task(calls(turn))
+        try:
+            async with asyncio.timeout(0):
+                await asyncio.Event().wait()
+        except TimeoutError:
+            seen.append(turn.cancelled_by)
+        inside.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.wait([left])
+            seen.append(left.cancelled())
+
+    session = kit.session(agent, tools=[forever])
+    run_id = say(session)
+    assert inside.wait(WAIT_S)
+    assert other.inside.wait(WAIT_S)
+    stop(session, "enough")
+    other.check(door=True)
+    assert session.receipt(run_id, timeout=WAIT_S).complete
+    assert seen == [None, True]
+
+
+def test_l8_what_plain_code_raises_comes_out_of_a_thread_as_a_cancellation(kit: Kit) -> None:
+    seen: list[object] = []
+    inside = threading.Event()
+
+    def agent(turn: Turn) -> None:
+        async def in_a_loop_of_its_own() -> None:
+            calls = asyncio.create_task(asyncio.to_thread(turn.call, "forever"))
+            inside.set()
+            await asyncio.wait([calls])
+            seen.append(calls.cancelled())
+            try:
+                turn.emit("x")
+            except Exception as error:  # what a framework does
+                seen.append(error)
+
+        try:
+            asyncio.run(in_a_loop_of_its_own())
+        except RunCancelled as error:
+            seen.extend((error.provenance, turn.cancelled_by))
+            raise
+
+    session = kit.session(agent, tools=[forever])
+    run_id = say(session)
+    assert inside.wait(WAIT_S)
+    stop(session, "enough")
+    assert session.receipt(run_id, timeout=WAIT_S).complete
+    provenance = session.run(run_id).provenance
+    assert provenance is not None
+    assert seen == [True, provenance, provenance]

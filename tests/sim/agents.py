@@ -18,14 +18,15 @@ A message is a list of words, done one after the other:
     fail           a tool that raises
     steer          asks for messages that wait to steer, and says them
     stubborn       swallows its next cancels, a few times
+    tidy=3         works for a while, then waits in a tool; both clean up for 3 s when they are told to end
     raise          raises            forever       waits until it is cancelled
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cache
@@ -102,7 +103,7 @@ def scripted(watch: Watch) -> Callable[[AsyncTurn], Awaitable[dict[str, int]]]:
         try:
             for message in turn.inputs:
                 for word in message.content.split():
-                    await _do(turn, speaker, word)
+                    await _do(turn, speaker, word, watch)
                     words += 1
         finally:
             watch.inside.pop(speaker.run, None)
@@ -111,7 +112,7 @@ def scripted(watch: Watch) -> Callable[[AsyncTurn], Awaitable[dict[str, int]]]:
     return agent
 
 
-async def _do(turn: AsyncTurn, speaker: Speaker, word: str) -> None:
+async def _do(turn: AsyncTurn, speaker: Speaker, word: str, watch: Watch) -> None:
     name, _, value = word.partition("=")
     run = speaker.run
     match name:
@@ -145,12 +146,41 @@ async def _do(turn: AsyncTurn, speaker: Speaker, word: str) -> None:
                 await turn.emit(f"steered by {message.id} ")
         case "stubborn":
             await _stubborn()
+        case "tidy":
+            await _tidy(turn, watch, float(value))
         case "raise":
             raise AgentBroke("as it was told")
         case "forever":
             await asyncio.Event().wait()
         case _:
             await turn.emit(word)
+
+
+async def _tidy(turn: AsyncTurn, watch: Watch, seconds: float) -> None:
+    """Be in a door of the turn or outside, as the end may come; then clean up, which takes its time."""
+    async with _cleaned_up(watch, turn.address.run, turn.cancel_token, seconds):
+        for number in range(24):
+            await asyncio.sleep(0 if number % 8 else 0.2)
+            await turn.typing()
+        await turn.call("tidy", seconds=seconds, of=turn.address.run)
+
+
+@asynccontextmanager
+async def _cleaned_up(watch: Watch, key: str, token: AsyncCancelToken, seconds: float) -> AsyncIterator[None]:
+    """Have a clean-up of several awaits behind the block: an end is told once, and does not cut it (law L8)."""
+    token._token.add_waker(lambda: watch.tells(key))
+    try:
+        yield
+    except asyncio.CancelledError as error:
+        if type(error) is not asyncio.CancelledError:
+            watch.break_(f"{key} is told of its end by {type(error).__name__} (L8)")
+        try:
+            for _ in range(4):
+                await asyncio.sleep(seconds / 4)
+        except asyncio.CancelledError:
+            watch.told_again(key)
+            raise
+        raise
 
 
 async def _stubborn() -> None:
@@ -197,6 +227,16 @@ def _functions(effects: Effects | None) -> list[Callable[..., Any]]:
             if effects is not None and not token.cancelled:
                 effects.write(fence)
         return "written"
+
+    async def tidy(seconds: float, token: AsyncCancelToken, fence: str, of: str = "") -> str:
+        """Wait, and clean up when told to end."""
+        with inside(fence):
+            assert effects is not None, "a template is never called"
+            async with _cleaned_up(effects.watch, fence, token, seconds):
+                await asyncio.sleep(0.2)
+                token.raise_if_cancelled()
+                await asyncio.sleep(60)
+        return "waited"
 
     async def late(seconds: float, token: AsyncCancelToken, fence: str, of: str = "") -> str:
         """Go on whatever comes, and look at the token before the effect."""
@@ -251,7 +291,7 @@ def _functions(effects: Effects | None) -> list[Callable[..., Any]]:
         with inside(fence):
             raise AgentBroke("the tool broke")
 
-    return [write, late, deaf, run, leave, serve, hand, fail]
+    return [write, tidy, late, deaf, run, leave, serve, hand, fail]
 
 
 @cache

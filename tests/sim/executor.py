@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVarTuple, Unpack
 
 from pykka import ActorDeadError
 
+from actors.cancel import CancelToken
 from actors.messages import ExecutionEnded
 from actors.model import How
+from supervisor.executor import _Execution
 from tests.sim.clock import SimClock
 from tests.sim.watch import Watch
 
@@ -108,18 +110,6 @@ class SimLoop(asyncio.BaseEventLoop):
         self.close()
 
 
-class _Execution:
-    __slots__ = ("cancels", "ended", "key", "name", "owner", "task")
-
-    def __init__(self, key: str, name: str, owner: ActorRef[Any]) -> None:
-        self.key = key
-        self.name = name
-        self.owner = owner
-        self.ended: ExecutionEnded | None = None
-        self.task: asyncio.Task[None] | None = None
-        self.cancels = 0
-
-
 class SimExecutor:
     """`actors.ports.Executor` for async functions.
 
@@ -138,12 +128,20 @@ class SimExecutor:
         self._callbacks: list[Callable[[], None]] = []
         self.errors: list[BaseException] = []
 
-    def start(self, key: str, name: str, isolation: Isolation, body: Callable[[], Any], owner: ActorRef[Any]) -> None:
+    def start(
+        self,
+        key: str,
+        name: str,
+        isolation: Isolation,
+        body: Callable[[], Any],
+        owner: ActorRef[Any],
+        token: CancelToken | None = None,
+    ) -> None:
         """Register `key`, then run the coroutine that `body` gives and tell `owner` ExecutionEnded, once."""
         if isolation != "task":
             raise NotImplementedError(f"{name}: a plain function needs a thread; simulated worlds run async ones")
         self._watch.starts(key, name)
-        execution = _Execution(key, name, owner)
+        execution = _Execution(key, name, owner, token=token)
         self._executions[key] = execution
         if self._random.random() < LATE_START:
             # As where all threads of a pool are busy.
@@ -152,12 +150,12 @@ class SimExecutor:
         else:
             self._loop.call_soon(self._start_task, execution, body)
 
-    def cancel(self, key: str) -> None:
-        """Cancel the task."""
+    def cancel(self, key: str, *, again: bool = False) -> None:
+        """Cancel the task, if it was not told before."""
         execution = self._executions.get(key)
         self._watch.halts(key)
         if execution is not None and execution.ended is None:
-            self._loop.call_soon(self._cancel_task, execution)
+            self._loop.call_soon(execution.cancel, again)
 
     def adopt(self, key: str, owner: ActorRef[Any]) -> bool:
         """From here on tell `owner`; an end that has happened is told again."""
@@ -227,13 +225,8 @@ class SimExecutor:
     def _start_task(self, execution: _Execution, body: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         execution.task = self._loop.create_task(self._run_task(execution, body), name=execution.name)
         execution.task.add_done_callback(lambda task: self._task_gone(execution, task))
-        if execution.cancels:
-            execution.task.cancel()
-
-    @staticmethod
-    def _cancel_task(execution: _Execution) -> None:
-        execution.cancels += 1
-        if execution.task is not None:
+        if execution.born_cancelled:
+            execution.told = True
             execution.task.cancel()
 
     async def _run_task(self, execution: _Execution, body: Callable[[], Coroutine[Any, Any, Any]]) -> None:

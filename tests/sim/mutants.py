@@ -27,7 +27,9 @@ from actors.requests import RequestBook
 from actors.run import RunActor
 from actors.session import SessionActor
 from actors.state import SessionState
+from actors.tool import ToolActor
 from actors.waiting import WaitingRoom
+from supervisor.executor import _Execution
 from supervisor.supervisor import SupervisorActor
 from tests.sim.disk import Disk
 from tests.sim.schedule import broken, draw
@@ -380,6 +382,31 @@ MUTANTS: Final = (
         "    del self.ending[record.id]\n",
         "    del self.ending[record.id]\n    for call in record.calls.values():\n"
         "        if call.token is not None:\n            call.token._provenance = None\n",
+    ),
+    _mutant(
+        "a door tells, and the cancel tells again",
+        "L8",
+        _Execution,
+        "cancel",
+        "again or self.token is None or not self.token.has_told(self.task)",
+        "True",
+    ),
+    _mutant("a halt tells again", "L8", _Execution, "cancel", "told and not again", "False"),
+    _mutant(
+        "an agent is cancelled again at the grace",
+        "L8",
+        RunActor,
+        "_halt",
+        "halt.grace_s + self._ports.settings.kill_s",
+        "halt.grace_s",
+    ),
+    _mutant(
+        "a tool is cancelled again at the grace",
+        "L8",
+        ToolActor,
+        "_halt",
+        "halt.grace_s + self._ports.settings.kill_s",
+        "halt.grace_s",
     ),
     # ── aim ──
     _mutant(

@@ -36,6 +36,8 @@ CONTENTS: Final = (
     "late=4 say=1",
     "late=9",
     "stubborn",
+    "tidy=1",
+    "say=1 tidy=9",
     "say=1 steer sleep=1 steer",
     "say=1 steer say=1 steer say=1",
     "raise",

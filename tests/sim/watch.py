@@ -10,6 +10,7 @@ A predicate that does not hold is written into `broken`; the world raises it at 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -65,6 +66,8 @@ class Watch:
         self.ran: set[str] = set()
         self.left: set[str] = set()
         self.told_at: dict[str, float] = {}
+        # By the run's id, or the call's fencing token: when its token was cancelled.
+        self._ends_at: dict[str, float] = {}
         self.kept: dict[str, KeptStop] = {}
         self.owed: dict[str, tuple[KeptStop, int]] = {}
         self.let_go: set[str] = set()
@@ -154,6 +157,21 @@ class Watch:
             if call.cell is not None and call.cell.state is CellState.STARTED:
                 self.in_time[call.row.call_id] = "finished" if returned else "raised"
 
+    def tells(self, key: str) -> None:
+        """The token of a run or a call is cancelled: its code is told of its end."""
+        assert self._world is not None, "a world was entered"
+        self._ends_at[key] = self._world.clock.monotonic()
+
+    def told_again(self, key: str) -> None:
+        """Code that cleans up is cancelled once more: not before it may be named abandoned (law L8).
+
+        The shortest time for that is a Stop's with mode immediate, which gives no grace.
+        """
+        world = self._world
+        assert world is not None, "a world was entered"
+        if world.clock.monotonic() < self._ends_at[key] + world.settings.kill_s - INSTANT_S:
+            self.break_(f"{key} is told of its end a second time while it cleans up (L8)")
+
     def handed_over(self, process_id: str) -> None:
         """A tool is told that a tree is the session's: it is on record (law L12)."""
         row = self._disk.process(process_id)
@@ -213,6 +231,9 @@ class Watch:
             return
         if call is not None and not self._gate_open(record, call.call_id):
             return
+        if call is None and record.token.cancelled and not any(map(partial(self._gate_open, record), record.calls)):
+            # The fence has shut every gate, and is about to move the status.
+            return
         self.break_(f"{key} is ended before its gate is shut (L1)")
 
     def _is_owned(self, process_id: str) -> bool:
@@ -231,7 +252,7 @@ class Watch:
     @staticmethod
     def _gate_open(record: RunRecord, call_id: str) -> bool:
         call = record.calls.get(call_id)
-        return call is not None and call.cell is not None and call.cell.state is CellState.STARTED
+        return call is not None and call.cell is not None and call.cell.state in (CellState.GRANTED, CellState.STARTED)
 
     def _session_of_run(self, run_id: str) -> str | None:
         run = self._disk.run(run_id)
