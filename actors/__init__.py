@@ -38,6 +38,7 @@ The map, from the outside in; imports point down only:
 from actors.agent import AsyncTurn, Turn
 from actors.cancel import AsyncCancelToken, CancelToken
 from actors.errors import (
+    AheadOfLog,
     BlockingAskError,
     CountermandError,
     Invalid,
@@ -97,6 +98,7 @@ from actors.plugins import Tool, tool  # isort: skip
 
 __all__ = [
     "Accepted",
+    "AheadOfLog",
     "Answer",
     "AsyncCancelToken",
     "AsyncProcess",

@@ -57,6 +57,23 @@ class NotFound(CountermandError):
     code = "not_found"
 
 
+class AheadOfLog(CountermandError):
+    """A position in a session's log behind its last event: the client has another log in mind."""
+
+    code = "ahead_of_log"
+
+    @classmethod
+    def at(cls, session: str, seq: int, last_seq: int) -> AheadOfLog:
+        """Return the refusal of a position `seq` in a log whose last event is `last_seq`."""
+        return cls(
+            f"the log of session {session} does not go as far as this position",
+            expected=f"the seq of an event: at most {last_seq}" if last_seq else "0: it has no event yet",
+            got=f"{seq}",
+            remedy="what was read before is of another log (another state directory, or one from a backup): "
+            "read this one from the start, from_seq=0",
+        )
+
+
 class RunActive(CountermandError):
     """Refused because a run is active; `run_id` names it."""
 

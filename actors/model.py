@@ -337,7 +337,8 @@ class SessionStatus(Struct, frozen=True):
 
     `state` is ``idle | running | cancelling | store_failed | quarantined``; `waiting` counts messages
     that wait; `barrier` names what permits wait for; `refused` counts dead letters by kind; `owned` are the ids of
-    the process trees that belong to the session.
+    the process trees that belong to the session. `last_seq` is of the last event that was decided: it may not be stored
+    yet, and a crash may leave it to another one.
     """
 
     session: str

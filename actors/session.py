@@ -234,6 +234,11 @@ class SessionActor(Actor):
         named = {"session": self._session, "generation": self._protocol.generation}
         return {**named, "run": active.id} if active is not None else named
 
+    @property
+    def decided_seq(self) -> int:
+        """The seq of the last event that was decided, stored or not. For any thread."""
+        return self._protocol.seq
+
     def on_start(self) -> None:
         """Read the session from the store; requests wait until it is there."""
         self._ports.store.load(self._session, self.actor_ref)

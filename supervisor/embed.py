@@ -24,6 +24,7 @@ from actors.messages import Activate, DrainOver, Old, Ping, Pong, Shutdown
 from actors.model import Event, Policy
 from actors.plugins import Plugins, Tool, duration
 from actors.ports import Ports
+from actors.session import SessionActor
 from actors.text import shown
 from supervisor.agents.shell import shell as shell_agent
 from supervisor.clock import SystemClock
@@ -207,6 +208,13 @@ class Supervisor:
         actor = self._actor._actor_weakref()
         return list(actor.children) if actor is not None else []
 
+    def _decided_seq(self, session: str) -> int:
+        """The seq of the last event that a session has decided; 0 where it has no actor. Waits for nothing."""
+        supervisor = self._actor._actor_weakref()
+        ref = supervisor.children.get(session) if supervisor is not None else None
+        actor = cast("SessionActor | None", ref._actor_weakref()) if ref is not None else None
+        return 0 if actor is None else actor.decided_seq
+
     def refused(self) -> dict[str, int]:
         """How many replies came too late since the start, by kind."""
         return self._dead_letters.counts()
@@ -252,7 +260,7 @@ class Supervisor:
             lend=lambda: self._dispatcher.lend(),  # noqa: PLW0108  # there is no dispatcher yet
         )
         self._undo.append(lambda: self._store.close(CLOSE_STEP_S))
-        self._hub = EventHub(self._store.reader)
+        self._hub = EventHub(self._store.reader, decided_seq=self._decided_seq)
         for callback in self._taps:
             self._hub.tap(callback)
         self._undo.append(self._hub.close)

@@ -168,6 +168,10 @@ class SessionHandle:
         """Return the session's events behind `from_seq`: what is stored first, then live; see `EventHub.subscribe`."""
         return self._hub.subscribe(self.session, from_seq, ephemeral=ephemeral, timeout=timeout)
 
+    def check_position(self, seq: int) -> None:
+        """Raise AheadOfLog if the session has no event of this seq; see `EventHub.check_position`."""
+        self._hub.check_position(self.session, seq)
+
     def thread(self) -> list[Message]:
         """The messages of the session, as the next model call would see them, and those retracted."""
         return self._store.thread(self.session)

@@ -53,7 +53,7 @@ from typing import Final, Protocol, TypeVar
 
 from loguru import logger
 
-from actors.errors import Invalid, StoreUnavailable
+from actors.errors import AheadOfLog, Invalid, StoreUnavailable
 from actors.model import Event
 from actors.text import shown
 
@@ -78,6 +78,9 @@ class EventSource(Protocol):
 
     def events(self, session: str, after_seq: int, limit: int) -> list[Event]:
         """Return at most `limit` events with a `seq` above `after_seq`, in order."""
+
+    def last_seq(self, session: str) -> int:
+        """Return the highest `seq` of a session; 0 if it has no events."""
 
 
 class _Bell:
@@ -186,10 +189,18 @@ class EventHub:
     Args:
         store: where events are read that are not recent.
         rings_max: sessions without subscribers whose recent events are kept.
+        decided_seq: the seq of the last event that a session has decided, which may not be stored yet.
     """
 
-    def __init__(self, store: EventSource, *, rings_max: int = RINGS_MAX) -> None:
+    def __init__(
+        self,
+        store: EventSource,
+        *,
+        rings_max: int = RINGS_MAX,
+        decided_seq: Callable[[str], int] = lambda _: 0,
+    ) -> None:
         self._store = store
+        self._decided_seq = decided_seq
         self._rings_max = rings_max
         self._channels: OrderedDict[str, _Channel] = OrderedDict()
         self._closed = False
@@ -248,12 +259,31 @@ class EventHub:
 
         Raises:
             Invalid: `from_seq` is no whole number of 64 bits, or `timeout` no number of seconds.
+
+        To iterate raises AheadOfLog where the session has no event of that `seq`: see `check_position`.
         """
         from_seq = _checked_seq(from_seq)
         check_timeout(timeout)
         subscription = Subscription(self, session, from_seq, ephemeral, timeout)
         self._drop_old_rings()
         return subscription
+
+    def check_position(self, session: str, seq: int) -> None:
+        """Refuse a position that is behind the end of a session's log: nothing would ever follow on it.
+
+        Reads the store, unless the hub has heard of an event there.
+
+        Raises:
+            AheadOfLog: the session has decided no event of that seq, and the store holds none.
+            StoreUnavailable: the store cannot be read.
+        """
+        channel = self._channels.get(session)
+        # The store comes last: a session that is not there any more has stored all that it had decided.
+        if seq <= 0 or (channel is not None and seq <= channel.last_seq) or seq <= self._decided_seq(session):
+            return
+        last_seq = self._store.last_seq(session)
+        if seq > last_seq:
+            raise AheadOfLog.at(session, seq, last_seq)
 
     def wait(self, session: str, predicate: Callable[[], T | None], timeout: float | None = None) -> T | None:
         """Return what `predicate` returns as soon as that is true; it is asked whenever the session speaks.
@@ -319,7 +349,7 @@ class Subscription:
 
     One consumer at a time; `close` may come from any thread and ends the iteration at once. Iterating raises
     StoreUnavailable where the store has to be read and cannot be; the same call may be tried again after
-    that.
+    that. It raises AheadOfLog where `from_seq` is behind the last event, and is over then.
     """
 
     def __init__(
@@ -466,6 +496,12 @@ class Subscription:
                 got="none",
                 remedy="this is a defect: report it; subscribing again is safe",
             )
+        if not page:
+            try:
+                self._hub.check_position(self.session, position)
+            except AheadOfLog:
+                self.close()
+                raise
         return page
 
     def _took(self, page: list[Event]) -> None:

@@ -510,6 +510,17 @@ def test_following_ends_where_there_is_nothing_to_follow(served: Desk, name: str
     assert following.ended() != 0
 
 
+@pytest.mark.parametrize("options", [(), ("--follow",)])
+def test_a_position_behind_the_end_of_the_log_is_said_and_not_followed(
+    served: Desk, name: str, options: tuple[str, ...]
+) -> None:
+    assert served.run("", "send", name, "echo hello", "--wait").returncode == 0
+    ended = served.run("", "events", name, "--from-seq", "1000", *options)
+    assert ended.returncode == 1
+    assert "does not go as far" in ended.stderr
+    assert "from_seq=0" in ended.stderr
+
+
 # ── logs ──────────────────────────────────────────────────────────────────────────────────────────
 
 

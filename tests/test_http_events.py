@@ -11,7 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from actors import AsyncTurn, NewMessage, StoreUnavailable
+from actors import AheadOfLog, AsyncTurn, NewMessage, StoreUnavailable
+from supervisor.console.reading import StoreRecords
 from supervisor.http.limits import Limits
 from supervisor.http.streams import MEDIA_TYPE
 from tests.http_kit import Api, Sse, api, code, everything, get_raw, level, rss_bytes, threads
@@ -127,6 +128,35 @@ def test_the_last_event_id_goes_before_from_seq(api: Api) -> None:
     last = check_rest(api.session())[-1].seq
     came = read(api, last, params={"from_seq": 0}, headers={"Last-Event-ID": "3"})
     assert came[0]["seq"] == 4
+
+
+@pytest.mark.parametrize("session", ["s1", "nobody"])
+def test_a_position_behind_the_end_of_the_log_is_refused(api: Api, session: str) -> None:
+    client = api.start(answers)
+    say(api.session())
+    last = check_rest(api.session())[-1].seq
+    url = f"/v1/sessions/{session}/events"
+    for asked in ({"params": {"from_seq": last + 1}}, {"headers": {"Last-Event-ID": "9007199254740991"}}):
+        response = client.get(url, **asked)
+        assert (response.status_code, code(response)) == (409, "ahead_of_log")
+        assert (f"at most {last}" if session == "s1" else "0: ") in response.json()["error"]["expected"]
+    assert streams(client) == 0
+    response = client.get("/v1/sessions/s1/log", params={"from_seq": last + 1})
+    assert (response.status_code, code(response)) == (409, "ahead_of_log")
+    with StoreRecords(api.supervisor.state_dir) as records, pytest.raises(AheadOfLog):
+        records.events("s1", last + 1)
+
+
+def test_a_position_at_the_end_of_the_log_is_followed(api: Api) -> None:
+    client = api.start(answers)
+    say(api.session())
+    last = check_rest(api.session())[-1].seq
+    assert get(client, "/v1/sessions/s1/log", from_seq=last) == {"events": [], "next": None}
+    with client.stream("GET", URL, headers={"Last-Event-ID": str(last)}) as stream:
+        until(lambda: streams(api.client()) == 1, "the stream")
+        say(api.session())
+        place, _, _ = next(iter(Sse(stream)))
+    assert place == last + 1
 
 
 @pytest.mark.parametrize("given", ["-1", "x", "1.5", "9" * 17, "9" * 30, "١", ""])

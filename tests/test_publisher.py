@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from actors.errors import StoreUnavailable
+from actors.errors import AheadOfLog, StoreUnavailable
 from actors.messages import Committed, Stop
 from actors.model import Event
 from actors.ports import Publisher, Store
@@ -54,6 +54,12 @@ class Log:
             if self.broken:
                 raise StoreUnavailable("the store could not be read")
             return self.all.get(session, [])[after_seq : after_seq + limit]
+
+    def last_seq(self, session: str) -> int:
+        with self.lock:
+            if self.broken:
+                raise StoreUnavailable("the store could not be read")
+            return len(self.all.get(session, []))
 
 
 def made(seq: int, session: str = "s", text: str = "x") -> Event:
@@ -105,6 +111,70 @@ class Listener:
         self.thread.join(PATIENCE_S)
         assert not self.thread.is_alive()
         return [event.seq for event in self.got]
+
+
+# ── Positions behind the end of the log ───────────────────────────────────────────────────────────
+
+
+async def first_of(subscription: Subscription) -> Event:
+    return await anext(subscription)
+
+
+FIRSTS: list[Callable[[Subscription], Event]] = [next, lambda events: asyncio.run(first_of(events))]
+
+
+@pytest.mark.parametrize("first", FIRSTS, ids=["plain", "async"])
+@pytest.mark.parametrize("number", [0, 3])
+def test_l6_a_position_behind_the_end_of_the_log_is_refused_and_not_waited_at(
+    log: Log, hub: EventHub, number: int, first: Callable[[Subscription], Event]
+) -> None:
+    log.append(number)
+    subscription = hub.subscribe("s", number + 1)
+    with pytest.raises(AheadOfLog):
+        first(subscription)
+    assert subscription.over
+    log.append(5)
+    assert seqs(subscription) == [], "what is another log by now is not gone on with"
+
+
+def test_a_position_behind_the_end_of_the_log_is_refused_as_soon_as_the_store_can_tell(log: Log, hub: EventHub) -> None:
+    log.append(3)
+    log.broken = True
+    subscription = hub.subscribe("s", 9)
+    with pytest.raises(StoreUnavailable):
+        next(subscription)
+    assert not subscription.over
+    log.broken = False
+    with pytest.raises(AheadOfLog):
+        next(subscription)
+
+
+def test_a_position_that_a_session_has_decided_and_not_stored_yet_is_waited_at(log: Log) -> None:
+    log.append(3)
+    hub = EventHub(log, decided_seq={"s": 5}.__getitem__)
+    subscription = hub.subscribe("s", 5, timeout=0)
+    assert seqs(subscription) == []
+    with pytest.raises(AheadOfLog):
+        hub.check_position("s", 6)
+    hub.publish("s", log.append(3))
+    assert seqs(subscription) == [6]
+
+
+def test_a_position_that_is_stored_while_it_is_looked_for_is_no_position_behind_the_end(log: Log) -> None:
+    def leaves(session: str) -> int:
+        # The last that it decided is stored, and then it is not there any more.
+        log.append(5, session)
+        return 0
+
+    EventHub(log, decided_seq=leaves).check_position("s", 5)
+
+
+def test_a_position_at_the_end_of_the_log_or_before_it_is_taken(log: Log, hub: EventHub) -> None:
+    log.append(3)
+    for position in (-1, 0, 2, 3):
+        hub.check_position("s", position)
+    assert seqs(hub.subscribe("s", 3, timeout=0)) == []
+    assert seqs(hub.subscribe("nobody", 0, timeout=0)) == []
 
 
 # ── Store first, then live ────────────────────────────────────────────────────────────────────────

@@ -28,6 +28,7 @@ BASE: Final = "http://countermand"
 _KINDS: Final[dict[str, type[CountermandError]]] = {
     kind.code: kind
     for kind in (
+        errors.AheadOfLog,
         errors.Invalid,
         errors.NotFound,
         errors.QueueFull,

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from actors.errors import StoreUnavailable
+from actors.errors import AheadOfLog, StoreUnavailable
 from actors.model import Event, Message, Receipt, RunInfo
 from supervisor.console.records import RUNS_MAX, SessionFacts, WaitingFacts, unknown_session
 from supervisor.listing import live_processes
@@ -86,7 +86,10 @@ class StoreRecords:
         """Some events of a session, or about a run of it, behind a seq, in order."""
         if run_id is not None:
             return self._reader.events_about(name, run_id, after)
-        return self._reader.events(name, after)
+        found = self._reader.events(name, after)
+        if not found and after > (last_seq := self._reader.last_seq(name)):
+            raise AheadOfLog.at(name, after, last_seq)
+        return found
 
     def living(self, name: str | None) -> Living:
         """What lives now, in one session or in all."""

@@ -80,7 +80,7 @@ class Desk:
         if session.ref is not None:
             return session
         try:
-            return await _soon(self.known(segment))
+            return await soon(self.known(segment))
         except NotFound:
             raise
         except CountermandError:
@@ -144,7 +144,7 @@ class Desk:
         names = dict.fromkeys(self.supervisor.resident())
         # What runs has an actor; what only the store knows of does not run.
         with contextlib.suppress(CountermandError):
-            names.update(dict.fromkeys(await _soon(self.read(self.supervisor.store.unfinished))))
+            names.update(dict.fromkeys(await soon(self.read(self.supervisor.store.unfinished))))
         return list(names)
 
     # ── Runs and receipts ─────────────────────────────────────────────────────────────────────────
@@ -170,7 +170,7 @@ class Desk:
             StoreUnavailable: it cannot say, and the run is not under way in a session that has an actor.
         """
         try:
-            return self.supervisor.session((await _soon(self.run(segment))).session)
+            return self.supervisor.session((await soon(self.run(segment))).session)
         except NotFound:
             raise
         except CountermandError:
@@ -285,7 +285,7 @@ class Desk:
             subscription.close()
 
 
-async def _soon(read: Coroutine[Any, Any, T]) -> T:
+async def soon(read: Coroutine[Any, Any, T]) -> T:
     """Return what a read of the store brings within `KNOWN_S`. Raises StoreUnavailable if it is silent for longer."""
     try:
         async with asyncio.timeout(KNOWN_S):

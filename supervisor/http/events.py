@@ -13,7 +13,7 @@ from actors.errors import Invalid
 from actors.model import Event
 from supervisor.http.bodies import Letter, Letters, LogPage
 from supervisor.http.desk import within
-from supervisor.http.routing import READ, SEQ_MAX, Limit, Seq, SessionName, TheDesk, refusals
+from supervisor.http.routing import SEQ_MAX, Limit, Seq, SessionName, TheDesk, refusals
 from supervisor.http.streams import MEDIA_TYPE, EventStream
 
 READ_AT_ONCE = 64
@@ -29,7 +29,7 @@ _STREAM = {
 }
 
 
-@get("/v1/sessions/{session:str}/log", summary="Events, a page at a time", responses=READ)
+@get("/v1/sessions/{session:str}/log", summary="Events, a page at a time", responses=refusals(404, 409))
 async def session_log(
     desk: TheDesk,
     session: SessionName,
@@ -43,6 +43,7 @@ async def session_log(
     handle = await desk.known(session)
 
     def page() -> LogPage:
+        handle.check_position(from_seq)
         events: list[Event] = []
         count, size, position = min(limit, desk.limits.page_max), desk.limits.page_bytes, from_seq
         while len(events) < count:
@@ -70,7 +71,7 @@ async def session_log(
     "/v1/sessions/{session:str}/events",
     summary="Events as they come",
     media_type=MEDIA_TYPE,
-    responses={**refusals(), **_STREAM},
+    responses={**refusals(409), **_STREAM},
 )
 async def session_events(
     desk: TheDesk,

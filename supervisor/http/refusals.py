@@ -27,6 +27,7 @@ STATUSES: Final = {
     "request_reused": 409,
     "request_too_old": 409,
     "receipt_pending": 409,
+    "ahead_of_log": 409,
     "too_large": 413,
     "unsupported_media_type": 415,
     "misdirected": 421,

@@ -5,22 +5,24 @@ costs one page of the log, and one that goes away costs nothing and stops nothin
 streams from the first byte to the last, however it ends.
 
 No gap and no double: the store is read first and the ring of recent events then, both by the position that the client
-names (``Last-Event-ID``, else ``from_seq``). Ephemeral events have no id, so they move no client's position. While the
+names (``Last-Event-ID``, else ``from_seq``). A position behind the end of the log is refused: nothing would follow on
+it, and the client has another log in mind. Ephemeral events have no id, so they move no client's position. While the
 store cannot be read the stream says so in a comment and goes on from where it was.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any, Final
 
 import msgspec
 from litestar.response.base import ASGIResponse
 
-from actors.errors import StoreUnavailable
+from actors.errors import AheadOfLog, StoreUnavailable
 from actors.model import Event
 from supervisor.handle import SessionHandle
-from supervisor.http.desk import Desk, cancelled, gone
+from supervisor.http.desk import Desk, cancelled, gone, soon
 from supervisor.publisher import Subscription
 
 MEDIA_TYPE: Final = "text/event-stream"
@@ -51,9 +53,12 @@ class EventStream(ASGIResponse):
         self._ephemeral = ephemeral
 
     async def __call__(self, _: Any, receive: Any, send: Any) -> None:
-        """Send the stream. Raises Busy, before anything is sent, where there are too many."""
+        """Send the stream. Raises Busy or AheadOfLog, before anything is sent."""
         self._desk.enter_stream()
         try:
+            with contextlib.suppress(StoreUnavailable):
+                # Where the store cannot tell yet, the stream finds out, ends, and is refused when it comes back.
+                await soon(self._desk.read(self._session.check_position, self._from_seq))
             with self._desk.subscribe(self._session, self._from_seq, ephemeral=self._ephemeral) as events:
                 writing = asyncio.create_task(_write(events, send))
                 leaving = asyncio.create_task(gone(receive))
@@ -77,6 +82,8 @@ async def _write(events: Subscription, send: Any) -> None:
             await _say(send, _STORE_DOWN)
             await asyncio.sleep(RETRY_S)
             continue
+        except AheadOfLog:
+            break
         if events.over:
             break
         await _say(send, _HEARTBEAT)
