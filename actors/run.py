@@ -295,10 +295,9 @@ class RunActor(Actor):
         self._permits[permit.call_id] = permit
         self._executions.add(permit.call_id)
         address = self._address.of_call(permit.call_id)
-        ref = self.start_child(ToolActor, self._ports, tool, arguments, permit, address, key=permit.call_id)
-        if self._halted is not None:
-            # Born stopped: its cell is shut, and it hears so.
-            tell(ref, self._halted)
+        # After a halt too: whoever halts a run has shut the cells of its calls before, so the call reports that it did
+        # not start.
+        self.start_child(ToolActor, self._ports, tool, arguments, permit, address, key=permit.call_id)
 
     def _permit_waits(self, waits: PermitWaiting) -> None:
         self._waiting.add(waits.call_id)
@@ -467,9 +466,3 @@ class RunActor(Actor):
         if self._agent_running or self.children or self._executions or self._processes:
             return
         self.stop()
-
-    def on_stop(self) -> None:
-        """Stopped by a hand that is not its session's: end what it took over itself; its calls end theirs."""
-        for process_id, call in self._processes.items():
-            if call not in self.children and of_run(self._cells.get(process_id)):
-                self._ports.processes.kill(process_id, self._ports.settings.grace_s)

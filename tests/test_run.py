@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from actors.cancel import CancelToken
 from actors.credit import Credit
 from actors.messages import Down, RunFinished
 from actors.model import Address, How, Provenance, RunStatus
+from actors.plugins import Tool
 from actors.run import RunActor, RunStart
 from actors.thread import Thread
 from tests.sim.world import World
@@ -127,3 +129,55 @@ def test_a_plain_function_is_refused_with_the_reason() -> None:
         world.settle()
         assert world.status(run.run_id) is RunStatus.FAILED
         assert any("needs a thread" in error for error in world.errors)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_is_left_of_a_deadline_before_a_wait_in_the_barrier_is_left_after_it(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.sim.world.EARLY_TIMER", 0.0)
+    with World(seed, settings=settings(run_deadline_s=3.0, grace_s=6.0)) as world:
+        world.answer("s", message("a", "run=60,ignores_term"))
+        world.wait(1.0)
+        # It has worked for 2 s when it comes to the barrier, and would for 2 s more behind it.
+        second = world.answer("s", message("b", "sleep=2 write=2"))
+        began = world.clock.monotonic()
+        assert world.run(lambda: world.status(second.run_id) is RunStatus.EXPIRED)
+        begun = next(event for event in of(world, "tool.started") if event.run_id == second.run_id)
+        assert begun.at - world.events()[0].at > 6.0, "its call waited for the tree of the first"
+        assert world.clock.monotonic() - began > 6.0
+        settled(world)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("own", "configured", "outcome"), [(5.0, 1.0, "finished"), (1.0, 5.0, "interrupted")])
+def test_a_tools_own_deadline_goes_before_the_configured_one(
+    seed: int, own: float, configured: float, outcome: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.sim.world.EARLY_TIMER", 0.0)
+
+    async def slow() -> str:
+        """Take 3 s."""
+        await asyncio.sleep(3.0)
+        return "done"
+
+    async def agent(turn: AsyncTurn) -> None:
+        await turn.call("slow")
+
+    slow_tool = Tool(slow, isolation="task", deadline_s=own)
+    with World(
+        seed, agents={"scripted": agent}, more_tools=[slow_tool], settings=settings(call_deadline_s=configured)
+    ) as world:
+        world.answer("s", message("a", "go"))
+        settled(world)
+        (ended,) = of(world, "tool.ended")
+        assert ended.data["outcome"] == outcome
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_tool_without_a_deadline_has_the_configured_one(seed: int) -> None:
+    with World(seed, settings=settings(call_deadline_s=1.0)) as world:
+        world.answer("s", message("a", "write=60"))
+        settled(world)
+        (ended,) = of(world, "tool.ended")
+        assert ended.data["outcome"] == "interrupted"

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import Any
+
 import msgspec
 import pytest
+from pykka import ActorRef
 
 from actors.base import Actor
 from actors.errors import Invalid, Quarantined, StoreUnavailable
 from actors.late_stops import STOP_OVERDUE_S, STOPS_KEPT_MAX
-from actors.messages import Stop, Stopped
+from actors.messages import GoOn, Stop, Stopped
 from actors.model import Event, Receipt, RunStatus
-from actors.session import UNFIT_MAX
+from actors.session import RETRY_FIRST_S, RETRY_MAX_S, UNFIT_MAX, SessionActor
+from supervisor.supervisor import RestartPolicy
 from tests.sim.world import World
 from tests.world_kit import SEEDS, message, of, settings, settled, stop
 
@@ -535,3 +540,101 @@ def test_l13_a_session_whose_batches_never_can_be_stored_is_quarantined_and_take
             world.answer("s", message("late", "say=1"))
         assert world.answer("s", stop()).durable
         assert world.answer("t", message("other", "say=1")).run_id
+
+
+# ── How often a store that fails is asked again ───────────────────────────────────────────────────
+
+
+def reads(world: World, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """When the store is asked to read a session, from here on: virtual seconds."""
+    asked: list[float] = []
+    load = world.store.load
+
+    def noted(session: str, owner: ActorRef[Any]) -> None:
+        asked.append(world.clock.monotonic())
+        load(session, owner)
+
+    monkeypatch.setattr(world.store, "load", noted)
+    # Timers fire when they are due, and not before.
+    monkeypatch.setattr("tests.sim.world.EARLY_TIMER", 0.0)
+    return asked
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_l14_a_store_that_fails_is_asked_again_after_intervals_that_double_up_to_a_bound(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with World(seed) as world:
+        world.answer("s", message("a", "say=1"))
+        asked = reads(world, monkeypatch)
+        world.store.down(True)
+        with pytest.raises(StoreUnavailable):
+            world.answer("s", message("b", "say=1"))
+        failed_at = world.clock.monotonic()
+        world.wait(60.0)
+        waits = [later - earlier for earlier, later in pairwise([failed_at, *asked])]
+        assert waits[-1] == pytest.approx(RETRY_MAX_S, abs=0.01)
+        assert waits == pytest.approx(
+            [min(RETRY_FIRST_S * 2**number, RETRY_MAX_S) for number in range(len(waits))], abs=0.01
+        )
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_store_that_fails_anew_after_it_took_writes_is_asked_again_soon(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with World(seed) as world:
+        asked = reads(world, monkeypatch)
+        for number in range(2):
+            world.answer("s", message(f"taken-{number}", "say=1"))
+            world.settle()
+            world.store.down(True)
+            with pytest.raises(StoreUnavailable):
+                world.answer("s", message(f"refused-{number}", "say=1"))
+            failed_at = world.clock.monotonic()
+            asked.clear()
+            world.wait(30.0)
+            assert asked[0] - failed_at == pytest.approx(RETRY_FIRST_S, abs=0.01)
+            world.store.down(False)
+            world.settle()
+        settled(world)
+
+
+# ── Trees and runs that a store or an actor that fails must not keep ──────────────────────────────
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_an_immediate_stop_while_the_store_fails_kills_at_once(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.sim.world.EARLY_TIMER", 0.0)
+    with World(seed, settings=settings(grace_s=30.0)) as world:
+        run = world.answer("s", message("a", "run=600,ignores_term"))
+        assert world.run(lambda: bool(world.processes.alive()))
+        world.store.down(True)
+        with pytest.raises(StoreUnavailable):
+            world.answer("s", message("b", "say=1", policy="enqueue"))
+        world.wait(1.0)
+        assert world.processes.alive(), "the run has its grace"
+        before = world.clock.monotonic()
+        told = world.answer("s", stop(mode="immediate"))
+        assert (told.outcome, told.run_id) == ("stopped", run.run_id)
+        assert world.run(lambda: not world.processes.alive())
+        assert world.clock.monotonic() - before < 1.0
+        world.store.down(False)
+        settled(world)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_l3_a_session_that_fails_in_quarantine_leaves_no_tree_of_its_own(seed: int) -> None:
+    with World(seed, policy=RestartPolicy(failures_max=0)) as world:
+        world.answer("s", message("a", "serve=1,serves say=1"))
+        world.settle()
+        for _ in range(2):
+            assert world.processes.alive(), "a tree of the session outlives its actor"
+            world.poison(SessionActor)
+            # Not a request: whoever asks for the session has it started again.
+            world.session().actor_ref.tell(GoOn(0))
+            world.settle()
+        assert not world.actors(SessionActor), "nobody starts it again by himself"
+        assert not world.processes.alive()
+        world.answer("s", stop())
+        settled(world)

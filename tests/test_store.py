@@ -35,7 +35,7 @@ from actors.ports import (
 )
 from supervisor.store import schema
 from supervisor.store.reader import IDLE_MAX, SqliteReader
-from supervisor.store.sqlite import GROUP_MAX, SqliteStore
+from supervisor.store.sqlite import CHECK_EVERY_S, GROUP_MAX, PRUNE_EVERY, SqliteStore
 
 ROOT = Path(__file__).parent.parent
 PATIENCE_S = 30.0
@@ -432,6 +432,43 @@ def test_l10_requests_older_than_the_horizon_are_forgotten(path: Path) -> None:
         assert store.close(PATIENCE_S)
 
 
+def request_ids(path: Path, session: str = "s") -> list[str]:
+    """The requests that are in the file itself, whoever may still see them."""
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        rows = connection.execute(
+            "SELECT request_id FROM requests WHERE session = ? ORDER BY length(request_id), request_id", (session,)
+        )
+        return [row[0] for row in rows]
+
+
+def test_l14_the_file_keeps_a_bounded_number_of_requests(path: Path) -> None:
+    store = SqliteStore(path, clock=StandingClock(), requests_kept=10)
+    try:
+        for number in range(1, 2 * PRUNE_EVERY + 2):
+            write(store, batch(number, requests=(RequestRow("s", f"q{number}", b"d", b"a", 1_000_000.0),)))
+            assert len(request_ids(path)) <= 10 + PRUNE_EVERY
+        last = 2 * PRUNE_EVERY + 1
+        assert request_ids(path) == [f"q{number}" for number in range(last - 9, last + 1)]
+    finally:
+        assert store.close(PATIENCE_S)
+
+
+def test_l14_the_file_keeps_requests_for_a_bounded_time_and_no_other_sessions(path: Path) -> None:
+    clock = StandingClock()
+    store = SqliteStore(path, clock=clock, requests_kept_s=100.0)
+    try:
+        for session in ("s", "other"):
+            old = RequestRow(session, f"old-{session}", b"", b"", clock.now)
+            write(store, batch(1, session=session, requests=(old,)))
+        clock.now += 101.0
+        young = RequestRow("s", "young", b"", b"", clock.now)
+        write(store, batch(1, seq=2, incarnation="i2", requests=(young,)))
+        assert request_ids(path) == ["young"]
+        assert request_ids(path, "other") == ["old-other"]
+    finally:
+        assert store.close(PATIENCE_S)
+
+
 # ── Faults ────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -542,6 +579,53 @@ def test_a_connection_that_broke_is_opened_again_and_the_group_written(store: Sq
     broken.close()
     assert load(store).thread.messages()
     assert store.reader.last_seq("s") == 2
+
+
+def test_l14_the_check_after_errors_is_made_at_most_once_in_its_interval(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks: list[str] = []
+
+    def watched(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        connection = schema.open_writer(*arguments, **options)
+        connection.set_trace_callback(lambda sql: checks.append(sql) if "quick_check" in sql else None)
+        return connection
+
+    monkeypatch.setattr("supervisor.store.sqlite.open_writer", watched)
+    clock = StandingClock()
+    store = SqliteStore(path, clock=clock)
+
+    def breaks(number: int) -> None:
+        assert store._connection is not None
+        store._connection.close()
+        write(store, batch(number))
+
+    try:
+        for number in range(1, 4):
+            breaks(number)
+        assert len(checks) == 1
+        clock.now += CHECK_EVERY_S - 0.1
+        breaks(4)
+        assert len(checks) == 1
+        clock.now += 0.2
+        breaks(5)
+        assert len(checks) == 2
+        assert store.health().integrity == "ok"
+    finally:
+        assert store.close(PATIENCE_S)
+
+
+def test_l14_of_few_incarnations_it_is_known_without_a_read_what_is_written(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("supervisor.store.sqlite.LAST_KEPT_MAX", 3)
+    for number in range(1, 11):
+        write(store, batch(1, session=f"s{number}"))
+        assert len(store._last) <= 3
+    # Of one that was let go the file itself knows.
+    write(store, batch(1, session="s1"))
+    write(store, batch(2, session="s1"))
+    assert [event.seq for event in store.reader.events("s1")] == [1, 2]
 
 
 FULL_DISK = """

@@ -462,8 +462,8 @@ def put(path: Path, pages: dict[int, bytes]) -> None:
             file.write(page)
 
 
-def test_l13_a_damaged_page_costs_the_session_whose_it_is_and_no_other(tmp_path: Path) -> None:
-    path = tmp_path / STORE
+def damaged_store(path: Path, **options: Any) -> SqliteStore:
+    """A store of the sessions a, m and z, the pages of m damaged."""
     store = SqliteStore(path, clock=StandingClock())
     for session, words in (("a", "good"), ("m", "EVIL"), ("z", "good")):
         # Every other seq is left free, for a row that has to go into the middle of the damage.
@@ -471,7 +471,11 @@ def test_l13_a_damaged_page_costs_the_session_whose_it_is_and_no_other(tmp_path:
         write(store, batch(1, session=session, events=events))
     assert store.close(PATIENCE_S)
     damage(path, b"EVIL", b"good")
-    store = SqliteStore(path, clock=StandingClock())
+    return SqliteStore(path, clock=StandingClock(), **options)
+
+
+def test_l13_a_damaged_page_costs_the_session_whose_it_is_and_no_other(tmp_path: Path) -> None:
+    store = damaged_store(tmp_path / STORE)
     try:
         owners = {session: Owner() for session in ("a", "m", "z")}
         leave = hold_group(store)
@@ -488,6 +492,32 @@ def test_l13_a_damaged_page_costs_the_session_whose_it_is_and_no_other(tmp_path:
         assert isinstance(owners["m"].next(), LoadFailed)
         assert len(load(store, "a").thread.messages()) == 1
     finally:
+        assert store.close(PATIENCE_S)
+
+
+def test_a_store_that_failed_takes_writes_again_as_soon_as_a_session_beside_the_damage_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It does not find out by a write of its own.
+    monkeypatch.setattr("supervisor.store.sqlite.ATTEMPT_EVERY_S", 3600.0)
+    store = damaged_store(tmp_path / STORE, busy_timeout_s=0.2)
+    other = sqlite3.connect(tmp_path / STORE, isolation_level=None)
+    try:
+        other.execute("BEGIN IMMEDIATE")
+        owners = {session: Owner() for session in ("a", "m")}
+        store.commit(batch(1, session="a", incarnation="i2", seq=301), owners["a"].ref)
+        assert isinstance(owners["a"].next(), CommitFailed)
+        assert store.health().state == "failing"
+        other.execute("ROLLBACK")
+        leave = hold_group(store)
+        for session, owner in owners.items():
+            store.commit(batch(1, session=session, incarnation="i3", seq=301), owner.ref)
+        leave.set()
+        assert owners["a"].next() == Committed(1)
+        assert isinstance(owners["m"].next(), CommitFailed)
+        assert store.health().state == "damaged"
+    finally:
+        other.close()
         assert store.close(PATIENCE_S)
 
 

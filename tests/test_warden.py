@@ -136,6 +136,21 @@ def test_l3_after_kill_9_of_the_daemon_everything_is_dead_and_the_ledger_says_so
         until(lambda: procfs.stat(warden) is None and procfs.stat(zygote) is None, "warden and zygote are gone")
 
 
+def test_l3_after_the_daemons_death_nobody_is_asked_to_end_and_all_are_killed(b: Bench) -> None:
+    with daemon(b) as victim:
+        # It would go on after a SIGTERM, and say so.
+        victim.spawn("trap 'echo asked' TERM; sleep 1000 & echo up; while :; do wait; done")
+        victim.line()
+        assert victim.line() == "ProcessOutput  up"
+        victim.kill()
+        b.trees.adopt("p", b.owner)  # type: ignore[arg-type]
+        ended = b.owner.ended()
+        assert ended.proven
+        sent = {signal.signal for row in ended.rows for signal in row.signals} | {one.signal for one in ended.signals}
+        assert "SIGTERM" not in sent
+        assert {row.how for row in ended.rows} == {How.SIGKILL}
+
+
 def test_l3_a_forked_copy_of_the_daemons_sockets_does_not_hide_its_death(b: Bench) -> None:
     with daemon(b) as victim:
         victim.spawn("echo up; exec sleep 1000")
