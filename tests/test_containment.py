@@ -236,6 +236,64 @@ def test_a_command_starts_with_a_clean_signal_state_session_and_descriptors(b: B
     assert b.owner.text().splitlines() == ["[]", "[]", "True ['0', '1', '2'] b''", "True 0", "[]"]
 
 
+THREADED = """
+import signal, threading, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+for _ in range(32):
+    threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+print("up", flush=True)
+while True:
+    time.sleep(0.001)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may run ahead of others")
+@pytest.mark.parametrize(
+    "layers", [LAYERS, pytest.param(NAMESPACE, marks=needs_namespaces)], ids=["default", "namespace"]
+)
+def test_nobody_who_reaps_a_program_of_many_threads_is_real_time_and_the_program_is_as_nice_as_its_daemon(
+    tmp_path: Path, layers: frozenset[str]
+) -> None:
+    # Who reaps such a program spins until its last thread has left the processor, which real time keeps it from.
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    os.setpriority(os.PRIO_PROCESS, 0, 5)
+    try:
+        with bench(tmp_path, layers=layers) as b:
+            b.run((PYTHON, "-c", THREADED))
+            pid = b.owner.started().pid
+            b.owner.wait_text("up")
+            threads = [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+            keeper = b.keeper()
+            reapers = [b.zygote_pid(), b.warden_of(pid), *([keeper] if keeper is not None else [])]
+
+            def how(pid: int) -> tuple[int, int]:
+                return os.sched_getscheduler(pid) & ~os.SCHED_RESET_ON_FORK, os.getpriority(os.PRIO_PROCESS, pid)
+
+            assert len(threads) == 33
+            assert {how(thread) for thread in threads} == {(os.SCHED_OTHER, 5)}
+            assert [how(reaper) for reaper in reapers] == [(os.SCHED_OTHER, -20)] * len(reapers)
+            b.trees.kill("p", 1000.0)
+            until(lambda: '"SIGCONT"' in b.ledger_text(), "it was asked to end")
+            assert [how(reaper) for reaper in reapers] == [(os.SCHED_OTHER, -20)] * len(reapers)
+            b.trees.kill("p", 0.0)
+            assert b.owner.ended().how is How.SIGKILL
+            assert how(reapers[0]) == (os.SCHED_OTHER, -20)
+    finally:
+        os.setpriority(os.PRIO_PROCESS, 0, before)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give its session a larger share")
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="this kernel shares nothing out by session")
+def test_the_session_of_a_warden_has_a_larger_share_of_the_processor_and_that_of_its_command_has_not(b: Bench) -> None:
+    def share(pid: int) -> str:
+        return Path(f"/proc/{pid}/autogroup").read_text().split()[-1]
+
+    b.sh("echo up; exec sleep 1000")
+    pid = b.owner.started().pid
+    b.owner.wait_text("up")
+    assert [share(b.zygote_pid()), share(b.warden_of(pid)), share(pid)] == ["-20", "-20", "0"]
+
+
 def test_no_secret_of_the_daemon_reaches_a_tool_a_warden_or_the_zygote(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,6 +58,7 @@ LEAVE = 0
 """What the keeper is told instead of a signal's number: go when nobody is left."""
 REPORT_MAX_BYTES = 1024
 REAPED_A_TURN = 256
+NICE_FIRST = -20
 
 
 def call(name: str, *arguments: int | bytes | None) -> None:
@@ -183,8 +184,9 @@ def keep(sock: socket.socket) -> None:
         os.closerange(3, sock.fileno())
         os.closerange(sock.fileno() + 1, 2**30)
         with suppress(OSError):
-            # Before ordinary processes, for the reason that its warden does: see `unix.go_first`.
-            os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+            # As `unix.go_first`, which a script cannot import.
+            os.setpriority(os.PRIO_PROCESS, 0, NICE_FIRST)
+            os.sched_setscheduler(0, os.SCHED_OTHER | os.SCHED_RESET_ON_FORK, os.sched_param(0))
         call("prctl", PR_SET_NAME, KEEPER.encode(), 0, 0, 0)
         call("prctl", PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         readable, writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)

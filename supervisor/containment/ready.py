@@ -9,7 +9,7 @@ from contextlib import suppress
 from supervisor.containment import cgroups, procfs
 from supervisor.containment.namespaces import Namespace
 from supervisor.containment.seed import Seed, rehearse
-from supervisor.containment.unix import go_first, wake_on_child
+from supervisor.containment.unix import go_first, session_goes_first, wake_on_child
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ class Ready:
     def __init__(self, layers: frozenset[str], base: str | None) -> None:
         os.setsid()
         go_first()
+        session_goes_first()
         self.layers = layers
         me, heir = procfs.stat(os.getpid()), procfs.stat(os.getppid())
         self.word: Word = {

@@ -10,6 +10,9 @@ import select
 import signal
 from contextlib import suppress
 
+NICE = os.getpriority(os.PRIO_PROCESS, 0)
+"""Our nice value when this file was loaded, which was the daemon's."""
+NICE_FIRST = -20
 FAILED = 70
 """Exit status of one of them that could not do its work."""
 IGNORED = (
@@ -38,21 +41,35 @@ def wake_on_child() -> int:
 
 
 def go_first(pid: int = 0) -> None:
-    """Run before ordinary processes, if we may (root, or CAP_SYS_NICE); what we fork or spawn does not inherit it.
+    """Run ahead of ordinary processes, if we may (root, or CAP_SYS_NICE); what we fork or spawn does not inherit it.
 
     `pid`: an unreaped child of ours, instead of us.
 
-    A tree of hundreds of sessions has hundreds of shares of the processor and its warden has one, so without this
-    seconds can pass before a kill is even read. A warden sleeps but for the moments in which it reaps or kills.
+    By the nice value, and not by a real-time policy: the kernel makes whoever reaps a process with threads wait in a
+    spin until the last thread has left its processor. A real-time process spins on that very processor, and the thread
+    cannot leave it until real-time throttling ends that, 0.95 s later.
     """
     with suppress(OSError):
-        os.sched_setscheduler(pid, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+        os.setpriority(os.PRIO_PROCESS, pid, NICE_FIRST)
+        os.sched_setscheduler(pid, os.SCHED_OTHER | os.SCHED_RESET_ON_FORK, os.sched_param(0))
 
 
 def go_with_the_others(pid: int) -> None:
-    """Take back what `go_first` gave to an unreaped child."""
+    """Take back what `go_first` gave to an unreaped child: it has the nice value that the daemon started us with."""
     with suppress(OSError):
+        # In this order: what it forks meanwhile must not inherit ours.
+        os.setpriority(os.PRIO_PROCESS, pid, NICE)
         os.sched_setscheduler(pid, os.SCHED_OTHER, os.sched_param(0))
+
+
+def session_goes_first() -> None:
+    """Give our session as large a share of the processor as it may have, where the kernel shares it out by session.
+
+    A tree of hundreds of sessions has hundreds of such shares and its warden has one: without this, seconds could pass
+    before a kill is read. For the leader of a session in which none of the tree is.
+    """
+    with suppress(OSError), open("/proc/self/autogroup", "w") as file:
+        file.write(str(NICE_FIRST))
 
 
 def drain(fd: int) -> None:

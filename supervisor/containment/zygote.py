@@ -92,6 +92,7 @@ from supervisor.containment.unix import (  # noqa: E402
     go_first,
     keep_descriptors,
     readable,
+    session_goes_first,
     wake_on_child,
 )
 
@@ -571,6 +572,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     go_first()
+    session_goes_first()
     prctl(PR_SET_NAME, b"cm-zygote")
     daemon = socket.socket(fileno=int(sys.argv[1]))
     pidfd = int(sys.argv[2])

@@ -90,6 +90,9 @@ def _plays(name: str, ready: int = 1, *, role: str = "", **options: object) -> C
 
 
 TYPED = '"$CM_GAUNTLET_PYTHON" -I -S "$CM_GAUNTLET_ROLES" plain "$CM_GAUNTLET_SEEN" "$CM_GAUNTLET"'
+NODE = """'setInterval(() => {}, 1000);
+const busy = () => require("crypto").pbkdf2("a", "b", 1e5, 64, "sha512", busy);
+for (let i = 0; i < 8; i++) busy();'"""
 LATER = "sleep 100 & note $!"
 
 CASES: tuple[Case, ...] = (
@@ -153,6 +156,9 @@ CASES: tuple[Case, ...] = (
     _plays("thousand-away", heavy=True),
     _plays("deep", 61),
     _plays("threads"),
+    _plays("threads-at-work", role="threads_at_work"),
+    Case("threads-chain", "role threads_at_work & role threads_at_work & become threads", 3),
+    Case("node", f"note $$; exec node -e {NODE}", 1, "node"),
     # Those that print.
     Case("flood-yes", "note $$; exec yes"),
     Case("flood-binary", "note $$; exec cat /dev/urandom"),
@@ -193,6 +199,7 @@ def look(folder: Path, layer: str = "auto") -> Needs:
         "trace": (_succeeds(sys.executable, "-I", "-S", str(ROLES), "can_trace", os.devnull, ""), "no ptrace here"),
         "pid-namespace": (_succeeds("unshare", *unshare, "--pid", "--fork", "true"), "no PID namespace may be made"),
         "sight-of-warden": (layer != "namespace", "from within a namespace no warden can be seen, or signalled"),
+        "node": (shutil.which("node"), "there is no program `node`"),
         "terminal": (shutil.which("script"), "there is no program `script`"),
     }
     environment = {

@@ -466,6 +466,21 @@ def threads() -> None:
     rest()
 
 
+def threads_at_work() -> None:
+    """Eight threads that each want a processor: what they do needs no lock of the interpreter's."""
+    import hashlib
+    import threading
+
+    def work() -> None:
+        while busy():
+            hashlib.sha256(bytes(1 << 20))
+
+    for _ in range(8):
+        threading.Thread(target=work).start()
+    note()
+    rest()
+
+
 def subreaper() -> None:
     """Collect the orphans below, and never reap one."""
     prctl(PR_SET_CHILD_SUBREAPER, 1)
