@@ -153,7 +153,8 @@ class Protocol(OwnedTrees):
             )
         policy = message.resolved_policy
         cutoff = self.cutoffs.get(message.origin)
-        if message.sent_at is not None and cutoff is not None and message.sent_at < cutoff:
+        # One that lies ahead of the clock was there before that was set back: nothing sent now is measured by it.
+        if message.sent_at is not None and cutoff is not None and message.sent_at < cutoff <= at:
             self._returned(message, None, "stopped_before_arrival")
             return Accepted(message.id, None, None, policy, returned="stopped_before_arrival")
         accepted = self._take(message, policy, at)
@@ -279,7 +280,7 @@ class Protocol(OwnedTrees):
             # waited, with others behind it: its id tells when it was made, whoever sends it.
             made_at = request_time(stop.id) if stop.sent_at is None else None
             sent_at = provenance.initiated_at if made_at is None else made_at
-            self._cut_off(stop.origin, min(sent_at, handled_at))
+            self._cut_off(stop.origin, min(sent_at, handled_at), at)
         return stopped
 
     def stop_durable(self, stop: Stop, answer: Stopped) -> None:
@@ -288,12 +289,13 @@ class Protocol(OwnedTrees):
         self._event("session.stop_durable", data, None, run_id=answer.run_id)
         self.step.later.append(ForgetStop(stop.id))
 
-    def _cut_off(self, origin: str, sent_at: float) -> None:
+    def _cut_off(self, origin: str, sent_at: float, at: float) -> None:
         """Messages of `origin` that were sent before `sent_at` come too late from now on."""
-        self.cutoffs[origin] = max(sent_at, self.cutoffs.get(origin, sent_at))
+        before = self.cutoffs.pop(origin, sent_at)
+        self.cutoffs[origin] = sent_at if before > at else max(sent_at, before)
         while len(self.cutoffs) > CUTOFFS_MAX:
-            # What was sent before the oldest cutoff has most likely arrived.
-            del self.cutoffs[min(self.cutoffs, key=self.cutoffs.__getitem__)]
+            # What was sent before the Stop that came first has most likely arrived.
+            del self.cutoffs[next(iter(self.cutoffs))]
         self.step.row_changed = True
 
     @staticmethod
@@ -577,7 +579,7 @@ class Protocol(OwnedTrees):
         self.thread = Thread()
         self.fates, self.over, self._queued = {}, {}, {}
         self.room = WaitingRoom(self.session, self._settings.queue_max)
-        self.requests.forget(at)
+        self.step.requests += self.requests.forget(at, repeats=bool(deletions))
         self.step.erase = True
         self.step.later.append(ForgetSession())
         seq = self._event("session.deleted", {"provenance": storable_json(provenance)}, None)
@@ -625,7 +627,7 @@ class Protocol(OwnedTrees):
         row = snapshot.row
         if row is not None:
             self.generation, self.seq, self.deleted = row.generation, row.seq, row.deleted
-            self.cutoffs = {origin: min(cutoff, at) for origin, cutoff in row.cutoffs.items()}
+            self.cutoffs = dict(row.cutoffs)
         self.thread = snapshot.thread
         self.fates = dict(snapshot.fates)
         self.over = dict(snapshot.over)

@@ -1,16 +1,28 @@
-"""The book of requests: the same id twice has one effect and the same answer (law L10)."""
+"""The book of requests: the same id twice has one effect and the same answer (law L10).
+
+What the book still has is told by the id alone. Of what it has forgotten it knows up to when that was made, which rests
+on the wall clock; and that may be set back, by years. A line that lies ahead of the clock was drawn before: what is
+made by the clock as it is now is not measured by it, or nothing new would be taken until the clock has caught up.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import OrderedDict
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
 from actors.errors import RequestReused, RequestTooOld
 from actors.messages import OutsideRequest, Reply, Stop, digest, request_time
 from actors.ports import RequestRow
+
+FORGOTTEN_KEPT: Final = 100
+"""Ids that a deleted session still knows, without their answers: the clock may be set back when they come again."""
+
+SKEW_S: Final = 60.0
+"""How far a sender's clock may be ahead of a clock that was set back, in seconds."""
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Reply).decode
@@ -43,15 +55,18 @@ class RequestBook:
         for row in rows:
             self._rows[row.request_id] = row
 
-    def forget(self, at: float) -> None:
+    def forget(self, at: float, *, repeats: bool) -> list[RequestRow]:
         """Forget all answers: what was made before `at` (epoch seconds, UTC), or was answered, is too old from now on.
 
         An id may tell milliseconds only: what is made in the one of `at` is new, unless it is no later than what was
-        answered.
+        answered. With `repeats` the newest ids are kept, without their answers; their rows are returned.
         """
-        made = [min(request_time(row.request_id) or 0.0, row.at) for row in self._rows.values()]
-        self._rows.clear()
-        self._forgotten_to = max(self._forgotten_to, math.floor(at * 1000) / 1000 - 0.0005, *made)
+        rows = list(self._rows.values())
+        made = [self._made_at(row, at) for row in rows]
+        self._forget_to(max([math.floor(at * 1000) / 1000 - 0.0005, *made]), at)
+        blank = [msgspec.structs.replace(row, digest=b"", answer=b"") for row in rows[-FORGOTTEN_KEPT:] if repeats]
+        self._rows = OrderedDict((row.request_id, row) for row in blank)
+        return blank
 
     def known(self, request: OutsideRequest, at: float) -> Reply | None:
         """Return the answer that `request` had, or None if it is new.
@@ -62,7 +77,7 @@ class RequestBook:
                 refused for that: to stop once more does less harm than not to stop.
         """
         row = self._rows.get(request.id)
-        if row is not None:
+        if row is not None and row.answer:
             if row.digest != digest(request):
                 raise RequestReused(
                     "this request id came before with other content",
@@ -72,8 +87,7 @@ class RequestBook:
                 )
             answer: Reply = _decode(row.answer)
             return answer
-        made_at = None if isinstance(request, Stop) else request_time(request.id)
-        if made_at is not None and (made_at < at - self._kept_s or made_at <= self._forgotten_to):
+        if not isinstance(request, Stop) and (row is not None or self._too_old(request.id, at)):
             raise RequestTooOld(
                 "this request id is older than the answers that are kept",
                 expected=f"an id made in the last {self._kept_s / 86_400:g} days and {self._kept} requests",
@@ -81,6 +95,23 @@ class RequestBook:
                 remedy="look at the thread whether it was handled; if not, construct it anew",
             )
         return None
+
+    def _too_old(self, request_id: str, at: float) -> bool:
+        made_at = request_time(request_id)
+        if made_at is None:
+            return False
+        set_back = self._forgotten_to > at
+        return made_at < at - self._kept_s or (
+            made_at <= self._forgotten_to and not (set_back and made_at <= at + SKEW_S)
+        )
+
+    @staticmethod
+    def _made_at(row: RequestRow, at: float) -> float:
+        """When it was made, at the latest. A clock that is, or was, ahead would make fresh requests too old."""
+        return min(request_time(row.request_id) or 0.0, row.at, at)
+
+    def _forget_to(self, made_at: float, at: float) -> None:
+        self._forgotten_to = made_at if self._forgotten_to > at else max(self._forgotten_to, made_at)
 
     def answered(self, request: OutsideRequest, answer: Reply, at: float) -> RequestRow:
         """Remember an answer and return its row, to be written with the effect in one batch."""
@@ -91,7 +122,5 @@ class RequestBook:
             if len(self._rows) <= self._kept and oldest.at >= at - self._kept_s:
                 break
             self._rows.popitem(last=False)
-            # An id from a clock that is ahead is no older than its answer, or it would make fresh requests too old.
-            made_at = min(request_time(oldest.request_id) or 0.0, oldest.at)
-            self._forgotten_to = max(self._forgotten_to, made_at)
+            self._forget_to(self._made_at(oldest, at), at)
         return row

@@ -12,6 +12,7 @@ The map, from the outside in:
     config.py      Config: what a supervisor is started with
     supervisor.py  SupervisorActor: routes, restarts, quarantines, passivates, drains
     retention.py   which sessions are kept for too long
+    ages.py        what is old, by a wall clock that may be wrong
     agents/ tools/ what ships: the shell agent and the shell tool
     executor.py    where agents, tools and callbacks run
     containment/   process trees: zygote, wardens, output

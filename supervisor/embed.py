@@ -27,6 +27,7 @@ from actors.ports import Ports
 from actors.session import SessionActor
 from actors.text import shown
 from supervisor.agents.shell import shell as shell_agent
+from supervisor.ages import Ages
 from supervisor.clock import SystemClock
 from supervisor.config import Config
 from supervisor.containment.layers import Layers
@@ -296,6 +297,7 @@ class Supervisor:
             settings=config.settings,
         )
         self._retention = Retention(config.retention_s, config.sessions_max)
+        self._ages = Ages(self._clock)
         self._actor = SupervisorActor.start(ports, plugins, None, self._old if self._retention.limited else None)
         self._undo.append(self._stop_actor)
         # Those with a half-run, with messages that no stop parked, or with a Stop in the journal go on by themselves.
@@ -305,7 +307,7 @@ class Supervisor:
     def _old(self) -> Old:
         """Which sessions are kept for longer than they have to be. Reads the store."""
         reader = self._store.reader
-        return self._retention.old(reader.settled(), reader.count(), self._clock.wall())
+        return self._retention.old(reader.settled(), reader.count(), self._ages.older_than)
 
     def _end_all(self) -> None:
         """End what was started, in reverse. An interrupt leaves the step that it met, and the rest, to be done."""

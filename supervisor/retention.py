@@ -7,11 +7,16 @@ log, so no log is cut. Which are old is read from the store, off every mailbox; 
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from msgspec import Struct
 
 from actors.messages import Old
+
+OlderThan = Callable[[float, Iterable[float]], float]
 
 OLD_MAX: Final = 500
 """Sessions that are deleted at a time; the rest waits for the next look."""
@@ -28,17 +33,15 @@ class Retention(Struct, frozen=True):
         """True if anything is ever too old."""
         return self.kept_s is not None or self.sessions_max is not None
 
-    def old(self, settled: list[tuple[str, int, float]], stored: int, now: float) -> Old:
+    def old(self, settled: list[tuple[str, int, float]], stored: int, older_than: OlderThan) -> Old:
         """Say which of the settled sessions (name, last seq, its time; the longest unused first) are too old.
 
         Args:
             settled: sessions that could go.
             stored: how many sessions there are, with those that cannot.
-            now: seconds since the epoch, UTC.
+            older_than: see `Ages`.
         """
         over = max(0, stored - self.sessions_max) if self.sessions_max is not None else 0
-        found: list[tuple[str, int]] = []
-        for place, (session, seq, at) in enumerate(settled[:OLD_MAX]):
-            if place < over or (self.kept_s is not None and at < now - self.kept_s):
-                found.append((session, seq))
-        return Old(tuple(found))
+        before = -math.inf if self.kept_s is None else older_than(self.kept_s, (at for _, _, at in settled))
+        found = ((session, seq) for place, (session, seq, at) in enumerate(settled) if place < over or at < before)
+        return Old(tuple(itertools.islice(found, OLD_MAX)))

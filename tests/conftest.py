@@ -10,6 +10,7 @@ import pytest
 from hypothesis import settings
 
 from tests.kit import kit as kit  # noqa: PLC0414  # the fixture, for every test below
+from tests.kit import steps as steps  # noqa: PLC0414
 
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     # As under nohup, and inherited by every daemon that a test starts.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,6 +30,7 @@ from tests.process_kit import until as poll
 GRACE_S = 0.3
 KILL_S = 1.0
 WAIT_S = 20.0
+YEAR_S = 365 * 86_400.0
 
 OUTPUT_KINDS = frozenset({"text", "tool.requested", "tool.started", "tool.output", "process.started"})
 
@@ -263,6 +265,26 @@ class Kit:
                     os.kill(pid, signal.SIGKILL)
                 except ProcessLookupError:
                     continue
+
+
+class ClockSteps:
+    """Sets the machine's wall clock, as far as this process can tell, while time goes on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ahead_s = 0.0
+        seconds, nanoseconds = time.time, time.time_ns  # noqa: TID251  # it is what the adapters ask
+        monkeypatch.setattr(time, "time", lambda: seconds() + self.ahead_s)
+        monkeypatch.setattr(time, "time_ns", lambda: nanoseconds() + int(self.ahead_s * 1e9))
+
+    def by(self, seconds: float) -> None:
+        """Set it on, or back, by so many seconds."""
+        self.ahead_s += seconds
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> ClockSteps:
+    """A wall clock that may be set."""
+    return ClockSteps(monkeypatch)
 
 
 @pytest.fixture

@@ -5,12 +5,25 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from actors import Delete, Invalid, NotFound, RequestTooOld, RunActive, Spawn, Stop, StoreUnavailable, Turn, tool
+from actors import (
+    Delete,
+    Invalid,
+    NotFound,
+    RequestTooOld,
+    Resume,
+    RunActive,
+    Spawn,
+    Stop,
+    StoreUnavailable,
+    Turn,
+    tool,
+)
 from actors.messages import Old
 from actors.model import Waiting
 from actors.ports import Batch, KeptStop
@@ -18,7 +31,21 @@ from supervisor import SessionHandle, Supervisor
 from supervisor.retention import Retention
 from supervisor.store import tables
 from supervisor.store.journal import StopJournal
-from tests.kit import WAIT_S, Kit, Listener, check_rest, log, message, say, settled, stop, until
+from supervisor.store.reader import SqliteReader
+from tests.kit import (
+    WAIT_S,
+    YEAR_S,
+    ClockSteps,
+    Kit,
+    Listener,
+    check_rest,
+    log,
+    message,
+    say,
+    settled,
+    stop,
+    until,
+)
 
 
 def speak(turn: Turn) -> None:
@@ -70,7 +97,8 @@ def test_what_is_deleted_is_gone_and_a_tombstone_is_left(kit: Kit) -> None:
     assert kit.supervisor.sessions() == []
     left = rows(kit.state_dir, "s1")
     assert set(left) == {"events", "sessions", "requests", "batches"}
-    assert (left["events"], left["sessions"], left["requests"]) == (1, 1, 1)
+    # Of the requests the ids: that of the message, and the Delete with its answer.
+    assert (left["events"], left["sessions"], left["requests"]) == (1, 1, 2)
     kit.close()
     for file in kit.state_dir.glob("store.sqlite3*"):
         assert b"a secret" not in file.read_bytes()
@@ -372,14 +400,20 @@ def test_l12_a_delete_that_cannot_be_written_is_refused_and_nothing_is_gone(
 # ── Retention ─────────────────────────────────────────────────────────────────────────────────────
 
 
+def older_than(kept_s: float, made: Iterable[float]) -> float:
+    """As at the 400th second."""
+    assert list(made) == [100.0, 200.0, 300.0]
+    return 400.0 - kept_s
+
+
 def test_what_is_old_is_what_is_over_a_limit_the_longest_unused_first() -> None:
     settled_ones = [("a", 7, 100.0), ("b", 8, 200.0), ("c", 9, 300.0)]
     assert not Retention().limited
-    assert Retention(kept_s=150.0).old(settled_ones, 3, 400.0) == Old((("a", 7), ("b", 8)))
-    assert Retention(sessions_max=2).old(settled_ones, 3, 400.0) == Old((("a", 7),))
+    assert Retention(kept_s=150.0).old(settled_ones, 3, older_than) == Old((("a", 7), ("b", 8)))
+    assert Retention(sessions_max=2).old(settled_ones, 3, older_than) == Old((("a", 7),))
     # Five are stored, two of which are in use: those count, and are not among what can go.
-    assert Retention(sessions_max=3).old(settled_ones, 5, 400.0) == Old((("a", 7), ("b", 8)))
-    assert Retention(sessions_max=9, kept_s=1e6).old(settled_ones, 5, 400.0) == Old(())
+    assert Retention(sessions_max=3).old(settled_ones, 5, older_than) == Old((("a", 7), ("b", 8)))
+    assert Retention(sessions_max=9, kept_s=1e6).old(settled_ones, 5, older_than) == Old(())
 
 
 def test_retention_deletes_what_was_not_used_for_its_time_and_never_what_waits_or_runs(
@@ -411,6 +445,60 @@ def test_retention_deletes_what_was_not_used_for_its_time_and_never_what_waits_o
     go.set()
     running.receipt(run_id, timeout=WAIT_S)
     until(lambda: supervisor.sessions() == ["parked"], "what has ended is deleted in its time")
+
+
+def test_the_longest_unused_session_goes_first_whatever_the_clock_said(kit: Kit, steps: ClockSteps) -> None:
+    supervisor = kit.start(speak, passivate_s=0.05)
+    for name, step_s in (("first", 0.0), ("second", 3 * YEAR_S), ("third", -3 * YEAR_S)):
+        steps.by(step_s)
+        session = supervisor.session(name)
+        say(session)
+        settled(session)
+    assert [name for name, _, _ in supervisor._store.reader.settled()] == ["first", "second", "third"]
+
+
+def test_a_clock_that_jumps_by_years_makes_no_session_old(
+    kit: Kit, steps: ClockSteps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("supervisor.supervisor.LOOK_FIRST_S", 0.05)
+    monkeypatch.setattr("supervisor.supervisor.LOOK_EVERY_S", 0.02)
+    supervisor = kit.start(speak, retention_s=7 * 86_400.0)
+    session = supervisor.session("s1")
+    say(session)
+    settled(session)
+    looks, settled_ones = [], SqliteReader.settled
+
+    def looked(reader: SqliteReader) -> list[tuple[str, int, float]]:
+        looks.append(settled_ones(reader))
+        return looks[-1]
+
+    monkeypatch.setattr(SqliteReader, "settled", looked)
+    steps.by(3 * YEAR_S)
+    until(lambda: len(looks) > 5, "it has been looked for old sessions")
+    assert [[name for name, _, _ in look] for look in looks[-3:]] == [["s1"]] * 3
+    assert supervisor.sessions() == ["s1"]
+
+
+def test_a_name_can_be_used_again_though_the_clock_is_set_back_when_it_was_deleted(kit: Kit, steps: ClockSteps) -> None:
+    session = kit.session(speak, passivate_s=0.05)
+    old, resume = message("before"), Resume()
+    session.ask(old, timeout=WAIT_S)
+    settled(session)
+    session.ask(resume, timeout=WAIT_S)
+    settled(session)
+    delete(session)
+    for step_s in (-0.5, -3600.0, -3 * YEAR_S):
+        steps.by(step_s)
+        # What had an effect before it was deleted has none now, wherever the clock is.
+        for repeated in (old, resume):
+            with pytest.raises(RequestTooOld):
+                session.ask(repeated, timeout=WAIT_S)
+        assert session.ask(message("after"), timeout=WAIT_S).run_id is not None
+        settled(session)
+        delete(session)
+        until(lambda: session.ref is None, "it leaves memory: what it knows is on record")
+    steps.by(6 * YEAR_S)
+    assert session.ask(message("at last"), timeout=WAIT_S).run_id is not None
 
 
 def test_what_is_used_between_the_look_and_the_deletion_stays(kit: Kit) -> None:

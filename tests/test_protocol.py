@@ -650,6 +650,32 @@ def test_l4_a_stop_from_a_clock_that_is_ahead_cuts_off_only_what_was_sent_before
     driver.finish()
 
 
+@pytest.mark.parametrize("restored", [False, True])
+def test_l4_a_clock_that_is_set_back_returns_no_message_that_is_sent_after_it(restored: bool) -> None:
+    driver = Driver()
+    driver.request(Stop(id="x", source="user.test", reason="enough", origin="user"))
+    driver.clock.elapse(-3600.0)
+    if restored:
+        row = driver.protocol.row
+        driver = Driver()
+        driver.clock.elapse(-3600.0)
+        driver.protocol.restore(Snapshot(SESSION, row, Thread()), None)
+        driver.protocol.take_step()
+    protocol, sent_at = driver.protocol, driver.clock.wall()
+    driver.clock.elapse(1.0)
+    accepted = protocol.request(NewMessage(id="m", content="go", sent_at=sent_at), None)
+    assert isinstance(accepted, Accepted)
+    assert accepted.returned is None
+    # The next Stop draws a line of its own, by the clock as it is.
+    protocol.request(Stop(id="y", source="user.test", reason="enough", origin="user"), None)
+    protocol.take_step()
+    driver.clock.elapse(1.0)
+    for name, at, returned in (("n", sent_at, "stopped_before_arrival"), ("o", driver.clock.wall(), None)):
+        accepted = protocol.request(NewMessage(id=name, content="go", sent_at=at), None)
+        assert isinstance(accepted, Accepted)
+        assert accepted.returned == returned
+
+
 def test_l14_the_cutoffs_of_a_session_are_bounded_and_the_oldest_goes_first() -> None:
     driver = Driver()
     for number in range(CUTOFFS_MAX + 2):

@@ -46,6 +46,58 @@ def test_l10_an_id_from_a_clock_that_is_ahead_makes_no_fresh_request_too_old() -
     assert made.known(Resume(id=made_at(NOW + 6)), NOW + 6) is None
 
 
+def test_l10_what_was_made_before_a_deletion_is_too_old_and_its_repeats_are_wherever_the_clock_is() -> None:
+    requests = [Resume(id=made_at(NOW + place)) for place in range(3)]
+    made, _ = filled(requests)
+    rows = made.forget(NOW + 10.0, repeats=True)
+    after = book()
+    after.restore(rows, made.forgotten_to)
+    for one in (made, after):
+        for at in (NOW + 10.0, NOW + 9.0, NOW - 3600.0, NOW - 10.0 * KEPT_S, NOW + 10.0 * KEPT_S):
+            for request in requests:
+                with pytest.raises(RequestTooOld):
+                    one.known(request, at)
+        with pytest.raises(RequestTooOld):
+            one.known(Resume(id=made_at(NOW + 5)), NOW + 10.0)
+
+
+@pytest.mark.parametrize("back_s", [11.0, 3600.0, 3 * 365 * 86_400.0])
+def test_l10_a_clock_that_is_set_back_makes_no_new_request_too_old(back_s: float) -> None:
+    made, _ = filled([Resume(id=made_at(NOW + place)) for place in range(3)])
+    made.forget(NOW + 10.0, repeats=True)
+    at = NOW + 10.0 - back_s
+    # Made just now, by this clock, or by one that is a little behind or ahead of it.
+    for skew_s in (-5, 0, 5):
+        assert made.known(Resume(id=made_at(int(at) + skew_s)), at) is None
+    # Made before the deletion, by the clock as it was: it is not from now.
+    if back_s > 120.0:
+        with pytest.raises(RequestTooOld):
+            made.known(Resume(id=made_at(NOW + 1)), at)
+
+
+def test_l10_what_is_forgotten_by_a_clock_that_was_set_back_is_too_old_for_that_clock() -> None:
+    made = book()
+    made.forget(NOW + 1_000.0, repeats=True)
+    requests = [Resume(id=made_at(NOW + place)) for place in range(6)]
+    for place, request in enumerate(requests):
+        assert made.known(request, NOW + place) is None
+        made.answered(request, ANSWER, NOW + place)
+    for request in requests[:3]:
+        with pytest.raises(RequestTooOld):
+            made.known(request, NOW + 10)
+    assert made.known(Resume(id=made_at(NOW + 9)), NOW + 10) is None
+
+
+def test_l10_answers_of_a_clock_that_was_ahead_make_no_request_too_old_when_they_are_forgotten() -> None:
+    ten_years = 10 * 365 * 86_400
+    made = book()
+    for place in range(6):
+        ahead = ten_years if place < 3 else 0
+        made.answered(Resume(id=made_at(NOW + ahead + place)), ANSWER, NOW + ahead + place)
+    assert made.forgotten_to <= NOW + 6
+    assert made.known(Resume(id=made_at(NOW + 7)), NOW + 7) is None
+
+
 def test_l14_a_stop_is_never_too_old() -> None:
     made, _ = filled([Resume(id=made_at(NOW + place)) for place in range(6)])
     for at in (1, NOW):

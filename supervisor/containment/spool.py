@@ -34,6 +34,8 @@ from urllib.parse import quote
 
 from loguru import logger
 
+from supervisor.ages import Ages
+
 if TYPE_CHECKING:
     from actors.ports import Clock
     from supervisor.containment.reactor import Alarm, Reactor
@@ -99,6 +101,7 @@ class Spools:
         self.folder = folder
         self.file_max_bytes = file_max_bytes
         self._clock = clock
+        self._ages = Ages(clock)
         self._total_max = total_max_bytes
         self._keep_s = keep_s
         self._used = 0
@@ -238,7 +241,7 @@ class Spools:
                     seen = entry.stat(follow_symlinks=False)
                     self._used += seen.st_size
                     found.append((seen.st_mtime, seen.st_size, Path(entry.path)))
-        too_old = self._clock.wall() - self._keep_s
+        too_old = self._ages.older_than(self._keep_s, (changed for changed, _, _ in found))
         for changed, size, path in sorted(found):
             if path not in self._open and (changed < too_old or self._used + wanted > self._total_max):
                 with contextlib.suppress(OSError):

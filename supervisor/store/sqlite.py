@@ -499,15 +499,13 @@ class SqliteStore:
         for sql, values in statements:
             connection.execute(sql, values)
         if batch.requests and batch.number % PRUNE_EVERY == 1:
-            tables.prune_requests(connection, batch.session, self._requests_kept, self._horizon())
+            before = self._clock.wall() - self._requests_kept_s
+            tables.prune_requests(connection, batch.session, self._requests_kept, before)
         tables.set_last_batch(connection, batch.session, batch.incarnation, batch.number)
         written[key] = batch.number
 
-    def _horizon(self) -> float:
-        return self._clock.wall() - self._requests_kept_s
-
     def _snapshot(self, connection: sqlite3.Connection, session: str) -> Snapshot:
-        found = tables.snapshot(connection, session, kept=self._requests_kept, since=self._horizon())
+        found = tables.snapshot(connection, session, kept=self._requests_kept)
         return msgspec.structs.replace(found, kept=self.journal.of(session))
 
     def _insist(self, work: Callable[[sqlite3.Connection], T]) -> T:

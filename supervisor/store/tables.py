@@ -174,13 +174,20 @@ def _insert_events(number: int) -> str:
 
 
 def prune_requests(connection: sqlite3.Connection, session: str, kept: int, before: float) -> None:
-    """Forget requests of a session beyond the newest `kept`, and those before `before` (epoch seconds)."""
+    """Forget requests of a session beyond the newest `kept`, and of the oldest those before `before` (epoch seconds).
+
+    As the book does, in the order in which they were answered: whoever reads them knows up to where they are gone.
+    """
     connection.execute(
         """DELETE FROM requests WHERE session = ?
         AND place <= (SELECT MAX(place) FROM requests WHERE session = ?) - ?""",
         (session, session, kept),
     )
-    connection.execute("DELETE FROM requests WHERE session = ? AND at < ?", (session, before))
+    connection.execute(
+        """DELETE FROM requests WHERE session = ?
+        AND place < COALESCE((SELECT MIN(place) FROM requests WHERE session = ? AND at >= ?), 0)""",
+        (session, session, before),
+    )
 
 
 def attempt(connection: sqlite3.Connection, at: float) -> None:
@@ -484,15 +491,17 @@ def names(connection: sqlite3.Connection) -> list[str]:
 def settled(connection: sqlite3.Connection) -> list[tuple[str, int, float]]:
     """Return the sessions with nothing to finish and nothing waiting, parked or not, the longest unused first.
 
-    Each with the seq and the time (epoch seconds, UTC) of its last event.
+    By the order in which their last runs were made, whatever the clock said. Each with the seq and the time (epoch
+    seconds, UTC) of its last event.
     """
     busy = set(unfinished(connection))
     busy.update(row[0] for row in connection.execute("SELECT DISTINCT session FROM waiting"))
     # The last event of each, by the primary key: one step down the tree for each session.
     newest = "(SELECT MAX(seq) FROM events WHERE events.session = sessions.session)"
-    last = f"SELECT session AS name, {newest} AS last {_LIVING}"
+    run = "(SELECT MAX(place) FROM runs WHERE runs.session = sessions.session)"
+    last = f"SELECT session AS name, {newest} AS last, COALESCE({run}, 0) AS run {_LIVING}"
     rows = connection.execute(
-        f"SELECT session, seq, at FROM ({last}) JOIN events ON session = name AND seq = last ORDER BY at"  # noqa: S608  # constants
+        f"SELECT session, seq, at FROM ({last}) JOIN events ON session = name AND seq = last ORDER BY run, at"  # noqa: S608  # constants
     )
     return [(session, seq, at) for session, seq, at in rows if session not in busy]
 
@@ -598,10 +607,10 @@ def _printed(connection: sqlite3.Connection, session: str, calls: Iterable[CallR
     return found
 
 
-def snapshot(connection: sqlite3.Connection, session: str, *, kept: int = 10_000, since: float = 0.0) -> Snapshot:
+def snapshot(connection: sqlite3.Connection, session: str, *, kept: int = 10_000) -> Snapshot:
     """Read all that an actor needs in order to take a session up.
 
-    Of its requests the newest `kept`, of those not before `since` (epoch seconds). What cannot be read is left out and
+    Of its requests the newest `kept`, however old: the clock may be wrong for now. What cannot be read is left out and
     named, and the session goes on without it.
     """
     told, left_out = _Log(), list[str]()
@@ -618,7 +627,7 @@ def snapshot(connection: sqlite3.Connection, session: str, *, kept: int = 10_000
     settled = connection.execute("SELECT run_id, receipt_id FROM runs WHERE session = ? AND settled = 1", (session,))
     calls_of = "SELECT doc, call_id FROM calls WHERE session = ? AND run_id = ? ORDER BY call_id"
     receipts_of = "SELECT doc, receipt_id FROM receipts WHERE session = ? AND run_id = ?"
-    newest = "SELECT doc, request_id FROM requests WHERE session = ? AND at >= ? ORDER BY place DESC LIMIT ?"
+    newest = "SELECT doc, request_id FROM requests WHERE session = ? ORDER BY place DESC LIMIT ?"
 
     def rows(kind: type[T], sql: str, *values: Any) -> list[T]:
         return _readable(connection, kind, sql, session, *values, left_out=left_out)
@@ -634,7 +643,7 @@ def snapshot(connection: sqlite3.Connection, session: str, *, kept: int = 10_000
         pending=tuple(pending),
         receipts=tuple(row for run in runs if run.late for row in rows(Receipt, receipts_of, run.run_id)),
         waiting=tuple(waiting(connection, session, left_out)),
-        requests=tuple(reversed(rows(RequestRow, newest, since, kept))),
+        requests=tuple(reversed(rows(RequestRow, newest, kept))),
         said=frozenset(told.said & {run.run_id for run in runs}),
         fates=told.fates,
         over=dict(settled.fetchall()),

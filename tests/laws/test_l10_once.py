@@ -11,7 +11,7 @@ from actors import Accepted, CountermandError, Invalid, NewMessage, RequestReuse
 from actors.messages import request_time
 from actors.requests import RequestBook
 from supervisor import SessionHandle
-from tests.kit import WAIT_S, Kit, check_rest, fates, log, message, say, settled, stop, until
+from tests.kit import WAIT_S, YEAR_S, ClockSteps, Kit, check_rest, fates, log, message, say, settled, stop, until
 
 
 def hold(turn: Turn) -> None:
@@ -126,6 +126,22 @@ def test_l10_ids_are_per_session(kit: Kit) -> None:
     assert runs[0] != runs[1]
     for name in ("a", "b"):
         assert fates(check_rest(supervisor.session(name)))[0] == [one.id]
+
+
+def test_l10_a_start_while_the_clock_is_ahead_forgets_no_answer(kit: Kit, steps: ClockSteps) -> None:
+    session = kit.session(lambda turn: turn.emit("x"), passivate_s=0.05)
+    say(session)
+    check_rest(session)
+    resume = Resume()
+    answer = session.ask(resume)
+    check_rest(session)
+    kit.close()
+    steps.by(3 * YEAR_S)
+    session = kit.session(lambda turn: turn.emit("x"), passivate_s=0.05)
+    assert session.status().state == "idle"
+    steps.by(-3 * YEAR_S)
+    assert session.ask(resume) == answer
+    assert len(session.runs()) == 2
 
 
 def test_l10_an_id_from_before_the_horizon_is_too_old(kit: Kit) -> None:

@@ -515,7 +515,7 @@ MUTANTS: Final = (
         "L12",
         Protocol,
         "restore",
-        "self.cutoffs = {origin: min(cutoff, at) for origin, cutoff in row.cutoffs.items()}",
+        "self.cutoffs = dict(row.cutoffs)",
         "self.cutoffs = {}",
     ),
     _mutant(
