@@ -390,7 +390,11 @@ OutsideRequest: TypeAlias = Decided | Delete
 
 
 class Accepted(Struct, frozen=True, tag=True):
-    """A message was accepted. `generation` is None while it waits; `returned` says why it came back."""
+    """A message was accepted. `generation` is None while it waits; `returned` says why it came back.
+
+    `fate` is in the answer to a repeat, of a message that was `queued`: what it became, ``input`` or ``returned``.
+    It is None in the first answer, and for as long as the message waits; all else is as it was in the first answer.
+    """
 
     message_id: str
     run_id: str | None
@@ -400,6 +404,7 @@ class Accepted(Struct, frozen=True, tag=True):
     superseded_run_id: str | None = None
     with_messages: tuple[Message, ...] = ()
     returned: str | None = None
+    fate: str | None = None
 
 
 class Stopped(Struct, frozen=True, tag=True):

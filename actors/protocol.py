@@ -109,6 +109,9 @@ class Protocol(OwnedTrees):
             self.step.requests.append(self.requests.answered(request, known, at))
             if self.requests.forgotten_to != forgotten_to:
                 self.step.row_changed = True
+        elif isinstance(known, Accepted) and known.queued:
+            # Its answer stands, and its sender learns besides what became of it.
+            known = msgspec.structs.replace(known, fate=self.fates.get(known.message_id))
         self.step.later.append(AnswerRequest(request, reply, known))
         return known
 

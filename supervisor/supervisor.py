@@ -32,6 +32,7 @@ from actors.messages import (
     DrainOver,
     Expire,
     Idle,
+    Inspect,
     Interrupt,
     LookForOld,
     Old,
@@ -172,10 +173,11 @@ class SupervisorActor(Actor):
             reply.try_set_exception(error)
 
     def _forward(self, route: Route, reply: ReplyFuture[Any] | None) -> None:
-        if self._shutting_down and route.session not in self.children and not isinstance(route.message, Stop):
+        taken = isinstance(route.message, Stop | Inspect)
+        if self._shutting_down and route.session not in self.children and not taken:
             error = ShuttingDown(
                 "the supervisor is shutting down",
-                expected="Stop, which it still takes",
+                expected="Stop, which it still takes, or a read",
                 got=type(route.message).__name__,
                 remedy="send it again, under the same id, after the restart",
             )

@@ -218,10 +218,13 @@ class Told:
                 if isinstance(answer, Stopped) and not answer.durable:
                     # On a slow disk: a client that wants to know sends it again.
                     return
+                if isinstance(answer, Accepted):
+                    # What became of a message that waited is news in the answer to a repeat.
+                    answer = msgspec.structs.replace(answer, fate=None)
                 if sent.answer is None:
                     self.answered.append(line["id"])
-                    sent.answer = line["answer"]
-                assert sent.answer == line["answer"], f"{sent.request} had two answers: {sent.answer}, {line}"
+                    sent.answer = pack(answer)
+                assert sent.answer == pack(answer), f"{sent.request} had two answers: {sent.answer}, {line}"
             case "refused":
                 sent = self.sent[line["id"]]
                 assert sent.answer is None, f"{sent.request} was answered, and then refused: {line}"

@@ -219,6 +219,36 @@ def test_a_supervisor_that_is_being_shut_down_says_so(api: Api) -> None:
         drain.join(WAIT_S)
 
 
+def test_what_only_reads_is_answered_while_it_is_being_shut_down(api: Api) -> None:
+    client = api.start(waits)
+    run_id = say(client, session="stored")["run_id"]
+    stop(client, session="stored")
+    check_rest(api.session("stored"))
+    api.close_server()
+    assert api.kit.close()
+    client = api.start(waits)
+    say(client)
+    running(client)
+    assert api.supervisor.resident() == ["s1"]
+    quiet: list[bool] = []
+    drain = threading.Thread(target=lambda: quiet.append(api.supervisor.drain(WAIT_S)))
+    drain.start()
+    try:
+        not_ready(client)
+        mine = "/v1/sessions/stored"
+        assert get(client, mine)["state"] == "idle"
+        for name in ("thread", "waiting", "runs", "log", "processes", f"runs/{run_id}", f"receipts/{run_id}"):
+            assert client.get(f"{mine}/{name}").status_code == 200, name
+        for name in ("sessions", "processes", f"runs/{run_id}", "runs?start=run_", "dead-letters", "doctor", "info"):
+            assert client.get(f"/v1/{name}").status_code == 200, name
+        refused = client.post("/v1/sessions/stored2/messages", json={"content": "x"})
+        assert (refused.status_code, code(refused)) == (503, "shutting_down")
+    finally:
+        api.supervisor.hurry()
+        drain.join(WAIT_S)
+    assert quiet == [True], "who is read keeps nobody"
+
+
 def test_the_layers_of_containment_are_named_and_what_one_that_is_missing_takes(api: Api) -> None:
     client = api.start(answers, layers=("subreaper", "marker"))
     held = finding(client, "containment")

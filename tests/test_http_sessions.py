@@ -551,6 +551,18 @@ def test_l13_rows_that_are_damaged_hide_no_later_page(api: Api) -> None:
     assert (refused.status_code, code(refused)) == (503, "store_unavailable")
 
 
+def test_a_message_that_a_run_has_is_not_withdrawn(api: Api) -> None:
+    client = api.start(waits)
+    taken, waiting = say(client), say(client, policy="enqueue", id="m2")
+    response = client.post("/v1/sessions/s1/withdraw", json={"message_id": taken["message_id"]})
+    assert (response.status_code, code(response)) == (409, "already_input")
+    for outcome in ("withdrawn", "already_returned"):
+        response = client.post("/v1/sessions/s1/withdraw", json={"message_id": waiting["message_id"]})
+        assert (response.status_code, response.json()["outcome"]) == (200, outcome)
+    assert say(client, policy="enqueue", id="m2") == {**waiting, "fate": "returned"}
+    assert waiting["fate"] is None
+
+
 def test_a_page_of_runs_that_is_full_holds_the_newest(api: Api) -> None:
     client = api.start(answers, limits=Limits(page_bytes=1))
     runs = []

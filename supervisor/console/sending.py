@@ -74,12 +74,13 @@ def send(
     # Before the message: what comes behind this is news. Of one that was sent before, all may be past.
     from_seq = talk.status().last_seq if wait and not again else 0
     accepted = talk.ask(message)
-    if not wait or accepted.returned is not None:
+    came_back = accepted.returned is not None or accepted.fate == "returned"
+    if not wait or came_back:
         if as_json:
             print_json(Sent(accepted))
         else:
             say(console(), _sentence(accepted))
-        return ExitCode.OK if accepted.returned is None else ExitCode.FAILED
+        return ExitCode.FAILED if came_back else ExitCode.OK
     # Also beside JSON: whoever loses the daemon from here on has its id.
     screen.remark(_sentence(accepted))
     try:
@@ -143,8 +144,12 @@ def _is_tried_again(records: RemoteRecords, session: str, receipt: Receipt) -> b
 def _sentence(accepted: Accepted) -> str:
     if accepted.returned is not None:
         return _came_back(accepted.message_id, accepted.returned)
-    what = "waits as" if accepted.queued else "runs as"
+    if accepted.fate == "returned":
+        return _came_back(accepted.message_id, "it was withdrawn")
+    what = ("waits as" if accepted.fate is None else "waited as") if accepted.queued else "runs as"
     parts = [f"message {accepted.message_id} {what} {accepted.run_id}"]
+    if accepted.fate == "input":
+        parts.append("a run has taken it since")
     if accepted.superseded_run_id is not None:
         parts.append(f"it took over from {accepted.superseded_run_id}")
     if accepted.with_messages:

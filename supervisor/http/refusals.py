@@ -28,6 +28,7 @@ STATUSES: Final = {
     "request_too_old": 409,
     "receipt_pending": 409,
     "ahead_of_log": 409,
+    "already_input": 409,
     "too_large": 413,
     "unsupported_media_type": 415,
     "misdirected": 421,

@@ -21,7 +21,7 @@ _WHY: Final = {
     403: "A process of another user (Unix socket only).",
     404: "There is no such session, run, message or receipt.",
     408: "The request did not come in time.",
-    409: "A run is active, the id came before with other content, the receipt is not filed yet, or the log is shorter.",
+    409: "It does not fit what is there: an active run, an id that came before, a receipt that is to come. See `code`.",
     413: "The body, or the message in it, is too large.",
     415: "The body is not declared as JSON.",
     421: "The Host header names no host of ours (loopback only).",

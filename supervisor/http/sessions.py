@@ -9,7 +9,7 @@ from litestar import Request, Response, Router, delete, get, post, route
 from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import UNSET, UnsetType
 
-from actors.errors import Invalid
+from actors.errors import CountermandError, Invalid
 from actors.messages import (
     Accepted,
     Delete,
@@ -130,11 +130,18 @@ async def resume_session(
 async def withdraw_message(
     desk: TheDesk, request: Request[Any, Any, Any], session: SessionName, data: JSONBody[WithdrawBody]
 ) -> Withdrawn:
-    """Take a waiting message back."""
+    """Take a waiting message back. It is refused where a run has the message; again is harmless."""
     body = await exact(request, data)
     handle = await desk.known(session)
     withdrawn = await desk.ask(handle.aio, Withdraw(**_given(body)))
     assert isinstance(withdrawn, Withdrawn)
+    if withdrawn.outcome == "already_input":
+        raise AlreadyInput(
+            "the message is an input of a run: it cannot be withdrawn any more",
+            expected="a message that waits",
+            got=withdrawn.message_id,
+            remedy="stop the run that has it: its event `message` in the log names it",
+        )
     return withdrawn
 
 
@@ -205,6 +212,12 @@ async def stop_all(
     """Stop what runs in every session."""
     body = StopAllBody() if data is None else await exact(request, data)
     return await desk.stop_all(body, who(request))
+
+
+class AlreadyInput(CountermandError):
+    """A message is not the sender's to take back: a run has it."""
+
+    code = "already_input"
 
 
 def _content(text: str | UnsetType, data: bytes | UnsetType) -> str:

@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from actors import Accepted, CountermandError, Invalid, NewMessage, RequestReused, RequestTooOld, Resume, Stop, Turn
 from actors.messages import request_time
@@ -74,9 +75,32 @@ def test_l10_an_answer_is_the_same_after_a_restart(kit: Kit) -> None:
     settled(session)
     kit.close()
     session = kit.session(hold)
-    assert [session.ask(first), session.ask(queued)] == answers
+    # What became of one that waited is news; the answer stands.
+    assert [session.ask(first), session.ask(queued)] == [answers[0], replace(answers[1], fate="returned")]
     assert session.ask(request) == stopped
     assert len([event for event in log(session) if event.kind == "run.started"]) == 1
+
+
+@pytest.mark.parametrize("policy", ["enqueue", "steer"])
+@pytest.mark.parametrize("fate", ["input", "returned"])
+def test_l10_the_answer_to_a_repeat_says_what_became_of_a_message_that_waited(kit: Kit, policy: str, fate: str) -> None:
+    gate = kit.gate()
+    session = kit.session(lambda turn: (turn.emit("x"), gate.wait()))
+    first = NewMessage(content="one")
+    began = session.ask(first)
+    waits = message("two", policy=policy)
+    accepted = session.ask(waits)
+    assert (accepted.queued, accepted.fate) == (True, None)
+    assert session.ask(waits) == accepted, "it waits on"
+    if fate == "returned":
+        stop(session)
+    gate.set()
+    settled(session)
+    for _ in range(2):
+        assert session.ask(waits) == replace(accepted, fate=fate)
+        assert session.ask(first) == began
+        kit.close()
+        session = kit.session(hold)
 
 
 @pytest.mark.parametrize("how", ["ask", "stop", "restart"])

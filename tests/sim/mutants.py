@@ -438,6 +438,14 @@ MUTANTS: Final = (
         "the content of a repeat is not compared", "L10", RequestBook, "known", "row.digest != digest(request)", "False"
     ),
     _mutant(
+        "the answer to a repeat says that what waits came back",
+        "L10",
+        Protocol,
+        "request",
+        "self.fates.get(known.message_id)",
+        'self.fates.get(known.message_id, "returned")',
+    ),
+    _mutant(
         "a Stop that is decided again joins what it had stopped",
         "L10",
         Protocol,

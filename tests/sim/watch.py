@@ -642,6 +642,13 @@ class Watch:
             self.break_(f"{request.id} is answered before its effect is durable (L12)")
         # A Stop is never too old: where it comes again behind a deletion it has its effect again.
         again = request.id in self.deleted_requests and isinstance(request, Stop)
+        if isinstance(outcome, Accepted) and outcome.fate is not None:
+            laws = self.laws(session)
+            known_to = {"input": laws.inputs, "returned": laws.returned}[outcome.fate]
+            if outcome.message_id not in known_to and request.id not in self.deleted_requests:
+                self.break_(f"{outcome.message_id} is said to be {outcome.fate}, which is not on record (L4)")
+            # What became of it is news; the rest of the answer stands.
+            outcome = msgspec.structs.replace(outcome, fate=None)
         if self._answers.setdefault(request.id, outcome) != outcome and not again:
             self.break_(f"{request.id} has two answers: {self._answers[request.id]} and {outcome} (L10)")
         if isinstance(outcome, Stopped) and outcome.run_id is not None:
