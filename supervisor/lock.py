@@ -1,18 +1,40 @@
 """The instance lock: one supervisor for each state directory.
 
-An flock on a file in it: the kernel lets go of it when the process ends, however it ends, so no lock is ever
-stale. The descriptor is close-on-exec, and a forked child closes its copy at once: a lock belongs to the open
-file, so that a copy would hold it for as long as the child lives.
+Theory of operation. What is locked is the directory itself, by an flock. A file in it could be removed, and the next
+supervisor would lock another one of that name. The directory's name can be given away too, but what is behind it then
+is another directory, with another store. The kernel ends the lock with the process, however it ends, so no lock is ever
+stale. The descriptors are close-on-exec, and a forked child closes its copies at once: a lock belongs to the open file,
+so that a copy would hold it for as long as the child lives.
+
+The file `lock` in the directory names the process. It has a shared flock, which a supervisor of version 0.1 respects:
+it locks that file alone, and exclusively.
+
+Whoever only wants to know must not take anything, or a supervisor that starts in that moment would be refused. So the
+directory has a mark besides: a record lock (OFD), which can be asked for without being taken. It cannot be the lock
+itself, since on a directory the kernel has only shared ones.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import os
+import shlex
+import stat
+import struct
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
-from actors.errors import StateDirBusy, StoreUnavailable
+from actors.errors import Invalid, StateDirBusy, StoreUnavailable
+
+NAME: Final = "lock"
+PID_CHARS: Final = 19
+"""Longer than any pid: a shorter one leaves nothing of it behind, and the file need not be cut."""
+_FLOCK: Final = "hhqqi4x"
+FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class InstanceLock:
@@ -24,52 +46,76 @@ class InstanceLock:
     Raises:
         StateDirBusy: another process holds it; `pid` names it.
         StoreUnavailable: the directory cannot be made or written.
+        Invalid: it is another user's, or open to others, or what has the name of its lock is no file of its own.
     """
 
     def __init__(self, state_dir: Path) -> None:
-        self.path = state_dir / "lock"
+        self.path = state_dir / NAME
+        self._fds: list[int] = []
+        _locks.add(self)
         try:
             state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._fd: int | None = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            directory = self._open(state_dir, os.O_RDONLY | os.O_DIRECTORY)
+            _require_private(state_dir, os.fstat(directory))
+            if not _flock(directory, fcntl.LOCK_EX):
+                raise self._busy(state_dir)
+            fcntl.fcntl(directory, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
+            file = self._open_file()
+            if not _flock(file, fcntl.LOCK_SH):
+                raise self._busy(state_dir)
+            os.pwrite(file, f"{os.getpid():<{PID_CHARS}}\n".encode(), 0)
         except OSError as error:
-            raise StoreUnavailable(
-                f"the state directory {state_dir} cannot be used",
-                expected="a directory that this user may write",
-                got=str(error),
-                remedy="choose another with --state-dir or COUNTERMAND_STATE_DIR, or mend its permissions",
-            ) from error
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            pid = holder(self.path)
-            os.close(self._fd)
-            self._fd = None
-            raise StateDirBusy(
-                f"the state directory {state_dir} is in use" + (f" by process {pid}" if pid else ""),
-                pid=pid,
-                expected="a state directory that no other supervisor uses",
-                got=f"a lock held by process {pid}" if pid else "a lock held by another process",
-                remedy="end that process, or choose another directory with --state-dir or COUNTERMAND_STATE_DIR",
-            ) from None
-        _locks.add(self)
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+            self.release()
+            raise _unusable(state_dir, error) from error
+        except BaseException:
+            self.release()
+            raise
 
     def release(self) -> None:
         """Let go of it; again is harmless. The file stays: removing it would race with the next holder.
 
-        Unlocked by name, not by the close alone: a child that was forked past Python has a copy of the descriptor.
+        Unlocked by name, not by the close alone: a child that was forked past Python has copies of the descriptors.
         """
-        fd, self._fd = self._fd, None
-        if fd is not None:
+        while self._fds:
+            fd = self._fds.pop()
+            with contextlib.suppress(OSError):
+                fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0))
             fcntl.flock(fd, fcntl.LOCK_UN)
             os.close(fd)
 
+    def _open(self, path: Path, flags: int) -> int:
+        fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
+        self._fds.append(fd)
+        return fd
+
+    def _open_file(self) -> int:
+        """Open the file, or make it. One that leads elsewhere would have our pid written over what is there."""
+        try:
+            # Opening a pipe must not wait for its other end.
+            fd = self._open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+                raise
+            raise _no_file(self.path, "something else") from error
+        seen = os.fstat(fd)
+        if not stat.S_ISREG(seen.st_mode) or seen.st_nlink > 1 or seen.st_uid != os.geteuid():
+            raise _no_file(self.path, f"mode {stat.filemode(seen.st_mode)}, {seen.st_nlink} names, uid {seen.st_uid}")
+        return fd
+
+    def _busy(self, state_dir: Path) -> StateDirBusy:
+        pid = holder(self.path)
+        return StateDirBusy(
+            f"the state directory {state_dir} is in use" + (f" by process {pid}" if pid else ""),
+            pid=pid,
+            expected="a state directory that no other supervisor uses",
+            got=f"a lock held by process {pid}" if pid else "a lock held by another process",
+            remedy="end that process, or choose another directory with --state-dir or COUNTERMAND_STATE_DIR",
+        )
+
     def _forked(self) -> None:
-        """In a child: the lock is the parent's. Closing a copy takes nothing from it."""
-        fd, self._fd = self._fd, None
-        if fd is not None:
-            os.close(fd)
+        """In a child: the lock is the parent's. Closing copies takes nothing from it."""
+        while self._fds:
+            os.close(self._fds.pop())
 
 
 _locks: weakref.WeakSet[InstanceLock] = weakref.WeakSet()
@@ -85,23 +131,90 @@ os.register_at_fork(after_in_child=_let_go_in_child)
 
 def held(state_dir: Path) -> bool:
     """True if a supervisor holds a state directory at this moment; asking takes nothing from anybody."""
-    try:
-        fd = os.open(state_dir / "lock", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
-    return False
+    return _is_marked(state_dir) or _is_locked(state_dir / NAME)
 
 
 def holder(path: Path) -> int | None:
     """Return the pid that a lock file names, if it names one."""
     try:
-        text = path.read_text().strip()
+        with path.open("rb") as file:
+            text = file.read(PID_CHARS + 1).decode(errors="replace").strip()
     except OSError:
         return None
     return int(text) if text.isdigit() else None
+
+
+def _flock(fd: int, kind: int) -> bool:
+    try:
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_marked(state_dir: Path) -> bool:
+    with _opened(state_dir, os.O_DIRECTORY) as fd:
+        if fd is None:
+            return False
+        asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        found: int = struct.unpack(_FLOCK, fcntl.fcntl(fd, fcntl.F_OFD_GETLK, asked))[0]
+        return found != fcntl.F_UNLCK
+
+
+def _is_locked(path: Path) -> bool:
+    """True if a supervisor of version 0.1 holds its lock. To ask takes a shared one, which none of ours minds."""
+    with _opened(path, os.O_NOFOLLOW | os.O_NONBLOCK) as fd:
+        return fd is not None and not _flock(fd, fcntl.LOCK_SH)
+
+
+@contextlib.contextmanager
+def _opened(path: Path, flags: int) -> Iterator[int | None]:
+    """Open a path for reading; None if that cannot be done."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
+    except OSError:
+        yield None
+        return
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _unusable(state_dir: Path, error: OSError) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"the state directory {state_dir} cannot be used",
+        expected="a directory that this user may write, on a disk with room",
+        got=str(error),
+        remedy="make room on its disk"
+        if error.errno in FULL
+        else "choose another with --state-dir or COUNTERMAND_STATE_DIR, or mend its permissions",
+    )
+
+
+def _require_private(state_dir: Path, seen: os.stat_result) -> None:
+    """Refuse a directory in which others could put or read something."""
+    another = "name another directory with --state-dir or COUNTERMAND_STATE_DIR; one that is not there yet is made"
+    if seen.st_uid != os.geteuid():
+        raise Invalid(
+            f"the state directory {state_dir} is another user's",
+            expected=f"a directory of uid {os.geteuid()}, who runs this",
+            got=f"one of uid {seen.st_uid}",
+            remedy=f"run this as uid {seen.st_uid}, or {another}",
+        )
+    if seen.st_mode & 0o077:
+        raise Invalid(
+            f"the state directory {state_dir} is open to other users",
+            expected="a directory of mode 0700",
+            got=f"mode {stat.S_IMODE(seen.st_mode):04o}",
+            remedy=f"chmod 700 {shlex.quote(str(state_dir))}, or {another}",
+        )
+
+
+def _no_file(path: Path, got: str) -> Invalid:
+    return Invalid(
+        f"{path} cannot be a lock",
+        expected=f"a plain file of uid {os.geteuid()} with one name, or nothing",
+        got=got,
+        remedy=f"look at what it is (ls -l {shlex.quote(str(path))}), and remove it",
+    )

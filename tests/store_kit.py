@@ -42,7 +42,7 @@ def small_disk(path: Path, size: int) -> Iterator[SmallDisk]:
     """Mount a tmpfs of `size` bytes; skips the test where that is not allowed."""
     path.mkdir()
     made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "countermand-test", str(path)],
+        ["mount", "-t", "tmpfs", "-o", f"size={size},mode=700", "countermand-test", str(path)],
         capture_output=True,
         text=True,
         check=False,

@@ -9,6 +9,7 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,77 @@ def test_a_socket_that_a_killed_daemon_has_left_is_replaced(daemon: Foreground) 
 
 
 # ── Reload ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_socket_that_is_removed_is_made_again_and_served(daemon: Foreground) -> None:
+    daemon.ready()
+    path = daemon.state_dir / "countermand.sock"
+    with connected(path) as before:
+        path.unlink()
+        until(path.is_socket, "the socket is there again")
+        daemon.wait_says("is made again")
+        with connected(path) as after:
+            assert answers(after)
+        assert answers(before), "a connection that came by the old one goes on"
+    assert daemon.end() == Exit.OK
+    assert not path.exists()
+
+
+def test_two_daemons_with_one_socket_do_not_take_it_from_each_other(daemon: Foreground, tmp_path: Path) -> None:
+    shared = tmp_path / "shared.sock"
+    first = daemon.ready(f"http.socket={shared}")
+    daemon.state_dir = tmp_path / "other"
+    second = daemon.start(f"http.socket={shared}")
+    assert second.wait(WAIT_S) == Exit.REFUSED
+    daemon.wait_says(f"in use by process {first.pid}")
+    with connected(shared) as client:
+        assert answers(client)
+    first.send_signal(signal.SIGTERM)
+    assert first.wait(WAIT_S) == Exit.OK
+    assert not shared.exists()
+
+
+def test_whose_lock_was_removed_is_not_joined_by_a_second_one(daemon: Foreground) -> None:
+    first = daemon.ready()
+    (daemon.state_dir / "lock").unlink()
+    second = daemon.start()
+    assert second.wait(WAIT_S) == Exit.REFUSED
+    daemon.wait_says("is in use")
+    with connected(daemon.state_dir / "countermand.sock") as client:
+        assert answers(client)
+    first.send_signal(signal.SIGTERM)
+    assert first.wait(WAIT_S) == Exit.OK
+
+
+def test_a_daemon_of_the_first_release_whose_lock_was_removed_is_not_joined_either(daemon: Foreground) -> None:
+    # Nothing is locked; that it still listens is all that can be seen of it.
+    daemon.state_dir.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX) as theirs:
+        theirs.bind(str(daemon.state_dir / "countermand.sock"))
+        theirs.listen()
+        assert daemon.start().wait(WAIT_S) == Exit.REFUSED
+    daemon.wait_says(f"in use by process {os.getpid()}")
+    assert [one.name for one in daemon.state_dir.iterdir()] == ["countermand.sock"], "the store was not opened"
+
+
+def test_a_state_directory_that_is_open_to_others_is_refused_with_the_remedy(daemon: Foreground) -> None:
+    daemon.state_dir.mkdir()
+    daemon.state_dir.chmod(0o755)
+    assert daemon.start().wait(WAIT_S) == Exit.REFUSED
+    daemon.wait_says(f"chmod 700 {daemon.state_dir}")
+
+
+@contextmanager
+def connected(path: Path) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(WAIT_S)
+        client.connect(str(path))
+        yield client
+
+
+def answers(client: socket.socket) -> bool:
+    client.sendall(b"GET /v1/info HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    return client.recv(65536).startswith(b"HTTP/1.1 200")
 
 
 def test_a_reload_tells_systemd_when_it_begins_and_when_it_ends(daemon: Foreground) -> None:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import socket
 import stat
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from loguru import logger
 
-from actors import StoreUnavailable
+from actors import Invalid, StoreUnavailable
 from supervisor.daemon.sockets import Sockets, passed
 from tests.daemon_kit import PROJECT
+from tests.process_kit import until
 
 
 @pytest.fixture
@@ -21,6 +27,15 @@ def state(tmp_path: Path) -> Path:
     made = tmp_path / "state"
     made.mkdir()
     return made
+
+
+@pytest.fixture
+def said() -> Iterator[list[str]]:
+    """What is logged, from warnings on."""
+    lines: list[str] = []
+    sink = logger.add(lambda message: lines.append(message.record["message"]), level="WARNING")
+    yield lines
+    logger.remove(sink)
 
 
 def connects(path: Path) -> bool:
@@ -105,6 +120,164 @@ def test_a_socket_of_systemds_stands_in_and_its_link_stays(state: Path, tmp_path
         sockets.close()
     assert path.exists(), "it is systemd's to remove"
     assert os.readlink(state / "countermand.sock") == str(path)
+
+
+# ── What others do to them meanwhile ──────────────────────────────────────────────────────────────
+
+
+def listener(path: Path) -> socket.socket:
+    one = socket.socket(socket.AF_UNIX)
+    one.bind(str(path))
+    one.listen()
+    return one
+
+
+def test_where_somebody_listens_nobody_else_does_and_the_process_is_named(state: Path, tmp_path: Path) -> None:
+    path = tmp_path / "shared.sock"
+    with listener(path):
+        with pytest.raises(Invalid) as caught:
+            Sockets(state, [], path)
+        assert f"process {os.getpid()}" in caught.value.message
+        assert connects(path)
+        assert list(state.iterdir()) == []
+    # It has ended without taking it away.
+    sockets = Sockets(state, [], path)
+    assert connects(path)
+    sockets.close()
+
+
+def test_one_that_cannot_be_asked_is_not_taken_away(state: Path, tmp_path: Path) -> None:
+    path = tmp_path / "datagrams"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as one:
+        one.bind(str(path))
+        with pytest.raises(Invalid):
+            Sockets(state, [], path)
+        assert path.is_socket()
+
+
+def test_one_that_is_removed_is_made_again_where_it_was_and_private(state: Path, tmp_path: Path) -> None:
+    path = tmp_path / "run" / "s.sock"
+    sockets = Sockets(state, [], path)
+    assert sockets.restore() is None
+    shutil.rmtree(path.parent)
+    (state / "countermand.sock").unlink()
+    moved = sockets.restore()
+    assert moved is not None
+    old, new = moved
+    assert sockets.all == [new]
+    assert connects(state / "countermand.sock")
+    assert (stat.S_IMODE(path.stat().st_mode), stat.S_IMODE(path.parent.stat().st_mode)) == (0o600, 0o700)
+    assert sockets.restore() is None
+    old.close()
+    sockets.close()
+    assert list(path.parent.iterdir()) == list(state.iterdir()) == []
+
+
+def test_one_whose_mode_somebody_changed_is_the_same(state: Path) -> None:
+    sockets = Sockets(state, [], state / "countermand.sock")
+    (state / "countermand.sock").chmod(0o660)
+    assert sockets.restore() is None
+    sockets.close()
+
+
+def test_a_link_that_leads_elsewhere_is_put_right(state: Path, tmp_path: Path) -> None:
+    sockets = Sockets(state, [], tmp_path / "s.sock")
+    (state / "countermand.sock").unlink()
+    (state / "countermand.sock").symlink_to(tmp_path / "other")
+    assert sockets.restore() is None
+    assert connects(state / "countermand.sock")
+    sockets.close()
+    assert list(state.iterdir()) == []
+
+
+def test_what_another_daemon_has_put_in_its_place_stays_also_at_the_end(
+    state: Path, tmp_path: Path, said: list[str]
+) -> None:
+    path = tmp_path / "shared.sock"
+    sockets = Sockets(state, [], path)
+    path.unlink()
+    with listener(path):
+        assert sockets.restore() is None
+        assert sockets.restore() is None
+        assert [line for line in said if str(path) in line] == said, "it is said"
+        assert len(said) == 1, "and once"
+        sockets.close()
+        assert connects(path)
+
+
+def test_when_another_daemon_that_took_its_place_has_gone_it_comes_back(
+    state: Path, tmp_path: Path, said: list[str]
+) -> None:
+    path = tmp_path / "shared.sock"
+    sockets = Sockets(state, [], path)
+    path.unlink()
+    with listener(path):
+        assert sockets.restore() is None
+    moved = sockets.restore()
+    assert moved is not None
+    assert connects(path)
+    moved[0].close()
+    sockets.close()
+    assert "is made again" in said[-1]
+
+
+def test_a_state_directory_that_was_replaced_is_not_touched(state: Path, tmp_path: Path, said: list[str]) -> None:
+    sockets = Sockets(state, [], state / "countermand.sock")
+    state.rename(tmp_path / "moved")
+    state.mkdir()
+    assert sockets.restore() is None
+    assert list(state.iterdir()) == []
+    assert "removed or replaced" in said[-1]
+    sockets.close()
+
+
+def test_after_the_end_nothing_is_made_again(state: Path) -> None:
+    sockets = Sockets(state, [], state / "countermand.sock")
+    sockets.close()
+    assert sockets.restore() is None
+    assert list(state.iterdir()) == []
+
+
+def test_a_daemon_that_is_just_making_its_socket_there_is_waited_for(
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Between its bind and its listen a socket looks as if its daemon were dead.
+    path, other, started = tmp_path / "shared.sock", tmp_path / "other", list[threading.Thread]()
+    other.mkdir()
+    second: list[object] = []
+
+    def start() -> None:
+        try:
+            second.append(Sockets(other, [], path))
+        except Invalid as error:
+            second.append(error)
+
+    chmod = Path.chmod
+
+    def meanwhile(self: Path, mode: int) -> None:
+        chmod(self, mode)
+        if not started:
+            started.append(threading.Thread(target=start))
+            started[0].start()
+            # It has come as far as it can: it is looking at the lock of the directory.
+            until(blocked.is_set, "the other waits")
+
+    blocked, flock = threading.Event(), fcntl.flock
+
+    def watched(fd: int, kind: int) -> None:
+        try:
+            flock(fd, kind)
+        except BlockingIOError:
+            blocked.set()
+            raise
+
+    monkeypatch.setattr(Path, "chmod", meanwhile)
+    monkeypatch.setattr(fcntl, "flock", watched)
+    sockets = Sockets(state, [], path)
+    started[0].join()
+    assert isinstance(second[0], Invalid)
+    assert connects(path)
+    sockets.close()
 
 
 PASSED = """

@@ -25,7 +25,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from pathlib import Path
 from types import ModuleType
@@ -40,11 +40,14 @@ from supervisor.daemon.logs import Logs
 from supervisor.daemon.notify import Notifier
 from supervisor.daemon.settings import RELOADED, LogSettings, Settings, Source
 from supervisor.daemon.signals import WAKE, Signals
-from supervisor.daemon.sockets import Sockets, passed
+from supervisor.daemon.sockets import Sockets, passed, refuse_if_served
 from supervisor.daemon.watchdog import Watchdog
 from supervisor.embed import CLOSE_STEP_S, Supervisor
+from supervisor.lock import held
 
 TICK_S: Final = 1.0
+LOOK_S: Final = 1.0
+"""How often it is looked whether clients can still reach the socket."""
 PATIENCE_S: Final = 15.0
 """What systemd is asked for, each tick."""
 CLOSING_STEPS: Final = 8
@@ -58,7 +61,7 @@ class Exit(IntEnum):
     FAILED = 1
     """The store or a socket could not be used, or the shutdown left something that is not proven to have ended."""
     REFUSED = 2
-    """The configuration cannot be right, or another daemon uses the state directory."""
+    """The configuration or the state directory cannot be right, or another daemon uses the directory or the socket."""
 
 
 class ApiServer(Protocol):
@@ -66,6 +69,9 @@ class ApiServer(Protocol):
 
     def start(self) -> None:
         """Begin to serve; returns when it does."""
+
+    def move(self, old: socket.socket, new: socket.socket) -> object:
+        """Serve on a new socket in the place of an old one, which is closed; connections go on."""
 
     def close(self) -> object:
         """End every connection, and return when that is done."""
@@ -120,6 +126,9 @@ class Daemon:
         settings = self._settings
         self._notifier.status("opening the store")
         given = passed(os.environ)
+        if not given and not held(settings.state_dir):
+            # Before the store is opened: a daemon of version 0.1 whose lock was removed still has it.
+            refuse_if_served(settings.socket)
         supervisor = Supervisor.start(settings.config, taps=[story.tell])
         sockets: Sockets | None = None
         server: ApiServer | None = None
@@ -138,14 +147,15 @@ class Daemon:
         self._notifier.ready(f"serving {place}")
         collector.release()
         logger.info("ready: serving {}, process {}, state in {}", place, os.getpid(), settings.state_dir)
-        self._until_told(place)
+        self._until_told(place, lambda: _look_after(sockets, server))
         watchdog.close()
         return _Shutdown(self, supervisor, server, sockets).run()
 
-    def _until_told(self, place: str) -> None:
-        while (number := self._signals.wait()) in (None, WAKE, signal.SIGHUP):
+    def _until_told(self, place: str, look: Callable[[], object]) -> None:
+        while (number := self._signals.wait(LOOK_S)) in (None, WAKE, signal.SIGHUP):
             if number == signal.SIGHUP:
                 self._reload(place)
+            look()
         logger.info("{}: shutting down", signal.Signals(number).name)
 
     def _reload(self, place: str) -> None:
@@ -216,6 +226,7 @@ class _Shutdown:
                 hurries += 1
                 self._hurry(hurries)
             self._tell(started)
+            _look_after(self._sockets, self._server)
             # From STOPPING on the watchdog is not watched, and this is what has a limit.
             if time.monotonic() < limit:
                 self._notifier.extend(PATIENCE_S)
@@ -270,6 +281,13 @@ class _Shutdown:
         if phase != self._phase:
             self._phase = phase
             logger.info("shutting down: {}{}", phase, f", {more}" if more else "")
+
+
+def _look_after(sockets: Sockets, server: ApiServer | None) -> None:
+    """Listen again where somebody has removed the socket."""
+    moved = sockets.restore()
+    if moved is not None and server is not None:
+        server.move(*moved)
 
 
 def _api_server(supervisor: Supervisor, sockets: Sequence[socket.socket], token_file: Path) -> ApiServer | None:

@@ -1,7 +1,9 @@
 """Where the API listens: sockets that systemd hands over, or a Unix socket of our own, and TCP if it is asked for.
 
-A Unix socket has mode 0600 before it listens, so there is no moment at which somebody else could connect. What is
-at its path is an earlier daemon's, since the caller holds the lock of the state directory, and is taken away.
+A Unix socket has mode 0600 before it listens, so there is no moment at which somebody else could connect. A socket at
+its path at which nobody listens is an earlier daemon's, and is taken away. One at which somebody does is another
+daemon's, which has another state directory: that is refused. Its own socket a daemon knows by the file: what has taken
+its place is not removed, and where nothing has, the socket is made again.
 
 Wherever the socket is, ``countermand.sock`` in the state directory leads to it: that directory is all that a client
 has to know.
@@ -10,18 +12,28 @@ has to know.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import socket
 import stat
-from collections.abc import MutableMapping
+import struct
+import threading
+import time
+from collections.abc import Iterator, MutableMapping
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
-from actors.errors import Invalid, StoreUnavailable
+from loguru import logger
+
+from actors.errors import CountermandError, Invalid, StoreUnavailable
 
 FIRST_FD: Final = 3
 BACKLOG: Final = 512
 NAME: Final = "countermand.sock"
+ALONE_S: Final = 5.0
+ALONE_LOOK_S: Final = 0.01
+
+_Identity: TypeAlias = tuple[int, int]
 
 
 def passed(environment: MutableMapping[str, str]) -> list[socket.socket]:
@@ -61,51 +73,101 @@ class Sockets:
         path: of our own Unix socket.
         tcp: host and port to listen on too.
 
+    `restore` and `close` may be called from any thread.
+
     Raises:
         StoreUnavailable: one cannot be made, or something else is at its path; what was made is taken back.
+        Invalid: another process listens at its path.
     """
 
     def __init__(
         self, state_dir: Path, given: list[socket.socket], path: Path, tcp: tuple[str, int] | None = None
     ) -> None:
         self.all = list(given)
-        self._made: list[Path] = []
+        self._state_dir = state_dir
+        self._home = _identity(state_dir, follow=True)
+        self._made: dict[Path, _Identity | None] = {}
+        self._own: socket.socket | None = None
+        self._changing = threading.Lock()
+        self._closed = False
+        self._trouble = ""
         try:
             unix = next((one for one in given if one.family == socket.AF_UNIX), None)
             if unix is None:
-                self.all.insert(0, self._listen_at(path))
+                self.path = path
+                self._own = self._listen_at(path)
+                self.all.insert(0, self._own)
             else:
-                path = Path(os.fsdecode(unix.getsockname()))
-            self.path = path
-            self._link(state_dir / NAME, keep=unix is not None)
+                self.path = Path(os.fsdecode(unix.getsockname()))
+            self._link()
             if tcp is not None:
                 self.all.append(_listen_on(tcp))
         except BaseException:
             self.close()
             raise
 
+    def restore(self) -> tuple[socket.socket, socket.socket] | None:
+        """Make the link and the socket again if somebody has removed them; what another process has put there stays.
+
+        What cannot be mended is said in the log, once.
+
+        Returns:
+            The socket that nobody can reach any more, and the one to serve in its place; None: there is no new one.
+        """
+        with self._changing:
+            try:
+                moved = None if self._closed else self._restored()
+            except CountermandError as error:
+                if str(error) != self._trouble:
+                    self._trouble = str(error)
+                    logger.error("clients cannot reach this daemon: {}", error)
+                return None
+            self._trouble = ""
+            return moved
+
     def close(self) -> None:
         """Close them all, and take away what was made in the file system; again is harmless."""
-        for one in self.all:
-            one.close()
-        while self._made:
-            with contextlib.suppress(OSError):
-                self._made.pop().unlink()
+        with self._changing:
+            self._closed = True
+            while self._made:
+                path, identity = self._made.popitem()
+                with contextlib.suppress(OSError):
+                    # Another daemon's may be there by now.
+                    if _identity(path) == identity:
+                        path.unlink()
+            for one in self.all:
+                one.close()
 
     def __str__(self) -> str:
         others = [f"{one.getsockname()[0]}:{one.getsockname()[1]}" for one in self.all if one.family != socket.AF_UNIX]
         return " and ".join([str(self.path), *others])
 
+    def _restored(self) -> tuple[socket.socket, socket.socket] | None:
+        if _identity(self._state_dir, follow=True) != self._home:
+            raise _unusable(
+                str(self._state_dir), FileNotFoundError(None, "it was removed or replaced"), "end the daemon"
+            )
+        moved = None
+        if self._own is not None and _identity(self.path) != self._made[self.path]:
+            old, fresh = self._own, self._listen_at(self.path)
+            self._own = self.all[self.all.index(old)] = fresh
+            moved = old, fresh
+            logger.warning("the socket {} was removed, and is made again", self.path)
+        self._link()
+        return moved
+
     def _listen_at(self, path: Path) -> socket.socket:
         one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if _is_ours(path):
-                path.unlink()
-            one.bind(os.fspath(path))
-            self._made.append(path)
-            path.chmod(0o600)
-            one.listen(BACKLOG)
+            with _alone_in(path.parent, self._home):
+                if _is_ours(path):
+                    refuse_if_served(path)
+                    path.unlink()
+                one.bind(os.fspath(path))
+                self._made[path] = _identity(path)
+                path.chmod(0o600)
+                one.listen(BACKLOG)
             one.setblocking(False)
         except OSError as error:
             one.close()
@@ -115,23 +177,89 @@ class Sockets:
             raise
         return one
 
-    def _link(self, link: Path, *, keep: bool) -> None:
+    def _link(self) -> None:
         """Have the state directory lead to the socket. A new link takes the old one's place in one step.
 
         Where the socket is systemd's the link is kept at the end: whoever connects starts the daemon again.
         """
-        if link == self.path:
-            return
-        fresh = link.with_name(f"{NAME}.new")
+        link, target = self._state_dir / NAME, self.path.absolute()
         try:
+            if link == self.path or (link.is_symlink() and link.readlink() == target):
+                return
+            fresh = link.with_name(f"{NAME}.new")
             _is_ours(link)
             fresh.unlink(missing_ok=True)
-            fresh.symlink_to(self.path.absolute())
+            fresh.symlink_to(target)
             fresh.replace(link)
+            if self._own is not None:
+                self._made[link] = _identity(link)
         except OSError as error:
             raise _unusable(str(link), error, "mend the permissions of the state directory") from error
-        if not keep:
-            self._made.append(link)
+
+
+def refuse_if_served(path: Path) -> None:
+    """Raise Invalid if somebody listens at the path of a Unix socket. A link is no socket: that is refused nowhere."""
+    if path.is_symlink() or not path.is_socket():
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as one:
+        one.setblocking(False)
+        try:
+            one.connect(os.fspath(path))
+            pid = struct.unpack("3i", one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))[0]
+            who = f"process {pid}"
+        except (ConnectionRefusedError, FileNotFoundError):
+            return
+        except OSError as error:
+            # Such as one of another user's, or one whose process does not keep up.
+            who = f"another process ({error.strerror})"
+    raise Invalid(
+        f"the socket {path} is in use by {who}",
+        expected="a path at which nobody listens",
+        got=f"a socket of {who}",
+        remedy="end that process, or name another socket with http.socket",
+    )
+
+
+@contextlib.contextmanager
+def _alone_in(directory: Path, home: _Identity | None) -> Iterator[None]:
+    """Keep other daemons from looking into a directory while a socket in it is bound and does not listen yet.
+
+    `home`: the state directory, which this daemon has for itself anyhow.
+    """
+    if _identity(directory, follow=True) == home:
+        yield
+        return
+    try:
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except PermissionError:
+        # It can be written and not be read, so nobody can lock it.
+        yield
+        return
+    try:
+        deadline = time.monotonic() + ALONE_S
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() >= deadline:
+                    raise OSError(error.errno, "its directory is in use by another supervisor") from error
+                time.sleep(ALONE_LOOK_S)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _identity(path: Path, *, follow: bool = False) -> _Identity | None:
+    """Which file is at a path; None: there is none.
+
+    The number of a socket, or of a directory that is locked, is given to no other file while it is open.
+    """
+    try:
+        seen = path.stat(follow_symlinks=follow)
+    except OSError:
+        return None
+    return seen.st_dev, seen.st_ino
 
 
 def _listen_on(address: tuple[str, int]) -> socket.socket:

@@ -84,6 +84,13 @@ class HttpServer:
         """True if requests are answered; waits for that at most `timeout` seconds."""
         return self._up.wait(timeout) and self._failure is None and self._thread.is_alive()
 
+    def move(self, old: socket.socket, new: socket.socket) -> None:
+        """Serve on a new socket in the place of an old one, which is closed; connections go on. Does not wait."""
+        with self._lock:
+            self._sockets[self._sockets.index(old)] = new
+            if self._serving is not None and not self._closing:
+                self._serving.move(old, new)
+
     def close(self) -> bool:
         """End the streams, let requests that are being answered end, and close the sockets. Again is harmless.
 

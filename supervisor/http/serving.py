@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import socket
 from collections.abc import Callable, Sequence
@@ -72,6 +73,13 @@ class Serving:
         """Serve until `end`; blocks the calling thread."""
         asyncio.run(self._serve())
 
+    def move(self, old: socket.socket, new: socket.socket) -> None:
+        """Listen on a new socket in the place of an old one, which is closed. Any thread, once it is up."""
+        # The server closes those in this list at its end.
+        self._sockets[self._sockets.index(old)] = new
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            asyncio.run_coroutine_threadsafe(self._server.move(old, new), self._loop)
+
     def end(self) -> None:
         """End the streams, and the server when its requests are answered. Any thread; again is harmless."""
         self._server.should_exit = True
@@ -79,7 +87,8 @@ class Serving:
 
     async def _serve(self) -> None:
         pool = ThreadPoolExecutor(READERS, thread_name_prefix="countermand-http-read")
-        asyncio.get_running_loop().set_default_executor(pool)
+        self._loop = asyncio.get_running_loop()
+        self._loop.set_default_executor(pool)
         await self._server.serve(sockets=self._sockets)
 
 
@@ -92,6 +101,15 @@ class _Server(uvicorn.Server):
         """Listen, and say so."""
         await super().startup(sockets)
         self.on_up()
+
+    async def move(self, old: socket.socket, new: socket.socket) -> None:
+        """Listen on a new socket in the place of an old one; the connections that came by that go on."""
+        others = [one for one in self.servers if all(have.fileno() != old.fileno() for have in one.sockets)]
+        for one in self.servers:
+            if one not in others:
+                one.close()
+        await super().startup([new])
+        self.servers = [*others, *self.servers]
 
     async def on_tick(self, counter: int) -> bool:
         """Once a second, close the connections that have used up their time."""
