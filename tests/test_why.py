@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from actors.model import RunInfo
+from actors.model import Event, Provenance, Receipt, Row, RunInfo, Signalled
 from supervisor import Config, SessionHandle, Supervisor
 from supervisor.console.reading import STORE_NAME, StoreRecords
-from supervisor.console.why import Story, read_story
+from supervisor.console.why import Story, _moments, read_story
 from supervisor.store import tables
 from tests.kit import log, message, settled, stop, until
 
@@ -68,6 +68,25 @@ def test_a_story_has_the_messages_that_a_run_left_and_the_one_that_took_over(sta
     assert second.receipt is not None
     assert second.receipt.withdrawn == ("m3", "m4")
     assert second.texts == {"m2": "echo second; sleep 1000", "m3": "echo waits", "m4": "echo waits too"}
+
+
+@pytest.mark.parametrize("step_s", [-3600.0, 3600.0])
+def test_a_story_is_told_in_the_order_of_the_log_though_the_clock_was_set_meanwhile(step_s: float) -> None:
+    kinds = ["message", "run.started", "session.fenced", "run.status", "session.fenced", "run.status"]
+    # It was set between the start of the run and its end.
+    events = [
+        Event(seq, SESSION, 1, "r", kind, {"status": "cancelled"}, 1e6 + seq + (step_s if seq > 2 else 0.0))
+        for seq, kind in enumerate(kinds, start=1)
+    ]
+    provenance = Provenance(source="user.test", reason="enough")
+    signal = Signalled("SIGTERM", 1e6 + 4.5 + step_s)
+    rows = (Row("process", "sh", pid=7, signals=(signal,)),)
+    receipt = Receipt("x", "r", 1, provenance, 0.0, 0.0, complete=True, rows=rows)
+    told = _moments(events, receipt)
+    assert [moment.seq for moment in told if moment.seq] == sorted(moment.seq for moment in told if moment.seq)
+    (place,) = [place for place, moment in enumerate(told) if not moment.seq]
+    assert told[place - 1].seq == 4
+    assert told[place + 1].seq == 5
 
 
 def stories(state_dir: Path) -> list[Story]:

@@ -135,10 +135,12 @@ def _taken_over_by(run: RunInfo, runs: list[RunInfo]) -> tuple[str, str] | None:
 
 
 def _moments(events: list[Event], receipt: Receipt | None) -> tuple[Moment, ...]:
+    """What happened, in the order of the log: the clock may have been set meanwhile. A signal has only its time."""
     told = [Moment(event.at, event.seq, _moment(event)) for event in events if event.kind not in CHATTER]
-    if receipt is not None:
-        told += _signals(receipt.rows)
-    return tuple(sorted(told, key=lambda moment: (moment.at, moment.seq)))
+    for signal in sorted(_signals(receipt.rows) if receipt is not None else (), key=lambda moment: moment.at):
+        before = [place for place, moment in enumerate(told) if moment.at <= signal.at]
+        told.insert(before[-1] + 1 if before else 0, signal)
+    return tuple(told)
 
 
 def _signals(rows: Any) -> list[Moment]:

@@ -50,11 +50,17 @@ class Desk:
         self.supervisor = supervisor
         self.limits = limits
         self.started_at = time.time()  # noqa: TID251  # for people: the API has no clock of its own
+        self._since = time.monotonic()
         self.streams = 0
         self.waits = 0
         self.on_stop: Callable[[float], object] = lambda _: None
         self._open: weakref.WeakSet[Subscription] = weakref.WeakSet()
         self._closed = False
+
+    @property
+    def uptime_s(self) -> float:
+        """For how many seconds it has served, however the time of day was set since."""
+        return time.monotonic() - self._since
 
     # ── Sessions ──────────────────────────────────────────────────────────────────────────────────
 
