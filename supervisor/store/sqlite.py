@@ -1,8 +1,12 @@
-"""The store's writer: one thread that commits what all sessions decided, many batches at a time.
+"""The store's writer: one thread at a time, that commits what all sessions decided, many batches at a time.
 
-Theory of operation. Sessions hand in batches and go on; the writer thread takes all that has gathered, up to
+Theory of operation. Sessions hand in batches and go on; the writer takes all that has gathered, up to
 a bound, and writes it in one transaction, so that one flush of the disk serves them all. Then it tells each
 owner. While it flushes, the next group gathers: the busier the daemon, the larger the groups.
+
+There are two threads and one pen: who has it writes. Where a commit has one owner and nothing else waits, the writer
+gives that owner its turn itself, which saves waking another thread. It lays the pen down before: a turn may take long,
+and what other sessions hand in meanwhile is written by the second thread.
 
 Order and once. A session numbers its batches from 1 within an incarnation, and the number of the last one is
 written in the batch's own transaction. So the file itself knows what is done: a batch at or below that number
@@ -193,7 +197,10 @@ class SqliteStore:
         self._work: deque[_Work] = deque()
         self._wake = threading.Condition()
         self._closing = False
-        # Written by the writer's thread alone.
+        # Who writes now, and who gives a turn: idents of threads. With the pen nobody else touches what is below.
+        self._pen: int | None = None
+        self._lending: int | None = None
+        self._shut_down = threading.Event()
         self._failing = False
         self._error: str | None = None
         self._kind: str | None = None
@@ -204,8 +211,11 @@ class SqliteStore:
         self._checked_at: float | None = None
         self._files = self._files_now()
         self._left_out: deque[str] = deque(maxlen=LEFT_OUT_MAX)
-        self._thread = threading.Thread(target=self._run, name="countermand-store", daemon=True)
-        self._thread.start()
+        self._threads = tuple(
+            threading.Thread(target=self._run, name=f"countermand-store-{number}", daemon=True) for number in range(2)
+        )
+        for thread in self._threads:
+            thread.start()
 
     def commit(self, batch: Batch, owner: ActorRef[Any]) -> None:
         """Write a batch; `owner` is told Committed, for all up to that number, or CommitFailed."""
@@ -239,7 +249,7 @@ class SqliteStore:
             since = self._busy_since
             if since is None and isinstance(first, _Commit | _Load):
                 since = first.since
-            waiting, closed = len(self._work), self._closing and not self._thread.is_alive()
+            waiting, closed = len(self._work), self._shut_down.is_set()
             left_out = tuple(self._left_out)
         lag_s = 0.0 if since is None else max(0.0, self._clock.monotonic() - since)
         if closed:
@@ -279,7 +289,7 @@ class SqliteStore:
             if self._closing:
                 return False
             self._work.appendleft(seen)
-            self._wake.notify()
+            self._notify()
         return seen.wait(timeout)
 
     @property
@@ -295,18 +305,26 @@ class SqliteStore:
         with self._wake:
             self._closing = True
             self._wake.notify_all()
-        self._thread.join(timeout)
-        return self.journal.close(timeout) and not self._thread.is_alive()
+        until = None if timeout is None else time.monotonic() + timeout
+        closed = self._shut_down.wait(timeout)
+        for thread in self._threads if closed else ():
+            thread.join(None if until is None else max(0.0, until - time.monotonic()))
+        return self.journal.close(timeout) and closed and not any(thread.is_alive() for thread in self._threads)
 
-    # ── The writer thread ─────────────────────────────────────────────────────────────────────────
+    # ── The writer threads ────────────────────────────────────────────────────────────────────────
 
     def _enqueue(self, work: _Work) -> bool:
         with self._wake:
             if self._closing:
                 return False
             self._work.append(work)
-            self._wake.notify()
+            self._notify()
             return True
+
+    def _notify(self) -> None:
+        """Wake somebody for what has come; whoever has the pen, or is lending and comes back for it, needs no call."""
+        if self._pen is None and self._lending != threading.get_ident():
+            self._wake.notify()
 
     def _run(self) -> None:
         serve_all()
@@ -316,15 +334,39 @@ class SqliteStore:
             except BaseException:  # noqa: BLE001 - the thread serves all: it outlives whatever comes
                 # Nothing below lets an error out; should one come all the same, the writer outlives it.
                 logger.exception("the store's writer met an error of its own")
-            self._busy_since = None
-        self._shut()
+        if not self._shut_down.is_set():
+            # With the pen, which nobody gets any more: the other thread ends behind this.
+            try:
+                self._shut()
+            finally:
+                with self._wake:
+                    self._shut_down.set()
+                    self._wake.notify_all()
+
+    def _lay_down_pen(self) -> None:
+        """From here on another thread may write."""
+        if self._pen == threading.get_ident():
+            self._pen = self._busy_since = None
 
     def _next(self) -> list[_Work]:
-        """Wait for work and take it: commits as a group, anything else alone. Empty: closing, all done."""
+        """Wait for work and the pen: commits are taken as a group, anything else alone. Empty: closing, all done."""
+        me = threading.get_ident()
         with self._wake:
-            while not self._work and not self._closing:
-                if not self._wake.wait(ATTEMPT_EVERY_S if self._failing else None) and not self._work:
+            self._lay_down_pen()
+            if self._lending == me:
+                self._lending = None
+            while self._pen is not None or not self._work:
+                if self._shut_down.is_set():
+                    return []
+                if self._closing and self._pen is None:
+                    self._pen = me
+                    return []
+                tries = self._failing and self._pen is None
+                timed_out = not self._wake.wait(ATTEMPT_EVERY_S if tries else None)
+                if timed_out and self._pen is None and not self._work:
+                    self._pen = me
                     return [_Attempt()]
+            self._pen = me
             group: list[_Work] = []
             first = self._work[0] if self._work else None
             if isinstance(first, _Commit | _Load):
@@ -597,20 +639,26 @@ class SqliteStore:
                 key = (commit.batch.session, commit.batch.incarnation, id(commit.owner))
                 if key not in durable or durable[key].batch.number < commit.batch.number:
                     durable[key] = commit
-        # Where a group holds good batches of an incarnation and its first bad one, the good ones come first.
-        # With nothing else to write this thread gives the owners their turns itself, and saves waking another.
-        with nullcontext() if self._work else self._lend():
+        failed = [commit for commit in group if commit.error is not None]
+        lends = len(durable) == 1 and not failed and not self._work
+        with self._lend() if lends else nullcontext():
+            # Where a group holds good batches of an incarnation and its first bad one, the good ones come first.
             for commit in durable.values():
                 _tell(commit.owner, Committed(commit.batch.number))
-        for commit in group:
-            if commit.error is not None:
+            for commit in failed:
                 logger.bind(session=commit.batch.session).error(
                     "batch {} of session {} was not written: {}",
                     commit.batch.number,
                     commit.batch.session,
                     commit.error,
                 )
-                _tell(commit.owner, CommitFailed(commit.batch.number, commit.error, unfit=commit.unfit))
+                _tell(commit.owner, CommitFailed(commit.batch.number, commit.error or "", unfit=commit.unfit))
+            if lends:
+                with self._wake:
+                    self._lay_down_pen()
+                    self._lending = threading.get_ident()
+                    if self._work:
+                        self._wake.notify()
 
     def _shut(self) -> None:
         # Readers first: the last to close a file is the one that can take its write-ahead log away.

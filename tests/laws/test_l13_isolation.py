@@ -24,7 +24,8 @@ from actors import (
     Turn,
     tool,
 )
-from tests.kit import WAIT_S, Kit, Listener, check_rest, log, poison, rows, say, settled, stop, until
+from actors.messages import Committed
+from tests.kit import WAIT_S, Kit, Listener, check_rest, log, message, poison, rows, say, settled, stop, until
 
 SCRIPT = "trap '' TERM; setsid sleep 60 >/dev/null 2>&1 & while :; do sleep 1; done"
 ACTORS: list[type[Any]] = [ProcessActor, ToolActor, RunActor, SessionActor]
@@ -260,3 +261,28 @@ def test_l13_a_message_that_nobody_knows_hurts_no_actor(kit: Kit) -> None:
     assert stop(session).run_id == run_id
     assert session.receipt(run_id, timeout=WAIT_S).complete
     assert session.run(run_id).status is RunStatus.CANCELLED
+
+
+def test_l13_a_slow_turn_that_the_stores_thread_gives_holds_up_no_other_session(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered, gate = threading.Event(), kit.gate()
+    committed = SessionActor._committed
+
+    def slow(self: SessionActor, message: Committed) -> None:
+        committed(self, message)
+        if self.key == "slow" and threading.current_thread().name.startswith("countermand-store"):
+            entered.set()
+            gate.wait()
+
+    monkeypatch.setattr(SessionActor, "_committed", slow)
+    supervisor = kit.start(lambda turn: turn.emit("heard"))
+    supervisor.session("slow").ask(message("go"), timeout=WAIT_S)
+    assert entered.wait(WAIT_S), "the store's thread gives it a turn"
+    for name in ("s1", "s2"):
+        session = supervisor.session(name)
+        assert session.ask(message("go"), timeout=WAIT_S).run_id is not None
+        check_rest(session)
+    assert supervisor._store.answers(WAIT_S)
+    gate.set()
+    check_rest(supervisor.session("slow"))
