@@ -1,5 +1,8 @@
 """Text that can be stored: what is accepted has a UTF-8 form, so that one row never takes a batch with it.
 
+And text that can be shown: names, reasons, output and errors come from anybody. What is shown of them is visible: it
+steers no terminal, and in a place that has one line it is one line, so that it cannot be taken for a line of ours.
+
 What comes out is of the built-in types themselves. A subclass (a numpy number, a template's markup, an enum's member)
 is a `str` or a `float` to everybody but the encoder, which takes none: so none goes on from here.
 """
@@ -7,6 +10,7 @@ is a `str` or a `float` to everybody but the encoder, which takes none: so none 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -15,6 +19,13 @@ import msgspec
 from actors.model import Json
 
 DEPTH_MAX: Final = 100
+
+CONTROLS: Final = r"\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff"
+"""What is made visible, as the inside of a character class: controls (C0, DEL, C1), the separators of lines and
+paragraphs, what turns the direction of writing, and lone surrogates, which have no UTF-8 form."""
+_CONTROL: Final = re.compile(f"[{CONTROLS}]")
+_CONTROL_IN_LINES: Final = re.compile(f"(?![\\n\\t])[{CONTROLS}]")
+_SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def storable(text: str) -> str:
@@ -97,6 +108,29 @@ def shown(value: object) -> str:
         return storable(f"{kind} {value!r:.80}")
     except Exception:  # noqa: BLE001 - as above
         return kind
+
+
+def one_line(text: object) -> str:
+    """Return a text as one line, with its newlines and all other controls made visible.
+
+    What JSON leaves as it is comes out as JSON writes it, so that a line of JSON means the same afterwards.
+    """
+    return _CONTROL.sub(_escape, str(text))
+
+
+def visible(text: object) -> str:
+    """Return a text with its controls made visible, in as many lines as it has: newlines and tabs stay."""
+    return _CONTROL_IN_LINES.sub(_escape, str(text))
+
+
+def below(text: str) -> str:
+    """Return lines that somebody else wrote, such as a traceback, as lines below one of ours: visible and indented."""
+    return "\n".join(f"    {one_line(line)}" for line in text.split("\n"))
+
+
+def _escape(found: re.Match[str]) -> str:
+    char = found[0]
+    return _SHORT.get(char) or (f"\\x{ord(char):02x}" if char < " " else f"\\u{ord(char):04x}")
 
 
 def cut(text: str, max_bytes: int) -> str:

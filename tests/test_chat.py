@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 from collections.abc import Iterator
@@ -312,6 +313,30 @@ def test_on_a_terminal_ctrl_c_after_ctrl_d_stops_what_runs_and_leaves_with_130(d
     assert terminal.ended() == 130
     assert not desk.alive()
     assert [run["status"] for run in desk.json("runs")] == ["cancelled"]
+
+
+HOSTILE = r"\033[1A\033[2K\033]0;title\007\033]52;c;aGk=\033\\\033P1\033\\\033c\302\2332J\033[8mconcealed\n"
+
+
+def test_on_a_terminal_what_runs_shows_text_and_colours_and_steers_nothing(desk: Desk) -> None:
+    terminal = desk.terminal("chat")
+    terminal.screen.wait("> ")
+    terminal.line(f"printf '\\033[31mred\\033[0m'; printf '{HOSTILE}'")
+    terminal.screen.wait("concealed\r\n\x1b[0m")
+    terminal.screen.wait("> ")
+    shown = terminal.screen.text.partition("concealed\\n'\n")[2]
+    assert "\x1b[31mred\x1b[0m" in shown
+    # The console's own: it wipes its prompt, and says things in dim.
+    left = set(re.findall(r"\x1b(?:\[[^a-zA-Z]*[a-zA-Z])?", shown))
+    assert left <= {"\x1b[31m", "\x1b[8m", "\x1b[0m", "\x1b[2m", "\x1b[K"}
+    assert not re.search("[\x07\x80-\x9f]", shown)
+
+
+def test_into_a_pipe_what_runs_comes_as_it_is(desk: Desk) -> None:
+    done = desk.run(f"printf '{HOSTILE}'\n", "chat")
+    assert done.returncode == 0
+    assert "\x1b[1A\x1b[2K\x1b]0;title\x07" in done.stdout
+    assert "\\x1b" not in done.stdout
 
 
 def test_l10_ctrl_c_and_a_signal_together_have_one_effect(desk: Desk) -> None:

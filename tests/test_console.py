@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -10,11 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from actors import AsyncTurn, NewMessage, Stop, tool
 from actors.errors import Invalid
 from actors.model import How, Provenance, Receipt, Row, Signalled
+from actors.text import visible
+from supervisor import Config, Supervisor
 from supervisor.console.receipts import table
-from supervisor.console.words import head, refusal, shown
-from tests.console_kit import COMMAND, ROOT, Desk, desk_at
+from supervisor.console.words import head, refusal
+from tests.console_kit import COMMAND, ROOT, WAIT_S, Desk, desk_at
 
 
 @pytest.fixture(scope="module")
@@ -291,8 +295,53 @@ def test_output_that_cannot_be_written_is_said_with_1(told: Desk, args: tuple[st
 
 
 def test_what_is_stored_cannot_steer_a_terminal() -> None:
-    assert shown("a\x1b[2Jb\x07\n") == "a\\x1b[2Jb\\x07\n"
+    assert visible("a\x1b[2Jb\x07\n\tc\x9bd\u202ee") == "a\\x1b[2Jb\\x07\n\tc\\u009bd\\u202ee"
     assert head("one\n\ttwo\x1b") == "one two\\x1b"
+
+
+FORGED = "\n  run_0000 completed\r\u2028\x85\x1b[2J\x9b2J\u202e"
+
+
+def test_no_reason_or_name_makes_a_line_of_its_own_or_steers_the_terminal(desk: Desk) -> None:
+    async def agent(turn: AsyncTurn) -> None:
+        await turn.call("wait", secret=FORGED)
+
+    @tool(isolation="task", name="wait")
+    async def wait(secret: str) -> str:
+        await asyncio.sleep(100)
+        return secret
+
+    config = Config(state_dir=desk.state_dir, agent="odd", agents={"odd": agent}, tools=[wait])
+    with Supervisor.start(config) as supervisor:
+        session = supervisor.session("s1")
+        accepted = session.ask(NewMessage(content=f"go{FORGED}"))
+        events = session.subscribe()
+        assert any(event.kind == "tool.started" for event in events)
+        session.ask(Stop(source="user.test", reason=f"because{FORGED}", requested_by=f"me{FORGED}"))
+        session.receipt(accepted.run_id, timeout=WAIT_S)
+    everything = [
+        desk.run("", *args).stdout
+        for args in (
+            ("runs", "s1"),
+            ("why", accepted.run_id),
+            ("receipts", "s1"),
+            ("receipts", "--run", accepted.run_id),
+            ("events", "s1"),
+            ("thread", "s1"),
+            ("sessions",),
+        )
+    ]
+    for told in everything:
+        assert told
+        assert visible(told) == told
+        # In a thread a message has its lines, below its head.
+        assert not any(line.startswith("run_0000") for line in told.splitlines())
+    for told in (text for index, text in enumerate(everything) if index != 5):
+        assert not any(line.strip().startswith("run_0000") for line in told.splitlines())
+    # As JSON it is what it was, and yet nothing that a terminal would take for its own.
+    document = desk.raw("runs", "s1", "--json").decode()
+    assert visible(document) == document
+    assert json.loads(document)[0]["provenance"]["reason"] == f"because{FORGED}"
 
 
 def test_the_head_of_a_text_has_a_bound() -> None:

@@ -56,8 +56,25 @@ def test_a_line_for_people_cannot_steer_a_terminal_and_has_its_traceback_below()
     assert "\x1b" not in text
     assert "a\\x1b[2Jb" in text
     assert "[session=s\\x1b]" in text
-    assert text.splitlines()[-2:] == ["ValueError: no", "way"]
+    assert text.splitlines()[-2:] == ["    ValueError: no", "    way"]
     assert as_text(record(level="ERROR"), colours=True).startswith("\x1b[31m")
+
+
+FORGED = "\n12:00:00.000 ERROR   run completed\u2028\r\x85"
+
+
+@pytest.mark.parametrize("forged", FORGED)
+def test_no_name_or_reason_makes_a_second_line_of_the_log(forged: str) -> None:
+    one = record(f"fenced by {forged}: x", session=f"s{forged}", call=f"c{forged}", more=f"m{forged}")
+    assert len(as_text(one, colours=False).splitlines()) == 1
+    assert len(as_json(one).splitlines()) == 1
+    assert json.loads(as_json(one))["session"] == f"s{forged}"
+
+
+def test_no_message_of_an_error_can_be_taken_for_a_line_of_the_log() -> None:
+    _, *below = as_text(record(error=ValueError(f"x{FORGED}")), colours=False).splitlines()
+    assert below
+    assert all(line.startswith("    ") for line in below)
 
 
 def test_what_a_line_was_bound_to_is_not_overwritten() -> None:

@@ -53,7 +53,7 @@ from supervisor.console.place import Place
 from supervisor.console.printer import OutputGone, Printed, Printer, PrinterFailed
 from supervisor.console.receipts import table
 from supervisor.console.screen import Screen
-from supervisor.console.words import cause, head, not_durable, plural, refusal
+from supervisor.console.words import cause, head, not_durable, plural, refusal_lines
 from supervisor.embed import check_session_name
 
 ASK_TIMEOUT_S: Final = 30.0
@@ -194,7 +194,7 @@ class Chat:
                 self._quiet = True
                 self._leave("nobody reads the output any more")
             case PrinterFailed():
-                self._screen.remark(refusal(item.error))
+                self._screen.remark(*refusal_lines(item.error))
                 self._earn(ExitCode.RUN)
                 self._leave("the events could not be read any more")
             case None if self._leaving:
@@ -247,7 +247,7 @@ class Chat:
                 NewMessage(content=line.text, policy=policy, merge=self._interactive), timeout=ASK_TIMEOUT_S
             )
         except CountermandError as error:
-            self._screen.remark(refusal(error))
+            self._screen.remark(*refusal_lines(error))
             self._earn(of_error(error))
         except (Timeout, ActorDeadError) as error:
             self._screen.remark(f"the message got no answer: {error}")
@@ -369,7 +369,7 @@ class Chat:
         try:
             stopped = self._session.ask(stop, timeout=ASK_TIMEOUT_S)
         except CountermandError as error:
-            self._screen.remark(refusal(error))
+            self._screen.remark(*refusal_lines(error))
             return None
         except (Timeout, ActorDeadError) as error:
             self._screen.remark(f"the stop got no answer: {error}")

@@ -24,6 +24,7 @@ from typing import Any, Final
 import msgspec
 
 from actors.errors import CountermandError, NotFound
+from actors.text import below, one_line
 from supervisor.console.api import Api, find_api, no_daemon
 from supervisor.console.output import console, say
 from supervisor.console.place import Place
@@ -88,11 +89,12 @@ def show_logs(place: Place, wanted: Wanted, unit: str, *, follow: bool, as_json:
                 continue
             if as_json:
                 if said is not None:
-                    print(text, flush=True)
+                    print(one_line(text), flush=True)
             elif said is None:
                 say(out, text)
             else:
-                say(out, as_text(said), _STYLES.get(str(said.get("level")), ""))
+                for line in as_text(said).split("\n"):
+                    say(out, line, _STYLES.get(str(said.get("level")), ""))
             out.file.flush()
 
 
@@ -102,8 +104,8 @@ def as_text(said: dict[str, Any]) -> str:
     level = str(said.get("level", "")).upper()
     text = f"{_local(at)} {level:<8}{said.get('message', '')}"
     about = " ".join(f"{name}={said[name]}" for name in CONTEXT if name in said)
-    text += f"  [{about}]" if about else ""
-    return f"{text}\n{said['exception']}" if said.get("exception") else text
+    text = one_line(f"{text}  [{about}]" if about else text)
+    return f"{text}\n{below(str(said['exception']))}" if said.get("exception") else text
 
 
 def _local(at: str) -> str:

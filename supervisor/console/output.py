@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from supervisor.console.words import shown
+from actors.text import one_line, visible
 
 PLAIN_WIDTH: Final = 200
 
@@ -40,22 +40,24 @@ def heading(out: Any, text: str) -> None:
     """Print a heading."""
     from rich.text import Text
 
-    out.print(Text(text, style="bold"))
+    out.print(Text(one_line(text), style="bold"))
 
 
 def say(out: Any, text: str, style: str = "") -> None:
-    """Print text as it is; what is in it steers no terminal."""
+    """Print a text as one line: what is in it steers no terminal, and is not taken for a line of ours."""
     from rich.text import Text
 
-    out.print(Text(shown(text), style=style), soft_wrap=True)
+    out.print(Text(one_line(text), style=style), soft_wrap=True)
 
 
 def print_json(value: object) -> None:
     """Print one JSON document, and nothing else, on standard output."""
-    sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
+    document = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    # JSON leaves DEL, C1 and the like as they are, and a terminal would take them for its own.
+    sys.stdout.buffer.write(f"{visible(document)}\n".encode())
 
 
 def print_json_line(value: object) -> None:
     """Print one JSON document on one line, of many, and have it out at once."""
-    sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")
+    sys.stdout.buffer.write(f"{one_line(msgspec.json.encode(value).decode())}\n".encode())
     sys.stdout.buffer.flush()

@@ -128,7 +128,7 @@ class Printer:
                 self._spoke = speaker
             case "tool.requested" if data["tool"] != "shell":
                 arguments = ", ".join(f"{name}={value!r}" for name, value in data["arguments"].items())
-                self._screen.remark(f"calls {data['tool']}({head(arguments)})")
+                self._screen.remark(f"calls {head(data['tool'])}({head(arguments)})")
             case "session.message_returned":
                 reason = data["reason"].replace("_", " ")
                 self._screen.remark(f"a message was returned, {reason}: {head(data['content'])}")
@@ -139,5 +139,8 @@ class Printer:
                 self._screen.remark("the session failed too often: from now on it takes a stop and nothing else")
             case "receipt.amended":
                 self._screen.remark(f"news of run {event.run_id} after its end: countermand why {event.run_id}")
+            case "run.status":
+                # What it said is whole. A run that has ended leaves no colour, and no half of a sequence.
+                self._screen.end_message()
             case _:
                 return

@@ -7,7 +7,7 @@ import sys
 from types import TracebackType
 from typing import Final
 
-from supervisor.console.words import shown
+from actors.text import one_line
 
 WIPE_LINE: Final = "\r\x1b[K"
 
@@ -29,7 +29,7 @@ class Progress:
         """Have the line say this."""
         if self._terminal:
             width = os.get_terminal_size(2).columns or 80
-            self._write(WIPE_LINE + shown(text)[: width - 1])
+            self._write(WIPE_LINE + one_line(text)[: width - 1])
 
     def _write(self, text: str) -> None:
         sys.stderr.write(text)

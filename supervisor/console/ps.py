@@ -8,6 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from actors.text import one_line
 from supervisor.console.output import console, grid, print_json
 from supervisor.console.place import Place
 from supervisor.console.records import open_records
@@ -52,7 +53,7 @@ def show_ps(place: Place, session: str | None, *, as_json: bool) -> None:
         cpu_s = [one.cpu_s for one in line.processes if one.cpu_s is not None]
         rss = [one.rss_bytes for one in line.processes if one.rss_bytes is not None]
         table.add_row(
-            Text("  " * line.depth + line.what, style=line.style),
+            Text("  " * line.depth + one_line(line.what), style=line.style),
             str(line.pid or ""),
             str(line.generation or ""),
             age(line.age_s),

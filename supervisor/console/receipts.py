@@ -6,6 +6,7 @@ import io
 from collections.abc import Iterable, Iterator
 
 from actors.model import How, Receipt, Row
+from actors.text import one_line
 from supervisor.console.words import cause, clock_time, duration, head, plural
 
 ROWS_SHOWN_MAX = 100
@@ -58,7 +59,9 @@ def signals_sent(row: Row) -> str:
 def summary(receipt: Receipt) -> str:
     """Say in one line what a receipt adds up to."""
     whole = "everything ended" if receipt.complete else "NOT everything could be ended"
-    return f"receipt {receipt.receipt_id}: {whole}, {plural(receipt.reaped, 'process', 'processes')} proven dead"
+    return (
+        f"receipt {one_line(receipt.receipt_id)}: {whole}, {plural(receipt.reaped, 'process', 'processes')} proven dead"
+    )
 
 
 def table(receipt: Receipt, width: int, *, colour: bool) -> str:
@@ -79,9 +82,9 @@ def table(receipt: Receipt, width: int, *, colour: bool) -> str:
             bad = row.how in (How.ABANDONED, How.OUT_OF_REACH)
             grid.add_row(
                 Text("  " * depth + f"{row.kind} {head(row.name)}"),
-                Text(how_ended(row), style="bold red" if bad else ""),
+                Text(one_line(how_ended(row)), style="bold red" if bad else ""),
                 str(row.pid or ""),
-                signals_sent(row),
+                Text(one_line(signals_sent(row))),
                 duration(row.started_at, row.ended_at),
             )
         console.print(grid)

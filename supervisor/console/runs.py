@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from actors.model import LIVE, RunInfo, RunStatus
+from actors.text import one_line
 from supervisor.console.output import console, print_json
 from supervisor.console.place import Place
 from supervisor.console.records import RUNS_MAX, open_records
@@ -35,13 +36,13 @@ def show_runs(place: Place, session: str, *, as_json: bool) -> None:
 
     out = console()
     if not runs:
-        out.print(Text(f"session {session} has had no run yet", style="dim"))
+        out.print(Text(f"session {one_line(session)} has had no run yet", style="dim"))
     if len(runs) == RUNS_MAX:
         out.print(Text(f"the newest {RUNS_MAX} runs", style="dim"))
     # A line of facts for each run, and below it what it was given and why it ended: both may be long.
     for run in runs:
         code = _exit_code(run)
-        line = Text(f"{run.run_id:<{ID_WIDTH}}  ")
+        line = Text(f"{one_line(run.run_id):<{ID_WIDTH}}  ")
         line.append(f"{run.status} ({code})" if code else str(run.status), style=STYLES.get(run.status, ""))
         lasted = "" if run.ended_at is None else f"  {duration(run.started_at, run.ended_at)}"
         line.append(f"  {date_time(run.started_at or run.created_at)}{lasted}", style="dim")
@@ -67,4 +68,4 @@ def _why_in_brief(run: RunInfo) -> str:
         return f"ended by {cause(run.provenance)}"
     if run.error:
         return f"failed with {head(run.error, 120)}"
-    return f"retry of {run.retry_of}" if run.retry_of else ""
+    return f"retry of {one_line(run.retry_of)}" if run.retry_of else ""

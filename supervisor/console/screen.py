@@ -1,10 +1,11 @@
 """Standard output and standard error, and the terminal that may be both.
 
-Output of runs goes to standard output as it is; all that the console itself says goes to standard error, so that
+Output of runs goes to standard output; all that the console itself says goes to standard error, so that
 a pipe gets the one without the other. Both are written unbuffered: what was printed is out, whatever happens next.
 
-On a terminal both end on the same screen, so a remark begins on a line of its own, and a prompt that waits is
-wiped before something is printed over it. What a person has typed by then stays in the terminal's own line buffer.
+A terminal gets what its filter lets pass, and a pipe the bytes as they are. On a terminal both end on the same screen,
+so a remark begins on a line of its own, and a prompt that waits is wiped before something is printed over it. What a
+person has typed by then stays in the terminal's own line buffer.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
+
+from actors.text import one_line
+from supervisor.console.terminal import TerminalFilter, without_colours
 
 PROMPT: Final = "> "
 WIPE_LINE: Final = "\r\x1b[K"
@@ -33,8 +37,10 @@ class Screen:
         self.out_is_terminal = _is_terminal(out_fd)
         self.err_is_terminal = _is_terminal(err_fd)
         self._coloured = self.err_is_terminal and not os.environ.get("NO_COLOR")
+        self._filter = TerminalFilter() if self.out_is_terminal else None
         self._lock = threading.Lock()
         self._line_open = False
+        self._fresh_line = False
         self._prompted = False
 
     @property
@@ -56,31 +62,31 @@ class Screen:
         if not text:
             return
         with self._turn():
-            self._wipe_prompt()
-            if fresh_line and self._line_open:
-                text = "\n" + text
-            self._line_open = not text.endswith("\n")
-            try:
-                _write(self._out, text)
-            except OSError as error:
-                raise OutputClosed(str(error)) from error
+            if fresh_line:
+                self._end_message()
+                self._fresh_line = True
+            self._print(text if self._filter is None else self._filter.feed(text))
 
-    def remark(self, text: str) -> None:
-        """Say something about what goes on, on standard error; a line, or several."""
+    def end_message(self) -> None:
+        """What was printed is a whole: nothing of it waits for more, and its colours end here.
+
+        Raises:
+            OutputClosed: nobody reads it.
+        """
         with self._turn():
-            self._wipe_prompt()
-            if self._line_open and self.out_is_terminal and self.err_is_terminal:
-                text = "\n" + text
-                self._line_open = False
+            self._end_message()
+
+    def remark(self, *lines: str) -> None:
+        """Say something about what goes on, on standard error; each text is one line, whatever is in it."""
+        with self._turn():
+            self._begin_own()
+            text = "\n".join(one_line(line) for line in lines)
             self._say(f"\x1b[2m{text}\x1b[0m\n" if self._coloured else f"{text}\n")
 
     def block(self, text: str) -> None:
         """Print something laid out, such as a table, on standard error."""
         with self._turn():
-            self._wipe_prompt()
-            if self._line_open and self.out_is_terminal and self.err_is_terminal:
-                self._say("\n")
-                self._line_open = False
+            self._begin_own()
             self._say(text if text.endswith("\n") else text + "\n")
 
     def prompt(self) -> None:
@@ -118,6 +124,31 @@ class Screen:
         finally:
             if locked:
                 self._lock.release()
+
+    def _print(self, text: str) -> None:
+        seen = text if self._filter is None else without_colours(text)
+        if not seen:
+            return
+        self._wipe_prompt()
+        if self._fresh_line and self._line_open:
+            text = "\n" + text
+        self._fresh_line = False
+        self._line_open = not seen.endswith("\n")
+        try:
+            _write(self._out, text)
+        except OSError as error:
+            raise OutputClosed(str(error)) from error
+
+    def _end_message(self) -> None:
+        if self._filter is not None:
+            self._print(self._filter.end())
+
+    def _begin_own(self) -> None:
+        """Go to where the console's own words may stand: not behind a prompt, nor behind a rest of output."""
+        self._wipe_prompt()
+        if self._line_open and self.out_is_terminal and self.err_is_terminal:
+            self._say("\n")
+            self._line_open = False
 
     def _wipe_prompt(self) -> None:
         if self._prompted:

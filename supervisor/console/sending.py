@@ -120,6 +120,8 @@ def _watched(
                 screen.output(data["text"], fresh_line=event.kind != spoke)
                 spoke = event.kind
             case "run.status":
+                if screen is not None:
+                    screen.end_message()
                 status, result, error = RunStatus(data["status"]), data.get("result"), data.get("error")
             case "run.ended":
                 receipt = msgspec.convert(data["receipt"], Receipt)

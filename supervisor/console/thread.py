@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import sys
 
+from actors.errors import Invalid
 from actors.model import Message
+from actors.text import one_line, visible
 from supervisor.console.output import console, print_json
 from supervisor.console.place import Place
 from supervisor.console.records import open_records
-from supervisor.console.words import clock_time, head, shown
+from supervisor.console.words import clock_time, head
 
 
 def write_attachment(place: Place, session: str, name: str) -> None:
-    """Write the bytes of an attachment to standard output, and nothing else. Raises NotFound; see `open_records`."""
+    """Write the bytes of an attachment to standard output, and nothing else.
+
+    Raises:
+        NotFound: see `open_records`.
+        Invalid: standard output is a terminal, which the bytes could steer.
+    """
+    if sys.stdout.isatty():
+        raise Invalid(
+            "the bytes of an attachment are nothing for a terminal",
+            expected="a file or a pipe as standard output",
+            got="a terminal",
+            remedy="write them to a file (> FILE), or look at them with: | od -c",
+        )
     with open_records(place) as records:
         records.session(session)
         data = records.attachment(session, name)
@@ -35,17 +49,17 @@ def show_thread(place: Place, session: str, *, as_json: bool) -> None:
     for message in messages:
         out.print(Text(_heading(message), style="bold" if message.role == "user" else "dim"))
         calls = [
-            f"calls {call.name}({head(', '.join(f'{key}={value!r}' for key, value in call.arguments.items()))})"
+            f"calls {head(call.name)}({head(', '.join(f'{key}={value!r}' for key, value in call.arguments.items()))})"
             for call in message.tool_calls
         ]
         body = "\n".join([message.content.rstrip("\n"), *calls] if message.content.strip() else calls)
-        for line in shown(body).split("\n"):
+        for line in visible(body).split("\n"):
             out.print(Text("  " + line), soft_wrap=True)
         for name in message.attachments:
-            out.print(Text(f"  its bytes: --attachment {name}", style="dim"), soft_wrap=True)
+            out.print(Text(f"  its bytes: --attachment {one_line(name)}", style="dim"), soft_wrap=True)
     state = "parked" if facts.parked else "waiting"
     for waits in waiting:
-        out.print(Text(f"{state} · {clock_time(waits.accepted_at)} · {waits.run_id}", style="yellow"))
+        out.print(Text(f"{state} · {clock_time(waits.accepted_at)} · {one_line(waits.run_id)}", style="yellow"))
         out.print(Text("  " + head(waits.content, 120)))
     if not messages and not waiting:
         out.print(Text("the thread is empty", style="dim"))
@@ -57,4 +71,4 @@ def _heading(message: Message) -> str:
         marks.append(message.status)
     if message.outcome is not None:
         marks.append(message.outcome.replace("_", " "))
-    return " · ".join(mark for mark in marks if mark)
+    return one_line(" · ".join(mark for mark in marks if mark))

@@ -12,7 +12,7 @@ from supervisor.console.output import console, heading, print_json, say
 from supervisor.console.place import Place
 from supervisor.console.receipts import table
 from supervisor.console.records import Records, find_run, open_records
-from supervisor.console.words import cause_in_full, clock_time, date_time, duration, exit_code, head, plural, shown
+from supervisor.console.words import cause_in_full, clock_time, date_time, duration, exit_code, head, plural
 
 MOMENTS_MAX: Final = 60
 """Moments that are told of a run, the first and the last of them; the log has the others."""
@@ -211,7 +211,7 @@ def _tell(out: Any, story: Story) -> None:
     heading(out, f"Run {run.run_id}")
     ended = f"{date_time(run.ended_at)}, after {duration(run.started_at, run.ended_at)}" if run.ended_at else "not yet"
     facts = [
-        ("session", shown(run.session)),
+        ("session", run.session),
         ("generation", "none yet" if run.generation is None else str(run.generation)),
         ("agent", run.agent),
         ("status", _status(run)),
@@ -279,7 +279,7 @@ def _tell_moments(out: Any, story: Story) -> None:
         moments = (*moments[: MOMENTS_MAX // 2], *moments[-MOMENTS_MAX // 2 :])
     for index, moment in enumerate(moments):
         if left_out > 0 and index == MOMENTS_MAX // 2:
-            say(out, f"  … {plural(left_out, 'moment')} more: countermand events {shown(story.run.session)}", "dim")
+            say(out, f"  … {plural(left_out, 'moment')} more: countermand events {story.run.session}", "dim")
         place = f"#{moment.seq}" if moment.seq else ""
         say(out, f"  {clock_time(moment.at)}.{int(moment.at % 1 * 1000):03d}  {place:>6}  {moment.what}")
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-import unicodedata
 
 from actors.errors import CountermandError
 from actors.model import Provenance
+from actors.text import one_line
 
 
 def clock_time(at: float | None) -> str:
@@ -34,37 +34,32 @@ def plural(count: int, word: str, many: str = "") -> str:
     return f"{count} {word}" if count == 1 else f"{count} {many or word + 's'}"
 
 
-def shown(text: str) -> str:
-    """Return text with its control characters made visible: what is stored must not steer a terminal."""
-    return "".join(
-        char if char in "\n\t" or unicodedata.category(char) != "Cc" else f"\\x{ord(char):02x}" for char in text
-    )
-
-
 def head(text: str, width: int = 60) -> str:
     """Return the beginning of a text, on one line, at most `width` characters."""
-    line = " ".join(shown(text[: 4 * width]).split())
+    line = one_line(" ".join(text[: 4 * width].split()))
     return line if len(line) <= width else line[: width - 1] + "…"
 
 
 def cause(provenance: Provenance) -> str:
     """Say who ended something, and why."""
-    return f"{provenance.source}: {shown(provenance.reason)}"
+    return one_line(f"{provenance.source}: {provenance.reason}")
 
 
 def cause_in_full(provenance: Provenance) -> str:
     """Say who ended something, why, how, when, and on whose behalf."""
-    by = f", by {provenance.requested_by}" if provenance.requested_by else ""
+    by = f", by {one_line(provenance.requested_by)}" if provenance.requested_by else ""
     return f"{cause(provenance)} ({provenance.mode}, asked for at {clock_time(provenance.initiated_at)}{by})"
 
 
 def refusal(error: CountermandError) -> str:
     """Say what was refused, what would have been accepted, and what to do; a line for each."""
-    lines = [error.message]
-    for label, value in (("expected", error.expected), ("got", error.got), ("to do", error.remedy)):
-        if value:
-            lines.append(f"  {label}: {value}")
-    return shown("\n".join(lines))
+    return "\n".join(refusal_lines(error))
+
+
+def refusal_lines(error: CountermandError) -> list[str]:
+    """Return the lines of `refusal`."""
+    said = (("  expected: ", error.expected), ("  got: ", error.got), ("  to do: ", error.remedy))
+    return [one_line(error.message), *(one_line(f"{label}{value}") for label, value in said if value)]
 
 
 def exit_code(code: int) -> str:

@@ -26,6 +26,7 @@ import msgspec
 from loguru import logger
 
 from actors.base import log_context
+from actors.text import below, one_line
 from supervisor.daemon.settings import LogSettings
 
 if TYPE_CHECKING:
@@ -196,29 +197,24 @@ def as_json(record: Record) -> str:
         line["extra"] = more
     if record["exception"] is not None:
         line["exception"] = _trace(record)
-    return msgspec.json.encode(line, enc_hook=repr).decode()
+    return one_line(msgspec.json.encode(line, enc_hook=repr).decode())
 
 
 def as_text(record: Record, *, colours: bool) -> str:
-    """Return a record as people read it; a traceback goes below."""
+    """Return a record as people read it, on one line; a traceback goes below, indented."""
     level = record["level"].name
-    text = f"{record['time']:%H:%M:%S}.{record['time'].microsecond // 1000:03d} {level:<8}{_shown(record['message'])}"
+    message = one_line(record["message"][:LINE_MAX_CHARS])
+    text = f"{record['time']:%H:%M:%S}.{record['time'].microsecond // 1000:03d} {level:<8}{message}"
     about = " ".join(f"{name}={record['extra'][name]}" for name in CONTEXT if name in record["extra"])
     if about:
-        text += f"  [{_shown(about)}]"
+        text += f"  [{one_line(about)}]"
     if colours and level in COLOURS:
         text = f"\x1b[{COLOURS[level]}m{text}\x1b[0m"
-    return text if record["exception"] is None else f"{text}\n{_trace(record)}"
+    return text if record["exception"] is None else f"{text}\n{below(_trace(record))}"
 
 
 def _utc(time: dt.datetime) -> str:
     return time.astimezone(dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _shown(text: str) -> str:
-    """What somebody's output or name has brought into the log must not steer a terminal."""
-    shown = text[:LINE_MAX_CHARS]
-    return "".join(one if one.isprintable() or one in "\n\t" else f"\\x{ord(one):02x}" for one in shown)
 
 
 def _trace(record: Record) -> str:

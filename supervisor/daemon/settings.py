@@ -24,7 +24,7 @@ import msgspec
 from msgspec import Struct
 
 from actors.errors import CountermandError, Invalid
-from actors.text import shown
+from actors.text import one_line, shown
 from supervisor.config import Config, default_state_dir
 from supervisor.embed import plugins_of
 
@@ -148,8 +148,8 @@ class WrongSettings(Invalid):
         if len(problems) == 1:
             super().__init__(first.message, expected=first.expected, got=first.got, remedy=first.remedy)
         else:
-            lines = "".join(f"\n  {problem}" for problem in problems)
-            super().__init__(f"{len(problems)} things in the configuration cannot be right:{lines}")
+            every = " | ".join(str(problem) for problem in problems)
+            super().__init__(f"{len(problems)} things in the configuration cannot be right: {every}")
         self.problems = tuple(problems)
 
 
@@ -505,7 +505,7 @@ def as_toml(found: Mapping[str, Found], keys: Iterable[str] = KEYS) -> str:
             table = group
         value, source = found[key].value, found[key].source
         line = f"# {name} is not set" if value is None else f"{name} = {_toml(value)}"
-        lines.append(f"{line}  # {source}")
+        lines.append(f"{line}  # {one_line(source)}")
     return "\n".join(lines)
 
 
