@@ -76,11 +76,11 @@ class Chatting:
         self.process.send_signal(number)
 
     def ended(self) -> int:
-        """Wait for its end; returns its exit code."""
+        """Wait for its end; returns its exit code, as a shell shows it."""
         code = self.process.wait(WAIT_S)
         self.out.join()
         self.err.join()
-        return code
+        return _to_a_shell(code)
 
     def close(self) -> None:
         self.process.kill()
@@ -90,6 +90,11 @@ class Chatting:
         self.err.join()
         self.stdout.close()
         self.stderr.close()
+
+
+def _to_a_shell(code: int) -> int:
+    """What a shell shows of an end: 128 and its number for a signal, which nobody has dealt with."""
+    return code if code >= 0 else 128 - code
 
 
 def _pipe(end: IO[bytes] | None) -> IO[bytes]:
@@ -131,7 +136,7 @@ class Terminal:
     def ended(self) -> int:
         code = self.process.wait(WAIT_S)
         self.screen.join()
-        return code
+        return _to_a_shell(code)
 
     def close(self) -> None:
         self.process.kill()
@@ -239,6 +244,12 @@ class Desk:
 
     def terminal(self, *args: str) -> Terminal:
         terminal = Terminal([*COMMAND, *args], self.env)
+        self._open.append(terminal)
+        return terminal
+
+    def bash(self, script: str) -> Terminal:
+        """A line of bash on a terminal."""
+        terminal = Terminal(["/bin/bash", "-c", script], self.env)
         self._open.append(terminal)
         return terminal
 

@@ -31,7 +31,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
         chatting.out.wait("begun")
         desk.wait_alive(1)
         chatting.process.terminate()
-        assert chatting.ended() == 130
+        assert chatting.ended() == 143
         yield desk
 
 

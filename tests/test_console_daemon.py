@@ -582,7 +582,7 @@ def test_a_chat_that_is_ended_is_no_stop_for_the_daemon(served: Desk, name: str,
     chatting.type(f"echo begun; sleep {served.mark}\n")
     chatting.out.wait("begun")
     chatting.signal(number)
-    assert chatting.ended() == 130
+    assert chatting.ended() == 128 + number
     assert status(served, name) == ["in_progress"]
     assert served.run("", "stop", name).returncode == 0
 

@@ -5,6 +5,8 @@ The map, from the outside in:
     cli.py          the commands, their options, and what becomes of a refusal
     values.py       the values of options, without what typer would load to look at them
     completions.py  what the shell offers behind Tab
+    streams.py      the standard streams, made fit; and whether anybody reads
+    ending.py       the end of a command that a signal ends
     exits.py        the exit codes, and which one an error or a run's end earns
 
     chat.py         `chat`: lines in, runs out; who stops what, and when it leaves
@@ -12,6 +14,7 @@ The map, from the outside in:
     lines.py        standard input as lines, one at a time
     printer.py      the events of a session, on their way to the screen
     screen.py       standard output and standard error, and the terminal that may be both
+    terminal.py     what of the output of runs a terminal gets
 
     sending.py      `send`
     stopping.py     `stop` and `kill`

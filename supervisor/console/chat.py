@@ -46,6 +46,7 @@ from actors.errors import CountermandError, Invalid, StoreUnavailable
 from actors.messages import Accepted, NewMessage, Stop, Stopped
 from actors.model import Event, Mode, Policy, Receipt, RunStatus, SessionStatus
 from supervisor.config import Config
+from supervisor.console.ending import EndedBy
 from supervisor.console.exits import ExitCode, of_error, of_run
 from supervisor.console.hosts import Embedded, Host
 from supervisor.console.lines import LINE_MAX_BYTES, EndOfInput, Line, LineReader
@@ -53,6 +54,7 @@ from supervisor.console.place import Place
 from supervisor.console.printer import OutputGone, Printed, Printer, PrinterFailed
 from supervisor.console.receipts import table
 from supervisor.console.screen import Screen
+from supervisor.console.streams import when_unread
 from supervisor.console.words import cause, head, not_durable, plural, refusal_lines
 from supervisor.embed import check_session_name
 
@@ -89,6 +91,7 @@ def chat(config: Config, session: str, place: Place | None = None, *, agent: str
 
     Raises:
         CountermandError: it could not be started: the directory is in use, the agent or the session's name is wrong.
+        EndedBy: a signal ended it, and what was to be ended has ended.
     """
     check_session_name(session)
     screen = Screen()
@@ -98,11 +101,14 @@ def chat(config: Config, session: str, place: Place | None = None, *, agent: str
         host = _host(config, session, place, screen, agent)
         drain_s: float | None = 0.0
         try:
-            code = Chat(host, session, screen, inbox).run()
+            talk = Chat(host, session, screen, inbox)
+            code = talk.run()
             # A stop has ended what was to be ended; else what other sessions still do gets its time.
             drain_s = 0.0 if code is ExitCode.STOPPED else None
         finally:
             host.close(drain_s)
+    if talk.ended_by is not None:
+        raise EndedBy(talk.ended_by)
     return code
 
 
@@ -146,6 +152,8 @@ class Chat:
         self._leaving = False
         self._quiet = False
         self._done = False
+        self.ended_by: int | None = None
+        """The signal that the chat was left by."""
 
     def run(self) -> ExitCode:
         """Go on until there is nothing left to do. Main thread."""
@@ -155,6 +163,7 @@ class Chat:
         self._greet()
         self._printer = Printer(self._session, self._before.last_seq, self._screen, self._inbox.put)
         self._lines = LineReader(self._inbox.put)
+        when_unread(lambda: self._inbox.put(OutputGone()))
         try:
             self._lines.ask()
             while not self._done:
@@ -190,9 +199,14 @@ class Chat:
             case Printed():
                 # Asked for when the session was at rest; by now something may have started again.
                 self._done = self._at_rest() is not None
+            case OutputGone() if self._quiet:
+                # It was noticed twice: by who prints, and by who looks whether anybody reads.
+                return
             case OutputGone():
+                if item.error:
+                    self._screen.remark(f"the output could not be written: {item.error}")
                 self._quiet = True
-                self._leave("nobody reads the output any more")
+                self._leave("nobody reads the output any more" if not item.error else "the output cannot be written")
             case PrinterFailed():
                 self._screen.remark(*refusal_lines(item.error))
                 self._earn(ExitCode.RUN)
@@ -322,11 +336,13 @@ class Chat:
 
     def _signal(self, number: signal.Signals) -> None:
         if number is not signal.SIGINT:
+            self.ended_by = number
             self._leave(number.name)
             return
         if self._interactive:
             self._screen.interrupted()
         if not self._interactive or self._input_over or self._leaving:
+            self.ended_by = self.ended_by or number
             self._leave_stopped("Ctrl-C")
         elif self._live:
             self._stop("Ctrl-C")

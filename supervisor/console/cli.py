@@ -10,15 +10,18 @@ A command that reads asks the daemon that runs, and the store on the disk where 
 # Annotations are not texts here: typer would compile each of them again, twice, at every start.
 import contextlib
 import errno
-import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
 from supervisor.console import completions
+from supervisor.console.ending import EndedBy, end_of
+from supervisor.console.streams import mute_output, open_streams
 from supervisor.console.values import take_plainly
 
 if TYPE_CHECKING:
@@ -95,7 +98,8 @@ DEFAULT_SESSION: Final = "main"
 
 EXIT_CODES: Final = (
     "Exit codes: 0; 1 refused or failed, or a script ended non-zero; 2 wrong usage; 3 no daemon answers; "
-    "4 a run failed or expired; 130 stopped by a signal, by Ctrl-C, or a run ended cancelled. The highest decides."
+    "4 a run failed or expired; 130 a run ended cancelled. The highest decides. What a signal ends, ends of it when it "
+    "has cleaned up: to a shell 130 for Ctrl-C, 143 for SIGTERM."
 )
 
 app = typer.Typer(
@@ -355,7 +359,7 @@ def send(
 
         _logs(options["verbose"])
         # Bytes that are not UTF-8 go on as they are; in an argument they have this form already.
-        content = sys.stdin.buffer.read().decode(errors="surrogateescape") if text == "-" else text
+        content = _input() if text == "-" else text
         message = NewMessage(
             content=content, policy=policy, origin=origin, merge=merge, id=identity or new_request_id()
         )
@@ -536,6 +540,7 @@ def config_check(
 ) -> None:
     """Say whether a daemon would start with its configuration, and all that is wrong with it."""
     options = _options(context, state_dir, agent, verbose=False)
+    from actors.text import one_line
     from supervisor.console.output import print_json
     from supervisor.console.words import refusal, refused
     from supervisor.daemon.settings import WrongSettings
@@ -551,7 +556,7 @@ def config_check(
     if as_json:
         print_json({"ok": True, "file": settings.file and str(settings.file), "problems": []})
     else:
-        print(f"ok: {settings.file}" if settings.file else "ok: no file, the defaults hold")
+        print(f"ok: {one_line(settings.file)}" if settings.file else "ok: no file, the defaults hold")
 
 
 @config_app.command("show")
@@ -568,10 +573,11 @@ def config_show(
     with _refusals(as_json=as_json):
         import msgspec
 
+        from actors.text import visible
         from supervisor.daemon.settings import as_toml
 
         found = _source(options, config, assignments).load().found
-        print(msgspec.json.encode(found).decode() if as_json else as_toml(found))
+        print(visible(msgspec.json.encode(found).decode() if as_json else as_toml(found)))
 
 
 def _source(options: dict[str, Any], config: str | None, assignments: list[str] | None) -> "Source":
@@ -586,29 +592,61 @@ def _source(options: dict[str, Any], config: str | None, assignments: list[str] 
 
 def main() -> NoReturn:
     """Run the command and exit; the entry point."""
-    if sys.stdout is None:
-        # It was closed before we came: nobody reads what is written.
-        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
-    command = typer.main.get_command(app)
-    take_plainly(command)
-    code: int | str | None = 0
+    open_streams()
+    interrupted: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001  # as the interpreter calls it
+        interrupted.append(number)
+        raise KeyboardInterrupt
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, interrupt)
+    code = 0
     try:
-        try:
-            command(prog_name="countermand")
-        except SystemExit as ended:
-            code = ended.code
-        sys.stdout.flush()
-    except OSError as error:
-        code = _not_written(error)
+        command = typer.main.get_command(app)
+        take_plainly(command)
+        code = _run(command)
+        code = max(code, _flushed())
+    except EndedBy as ended:
+        _flushed()
+        end_of(ended.number)
+    except KeyboardInterrupt:
+        code = STOPPED
+    if interrupted and code == STOPPED:
+        end_of(signal.SIGINT)
     sys.exit(code)
+
+
+def _run(command: Any) -> int:
+    """Run the command, and return its exit code."""
+    try:
+        command(prog_name="countermand")
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except BrokenPipeError:
+        mute_output()
+    except OSError as error:
+        if error.errno not in UNWRITABLE:
+            raise
+        return _not_written(error)
+    return 0
+
+
+def _flushed() -> int:
+    """Have out what was printed, and return the exit code for that: not 0 where it could not be written."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Nobody wants to read it: no error.
+        mute_output()
+    except OSError as error:
+        return _not_written(error)
+    return 0
 
 
 def _not_written(error: OSError) -> int:
     """Say that the output could not be written, which undoes nothing, and return the exit code for that."""
-    if error.errno not in UNWRITABLE:
-        raise error
-    # What is left in the buffer must not be tried again when the interpreter ends.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    mute_output()
     print(f"countermand: the output could not be written: {error}; what was asked for may be done", file=sys.stderr)
     return 1
 
@@ -655,6 +693,20 @@ def _session(argument: str | None, option: str | None) -> str:
     return DEFAULT_SESSION
 
 
+def _input() -> str:
+    from actors.errors import Invalid
+
+    try:
+        return sys.stdin.buffer.read().decode(errors="surrogateescape")
+    except OSError as error:
+        raise Invalid(
+            "standard input cannot be read",
+            expected="the message, as TEXT or on standard input",
+            got=error.strerror or str(error),
+            remedy="give the message as TEXT, or open standard input",
+        ) from error
+
+
 def _logs(verbose: bool) -> None:
     """Send the log to standard error: standard output is the output's."""
     from loguru import logger
@@ -681,18 +733,16 @@ def _refusals(*, as_json: bool = False, lines: bool = False) -> Iterator[None]:
 
     try:
         yield
-        sys.stdout.flush()
     except CountermandError as error:
-        print(f"countermand: {refusal(error)}", file=sys.stderr)
+        for one in getattr(error, "problems", (error,)):
+            print(f"countermand: {refusal(one)}", file=sys.stderr)
         if as_json:
             from supervisor.console.output import print_json, print_json_line
 
             (print_json_line if lines else print_json)({"error": refused(error)})
-            sys.stdout.flush()
         raise typer.Exit(int(of_error(error))) from None
     except KeyboardInterrupt:
         raise typer.Exit(STOPPED) from None
     except BrokenPipeError:
-        # What is left in the buffer must not be tried again when the interpreter ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        mute_output()
         raise typer.Exit(0) from None

@@ -8,9 +8,11 @@ from collections.abc import Generator, Iterator
 from typing import Any, Final
 
 from actors.model import Event
+from actors.text import one_line
 from supervisor.console.output import console, print_json_line, say
 from supervisor.console.place import Place
 from supervisor.console.records import open_records
+from supervisor.console.streams import when_unread
 from supervisor.console.words import clock_time, head
 
 TEXT_MAX: Final = 120
@@ -70,6 +72,7 @@ def _follow(place: Place, session: str, from_seq: int) -> Generator[Event, None,
 
     api = need_api(place)
     follower = Follower(api, session, from_seq, on_break=_note)
+    when_unread(follower.close)
     try:
         yield from follower
     finally:
@@ -78,4 +81,4 @@ def _follow(place: Place, session: str, from_seq: int) -> Generator[Event, None,
 
 
 def _note(text: str) -> None:
-    print(f"countermand: {text}", file=sys.stderr)
+    print(f"countermand: {one_line(text)}", file=sys.stderr)

@@ -26,7 +26,7 @@ class ExitCode(IntEnum):
     RUN = 4
     """A run failed or expired, or a request got no answer."""
     STOPPED = 130
-    """A signal or Ctrl-C ended it, nobody reads the output any more, or a run ended cancelled."""
+    """A run ended cancelled, or nobody reads the output any more. As a shell shows it, also Ctrl-C: see `ending.py`."""
 
 
 _BY_STATUS: Final = {
@@ -34,6 +34,13 @@ _BY_STATUS: Final = {
     RunStatus.CANCELLING: ExitCode.STOPPED,
     RunStatus.FAILED: ExitCode.RUN,
     RunStatus.EXPIRED: ExitCode.RUN,
+}
+
+
+_BY_CODE: Final = {
+    "no_daemon": ExitCode.NO_DAEMON,
+    "no_answer": ExitCode.RUN,
+    "too_large": ExitCode.USAGE,
 }
 
 
@@ -47,6 +54,6 @@ def of_run(status: RunStatus, result: Json) -> ExitCode:
 
 def of_error(error: CountermandError) -> ExitCode:
     """Return the exit code that a refusal earns."""
-    if error.code == "no_daemon":
-        return ExitCode.NO_DAEMON
+    if error.code in _BY_CODE:
+        return _BY_CODE[error.code]
     return ExitCode.USAGE if isinstance(error, Invalid) else ExitCode.FAILED

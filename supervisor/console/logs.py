@@ -15,7 +15,7 @@ import re
 import shutil
 import stat
 import subprocess
-import time
+import threading
 from collections import deque
 from collections.abc import Generator, Iterable
 from pathlib import Path
@@ -26,8 +26,9 @@ import msgspec
 from actors.errors import CountermandError, NotFound
 from actors.text import below, one_line
 from supervisor.console.api import Api, find_api, no_daemon
-from supervisor.console.output import console, say
+from supervisor.console.output import console, flush, say
 from supervisor.console.place import Place
+from supervisor.console.streams import when_unread
 
 UNIT: Final = "countermand.service"
 POLL_S: Final = 0.2
@@ -95,7 +96,7 @@ def show_logs(place: Place, wanted: Wanted, unit: str, *, follow: bool, as_json:
             else:
                 for line in as_text(said).split("\n"):
                     say(out, line, _STYLES.get(str(said.get("level")), ""))
-            out.file.flush()
+            flush()
 
 
 def as_text(said: dict[str, Any]) -> str:
@@ -225,6 +226,8 @@ def _journalctl(*arguments: str, cursor: bool = False) -> Generator[str, None, N
     argv = ["journalctl", "--quiet", "--no-pager", "--output=cat", *arguments]
     process = subprocess.Popen(argv, stdout=subprocess.PIPE)
     assert process.stdout is not None
+    if "--follow" in arguments:
+        when_unread(process.terminate)
     try:
         for line in process.stdout:
             said = True
@@ -245,12 +248,14 @@ def _file(path: Path, pid: int, wanted: Wanted, *, follow: bool) -> Generator[st
         file.seek(max(0, size - TAIL_BYTES))
         *whole, rest = file.read().split(b"\n")
         yield from wanted.last(_PRIORITY.sub("", line.decode(errors="replace")) for line in whole)
+        unread = threading.Event()
+        if follow:
+            when_unread(unread.set)
         while follow:
             piece = file.read()
             if not piece:
-                if not Path(f"/proc/{pid}").exists():
+                if unread.wait(POLL_S) or not Path(f"/proc/{pid}").exists():
                     return
-                time.sleep(POLL_S)
                 continue
             *whole, rest = (rest + piece).split(b"\n")
             for line in whole:

@@ -30,7 +30,9 @@ class Printed(Struct, frozen=True):
 
 
 class OutputGone(Struct, frozen=True):
-    """Nobody reads the output any more."""
+    """Nobody reads the output any more; `error`: or it takes nothing, for want of space, say."""
+
+    error: str = ""
 
 
 class PrinterFailed(Struct, frozen=True):
@@ -89,8 +91,8 @@ class Printer:
                 self._show(event)
             except StopIteration:
                 return
-            except OutputClosed:
-                self._on_news(OutputGone())
+            except OutputClosed as closed:
+                self._on_news(OutputGone("" if closed.unread else str(closed)))
                 return
             except StoreUnavailable as error:
                 failures += 1

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from actors.text import one_line
+from supervisor.console.streams import GONE
 from supervisor.console.terminal import TerminalFilter, without_colours
 
 PROMPT: Final = "> "
@@ -26,7 +27,11 @@ LOCK_WAIT_S: Final = 1.0
 
 
 class OutputClosed(Exception):
-    """Nobody reads standard output any more."""
+    """Standard output takes nothing any more; `unread`: since nobody reads it, else for want of space, say."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(error.strerror or str(error))
+        self.unread = error.errno in GONE
 
 
 class Screen:
@@ -137,7 +142,7 @@ class Screen:
         try:
             _write(self._out, text)
         except OSError as error:
-            raise OutputClosed(str(error)) from error
+            raise OutputClosed(error) from error
 
     def _end_message(self) -> None:
         if self._filter is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -19,6 +20,7 @@ from supervisor.console.place import Place
 from supervisor.console.receipts import summary
 from supervisor.console.remote import RemoteRecords
 from supervisor.console.screen import OutputClosed, Screen
+from supervisor.console.streams import when_unread
 from supervisor.console.words import cause, head, plural
 
 TRIED_AGAIN: Final = frozenset({"actor.failure", "store.failure", "supervisor.recovery"})
@@ -83,29 +85,68 @@ def send(
         return ExitCode.FAILED if came_back else ExitCode.OK
     # Also beside JSON: whoever loses the daemon from here on has its id.
     screen.remark(_sentence(accepted))
+    left = f"it goes on without a watcher; to end it: countermand kill {accepted.run_id}"
+    told = _Told(screen, silent=as_json)
     try:
-        sent = _watched(talk, RemoteRecords(api), accepted, from_seq, None if as_json else screen)
-    except KeyboardInterrupt:
-        screen.remark(f"it goes on without a watcher; to end it: countermand kill {accepted.run_id}")
-        raise
+        sent = _watched(talk, RemoteRecords(api), accepted, from_seq, told)
     except OutputClosed:
-        raise BrokenPipeError from None
+        sent = None
+    except KeyboardInterrupt:
+        screen.remark(left)
+        raise
+    if sent is None:
+        screen.remark(f"nobody reads the output any more; {left}")
+        return ExitCode.STOPPED
     if as_json:
         print_json(sent)
-    return _earned(sent, screen)
+    return max(_earned(sent, screen), ExitCode.FAILED if told.failed else ExitCode.OK)
+
+
+class _Told:
+    """What a run says, on its way to the screen. Output that cannot be written does not end the watch: that is said."""
+
+    def __init__(self, screen: Screen, *, silent: bool) -> None:
+        self._screen = screen
+        self._silent = silent
+        self._kind = ""
+        self.failed = False
+
+    def tell(self, kind: str, text: str) -> None:
+        """Show a text of the agent, or what a tool printed. Raises OutputClosed where nobody reads any more."""
+        fresh = kind != self._kind
+        self._kind = kind
+        self._try(lambda: self._screen.output(text, fresh_line=fresh))
+
+    def end(self) -> None:
+        """It says no more. Raises OutputClosed where nobody reads any more."""
+        self._try(self._screen.end_message)
+
+    def _try(self, show: Callable[[], None]) -> None:
+        if self._silent or self.failed:
+            return
+        try:
+            show()
+        except OutputClosed as closed:
+            if closed.unread:
+                raise
+            self.failed = True
+            self._screen.remark(f"the output could not be written: {closed}; its run is waited for all the same")
 
 
 def _watched(
-    talk: AttachedSession, records: RemoteRecords, accepted: Accepted, from_seq: int, screen: Screen | None
-) -> Sent:
+    talk: AttachedSession, records: RemoteRecords, accepted: Accepted, from_seq: int, told: _Told
+) -> Sent | None:
     """Follow a message to the run that takes it, and that to its receipt; show what the run says.
+
+    Returns None where nobody reads any more, also while the run says nothing.
 
     A message that waits may be taken by another run than the one it was accepted for; a run that had not begun when the
     daemon was killed is tried again as another one.
     """
     run_id, status, result, error = None, None, None, None
-    spoke = ""
-    for event in talk.subscribe(from_seq):
+    events = talk.subscribe(from_seq)
+    when_unread(events.close)
+    for event in events:
         data = event.data
         if event.kind == "message" and data["id"] == accepted.message_id:
             run_id = event.run_id
@@ -116,12 +157,10 @@ def _watched(
         if run_id is None or event.run_id != run_id:
             continue
         match event.kind:
-            case "text" | "tool.output" if screen is not None:
-                screen.output(data["text"], fresh_line=event.kind != spoke)
-                spoke = event.kind
+            case "text" | "tool.output":
+                told.tell(event.kind, data["text"])
             case "run.status":
-                if screen is not None:
-                    screen.end_message()
+                told.end()
                 status, result, error = RunStatus(data["status"]), data.get("result"), data.get("error")
             case "run.ended":
                 receipt = msgspec.convert(data["receipt"], Receipt)
@@ -130,7 +169,8 @@ def _watched(
                 return Sent(accepted, status or RunStatus(data["status"]), result, error, receipt, run_id)
             case _:
                 continue
-    raise AssertionError("a follower ends with an error, or not at all")
+    # Its follower was closed. Else it ends with an error, or not at all.
+    return None
 
 
 def _is_tried_again(records: RemoteRecords, session: str, receipt: Receipt) -> bool:
