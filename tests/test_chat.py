@@ -17,6 +17,7 @@ from actors.model import Policy, RunStatus, Waiting
 from supervisor import Config, Supervisor
 from supervisor.console.exits import ExitCode, of_run
 from supervisor.console.lines import LINE_MAX_BYTES, EndOfInput, Line, LineReader
+from supervisor.console.pasting import ASK_FOR_MARKS, BEGIN, END, NO_MORE_MARKS, Paste
 from tests.console_kit import WAIT_S, Desk, desk_at
 from tests.process_kit import until
 
@@ -449,3 +450,81 @@ def test_a_reader_of_lines_can_be_closed_with_lines_left_that_nobody_asked_for()
 )
 def test_a_run_earns_the_exit_code_of_its_status(status: RunStatus, result: object, code: ExitCode) -> None:
     assert of_run(status, result) is code
+
+
+# ── Pasting, and what looks like a command ────────────────────────────────────────────────────────
+
+
+def test_on_a_terminal_what_is_pasted_is_one_message(desk: Desk) -> None:
+    terminal = desk.terminal("chat")
+    # The terminal is asked to mark what is pasted, and asked for nothing any more at the end.
+    terminal.screen.wait(ASK_FOR_MARKS)
+    terminal.screen.wait("> ")
+    terminal.type(f"{BEGIN}echo $((40+1))\n\nsleep 0.1\necho $((40+2))\n{END}")
+    terminal.type("\n")
+    terminal.screen.wait("41\r\n42\r\n")
+    terminal.screen.wait("> ")
+    terminal.ctrl_d()
+    assert terminal.ended() == 0
+    assert terminal.screen.text.endswith(NO_MORE_MARKS)
+    (run,) = desk.json("runs")
+    assert run["status"] == "completed"
+    assert desk.json("thread")[0]["content"] == "echo $((40+1))\n\nsleep 0.1\necho $((40+2))\n"
+
+
+def test_on_a_terminal_ctrl_c_drops_a_paste_that_has_no_end(desk: Desk) -> None:
+    terminal = desk.terminal("chat")
+    terminal.screen.wait("> ")
+    terminal.type(f"{BEGIN}echo never\n")
+    terminal.ctrl_c()
+    terminal.screen.wait("nothing is running")
+    terminal.screen.wait("> ")
+    terminal.line("echo $((40+2))")
+    terminal.screen.wait("42\r\n")
+    assert [one["content"] for one in desk.json("thread") if one["role"] == "user"] == ["echo $((40+2))"]
+
+
+def test_on_a_terminal_a_line_that_begins_with_a_slash_is_not_sent_and_starts_nothing_that_waits(desk: Desk) -> None:
+    with Supervisor.start(Config(state_dir=desk.state_dir)) as supervisor:
+        session = supervisor.session("main")
+        session.ask(NewMessage(content=f"sleep {desk.mark}"))
+        session.ask(NewMessage(content="echo parked", policy=Policy.ENQUEUE))
+        stopped = session.ask(Stop(source="user.test", reason="for later", waiting=Waiting.PARK))
+        session.receipt(stopped.run_id, timeout=WAIT_S)
+    terminal = desk.terminal("chat")
+    terminal.screen.wait("> ")
+    terminal.line("/stop")
+    terminal.screen.wait("not sent, since it begins with /: /stop\r\nCtrl-C stops what runs, Ctrl-D leaves")
+    terminal.screen.wait("> ")
+    assert [run["status"] for run in desk.json("runs")] == ["cancelled", "queued"]
+    terminal.line(" /bin/echo $((40+2))")
+    terminal.screen.wait("42\r\n")
+
+
+def test_from_a_pipe_a_line_that_begins_with_a_slash_is_a_script(desk: Desk) -> None:
+    assert desk.run("/bin/echo one\n", "chat").stdout.startswith("one\n")
+
+
+def entered(*texts: str) -> list[Line | None]:
+    paste = Paste()
+    return [paste.take(Line(text, len(text.encode()))) for text in texts]
+
+
+def test_lines_between_the_marks_of_a_paste_are_one_message_with_what_is_typed_around_it() -> None:
+    *before, last = entered(f"for i in {BEGIN}1 2; do", "echo $i", f"done{END}; echo typed")
+    assert before == [None, None]
+    assert last is not None
+    assert last.text == "for i in 1 2; do\necho $i\ndone; echo typed"
+    assert [line and line.text for line in entered("a", f"{BEGIN}b{END}", f"{BEGIN}c", f"d{END}{BEGIN}e", END)] == [
+        *("a", "b", None, None),
+        "c\nde\n",
+    ]
+
+
+def test_l14_a_paste_without_end_is_counted_and_not_kept() -> None:
+    part = "x" * (LINE_MAX_BYTES // 4)
+    *_, last = entered(BEGIN, *[part] * 16, END)
+    assert last is not None
+    assert last.cut
+    assert last.total_bytes > 16 * len(part)
+    assert len(last.text) <= LINE_MAX_BYTES

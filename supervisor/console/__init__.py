@@ -12,6 +12,7 @@ The map, from the outside in:
     chat.py         `chat`: lines in, runs out; who stops what, and when it leaves
     hosts.py        whose sessions a chat is about: a daemon that runs, else a supervisor of its own
     lines.py        standard input as lines, one at a time
+    pasting.py      what is pasted on a terminal, as one message
     printer.py      the events of a session, on their way to the screen
     screen.py       standard output and standard error, and the terminal that may be both
     terminal.py     what of the output of runs a terminal gets

@@ -20,6 +20,7 @@ The races, and why each is closed:
     that was cut off is printed too.
   - A Stop names no run: it ends what runs when the session handles it. Where the run has just ended, the answer
     says so, and nothing happens.
+  - What is pasted is one message, and a line that begins with ``/`` is none: ``/stop`` is to start nothing.
   - A second Ctrl-C while a run is ending joins the first Stop and raises its mode; the first cause stands.
   - Leaving waits until the session is at rest and everything up to its last event is printed; leaving by a signal waits
     for the receipt instead, and only a bounded time for the output, which nobody may be taking.
@@ -50,6 +51,7 @@ from supervisor.console.ending import EndedBy
 from supervisor.console.exits import ExitCode, of_error, of_run
 from supervisor.console.hosts import Embedded, Host
 from supervisor.console.lines import LINE_MAX_BYTES, EndOfInput, Line, LineReader
+from supervisor.console.pasting import Paste
 from supervisor.console.place import Place
 from supervisor.console.printer import OutputGone, Printed, Printer, PrinterFailed
 from supervisor.console.receipts import table
@@ -140,6 +142,7 @@ class Chat:
         self._screen = screen
         self._inbox = inbox
         self._interactive = os.isatty(0)
+        self._paste = Paste()
         self._code = ExitCode.OK
         self._mine: set[str] = set()
         self._live: set[str] = set()
@@ -224,12 +227,14 @@ class Chat:
 
     # ── Input ─────────────────────────────────────────────────────────────────────────────────────
 
-    def _line(self, line: Line) -> None:
+    def _line(self, entered: Line) -> None:
+        line: Line | None = entered
         if self._interactive:
             self._screen.line_entered()
+            line = self._paste.take(entered)
         if self._leaving:
             return
-        accepted = self._send(line) if line.text.strip() else None
+        accepted = self._send(line) if line is not None and line.text.strip() and not self._is_command(line) else None
         if accepted is None or accepted.run_id is None:
             self._lines.ask()
             return
@@ -244,6 +249,16 @@ class Chat:
             self._lines.ask()
         else:
             self._awaited = accepted.run_id
+
+    def _is_command(self, line: Line) -> bool:
+        """True for what a person types for a command of the console's, which is said to be none, and is not sent."""
+        if not (self._interactive and line.text.startswith("/")):
+            return False
+        self._screen.remark(
+            f"not sent, since it begins with /: {head(line.text)}",
+            "Ctrl-C stops what runs, Ctrl-D leaves; put a space in front to send it as a message",
+        )
+        return True
 
     def _send(self, line: Line) -> Accepted | None:
         """Send a line as a message; None where it was refused, which is said."""
@@ -341,6 +356,8 @@ class Chat:
             return
         if self._interactive:
             self._screen.interrupted()
+            # The terminal has thrown away what it had of a paste, its end among it.
+            self._paste.drop()
         if not self._interactive or self._input_over or self._leaving:
             self.ended_by = self.ended_by or number
             self._leave_stopped("Ctrl-C")
@@ -457,11 +474,14 @@ class Chat:
     # ── What a person sees ────────────────────────────────────────────────────────────────────────
 
     def _prompt_if_idle(self) -> None:
-        if self._interactive and not (self._live or self._input_over or self._leaving or self._done):
+        if self._interactive and not (
+            self._live or self._paste.open or self._input_over or self._leaving or self._done
+        ):
             self._screen.prompt()
 
     def _greet(self) -> None:
         if self._interactive:
+            self._screen.ask_for_marks()
             name, agent = self._session.session, self._host.agent
             self._screen.remark(f"countermand · session {name} · agent {agent} · {self._host.place}")
             what = "a shell script" if agent == "shell" else "a message"

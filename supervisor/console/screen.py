@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from actors.text import one_line
+from supervisor.console.pasting import ASK_FOR_MARKS, NO_MORE_MARKS
 from supervisor.console.streams import GONE
 from supervisor.console.terminal import TerminalFilter, without_colours
 
@@ -47,6 +48,7 @@ class Screen:
         self._line_open = False
         self._fresh_line = False
         self._prompted = False
+        self._marks = False
 
     @property
     def width(self) -> int:
@@ -99,8 +101,15 @@ class Screen:
         with self._turn():
             if not self._prompted:
                 lead = "\n" if self._line_open and self.out_is_terminal else ""
-                self._say(lead + PROMPT)
+                # Asked for anew each time: another program may have had the terminal meanwhile.
+                self._say(lead + (ASK_FOR_MARKS if self._marks else "") + PROMPT)
                 self._line_open, self._prompted = False, True
+
+    def ask_for_marks(self) -> None:
+        """Have the terminal mark what is pasted, until the prompt is left."""
+        with self._turn():
+            self._marks = self.err_is_terminal
+            self._say(ASK_FOR_MARKS if self._marks else "")
 
     def line_entered(self) -> None:
         """The person pressed Enter: the terminal is on a fresh line."""
@@ -118,6 +127,9 @@ class Screen:
             if self._prompted:
                 self._say("\n")
                 self._prompted = False
+            if self._marks:
+                self._say(NO_MORE_MARKS)
+                self._marks = False
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
