@@ -28,7 +28,7 @@ The map, from the outside in; imports point down only:
     credit.py pending.py text.py   flow control; replies that a cancel ends; text that can be stored
     ports.py       what is not deterministic, and what the core needs from outside
     dead_letters.py   replies that came too late
-    log_context.py   what the lines of the log of an agent or a tool are about
+    log_context.py   what the lines of the log of an agent or a tool are about; it is off until a program turns it on
     handling.py    threads that may not wait
     messages.py    every message
     cancel.py      CancelToken, Cell
@@ -55,6 +55,7 @@ from actors.errors import (
     StoreUnavailable,
     TooLarge,
 )
+from actors.log_context import be_quiet
 from actors.messages import (
     Accepted,
     Answer,
@@ -95,6 +96,8 @@ from actors.tool import ToolActor
 
 # Last: the import of the module actors/tool.py binds its name here, and the public name is the decorator's.
 from actors.plugins import Tool, tool  # isort: skip
+
+be_quiet()
 
 __all__ = [
     "Accepted",

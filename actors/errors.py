@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from actors.model import Provenance
@@ -14,12 +15,14 @@ class CountermandError(Exception):
 
     Attributes:
         code: a stable word for programs, such as ``queue_full``.
+        fields: the names of what an error of this kind tells beside the texts, such as ``run_id``.
         expected: what would have been accepted.
         got: what came instead.
         remedy: what the caller can do.
     """
 
-    code: ClassVar[str] = "error"
+    code: str = "error"
+    fields: tuple[str, ...] = ()
 
     def __init__(self, message: str, *, expected: str = "", got: str = "", remedy: str = "") -> None:
         super().__init__(message)
@@ -27,6 +30,11 @@ class CountermandError(Exception):
         self.expected = expected
         self.got = got
         self.remedy = remedy
+
+    def told(self) -> dict[str, Any]:
+        """Return all that it tells, as JSON has it; `retold` makes the same error of it."""
+        texts = {name: getattr(self, name) for name in ("code", "message", "expected", "got", "remedy")}
+        return texts | {name: getattr(self, name) for name in self.fields if getattr(self, name) is not None}
 
     def __str__(self) -> str:
         parts = [self.message]
@@ -78,6 +86,7 @@ class RunActive(CountermandError):
     """Refused because a run is active; `run_id` names it."""
 
     code = "run_active"
+    fields = ("run_id",)
 
     def __init__(self, message: str, *, run_id: str, expected: str = "", got: str = "", remedy: str = "") -> None:
         super().__init__(message, expected=expected, got=got, remedy=remedy)
@@ -106,6 +115,7 @@ class StoreUnavailable(CountermandError):
     """The store does not take writes; `superseded_run_id` names a run that was stopped all the same."""
 
     code = "store_unavailable"
+    fields = ("superseded_run_id",)
 
     def __init__(
         self,
@@ -142,6 +152,7 @@ class StateDirBusy(CountermandError):
     """Another process holds the state directory; `pid` names it when it is known."""
 
     code = "state_dir_busy"
+    fields = ("pid",)
 
     def __init__(self, message: str, *, pid: int | None, expected: str = "", got: str = "", remedy: str = "") -> None:
         super().__init__(message, expected=expected, got=got, remedy=remedy)
@@ -158,6 +169,36 @@ class InvalidTransition(CountermandError):
     """A run status was asked to move where the table in `actors.model` has no way."""
 
     code = "invalid_transition"
+
+
+def retold(told: Mapping[str, Any]) -> CountermandError:
+    """Return the error that somebody told of: of the kind that has its code, with all that was told.
+
+    A code that no kind here has is kept too, by an error of the root's kind: what is told may come from elsewhere.
+    """
+    code = str(told.get("code", CountermandError.code))
+    kind = _kinds().get(code, CountermandError)
+    error = kind.__new__(kind)
+    # Not its own: a kind may ask for fields that were not told.
+    texts = {name: str(told.get(name, "")) for name in ("expected", "got", "remedy")}
+    CountermandError.__init__(error, str(told.get("message", "")), **texts)
+    known = ("code", "message", *texts)
+    error.code = code
+    error.fields = tuple(dict.fromkeys((*kind.fields, *(name for name in told if name not in known))))
+    for name in error.fields:
+        setattr(error, name, told.get(name))
+    return error
+
+
+def _kinds() -> dict[str, type[CountermandError]]:
+    """Every kind of error that there is by now, by its code; of two with one code the more general one."""
+    found: dict[str, type[CountermandError]] = {}
+    row: list[type[CountermandError]] = [CountermandError]
+    while row:
+        for kind in row:
+            found.setdefault(kind.code, kind)
+        row = [below for kind in row for below in kind.__subclasses__()]
+    return found
 
 
 class RunCancelled(asyncio.CancelledError):

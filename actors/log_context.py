@@ -1,4 +1,7 @@
-"""What the lines of the log of an agent or a tool are about.
+"""What the lines of the log of an agent or a tool are about, and whether there are any.
+
+A library prints nothing of its own accord: in a program that embeds this one the log is off until the program turns it
+on (``loguru.logger.enable("actors")``, and ``"supervisor"``). The command and the daemon are programs, and `speak`.
 
 Not `loguru.contextualize`: it holds the log's one lock for a moment, and an allocation in that moment may start the
 garbage collector, which closes a suspended coroutine that nobody holds, whose own `contextualize` then waits on the
@@ -12,7 +15,22 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
+from loguru import logger
+
+PACKAGES: Final = ("actors", "supervisor")
 _ABOUT: Final[contextvars.ContextVar[Mapping[str, object]]] = contextvars.ContextVar("countermand_log_context")
+
+
+def be_quiet() -> None:
+    """Log nothing. Called once, when the first of this is imported; what a program enables later, it enables."""
+    for package in PACKAGES:
+        logger.disable(package)
+
+
+def speak() -> None:
+    """Log, since this is the program and no library of one."""
+    for package in PACKAGES:
+        logger.enable(package)
 
 
 def about() -> Mapping[str, object]:

@@ -86,10 +86,10 @@ def _text(message: Struct, name: str, *, empty: bool = False) -> str:
         force_setattr(message, name, value)
     if not isinstance(value, str) or (not empty and not value.strip()):
         raise Invalid(
-            f"{type(message).__name__}.{name} is not usable",
+            f"this {name} is not usable",
             expected="a text" if empty else "a non-empty text",
             got=shown(value),
-            remedy=f"give {name} as a str",
+            remedy=f"give {name} as {'a text' if empty else 'a text that is not empty'}",
         )
     return value
 
@@ -101,10 +101,10 @@ def _enum(message: Struct, name: str, kind: type[StrEnum]) -> None:
         force_setattr(message, name, kind(storable(value) if isinstance(value, str) else ""))
     except ValueError:
         raise Invalid(
-            f"{type(message).__name__}.{name} is not one of the known words",
+            f"this {name} is not known",
             expected=" | ".join(kind),
             got=shown(value),
-            remedy=f"use one of {kind.__name__}",
+            remedy=f"give {name} as one of: {', '.join(kind)}",
         ) from None
 
 

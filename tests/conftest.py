@@ -9,12 +9,16 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from actors.log_context import speak
 from tests.kit import kit as kit  # noqa: PLC0414  # the fixture, for every test below
 from tests.kit import steps as steps  # noqa: PLC0414
 
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     # As under nohup, and inherited by every daemon that a test starts.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+# What is tested here is the program too: its lines of the log are looked at.
+speak()
 
 settings.register_profile("local", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)

@@ -131,10 +131,10 @@ def test_a_screen_says_whether_it_is_unread_or_takes_nothing(path: str, unread: 
 
 @pytest.mark.parametrize("args", [("thread", "s1"), ("runs", "s1"), ("events", "s1")])
 def test_what_an_encoding_lacks_is_shown_by_its_number(told: Desk, args: Sequence[str]) -> None:
-    done = told.run("", *args, env={**told.env, "PYTHONIOENCODING": "latin-1"})
-    assert done.returncode == 0
-    assert "\\U0001f680" in done.stdout
-    assert done.stderr == ""
+    env = {**told.env, "PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run([*COMMAND, *args], env=env, cwd=ROOT, capture_output=True, timeout=WAIT_S, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert "\\U0001f680" in done.stdout.decode("latin-1")
 
 
 # ── Ended by a signal ─────────────────────────────────────────────────────────────────────────────

@@ -15,8 +15,7 @@ import httpx
 import msgspec
 from msgspec import Struct
 
-from actors import errors
-from actors.errors import CountermandError, Invalid
+from actors.errors import CountermandError, Invalid, retold
 from supervisor.console.place import CONNECT_S, Place
 
 T = TypeVar("T")
@@ -24,23 +23,6 @@ T = TypeVar("T")
 ANSWER_S: Final = 35.0
 """A little longer than a session may take to answer: the daemon's own word about that is the better one."""
 BASE: Final = "http://countermand"
-
-_KINDS: Final[dict[str, type[CountermandError]]] = {
-    kind.code: kind
-    for kind in (
-        errors.AheadOfLog,
-        errors.Invalid,
-        errors.NotFound,
-        errors.QueueFull,
-        errors.Quarantined,
-        errors.ReceiptPending,
-        errors.RequestReused,
-        errors.RequestTooOld,
-        errors.ShuttingDown,
-        errors.StoreUnavailable,
-        errors.TooLarge,
-    )
-}
 
 
 class NoDaemon(CountermandError):
@@ -59,16 +41,8 @@ class Info(Struct, frozen=True):
     agent: str
 
 
-class _Refusal(Struct, frozen=True):
-    code: str
-    message: str
-    expected: str = ""
-    got: str = ""
-    remedy: str = ""
-
-
 class _Refused(Struct, frozen=True):
-    error: _Refusal
+    error: dict[str, Any]
 
 
 class Api:
@@ -215,8 +189,7 @@ def refused(content: bytes, status: int) -> CountermandError:
         error = msgspec.json.decode(content, type=_Refused).error
     except msgspec.MsgspecError:
         return CountermandError(f"the daemon answered {status}", got=content[:200].decode(errors="replace"))
-    kind = _KINDS.get(error.code, CountermandError)
-    return kind(error.message, expected=error.expected, got=error.got, remedy=error.remedy)
+    return retold(error)
 
 
 def segment(name: str) -> str:

@@ -82,11 +82,11 @@ class Filed(Struct, frozen=True):
 Item = Line | EndOfInput | Event | Printed | OutputGone | PrinterFailed | Signalled | Filed
 
 
-def chat(config: Config, session: str, place: Place | None = None, *, agent: str | None = None) -> ExitCode:
+def chat(config: Config | None, session: str, place: Place | None = None, *, agent: str | None = None) -> ExitCode:
     """Chat with a session until the input ends or a signal comes; see the head of this file.
 
     Args:
-        config: of the supervisor that is started where no daemon runs.
+        config: of the supervisor that is started where no daemon runs; None: a daemon has to run.
         session: the session's name.
         place: where a daemon is looked for; None: nowhere.
         agent: the agent that was asked for; a daemon that has another one is refused.
@@ -99,7 +99,7 @@ def chat(config: Config, session: str, place: Place | None = None, *, agent: str
     screen = Screen()
     inbox: SimpleQueue[Item] = SimpleQueue()
     with _signals(inbox):
-        logger.debug("chat with session {} in {}, agent {}", session, config.state_dir, config.agent)
+        logger.debug("chat with session {}", session)
         host = _host(config, session, place, screen, agent)
         drain_s: float | None = 0.0
         try:
@@ -114,10 +114,11 @@ def chat(config: Config, session: str, place: Place | None = None, *, agent: str
     return code
 
 
-def _host(config: Config, session: str, place: Place | None, screen: Screen, agent: str | None) -> Host:
+def _host(config: Config | None, session: str, place: Place | None, screen: Screen, agent: str | None) -> Host:
     """Attach to the daemon that runs at a place; where there is none, start a supervisor."""
-    if place is None or (place.named is None and not place.is_listening()):
+    if config is not None and (place is None or not place.is_listening()):
         return Embedded(config, session, screen)
+    assert place is not None, "a daemon has a place"
     # Here, for it takes longer to load than a chat without it to start.
     from supervisor.console.api import need_api
     from supervisor.console.attached import Attached

@@ -25,6 +25,9 @@ from supervisor.console.streams import mute_output, open_streams
 from supervisor.console.values import take_plainly
 
 if TYPE_CHECKING:
+    from loguru import Message
+
+    from supervisor.config import Config
     from supervisor.console.place import Place
     from supervisor.daemon.settings import Source
 
@@ -146,6 +149,8 @@ def root(
 def chat(
     context: typer.Context,
     session: SessionOption = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
     state_dir: StateDir = None,
     agent: Agent = None,
     socket: Socket = None,
@@ -154,17 +159,17 @@ def chat(
     """Send lines as messages and show what comes of them.
 
     On a terminal a line takes over from what runs; Ctrl-C stops it, Ctrl-D leaves. From a pipe each line is a message,
-    in order, each waited for. Attaches to the daemon that runs; where none does it brings a supervisor of its own.
+    in order, each waited for. Attaches to the daemon that runs; where none does it brings a supervisor of its own, with
+    the configuration that a daemon would have.
     """
     options = _options(context, state_dir, agent, verbose, socket)
     with _refusals():
-        from supervisor.config import Config
         from supervisor.console.chat import chat as run_chat
 
         _logs(options["verbose"])
-        config = Config(state_dir=_state_dir(options), agent=options["agent"] or "shell")
         name = DEFAULT_SESSION if session is None else session
-        code = int(run_chat(config, name, _place(options), agent=options["agent"]))
+        place, own = _chat_place(options, config, assignments)
+        code = int(run_chat(own, name, place, agent=options["agent"]))
     raise typer.Exit(code)
 
 
@@ -542,7 +547,7 @@ def config_check(
     options = _options(context, state_dir, agent, verbose=False)
     from actors.text import one_line
     from supervisor.console.output import print_json
-    from supervisor.console.words import refusal, refused
+    from supervisor.console.words import refusal
     from supervisor.daemon.settings import WrongSettings
 
     try:
@@ -551,7 +556,7 @@ def config_check(
         for problem in error.problems:
             print(f"countermand: {refusal(problem)}", file=sys.stderr)
         if as_json:
-            print_json({"ok": False, "file": None, "problems": [refused(problem) for problem in error.problems]})
+            print_json({"ok": False, "file": None, "problems": [problem.told() for problem in error.problems]})
         raise typer.Exit(USAGE) from None
     if as_json:
         print_json({"ok": True, "file": settings.file and str(settings.file), "problems": []})
@@ -578,6 +583,34 @@ def config_show(
 
         found = _source(options, config, assignments).load().found
         print(visible(msgspec.json.encode(found).decode() if as_json else as_toml(found)))
+
+
+def _chat_place(
+    options: dict[str, Any], config: str | None, assignments: list[str] | None
+) -> "tuple[Place, Config | None]":
+    """Where a chat is, and the configuration of its own supervisor; None where a daemon runs, which has its own."""
+    from actors.errors import Invalid
+    from supervisor.console.place import Place
+    from supervisor.daemon.settings import WrongSettings
+
+    place = _place(options)
+    if place.named is None and not place.is_listening():
+        try:
+            own = _source(options, config, assignments).load(serves=False).config
+        except WrongSettings as error:
+            # One thing that is wrong is refused as what it is.
+            raise error.problems[0] if len(error.problems) == 1 else error from None
+        place = Place(Path(own.state_dir))
+        if not place.is_listening():
+            return place, own
+    if config is not None or assignments:
+        raise Invalid(
+            "the daemon that runs has a configuration of its own",
+            expected="no --config and no --set",
+            got="--config" if config is not None else "--set",
+            remedy="leave it out; or use another --state-dir, where no daemon runs",
+        )
+    return place, None
 
 
 def _source(options: dict[str, Any], config: str | None, assignments: list[str] | None) -> "Source":
@@ -711,14 +744,20 @@ def _logs(verbose: bool) -> None:
     """Send the log to standard error: standard output is the output's."""
     from loguru import logger
 
+    from actors.log_context import speak
+    from actors.text import below, one_line
+
+    def write(message: "Message") -> None:
+        at, level, said = message.record["time"], message.record["level"].name, message.record["message"]
+        sys.stderr.write(f"{at:%H:%M:%S}.{at.microsecond // 1000:03d} {level} {one_line(said)}\n")
+        trace = message.removeprefix("\n").rstrip()
+        if trace:
+            sys.stderr.write(f"{below(trace)}\n")
+
+    speak()
     logger.remove()
-    logger.add(
-        sys.stderr,
-        level="DEBUG" if verbose else "WARNING",
-        format="{time:HH:mm:ss.SSS} {level} {message}",
-        backtrace=False,
-        diagnose=False,
-    )
+    # The format leaves the traceback alone, where there is one.
+    logger.add(write, level="DEBUG" if verbose else "WARNING", format="", backtrace=False, diagnose=False)
 
 
 @contextlib.contextmanager
@@ -729,7 +768,7 @@ def _refusals(*, as_json: bool = False, lines: bool = False) -> Iterator[None]:
     """
     from actors.errors import CountermandError
     from supervisor.console.exits import of_error
-    from supervisor.console.words import refusal, refused
+    from supervisor.console.words import refusal
 
     try:
         yield
@@ -739,7 +778,7 @@ def _refusals(*, as_json: bool = False, lines: bool = False) -> Iterator[None]:
         if as_json:
             from supervisor.console.output import print_json, print_json_line
 
-            (print_json_line if lines else print_json)({"error": refused(error)})
+            (print_json_line if lines else print_json)({"error": error.told()})
         raise typer.Exit(int(of_error(error))) from None
     except KeyboardInterrupt:
         raise typer.Exit(STOPPED) from None

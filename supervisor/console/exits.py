@@ -40,7 +40,6 @@ _BY_STATUS: Final = {
 _BY_CODE: Final = {
     "no_daemon": ExitCode.NO_DAEMON,
     "no_answer": ExitCode.RUN,
-    "too_large": ExitCode.USAGE,
 }
 
 

@@ -38,6 +38,8 @@ CONTEXT: Final = ("session", "run", "generation", "call")
 LEVELS: Final = ("trace", "debug", "info", "warning", "error", "critical")
 _STYLES: Final = {"warning": "yellow", "error": "red", "critical": "bold red", "debug": "dim", "trace": "dim"}
 CURSOR: Final = "-- cursor: "
+Unread = threading.Event | None
+"""Set when nobody reads any more what comes; None where what comes is not waited for."""
 _PRIORITY: Final = re.compile(r"^<[0-7]>")
 
 
@@ -82,7 +84,11 @@ def show_logs(place: Place, wanted: Wanted, unit: str, *, follow: bool, as_json:
         NotFound: the log goes to where it cannot be read.
     """
     out = console()
-    lines = _source(place, unit, wanted, follow=follow)
+    unread = threading.Event()
+    if follow:
+        # From before the first line on: that nobody reads may be met by writing it.
+        when_unread(unread.set)
+    lines = _source(place, unit, wanted, unread if follow else None)
     with contextlib.closing(lines):
         for text in lines:
             said = _decoded(text)
@@ -127,29 +133,31 @@ def _decoded(text: str) -> dict[str, Any] | None:
         return None
 
 
-def _source(place: Place, unit: str, wanted: Wanted, *, follow: bool) -> Generator[str, None, None]:
+def _source(place: Place, unit: str, wanted: Wanted, follow: Unread) -> Generator[str, None, None]:
     api = find_api(place)
     if api is None:
         if shutil.which("journalctl") is None:
             raise no_daemon(place, "nobody listens there, and this system has no journal")
-        return _after_the_end(place, unit, wanted, follow=follow)
+        return _after_the_end(place, unit, wanted, follow)
     try:
-        return _of_daemon(api, wanted, follow=follow)
+        return _of_daemon(api, wanted, follow)
     finally:
         api.close()
 
 
-def _after_the_end(place: Place, unit: str, wanted: Wanted, *, follow: bool) -> Generator[str, None, None]:
+def _after_the_end(
+    place: Place, unit: str, wanted: Wanted, follow: threading.Event | None
+) -> Generator[str, None, None]:
     """What the journal has kept of a daemon that has ended."""
     found = False
-    for line in _journal(_of_unit(unit), wanted, follow=follow):
+    for line in _journal(_of_unit(unit), wanted, follow):
         found = True
         yield line
     if not found:
         raise no_daemon(place, f"nobody listens there, and the journal has nothing of {unit}")
 
 
-def _of_daemon(api: Api, wanted: Wanted, *, follow: bool) -> Generator[str, None, None]:
+def _of_daemon(api: Api, wanted: Wanted, follow: Unread) -> Generator[str, None, None]:
     pid = api.info.pid
     link = Path(f"/proc/{pid}/fd/2")
     try:
@@ -163,9 +171,9 @@ def _of_daemon(api: Api, wanted: Wanted, *, follow: bool) -> Generator[str, None
         ) from error
     if stat.S_ISREG(seen.st_mode):
         # By the descriptor: a file that was moved away is still the one that is written to.
-        return _file(link, pid, wanted, follow=follow)
+        return _file(link, pid, wanted, follow)
     if stat.S_ISSOCK(seen.st_mode) and shutil.which("journalctl") is not None:
-        return _journal(_of_process(pid), wanted, follow=follow)
+        return _journal(_of_process(pid), wanted, follow)
     what = "a terminal" if stat.S_ISCHR(seen.st_mode) and "null" not in target else target
     raise NotFound(
         "the log goes to where only its reader sees it",
@@ -199,7 +207,7 @@ def _of_unit(unit: str) -> list[str]:
     return ["--unit", unit, "--user-unit", unit]
 
 
-def _journal(which: list[str], wanted: Wanted, *, follow: bool) -> Generator[str, None, None]:
+def _journal(which: list[str], wanted: Wanted, follow: Unread) -> Generator[str, None, None]:
     """What the journal has, then what comes: from the cursor where the first ended, so that there is no gap."""
     cursor = ""
 
@@ -207,27 +215,32 @@ def _journal(which: list[str], wanted: Wanted, *, follow: bool) -> Generator[str
         nonlocal cursor
         # What is not wanted does not count, so how far back the last lines are is not known.
         lines = "all" if wanted.chosen else str(wanted.lines)
-        options = ("--show-cursor",) if follow else ()
-        for line in _journalctl(*which, f"--lines={lines}", *options, cursor=follow):
+        options = ("--show-cursor",) if follow is not None else ()
+        for line in _journalctl(*which, f"--lines={lines}", *options, cursor=follow is not None):
             if line.startswith(CURSOR):
                 cursor = line.removeprefix(CURSOR)
             else:
                 yield line
 
     yield from wanted.last(before())
-    if follow:
+    if follow is not None:
         behind = [f"--after-cursor={cursor}"] if cursor else []
-        yield from _journalctl(*which, "--lines=all", "--follow", *behind)
+        yield from _journalctl(*which, "--lines=all", "--follow", *behind, follow=follow)
 
 
-def _journalctl(*arguments: str, cursor: bool = False) -> Generator[str, None, None]:
-    """What it prints. Asked for a `cursor` where there is no line it ends with 1 and says nothing: no failure."""
+def _journalctl(*arguments: str, cursor: bool = False, follow: Unread = None) -> Generator[str, None, None]:
+    """What it prints, until `follow` is set.
+
+    Asked for a `cursor` where there is no line it ends with 1 and says nothing: that is no failure.
+    """
     said = False
     argv = ["journalctl", "--quiet", "--no-pager", "--output=cat", *arguments]
     process = subprocess.Popen(argv, stdout=subprocess.PIPE)
     assert process.stdout is not None
-    if "--follow" in arguments:
-        when_unread(process.terminate)
+    if follow is not None:
+        threading.Thread(
+            target=lambda: (follow.wait(), process.terminate()), name="console-journal", daemon=True
+        ).start()
     try:
         for line in process.stdout:
             said = True
@@ -242,19 +255,16 @@ def _journalctl(*arguments: str, cursor: bool = False) -> Generator[str, None, N
         )
 
 
-def _file(path: Path, pid: int, wanted: Wanted, *, follow: bool) -> Generator[str, None, None]:
+def _file(path: Path, pid: int, wanted: Wanted, follow: Unread) -> Generator[str, None, None]:
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - TAIL_BYTES))
         *whole, rest = file.read().split(b"\n")
         yield from wanted.last(_PRIORITY.sub("", line.decode(errors="replace")) for line in whole)
-        unread = threading.Event()
-        if follow:
-            when_unread(unread.set)
-        while follow:
+        while follow is not None:
             piece = file.read()
             if not piece:
-                if unread.wait(POLL_S) or not Path(f"/proc/{pid}").exists():
+                if follow.wait(POLL_S) or not Path(f"/proc/{pid}").exists():
                     return
                 continue
             *whole, rest = (rest + piece).split(b"\n")

@@ -10,7 +10,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Any, Final
 
 from msgspec import UNSET, Struct, UnsetType, structs
 
@@ -60,13 +60,9 @@ class StopAnswer(Struct, frozen=True):
     journalled: bool = False
 
 
-class _Error(Struct, frozen=True):
-    message: str
-
-
 class _NotStopped(Struct, frozen=True):
     session: str
-    error: _Error
+    error: dict[str, Any]
 
 
 class _AllStopped(Struct, frozen=True):
@@ -142,7 +138,7 @@ def _all_outcomes(api: Api, done: _AllStopped, wait_s: float, *, owned: bool, as
     for answer in answers:
         say(out, f"session {head(answer.session)}: {_sentence(answer, owned=owned)}{_proof(answer)}")
     for failed in done.failed:
-        say(out, f"session {head(failed.session)} could not be told: {failed.error.message}", "red")
+        say(out, f"session {head(failed.session)} could not be told: {failed.error.get('message', '')}", "red")
     return code
 
 

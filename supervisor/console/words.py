@@ -69,11 +69,6 @@ def exit_code(code: int) -> str:
     return describe_exit(code)
 
 
-def refused(error: CountermandError) -> dict[str, str]:
-    """Return a refusal as the API has it."""
-    return {name: str(getattr(error, name)) for name in ("code", "message", "expected", "got", "remedy")}
-
-
 def age(seconds: float | None) -> str:
     """Return how long something has lasted, in the two largest units that fit; empty where that is not known."""
     if seconds is None:

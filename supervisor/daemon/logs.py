@@ -26,6 +26,7 @@ import msgspec
 from loguru import logger
 
 from actors.base import log_context
+from actors.log_context import speak
 from actors.text import below, one_line
 from supervisor.daemon.settings import LogSettings
 
@@ -118,6 +119,7 @@ class Logs:
         self._render: Callable[[Record], str] = as_json
         self._writer = LineWriter(fd, self._lines_dropped)
         self._sink: int | None = None
+        speak()
         logger.remove()
         logger.configure(patcher=add_context)
         logging.basicConfig(handlers=[_ToLoguru()], level=logging.WARNING, force=True)

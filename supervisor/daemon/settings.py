@@ -166,13 +166,13 @@ class Source(Struct, frozen=True):
     environment: Mapping[str, str] | None = None
     assignments: tuple[str, ...] = ()
 
-    def load(self) -> Settings:
-        """Read, check and return the settings.
+    def load(self, *, serves: bool = True) -> Settings:
+        """Read, check and return the settings; those of a program that `serves` no API need no socket.
 
         Raises:
             WrongSettings: a key is not known, or a value cannot be right.
         """
-        return _Loading(self).settings()
+        return _Loading(self).settings(serves=serves)
 
 
 def default_file(environment: Mapping[str, str]) -> Path:
@@ -206,7 +206,7 @@ class _Loading:
         self._values: dict[str, Found] = {}
         self._problems: list[CountermandError] = []
 
-    def settings(self) -> Settings:
+    def settings(self, *, serves: bool) -> Settings:
         file = self._read_file()
         self._read_environment()
         self._read_assignments()
@@ -219,7 +219,8 @@ class _Loading:
         assert isinstance(log, LogSettings)
         values = {**_defaults(config, http, log), **self._values}
         settings = Settings(config, http, log, values, file)
-        self._check_paths(settings)
+        if serves:
+            self._check_paths(settings)
         if self._problems:
             raise WrongSettings(self._problems)
         return settings

@@ -35,6 +35,7 @@ from pathlib import Path
 from loguru import logger
 from rich.console import Console
 
+from actors.log_context import speak
 from supervisor import Supervisor
 from tests.gauntlet import as_user, census
 from tests.gauntlet.cases import BY_NAME, Case, Needs, choose, elsewhere, look
@@ -71,6 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _end_early)
+    speak()
     logger.remove()
     logger.add(sys.stderr, level="ERROR")
     totals = Totals()

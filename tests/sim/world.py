@@ -28,6 +28,7 @@ from actors.base import Actor
 from actors.dead_letters import DeadLetters
 from actors.dispatcher import StepDispatcher
 from actors.future import ReplyFuture
+from actors.log_context import speak
 from actors.mailbox import Mailbox
 from actors.messages import Activate, Idle, Inspect, OutsideRequest, Rested, Route, Shutdown
 from actors.model import Event, Message, RunStatus
@@ -447,6 +448,7 @@ class Errors:
     def listen(self, errors: list[str]) -> None:
         """Append errors to this list from here on."""
         if self._handler is None:
+            speak()
             self._handler = logger.add(
                 self._logged,
                 level="ERROR",
