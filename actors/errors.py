@@ -86,7 +86,7 @@ class RunActive(CountermandError):
     """Refused because a run is active; `run_id` names it."""
 
     code = "run_active"
-    fields = ("run_id",)
+    fields: tuple[str, ...] = ("run_id",)
 
     def __init__(self, message: str, *, run_id: str, expected: str = "", got: str = "", remedy: str = "") -> None:
         super().__init__(message, expected=expected, got=got, remedy=remedy)
@@ -115,7 +115,7 @@ class StoreUnavailable(CountermandError):
     """The store does not take writes; `superseded_run_id` names a run that was stopped all the same."""
 
     code = "store_unavailable"
-    fields = ("superseded_run_id",)
+    fields: tuple[str, ...] = ("superseded_run_id",)
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class StateDirBusy(CountermandError):
     """Another process holds the state directory; `pid` names it when it is known."""
 
     code = "state_dir_busy"
-    fields = ("pid",)
+    fields: tuple[str, ...] = ("pid",)
 
     def __init__(self, message: str, *, pid: int | None, expected: str = "", got: str = "", remedy: str = "") -> None:
         super().__init__(message, expected=expected, got=got, remedy=remedy)

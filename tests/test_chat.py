@@ -334,7 +334,7 @@ def test_on_a_terminal_what_runs_shows_text_and_colours_and_steers_nothing(desk:
     assert "\x1b[31mred\x1b[0m" in shown
     # The console's own: it wipes its prompt, and says things in dim.
     left = set(re.findall(r"\x1b(?:\[[^a-zA-Z]*[a-zA-Z])?", shown))
-    assert left <= {"\x1b[31m", "\x1b[8m", "\x1b[0m", "\x1b[2m", "\x1b[K"}
+    assert left <= {ASK_FOR_MARKS, "\x1b[31m", "\x1b[8m", "\x1b[0m", "\x1b[2m", "\x1b[K"}
     assert not re.search("[\x07\x80-\x9f]", shown)
 
 
@@ -528,3 +528,42 @@ def test_l14_a_paste_without_end_is_counted_and_not_kept() -> None:
     assert last.cut
     assert last.total_bytes > 16 * len(part)
     assert len(last.text) <= LINE_MAX_BYTES
+
+
+# ── Its own configuration ─────────────────────────────────────────────────────────────────────────
+
+
+def configured(tmp_path: Path, text: str) -> list[str]:
+    file = tmp_path / "countermand.toml"
+    file.write_text(text)
+    return ["--config", str(file)]
+
+
+def test_without_a_daemon_it_has_the_configuration_that_a_daemon_would_have(desk: Desk, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "async def answer(turn):\n    await turn.emit('mine: ' + turn.inputs[0].content)\n"
+    )
+    env = {**desk.env, "PYTHONPATH": str(tmp_path)}
+    args = configured(tmp_path, 'agents = { mine = "mine:answer" }\nagent = "mine"\n')
+    assert desk.run("hello\n", "chat", *args, env=env).stdout == "mine: hello"
+    # The command line goes over the file, and the environment names a file too.
+    assert desk.run("echo hello\n", "chat", *args, "--agent", "shell", env=env).stdout.startswith("hello\n")
+    assert desk.run("hello\n", env={**env, "COUNTERMAND_CONFIG": args[1]}).stdout == "mine: hello"
+    assigned = ("--set", "agents={me='mine:answer'}", "--set", "agent=me")
+    assert desk.run("hello\n", "chat", *assigned, env=env).stdout == "mine: hello"
+
+
+def test_its_state_directory_may_be_named_in_the_configuration(desk: Desk, tmp_path: Path) -> None:
+    del desk.env["COUNTERMAND_STATE_DIR"]
+    args = configured(tmp_path, f'state_dir = "{desk.state_dir}"\n')
+    assert desk.run("echo hello\n", "chat", *args, env={**desk.env, "HOME": str(tmp_path)}).returncode == 0
+    assert desk.json("runs", "--state-dir", str(desk.state_dir))[0]["status"] == "completed"
+
+
+def test_a_configuration_that_cannot_be_right_is_refused_with_all_that_is_wrong(desk: Desk, tmp_path: Path) -> None:
+    args = configured(tmp_path, 'grace_s = "long"\nagents = { mine = "nowhere:answer" }\n')
+    done = desk.run("true\n", "chat", *args)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "grace_s" in done.stderr
+    assert "nowhere:answer" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -194,6 +194,59 @@ def test_a_message_that_is_refused_is_said_with_1_and_one_that_cannot_be_right_w
     assert served.run("", "kill", run_id).returncode == 0
 
 
+def test_a_refusal_of_the_daemon_keeps_its_code_and_the_run_that_it_names(served: Desk, name: str) -> None:
+    run_id = send(served, name, f"sleep {served.mark}")
+    refused = served.run("", "send", name, "true", "--policy", "reject", "--json")
+    assert refused.returncode == 1
+    error = json.loads(refused.stdout)["error"]
+    assert (error["code"], error["run_id"]) == ("run_active", run_id)
+    assert served.run("", "stop", name).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("send", "s", "true", "--policy", "bad"), "interrupt | enqueue | steer | reject | rollback"),
+        (("stop", "s", "--mode", "bad"), "graceful | immediate"),
+        (("stop", "s", "--scope", "bad"), "run | session"),
+        (("stop", "s", "--waiting", "bad"), "withdraw | park | keep"),
+        (("logs", "--level", "bad"), "trace, debug, info, warning, error, critical"),
+    ],
+)
+def test_a_word_that_is_not_known_is_answered_with_those_that_are(
+    desk: Desk, args: tuple[str, ...], words: str
+) -> None:
+    done = desk.run("", *args)
+    assert done.returncode == 2
+    assert words in done.stderr
+    # What things are called inside is nobody's to know.
+    for inside in ("NewMessage", "Policy", "Mode", "Scope", "Waiting"):
+        assert inside not in done.stderr
+
+
+def test_of_a_daemon_that_hangs_it_is_said_what_is_waited_for_and_then_what_to_do(desk: Desk) -> None:
+    daemon = desk.serve()
+    assert desk.run("", "send", "s1", "true", "--wait").returncode == 0
+    daemon.send_signal(signal.SIGSTOP)
+    try:
+        done = desk.run("", "sessions")
+        assert done.returncode == 3
+        assert done.stderr.count("has not answered yet; waiting") == 1
+        assert "to do: countermand doctor names its process" in done.stderr
+        found = desk.run("", "doctor")
+        assert f"to do: look at process {daemon.pid} (countermand logs), or end it: kill {daemon.pid}" in found.stdout
+        # A shell that completes is told nothing.
+        assert offered(desk, "countermand why run_") == []
+    finally:
+        daemon.send_signal(signal.SIGCONT)
+
+
+def test_a_chat_has_no_word_over_the_configuration_of_a_daemon_that_runs(served: Desk) -> None:
+    done = served.run("true\n", "chat", "--set", "grace_s=1")
+    assert done.returncode == 2
+    assert "the daemon that runs has a configuration of its own" in done.stderr
+
+
 def test_a_message_for_an_agent_that_the_daemon_does_not_have_is_refused(served: Desk, name: str) -> None:
     refused = served.run("", "send", name, "true", "--agent", "another")
     assert refused.returncode == 2
@@ -631,7 +684,9 @@ def test_on_a_terminal_an_attached_chat_takes_over_stops_and_leaves(served: Desk
 def offered(desk: Desk, line: str) -> list[str]:
     env = {**desk.env, "_COUNTERMAND_COMPLETE": "complete_bash", "COMP_WORDS": line}
     env["COMP_CWORD"] = str(len(line.split(" ")) - 1)
-    return desk.run("", env=env).stdout.split()
+    done = desk.run("", env=env)
+    assert done.stderr == ""
+    return done.stdout.split()
 
 
 def test_commands_sessions_and_runs_are_completed(served: Desk, name: str, desk: Desk) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -235,3 +237,34 @@ def test_a_lock_that_a_forked_child_releases_stays_with_the_parent(kit: Kit) -> 
     finally:
         child.end()
         lock.release()
+
+
+EMBEDDING = """
+import asyncio
+import sys
+from loguru import logger
+from actors import NewMessage
+from supervisor import Config, Supervisor
+
+if sys.argv[2] == "loud":
+    logger.enable("actors")
+    logger.enable("supervisor")
+
+async def odd(turn):
+    # Which goes on, and is worth a line.
+    asyncio.get_running_loop().stop()
+
+with Supervisor.start(Config(state_dir=sys.argv[1], agent="odd", agents={"odd": odd})) as supervisor:
+    session = supervisor.session("s")
+    session.receipt(session.ask(NewMessage(content="x")).run_id, timeout=30)
+"""
+
+
+@pytest.mark.parametrize("wish", ["", "loud"])
+def test_in_a_program_that_embeds_it_nothing_is_logged_until_the_program_turns_it_on(kit: Kit, wish: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", EMBEDDING, str(kit.state_dir), wish], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == ""
+    assert ("stopped the event loop" in done.stderr) is bool(wish)
+    assert bool(done.stderr) is bool(wish)

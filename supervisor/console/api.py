@@ -8,6 +8,9 @@ do about it.
 from __future__ import annotations
 
 import stat
+import sys
+import threading
+from collections.abc import Callable
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
@@ -16,12 +19,17 @@ import msgspec
 from msgspec import Struct
 
 from actors.errors import CountermandError, Invalid, retold
+from actors.text import one_line
 from supervisor.console.place import CONNECT_S, Place
 
 T = TypeVar("T")
 
 ANSWER_S: Final = 35.0
 """A little longer than a session may take to answer: the daemon's own word about that is the better one."""
+INFO_S: Final = 10.0
+"""What serves says what it is at once, without a session: one that takes longer for that hangs, or is gone."""
+SILENT_S: Final = 1.5
+"""After so long without an answer it is said what is waited for."""
 BASE: Final = "http://countermand"
 
 
@@ -50,21 +58,27 @@ class Api:
 
     Args:
         place: where its socket is.
+        answer_s: how long it may take for an answer, in seconds.
+        on_wait: called once, on another thread, with a word when an answer takes long; by default it is printed.
 
     Raises (the constructor and each request): NoDaemon; else what the daemon refuses, as the library does.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(
+        self, place: Place, *, answer_s: float = ANSWER_S, on_wait: Callable[[str], object] | None = None
+    ) -> None:
         self.place = place
+        self._answer_s = answer_s
+        self.on_wait = _print if on_wait is None else on_wait
         self.client = httpx.Client(
             # There is no TLS on it: to load certificates would take longer than to ask.
             transport=httpx.HTTPTransport(uds=place.resolved, verify=False),
             base_url=BASE,
-            timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S),
+            timeout=httpx.Timeout(answer_s, connect=CONNECT_S),
             trust_env=False,
         )
         try:
-            self.info = self.get("/v1/info", Info)
+            self.info = self.get("/v1/info", Info, patience_s=min(0.0, INFO_S - answer_s))
         except BaseException:
             self.close()
             raise
@@ -86,6 +100,12 @@ class Api:
         self.client.close()
 
     def _send(self, method: str, path: str, body: object, params: dict[str, Any], patience_s: float) -> httpx.Response:
+        limit_s = self._answer_s + patience_s
+        # Where patience was asked for it is known what is waited for.
+        saying = threading.Timer(SILENT_S, self._say_waiting, (limit_s,)) if patience_s <= 0 else None
+        if saying is not None:
+            saying.daemon = True
+            saying.start()
         try:
             answer = self.client.request(
                 method,
@@ -93,15 +113,22 @@ class Api:
                 content=None if body is None else msgspec.json.encode(body),
                 headers={"content-type": "application/json"} if body is not None else None,
                 params=params,
-                timeout=httpx.Timeout(ANSWER_S + patience_s, connect=CONNECT_S),
+                timeout=httpx.Timeout(limit_s, connect=min(CONNECT_S, limit_s)),
             )
         except httpx.ConnectError as error:
             raise no_daemon(self.place, str(error)) from None
         except httpx.TransportError as error:
             raise gone(self.place, error) from None
+        finally:
+            if saying is not None:
+                saying.cancel()
         if answer.status_code >= 400:
             raise refused(answer.content, answer.status_code)
         return answer
+
+    def _say_waiting(self, limit_s: float) -> None:
+        say, self.on_wait = self.on_wait, _say_nothing
+        say(f"the daemon on {self.place.socket} has not answered yet; waiting, for {limit_s:g} s at most…")
 
     def _decoded(self, answer: httpx.Response, into: type[T]) -> T:
         try:
@@ -113,6 +140,14 @@ class Api:
                 got=str(error),
                 remedy="use the command of the daemon's own version",
             ) from error
+
+
+def _print(text: str) -> None:
+    print(f"countermand: {one_line(text)}", file=sys.stderr)
+
+
+def _say_nothing(_: str) -> None:
+    """It has been said."""
 
 
 def find_api(place: Place) -> Api | None:
@@ -179,7 +214,8 @@ def gone(place: Place, error: Exception) -> NoDaemon:
         "the daemon gave no answer; what was asked for may have been done",
         expected=f"an answer on {place.socket}",
         got=f"{type(error).__name__}: {error}".rstrip(": "),
-        remedy="look with countermand doctor and countermand logs; sent again under the same --id it has one effect",
+        remedy="countermand doctor names its process; countermand logs has its log; sent again under the same --id a "
+        "request has one effect",
     )
 
 

@@ -125,6 +125,7 @@ class Attached:
 
     def __init__(self, api: Api, screen: Screen) -> None:
         self._api = api
+        api.on_wait = screen.remark
         self._screen = screen
         self.agent = api.info.agent
         self.place = f"daemon {api.info.pid} in {api.info.state_dir}"

@@ -11,6 +11,8 @@ from typing import Any, Final
 import typer
 
 OFFERED_MAX: Final = 100
+PATIENCE_S: Final = 1.0
+"""How long a daemon may take: a shell that completes waits for it, and says nothing."""
 
 
 def sessions(context: typer.Context, incomplete: str) -> list[str]:
@@ -47,4 +49,4 @@ def _records(context: Any) -> Any:
         Path(state_dir).expanduser() if state_dir else default_state_dir(),
         Path(socket).expanduser() if socket else None,
     )
-    return open_records(place)
+    return open_records(place, PATIENCE_S)

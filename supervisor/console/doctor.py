@@ -59,7 +59,9 @@ def _findings(place: Place) -> Iterator[Finding]:
         api = find_api(place)
         yield _daemon(place, api)
     except CountermandError as error:
-        yield Finding("daemon", ok=False, found=f"{error.message}: {error.got}", remedy=error.remedy)
+        pid = holder(place.state_dir / "lock") if held(place.state_dir) else None
+        remedy = error.remedy if pid is None else f"look at process {pid} (countermand logs), or end it: kill {pid}"
+        yield Finding("daemon", ok=False, found=f"{error.message}: {error.got}", remedy=remedy)
     own: list[Finding] = []
     if api is not None:
         try:

@@ -238,9 +238,12 @@ def _journalctl(*arguments: str, cursor: bool = False, follow: Unread = None) ->
     process = subprocess.Popen(argv, stdout=subprocess.PIPE)
     assert process.stdout is not None
     if follow is not None:
-        threading.Thread(
-            target=lambda: (follow.wait(), process.terminate()), name="console-journal", daemon=True
-        ).start()
+
+        def end() -> None:
+            follow.wait()
+            process.terminate()
+
+        threading.Thread(target=end, name="console-journal", daemon=True).start()
     try:
         for line in process.stdout:
             said = True

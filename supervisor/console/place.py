@@ -11,6 +11,8 @@ from msgspec import Struct
 
 SOCKET_NAME: Final = "countermand.sock"
 CONNECT_S: Final = 5.0
+PROBE_S: Final = 1.0
+"""How long a look at a socket may take: where somebody listens and takes nobody in, that is somebody too."""
 PATH_MAX_BYTES: Final = 107
 """Of a Unix socket's path: unix(7)."""
 
@@ -40,7 +42,7 @@ class Place(Struct, frozen=True):
             # Where nobody can bind nobody listens.
             return False
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            probe.settimeout(CONNECT_S)
+            probe.settimeout(PROBE_S)
             try:
                 probe.connect(self.resolved)
             except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):

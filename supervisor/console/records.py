@@ -80,8 +80,13 @@ class Records(Protocol):
 
 
 @contextmanager
-def open_records(place: Place) -> Iterator[Records]:
+def open_records(place: Place, patience_s: float | None = None) -> Iterator[Records]:
     """Open what is on record at a place.
+
+    Args:
+        place: where a daemon is looked for, and the store where none runs.
+        patience_s: how long a daemon may take for an answer, of which nothing is said; None: as long as it may, and
+            that it takes long is said.
 
     Raises:
         StoreUnavailable: no daemon runs, and the store is not there or cannot be read.
@@ -94,10 +99,10 @@ def open_records(place: Place) -> Iterator[Records]:
             yield records
         return
     # httpx takes longer to load than the store to be read: it is loaded where there is somebody to talk to.
-    from supervisor.console.api import need_api
+    from supervisor.console.api import Api, need_api
     from supervisor.console.remote import RemoteRecords
 
-    api = need_api(place)
+    api = need_api(place) if patience_s is None else Api(place, answer_s=patience_s, on_wait=lambda _: None)
     try:
         yield RemoteRecords(api)
     finally:

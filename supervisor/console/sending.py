@@ -72,6 +72,7 @@ def send(
     """
     screen = Screen()
     api = need_api(place, agent)
+    api.on_wait = screen.remark
     talk = AttachedSession(api, session, on_break=screen.remark)
     # Before the message: what comes behind this is news. Of one that was sent before, all may be past.
     from_seq = talk.status().last_seq if wait and not again else 0
