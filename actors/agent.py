@@ -6,6 +6,9 @@ messages, and waits on replies that the run's cancel ends.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import contextvars
 import itertools
 import threading
 from collections.abc import Callable
@@ -18,7 +21,7 @@ from pykka import ActorDeadError
 from actors.cancel import AsyncCancelToken, CancelToken, Door
 from actors.credit import Credit
 from actors.errors import Invalid, RunCancelled
-from actors.messages import CallRequested, Said, SteeringRequested, ToolResult
+from actors.messages import CallGivenUp, CallRequested, Said, SteeringRequested, ToolResult
 from actors.model import Address, Event, JsonObject, Message, Provenance
 from actors.pending import Pending
 from actors.text import storable, storable_json
@@ -149,9 +152,30 @@ class TurnCore:
             self._unanswered.add(call_id)
             self._apply("tool.requested", {"call_id": call_id, "tool": wish.tool, "arguments": wish.arguments})
         reply.add_done_callback(_brought(lambda result: self.called(call_id, result)))
-        address = self.address.of_call(call_id)
-        self.tell(CallRequested(address, wish.tool, wish.arguments, reply, wish.problem, wish.size))
+        address, context = self.address.of_call(call_id), contextvars.copy_context()
+        self.tell(CallRequested(address, wish.tool, wish.arguments, reply, wish.problem, wish.size, context))
         return call_id, reply
+
+    async def give_up(self, call_id: str, reply: Future[ToolResult]) -> None:
+        """End a call that the agent waits for no longer, and wait until it has its result: what comes then follows it.
+
+        The await of it was cancelled, and may be again and again meanwhile. That is put off for the one trip to the
+        session, so that the agent finds the result in the thread; the end of the run ends this at once.
+        """
+        self.say_given_up(call_id)
+        while not reply.done():
+            try:
+                await self.pending.wait_async(reply)
+            except RunCancelled:
+                # Its run is over, and with it the call.
+                return
+            except asyncio.CancelledError:
+                continue
+
+    def say_given_up(self, call_id: str) -> None:
+        """Say that nobody waits for a call any more, unless its run is over."""
+        with contextlib.suppress(RunCancelled):
+            self.tell(CallGivenUp(self.address.of_call(call_id)))
 
     def called(self, call_id: str, result: ToolResult) -> ToolResult:
         """Take a result into the thread as the agent sees it; the second time it is there already.
@@ -325,13 +349,27 @@ class AsyncTurn(_Turn):
             await self._say("typing", {}, 0)
 
     async def call(self, tool: str, /, **arguments: Any) -> ToolResult:
-        """Call a tool and wait for its result; several may be open at once (`asyncio.gather`)."""
+        """Call a tool and wait for its result; several may be open at once (`asyncio.gather`).
+
+        Where this await is cancelled (`asyncio.timeout`, a limit of a framework) the call is ended too, with the source
+        ``call.given_up``, and has its result in the thread when the cancel goes on.
+        """
         core = self._core
         with self._door:
             wish = core.prepare_call(tool, arguments)
             await self._spend(wish.size)
             call_id, reply = core.request_call(wish)
-            return core.called(call_id, await core.pending.wait_async(reply))
+            try:
+                result = await core.pending.wait_async(reply)
+            except GeneratorExit:
+                # The coroutine is closed, which waits for nothing.
+                core.say_given_up(call_id)
+                raise
+            except asyncio.CancelledError:
+                if not core.token.cancelled:
+                    await core.give_up(call_id, reply)
+                raise
+            return core.called(call_id, result)
 
     async def steering(self) -> tuple[Message, ...]:
         """Take the messages that wait to steer this run; none while a call is open."""

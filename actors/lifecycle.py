@@ -195,9 +195,7 @@ class RunLifecycle(RunReports):
             result_of_it = notes.closed_result(state, finished, cause, call.output, spools)
             self._end_call(record, call, result_of_it, at)
             if state is CellState.VOID:
-                record.parts[call.row.call_id].end(How.NOT_STARTED, at)
-                call.row = msgspec.structs.replace(call.row, ended_at=at, how=How.NOT_STARTED)
-                self._save_call(call)
+                self._never_began(record, call, at)
         for process in record.processes.values():
             part = record.parts[process.row.process_id]
             if process.cell is not None and process.cell.close()[0] is CellState.VOID and not part.ended:
@@ -385,7 +383,7 @@ class RunLifecycle(RunReports):
             if call.cell is not None:
                 call.cell.close()
             self._end_call(record, call, notes.lost_result(report.how, report.note), report.at)
-        elif report.late or report.result is not None:
+        elif report.late or (report.result is not None and not (call is not None and call.finished)):
             self._stale("result", report.address, report.how)
         self._part_ended(report.address, report.how, report.at, report.note)
 

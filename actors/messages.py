@@ -39,6 +39,7 @@ from actors.text import not_utf8, shown, storable
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
+    from contextvars import Context
     from enum import StrEnum
 
     from pykka import ActorRef
@@ -487,6 +488,17 @@ class PermitRefused(Command, frozen=True):
     result: ToolResult
 
 
+class CallClosed(Command, frozen=True):
+    """A call that was granted has its result, which the session decided.
+
+    `provenance` says why what executes it is to end; None: it ends already.
+    """
+
+    call_id: str
+    result: ToolResult
+    provenance: Provenance | None
+
+
 class SpawnPermit(Command, frozen=True):
     """A process may be spawned: its record is committed, its cell is granted."""
 
@@ -620,6 +632,7 @@ class CallRequested(Report, frozen=True):
     """The agent asks for a tool call; `reply` is how its `turn.call` gets the result; `size` in bytes, for credit.
 
     `problem` is set where the agent runs, when the call cannot be right (no such tool, arguments that do not fit).
+    `context` are the context variables of the agent at the call: the tool's code has them too.
     """
 
     address: Address
@@ -628,6 +641,13 @@ class CallRequested(Report, frozen=True):
     reply: Future[ToolResult] | None = None
     problem: str | None = None
     size: int | None = None
+    context: Context | None = None
+
+
+class CallGivenUp(Report, frozen=True):
+    """The agent waits for a call no longer: its await was cancelled, by a time limit of the agent's own or the like."""
+
+    address: Address
 
 
 class CallStarted(Report, frozen=True):

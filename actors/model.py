@@ -139,6 +139,7 @@ INSIDE_SOURCES: Final = frozenset(
         "run.deadline",
         "run.stalled",
         "run.ended",
+        "call.given_up",
         "tool.deadline",
         "tool.kill",
         "actor.failure",
@@ -215,8 +216,8 @@ class Row(Struct, frozen=True):
     while the part is still running, in a receipt that is not complete, and for a process that is proven gone and
     whose own parent read its status: how it ended was not seen. ``handed_over``: it is the session's since
     `ended_at`, and is no part of this run any more. `provenance` is who ended a process, where that was not whoever
-    ended the run: its own tool, the deadline of its call, or the end that its run came to by itself. Times: seconds,
-    epoch, UTC.
+    ended the run: its own tool, the deadline of its call, the agent that gave its call up, or the end that its run came
+    to by itself. Times: seconds, epoch, UTC.
     """
 
     kind: str

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from actors.cancel import CellState
 from actors.messages import ToolResult
 from actors.model import How, Outcome, Provenance
+
+GIVEN_UP: Final = "the agent stopped waiting for the call"
 
 _WHO = {
     "session.new_message": "a new message took over",
@@ -14,6 +17,7 @@ _WHO = {
     "run.deadline": "the run reached its deadline",
     "run.stalled": "the run stalled",
     "run.ended": "the run that it belongs to has ended",
+    "call.given_up": GIVEN_UP,
     "tool.deadline": "the call reached its deadline",
     "tool.kill": "the tool ended what it had started",
     "actor.failure": "a part of the supervisor failed",

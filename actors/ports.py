@@ -16,6 +16,8 @@ from actors.messages import NewMessage, Stop
 from actors.model import Event, How, Json, JsonObject, Owner, Provenance, Receipt, Row, RunInfo
 
 if TYPE_CHECKING:
+    from contextvars import Context
+
     from pykka import ActorRef
 
     from actors.cancel import CancelToken
@@ -64,12 +66,14 @@ class Executor(Protocol):
         body: Callable[[], Any],
         owner: ActorRef[Any],
         token: CancelToken | None = None,
+        context: Context | None = None,
     ) -> None:
         """Register `key`, then run `body` and tell `owner` ExecutionEnded, once.
 
         isolation ``task``: `body` returns a coroutine, run on the executor's event loop; ``thread``: `body`
         is called on a thread named after the execution. Whatever it raises, BaseException too, is caught. `token`
-        is its token: where that is cancelled before the first line of a task, no line of it runs.
+        is its token: where that is cancelled before the first line of a task, no line of it runs. `context` has the
+        context variables that it runs with, and is its own.
         """
 
     def cancel(self, key: str, *, again: bool = False) -> None:

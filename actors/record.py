@@ -208,6 +208,11 @@ class CallRecord:
         return self.row.state != "ended"
 
     @property
+    def finished(self) -> bool:
+        """True once its own result is in the log: also where that was read from its cell, before its report came."""
+        return self.row.outcome == Outcome.FINISHED
+
+    @property
     def waits(self) -> bool:
         """True while it waits for the barrier."""
         return self.row.state == "requested"

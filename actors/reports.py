@@ -13,6 +13,7 @@ from actors import notes
 from actors.cancel import CancelToken, Cell, CellState
 from actors.messages import (
     CallExpired,
+    CallGivenUp,
     CallRequested,
     CallStarted,
     ProcessOutput,
@@ -37,6 +38,7 @@ from actors.ports import CallRow, ProcessRow
 from actors.record import OUTPUT_KEPT_CHARS, OUTPUT_LOGGED_MAX_BYTES, CallRecord, Part, ProcessRecord, RunRecord
 from actors.state import SessionState
 from actors.step import (
+    CloseCall,
     GivePermit,
     GiveSpawn,
     GiveSteering,
@@ -211,14 +213,59 @@ class RunReports(SessionState):
             return
         state = CellState.CLOSED if report.started else CellState.VOID
         result = notes.closed_result(state, None, report.provenance, call.output, record.spools_of(call))
-        self._end_call(record, call, result, report.at, provenance=report.provenance)
+        self.step.now.append(CloseCall(record.id, call.row.call_id, result, None))
+        self._cut_call(record, call, result, report.at, report.provenance)
+
+    def call_given_up(self, report: CallGivenUp) -> None:
+        """The agent waits for a call no longer: close it by its cell, and end what executes it.
+
+        It is decided here, where the order of the log is: what the agent says after it comes after the result. One
+        that has its result, by a fence, by its deadline, or by its own end, keeps it.
+        """
+        record = self._open(report.address)
+        call = self._call(report.address)
+        if record is None or call is None:
+            self._dead("call_given_up", "its call is closed", report.address, "")
+            return
+        at = self._clock.wall()
+        provenance = self._inside("call.given_up", notes.GIVEN_UP, at, None)
+        if call.cell is None or call.token is None:
+            result = notes.closed_result(None, None, provenance, "")
+            self.step.now.append(RefuseCall(record.id, call.row.call_id, result))
+            self._end_call(record, call, result, at, provenance=provenance)
+            return
+        state, finished = call.cell.close()
+        if finished is not None:
+            self.step.now.append(CloseCall(record.id, call.row.call_id, finished, None))
+            self._end_call(record, call, finished, at)
+            return
+        call.token.cancel(provenance)
+        # Its deadline may have been first: its actor has cancelled the token then, and says so.
+        cause = call.token.provenance or provenance
+        result = notes.closed_result(state, None, cause, call.output, record.spools_of(call))
+        self.step.now.append(CloseCall(record.id, call.row.call_id, result, cause))
+        if state is CellState.VOID:
+            self._never_began(record, call, at)
+        self._cut_call(record, call, result, at, cause)
+
+    def _cut_call(
+        self, record: RunRecord, call: CallRecord, result: ToolResult, at: float, provenance: Provenance
+    ) -> None:
+        """End a call before its own end, in a run that goes on: nothing more is spawned for it."""
+        self._end_call(record, call, result, at, provenance=provenance)
         for process in record.processes.values():
             part = record.parts[process.row.process_id]
             if process.row.call_id != call.row.call_id or process.cell is None:
                 continue
             if process.cell.close()[0] is CellState.VOID and not part.ended:
-                self._void_spawn(record, process, part, report.at)
-            part.ended_by(report.provenance)
+                self._void_spawn(record, process, part, at)
+            part.ended_by(provenance)
+
+    def _never_began(self, record: RunRecord, call: CallRecord, at: float) -> None:
+        """A call was granted, and its cell was void before anything ran: nothing of it is left to end."""
+        record.parts[call.row.call_id].end(How.NOT_STARTED, at)
+        call.row = msgspec.structs.replace(call.row, ended_at=at, how=How.NOT_STARTED)
+        self._save_call(call)
 
     def _end_call(
         self,

@@ -22,8 +22,10 @@ from actors.base import Actor, tell
 from actors.cancel import CancelToken, Cell, CellState
 from actors.credit import Credit
 from actors.messages import (
+    CallClosed,
     CallEnded,
     CallExpired,
+    CallGivenUp,
     CallRequested,
     CallStarted,
     Down,
@@ -120,7 +122,7 @@ class RunActor(Actor):
         self._adopting = adopting
         self._agent_running = False
         self._permits: dict[str, Permit] = {}
-        self._arguments: dict[str, tuple[str, dict[str, Any]]] = {}
+        self._requests: dict[str, CallRequested] = {}
         self._replies: dict[str, Future[ToolResult]] = {}
         self._steering: dict[int, Future[tuple[Message, ...]]] = {}
         self._executions: set[str] = set()
@@ -148,14 +150,12 @@ class RunActor(Actor):
     def on_receive(self, message: Any) -> None:
         """Handle one message."""
         match message:
-            case Said() | CallStarted() | HandOverRequested():
+            case Said() | CallStarted() | CallGivenUp() | CallExpired() | HandOverRequested():
                 self.tell_parent(message)
             case CallRequested():
                 self._call_requested(message)
             case CallEnded():
                 self._call_ended(message)
-            case CallExpired():
-                self._call_expired(message)
             case SpawnRequested():
                 if message.owner is Owner.RUN:
                     self._processes[message.process_id] = message.address.call or ""
@@ -179,6 +179,8 @@ class RunActor(Actor):
                 self._permit_waits(message)
             case PermitRefused():
                 self._permit_refused(message)
+            case CallClosed():
+                self._call_closed(message)
             case SpawnPermit() | SpawnRefused():
                 self._spawn_decided(message)
             case Steered():
@@ -280,16 +282,16 @@ class RunActor(Actor):
         assert call_id is not None, "a call is requested under its own address"
         if request.reply is not None:
             self._replies[call_id] = request.reply
-        self._arguments[call_id] = (request.tool, request.arguments)
-        # The reply stays here.
+        self._requests[call_id] = request
+        # The reply and the context stay here.
         self.tell_parent(
             CallRequested(request.address, request.tool, request.arguments, problem=request.problem, size=request.size)
         )
 
     def _permit(self, permit: Permit) -> None:
         self._no_longer_waits(permit.call_id)
-        name, arguments = self._arguments.pop(permit.call_id)
-        tool = self._plugins.tools[name]
+        request = self._requests.pop(permit.call_id)
+        tool = self._plugins.tools[request.tool]
         deadline_s = tool.deadline_s or permit.deadline_s
         permit = Permit(permit.call_id, permit.cell, permit.token, deadline_s)
         self._permits[permit.call_id] = permit
@@ -297,7 +299,9 @@ class RunActor(Actor):
         address = self._address.of_call(permit.call_id)
         # After a halt too: whoever halts a run has shut the cells of its calls before, so the call reports that it did
         # not start.
-        self.start_child(ToolActor, self._ports, tool, arguments, permit, address, key=permit.call_id)
+        self.start_child(
+            ToolActor, self._ports, tool, request.arguments, permit, address, request.context, key=permit.call_id
+        )
 
     def _permit_waits(self, waits: PermitWaiting) -> None:
         self._waiting.add(waits.call_id)
@@ -310,8 +314,15 @@ class RunActor(Actor):
 
     def _permit_refused(self, refused: PermitRefused) -> None:
         self._no_longer_waits(refused.call_id)
-        self._arguments.pop(refused.call_id, None)
+        self._requests.pop(refused.call_id, None)
         self._answer(refused.call_id, refused.result)
+
+    def _call_closed(self, closed: CallClosed) -> None:
+        """End a call that the session closed. One whose permit is on its way finds its cell void, and never begins."""
+        self._answer(closed.call_id, closed.result)
+        child = self.children.get(closed.call_id)
+        if child is not None and closed.provenance is not None:
+            tell(child, Halt(closed.provenance, self._ports.settings.grace_s))
 
     def _call_ended(self, ended: CallEnded) -> None:
         call_id = ended.address.call or ""
@@ -323,11 +334,6 @@ class RunActor(Actor):
             self._answer(call_id, notes.lost_result(ended.how, ended.note))
         self.tell_parent(ended)
         self._stop_if_done()
-
-    def _call_expired(self, expired: CallExpired) -> None:
-        state = CellState.CLOSED if expired.started else CellState.VOID
-        self._answer(expired.address.call or "", notes.closed_result(state, None, expired.provenance, ""))
-        self.tell_parent(expired)
 
     def _answer(self, call_id: str, result: ToolResult) -> None:
         reply = self._replies.pop(call_id, None)
@@ -415,7 +421,7 @@ class RunActor(Actor):
             address = self._address.of_call(call_id)
             if state is not CellState.FINISHED:
                 # A result that is in the cell stands; it comes with the execution's own word.
-                self._call_expired(CallExpired(address, at, provenance, started=state is CellState.CLOSED))
+                self.tell_parent(CallExpired(address, at, provenance, started=state is CellState.CLOSED))
             if self._ports.executor.adopt(call_id, self.actor_ref):
                 self._ports.executor.cancel(call_id)
             else:

@@ -44,8 +44,10 @@ from actors.late_stops import LateStops
 from actors.messages import (
     Accepted,
     Answer,
+    CallClosed,
     CallEnded,
     CallExpired,
+    CallGivenUp,
     CallRequested,
     CallStarted,
     CommitFailed,
@@ -110,6 +112,7 @@ from actors.step import (
     AdoptRun,
     AdoptTree,
     AnswerRequest,
+    CloseCall,
     DeadLetter,
     EndTrees,
     ForgetPart,
@@ -350,6 +353,8 @@ class SessionActor(Actor):
                 protocol.call_started(message)
             case CallEnded():
                 protocol.call_ended(message)
+            case CallGivenUp():
+                protocol.call_given_up(message)
             case CallExpired():
                 protocol.call_expired(message)
             case SpawnRequested():
@@ -508,6 +513,8 @@ class SessionActor(Actor):
                 self._halt_run(effect)
             case RefuseCall():
                 self._tell_runner(effect.run_id, PermitRefused(effect.call_id, effect.result))
+            case CloseCall():
+                self._tell_runner(effect.run_id, CallClosed(effect.call_id, effect.result, effect.provenance))
             case MakeWait():
                 self._tell_runner(effect.run_id, PermitWaiting(effect.call_id))
             case RefuseSpawn():

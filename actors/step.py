@@ -156,6 +156,18 @@ class RefuseCall(Struct, frozen=True):
     result: ToolResult
 
 
+class CloseCall(Struct, frozen=True):
+    """Tell a run that a call that was granted is closed, with this result.
+
+    `provenance` says why what executes it is to end; None: it ends already.
+    """
+
+    run_id: str
+    call_id: str
+    result: ToolResult
+    provenance: Provenance | None
+
+
 class MakeWait(Struct, frozen=True):
     """Tell a run that a call waits for the barrier: its deadline stands still."""
 
@@ -234,6 +246,7 @@ class DeadLetter(Struct, frozen=True):
 Now: TypeAlias = (
     HaltRun
     | RefuseCall
+    | CloseCall
     | MakeWait
     | RefuseSpawn
     | TakeTree

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextvars import Context
 from typing import Any
 
 import msgspec
@@ -64,6 +65,7 @@ class ToolActor(Actor):
         arguments: with what.
         permit: the cell and the token, with the deadline.
         address: of the call.
+        context: the context variables that its code has.
         key: the call's id.
     """
 
@@ -74,6 +76,7 @@ class ToolActor(Actor):
         arguments: dict[str, Any],
         permit: Permit,
         address: Address,
+        context: Context | None = None,
         *,
         key: str,
         parent: ActorRef[Any],
@@ -85,6 +88,7 @@ class ToolActor(Actor):
         self._arguments = arguments
         self._permit = permit
         self._address = address
+        self._context = context
         self._executing = False
         self._processes: dict[str, Process] = {}
         self._specs: dict[str, SpawnSpec] = {}
@@ -120,7 +124,7 @@ class ToolActor(Actor):
             self._ports.settings.content_max_bytes,
         )
         self._executing = True
-        executor.start(key, f"tool {self._tool.name}", self._tool.isolation, body, ref, permit.token)
+        executor.start(key, f"tool {self._tool.name}", self._tool.isolation, body, ref, permit.token, self._context)
         if permit.deadline_s is not None:
             self._timer = self._ports.clock.call_later(permit.deadline_s, ref, CallDeadline())
 

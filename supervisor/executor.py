@@ -22,6 +22,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -47,6 +48,7 @@ class _Execution:
     ended: ExecutionEnded | None = None
     on_thread: bool = False
     token: CancelToken | None = None
+    context: Context | None = None
     task: asyncio.Task[None] | None = None
     told: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -93,9 +95,10 @@ class ThreadExecutor:
         body: Callable[[], Any],
         owner: ActorRef[Any],
         token: CancelToken | None = None,
+        context: Context | None = None,
     ) -> None:
         """Register `key`, then run `body` and tell `owner` ExecutionEnded, once; see the port."""
-        execution = _Execution(key, name, owner, on_thread=isolation == "thread", token=token)
+        execution = _Execution(key, name, owner, on_thread=isolation == "thread", token=token, context=context)
         with self._lock:
             self._executions[key] = execution
             closed = self._closed
@@ -202,7 +205,9 @@ class ThreadExecutor:
 
     def _start_task(self, execution: _Execution, body: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         assert self._loop is not None, "a task starts on the loop"
-        execution.task = self._loop.create_task(self._run_task(execution, body), name=execution.name)
+        execution.task = self._loop.create_task(
+            self._run_task(execution, body), name=execution.name, context=execution.context
+        )
         execution.task.add_done_callback(lambda task: self._task_gone(execution, task))
         if execution.born_cancelled:
             execution.told = True
@@ -228,7 +233,8 @@ class ThreadExecutor:
     def _start_thread(self, execution: _Execution, body: Callable[[], Any]) -> None:
         def run() -> None:
             try:
-                value, error, how = body(), None, How.RETURNED
+                called = body() if execution.context is None else execution.context.run(body)
+                value, error, how = called, None, How.RETURNED
             except BaseException as raised:  # noqa: BLE001  # every way out of an agent or a tool is told
                 value, error, how = None, _words(raised), How.RAISED
             # First the count, then the word: whoever hears of the end finds the thread gone from the list.

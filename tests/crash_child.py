@@ -103,10 +103,10 @@ class DyingHub(EventHub):
 class DyingExecutor(ThreadExecutor):
     """The executor, with points around each start."""
 
-    def start(self, key: str, name: str, isolation: Any, body: Any, owner: Any, token: Any = None) -> None:
+    def start(self, key: str, name: str, isolation: Any, body: Any, owner: Any, *more: Any) -> None:
         what = name.partition(" ")[0].replace("tool", "call")
         points.reach(what)
-        super().start(key, name, isolation, body, owner, token)
+        super().start(key, name, isolation, body, owner, *more)
         points.reach(f"{what}-started")
 
 

@@ -14,7 +14,7 @@ import pytest
 from actors import AsyncTurn, CancelToken, Invalid, NewMessage, Outcome, Stop, ToolResult, Turn, tool
 from actors.agent import TurnCore
 from actors.credit import Credit
-from actors.messages import CallRequested, SteeringRequested
+from actors.messages import CallGivenUp, CallRequested, SteeringRequested
 from actors.model import Address, Event, Message
 from actors.pending import settle
 from actors.thread import Thread
@@ -72,7 +72,7 @@ def test_what_steering_brings_is_in_the_thread_though_nobody_waits_any_more() ->
     asyncio.run(scene())
 
 
-def test_the_result_of_a_call_is_in_the_thread_once_though_nobody_waits_any_more() -> None:
+def test_the_result_of_a_call_is_in_the_thread_once_though_its_await_was_cancelled() -> None:
     async def scene() -> None:
         parent = Parent()
         turn = AsyncTurn(parent.core)
@@ -81,13 +81,32 @@ def test_the_result_of_a_call_is_in_the_thread_once_though_nobody_waits_any_more
         parent.core.credit.give(parent.told[0].size)
         waited = await begun(turn.call("u"), parent.told)
         task.cancel()
-        await asyncio.wait([task])
-        for request in parent.told:
+        # It says so, and the cancel goes on when the call has its result.
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        *requests, given_up = parent.told
+        assert given_up == CallGivenUp(requests[0].address)
+        assert not task.done()
+        for request in requests:
             assert isinstance(request, CallRequested)
             assert request.reply is not None
             settle(request.reply, ToolResult(Outcome.FINISHED, f"of {request.tool}"))
+        await asyncio.wait([task])
+        assert task.cancelled()
         assert (await waited).content == "of u"
         assert [shown.content for shown in turn.messages if shown.role == "tool"] == ["of t", "of u"]
+
+    asyncio.run(scene())
+
+
+def test_a_call_whose_coroutine_is_closed_is_given_up_without_a_wait() -> None:
+    async def scene() -> None:
+        parent = Parent()
+        call = AsyncTurn(parent.core).call("t")
+        call.send(None)
+        call.close()
+        request, given_up = parent.told
+        assert given_up == CallGivenUp(request.address)
 
     asyncio.run(scene())
 

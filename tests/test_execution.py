@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any
@@ -20,6 +21,7 @@ from actors.messages import ExecutionEnded
 from actors.model import Address, How
 from actors.notes import lost_result
 from actors.session import SessionActor
+from supervisor import SessionHandle
 from tests.kit import Kit, check_rest, say, settled, stop, until
 
 MAX = 1000
@@ -334,3 +336,59 @@ def test_a_thread_is_named_for_as_long_as_an_agent_runs_on_it() -> None:
     assert body().how is How.RETURNED
     assert seen == [ADDRESS.log_context]
     assert not about()
+
+
+# ── Context variables ─────────────────────────────────────────────────────────────────────────────
+
+REQUEST: contextvars.ContextVar[str] = contextvars.ContextVar("REQUEST", default="unset")
+
+
+@tool(isolation="task")
+async def as_task() -> str:
+    """Read a context variable, and change it for itself."""
+    before = REQUEST.get()
+    REQUEST.set("of the tool")
+    await asyncio.sleep(0)
+    return f"{before} {about()['call'] is not None}"
+
+
+@tool(isolation="thread")
+def as_thread() -> str:
+    """Read a context variable, and change it for itself."""
+    before = REQUEST.get()
+    REQUEST.set("of the tool")
+    return f"{before} {about()['call'] is not None}"
+
+
+def test_a_tool_has_the_context_variables_of_the_agents_code_that_calls_it(kit: Kit) -> None:
+    async def async_agent(turn: AsyncTurn) -> list[str]:
+        async def call(name: str, value: str) -> str:
+            REQUEST.set(value)
+            return (await turn.call(name)).content
+
+        REQUEST.set("of the agent")
+        calls = [call("as_task", "a"), call("as_thread", "b"), call("as_task", "c")]
+        seen = [(await turn.call("as_task")).content, *await asyncio.gather(*calls)]
+        return [*seen, REQUEST.get()]
+
+    def plain_agent(turn: Turn) -> list[str]:
+        REQUEST.set("of the agent")
+        return [turn.call("as_task").content, turn.call("as_thread").content, REQUEST.get()]
+
+    tools = [as_task, as_thread]
+    supervisor = kit.start(async_agent, tools=tools)
+    session = supervisor.session("s1")
+    assert result_of(session) == ["of the agent True", "a True", "b True", "c True", "of the agent"]
+    kit.close()
+    session = kit.session(plain_agent, tools=tools)
+    assert result_of(session) == ["of the agent True", "of the agent True", "of the agent"]
+    assert REQUEST.get() == "unset"
+
+
+def result_of(session: SessionHandle) -> object:
+    """Have the agent run, and return what it returned."""
+    run_id = say(session)
+    session.receipt(run_id, timeout=20)
+    run = session.run(run_id)
+    assert run.error is None
+    return run.result

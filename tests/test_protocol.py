@@ -22,6 +22,7 @@ from actors.messages import (
     Accepted,
     CallEnded,
     CallExpired,
+    CallGivenUp,
     CallRequested,
     CallStarted,
     NewMessage,
@@ -251,6 +252,7 @@ class Driver:
             CallStarted: protocol.call_started,
             CallEnded: protocol.call_ended,
             CallExpired: protocol.call_expired,
+            CallGivenUp: protocol.call_given_up,
             SpawnRequested: protocol.spawn_requested,
             ProcessReport: protocol.process_report,
             SteeringRequested: protocol.steering_requested,
@@ -396,6 +398,11 @@ class Driver:
             started = state is CellState.CLOSED
             self.report(CallExpired(call.address, self.clock.wall(), provenance, started))
 
+    def op_give_up(self, which: int) -> None:
+        call = self.some_call(which)
+        if call is not None:
+            self.report(CallGivenUp(call.address))
+
     def op_spawn(self, which: int) -> None:
         call = self.some_call(which)
         if call is not None and call.cell is not None and call.cell.state is CellState.STARTED:
@@ -508,6 +515,7 @@ reports = st.one_of(
     op("start_call", which),
     op("end_call", which, st.integers(0, 2)),
     op("expire_call", which),
+    op("give_up", which),
     op("spawn", which),
     op("process", which, st.sampled_from(("started", "output", "exited", "ended", "lost"))),
     op("steer", which),

@@ -578,3 +578,38 @@ def test_l8_what_plain_code_raises_comes_out_of_a_thread_as_a_cancellation(kit: 
     provenance = session.run(run_id).provenance
     assert provenance is not None
     assert seen == [True, provenance, provenance]
+
+
+def test_l8_a_plain_tool_is_told_that_its_call_was_given_up_and_the_run_goes_on(kit: Kit) -> None:
+    told: list[RunCancelled] = []
+    over = threading.Event()
+
+    @tool(isolation="thread")
+    def work(token: CancelToken) -> None:
+        token.wait()
+        try:
+            token.raise_if_cancelled()
+        except RunCancelled as error:
+            told.append(error)
+            raise
+        finally:
+            over.set()
+
+    async def agent(turn: AsyncTurn) -> str:
+        try:
+            async with asyncio.timeout(0.05):
+                await turn.call("work")
+        except TimeoutError:
+            outcomes = [message.outcome for message in turn.messages if message.role == "tool"]
+            await turn.emit(f"without it: {outcomes}")
+        return "done"
+
+    session = kit.session(agent, tools=[work])
+    run_id = say(session)
+    assert session.receipt(run_id, timeout=WAIT_S).complete
+    assert over.wait(WAIT_S)
+    run = session.run(run_id)
+    assert (run.status, run.result) == ("completed", "done")
+    assert [error.provenance.source for error in told] == ["call.given_up"]
+    assert [one.role for one in session.thread()] == ["user", "assistant", "tool", "assistant"]
+    assert session.thread()[-1].content in ("without it: ['interrupted']", "without it: ['not_started']")

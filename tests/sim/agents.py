@@ -7,6 +7,7 @@ A message is a list of words, done one after the other:
     write=2        a tool that awaits 2 s and then writes, if its token is not cancelled
     late=2         as write, and it swallows its cancels
     deaf=2         a tool that awaits 2 s and ignores its token and its cancels
+    limit=0.5      a call of `write` that takes 1 s, under a time limit of the agent's own; it goes on when that is over
     both=1         two calls of `write` at once
     open=5         a call of `write` that nobody waits for: the agent may end with it open
     run=5,exit=1   a tool that runs the process "sim runs=5 exit=1" and waits for it
@@ -81,6 +82,7 @@ class Speaker:
 
     turn: AsyncTurn
     said: int = 0
+    limits: int = 0
 
     @property
     def run(self) -> str:
@@ -125,6 +127,8 @@ async def _do(turn: AsyncTurn, speaker: Speaker, word: str, watch: Watch) -> Non
             await asyncio.sleep(float(value))
         case "write" | "deaf" | "late":
             await turn.call(name, seconds=float(value), of=run)
+        case "limit":
+            await _limited(turn, speaker, watch, float(value))
         case "both":
             await asyncio.gather(
                 turn.call("write", seconds=float(value), of=run), turn.call("write", seconds=0.1, of=run)
@@ -154,6 +158,22 @@ async def _do(turn: AsyncTurn, speaker: Speaker, word: str, watch: Watch) -> Non
             await asyncio.Event().wait()
         case _:
             await turn.emit(word)
+
+
+async def _limited(turn: AsyncTurn, speaker: Speaker, watch: Watch, seconds: float) -> None:
+    """Give a call up when a time limit is over, and go on: by then its result is in the thread (law L6)."""
+    number, speaker.limits = speaker.limits, speaker.limits + 1
+    takes_s = 1.0 + number / 1e6
+    try:
+        async with asyncio.timeout(seconds):
+            await turn.call("write", seconds=takes_s, of=speaker.run)
+    except TimeoutError:
+        calls = [call.arguments for message in turn.messages for call in message.tool_calls]
+        mine = {"seconds": takes_s, "of": speaker.run}
+        # A limit of nothing may end before the call is asked for.
+        if mine not in calls and seconds and turn.cancelled_by is None:
+            watch.break_(f"{speaker.run} goes on, and the call that it gave up has no result (L6)")
+    await speaker.say()
 
 
 async def _tidy(turn: AsyncTurn, watch: Watch, seconds: float) -> None:

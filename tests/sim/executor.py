@@ -12,6 +12,7 @@ import contextvars
 import inspect
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextvars import Context
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, TypeVarTuple, Unpack
 
@@ -136,12 +137,13 @@ class SimExecutor:
         body: Callable[[], Any],
         owner: ActorRef[Any],
         token: CancelToken | None = None,
+        context: Context | None = None,
     ) -> None:
         """Register `key`, then run the coroutine that `body` gives and tell `owner` ExecutionEnded, once."""
         if isolation != "task":
             raise NotImplementedError(f"{name}: a plain function needs a thread; simulated worlds run async ones")
         self._watch.starts(key, name)
-        execution = _Execution(key, name, owner, token=token)
+        execution = _Execution(key, name, owner, token=token, context=context)
         self._executions[key] = execution
         if self._random.random() < LATE_START:
             # As where all threads of a pool are busy.
@@ -223,7 +225,9 @@ class SimExecutor:
     # ── Inside ────────────────────────────────────────────────────────────────────────────────────
 
     def _start_task(self, execution: _Execution, body: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-        execution.task = self._loop.create_task(self._run_task(execution, body), name=execution.name)
+        execution.task = self._loop.create_task(
+            self._run_task(execution, body), name=execution.name, context=execution.context
+        )
         execution.task.add_done_callback(lambda task: self._task_gone(execution, task))
         if execution.born_cancelled:
             execution.told = True

@@ -15,6 +15,7 @@ from typing import Any, Final
 from unittest import mock
 
 from actors import mailbox
+from actors.agent import TurnCore
 from actors.cancel import Cell
 from actors.late_stops import LateStops
 from actors.lifecycle import RunLifecycle
@@ -181,6 +182,14 @@ MUTANTS: Final = (
         "notes.closed_result(state, finished, cause, call.output, spools)",
         "notes.closed_result(CellState.CLOSED if finished else state, None, cause, call.output)",
     ),
+    _mutant(
+        "a result in the cell is lost to an agent that gives up",
+        "L2",
+        RunReports,
+        "call_given_up",
+        "if finished is not None:",
+        "if False:",
+    ),
     _mutant("permit before its commit", "L2", SessionActor, "_send_step", *_at_once("GivePermit")),
     _mutant("spawn permit before its commit", "L2", SessionActor, "_send_step", *_at_once("GiveSpawn")),
     _mutant(
@@ -327,6 +336,14 @@ MUTANTS: Final = (
         '    call.row = msgspec.structs.replace(call.row, state="ended", outcome=str(result.outcome))\n',
         '    call.row = msgspec.structs.replace(call.row, state="granted", outcome=str(result.outcome))\n',
     ),
+    _mutant(
+        "an agent goes on before the call that it gave up has its result",
+        "L6",
+        TurnCore,
+        "give_up",
+        "while not reply.done():",
+        "while False:",
+    ),
     # ── terminal, once, in time ──
     _mutant(
         "old run's end dropped as stale",
@@ -390,6 +407,14 @@ MUTANTS: Final = (
         "cancel",
         "again or self.token is None or not self.token.has_told(self.task)",
         "True",
+    ),
+    Mutant(
+        "a call that is given up goes on",
+        "L8",
+        (
+            Edit(RunReports, "call_given_up", "call.token.cancel(provenance)", "pass"),
+            Edit(RunActor, "_call_closed", "closed.provenance is not None", "False"),
+        ),
     ),
     _mutant("a halt tells again", "L8", _Execution, "cancel", "told and not again", "False"),
     _mutant(

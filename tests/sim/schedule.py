@@ -37,6 +37,8 @@ CONTENTS: Final = (
     "late=9",
     "stubborn",
     "tidy=1",
+    "limit=0.5 sleep=2 say=1",
+    "limit=0.9998 limit=0.01 limit=0",
     "say=1 tidy=9",
     "say=1 steer sleep=1 steer",
     "say=1 steer say=1 steer say=1",
