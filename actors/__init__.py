@@ -15,6 +15,7 @@ The map, from the outside in; imports point down only:
     agent.py       Turn and AsyncTurn: what an agent's function is given
     execution.py   how a call passes its cell
     plugins.py     agents and tools as functions
+    secrets.py     arguments that a tool alone sees
     notes.py       what the model is told of an interruption
     record.py      what a session knows of one run, and its receipt
     waiting.py     messages that wait
@@ -90,6 +91,7 @@ from actors.model import (
 from actors.process import ProcessActor
 from actors.rendering import render_anthropic, render_openai
 from actors.run import RunActor
+from actors.secrets import Secret
 from actors.session import SessionActor
 from actors.spawning import AsyncProcess, AsyncSpawn, Exit, Process, Spawn
 from actors.tool import ToolActor
@@ -141,6 +143,7 @@ __all__ = [
     "RunInfo",
     "RunStatus",
     "Scope",
+    "Secret",
     "SessionActor",
     "SessionStatus",
     "ShuttingDown",

@@ -24,6 +24,7 @@ from actors.errors import Invalid, RunCancelled
 from actors.messages import CallGivenUp, CallRequested, Said, SteeringRequested, ToolResult
 from actors.model import Address, Event, JsonObject, Message, Provenance
 from actors.pending import Pending
+from actors.secrets import NOTHING, Withheld
 from actors.text import storable, storable_json
 from actors.thread import Thread
 
@@ -35,12 +36,16 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class Wish(NamedTuple):
-    """A call that an agent asks for: plain, with its size in bytes, and why it cannot be right, where it cannot."""
+    """A call that an agent asks for: plain, with its size in bytes, and why it cannot be right, where it cannot.
+
+    `arguments` are as they are shown, `secrets` what they hide.
+    """
 
     tool: str
     arguments: JsonObject
     size: int
     problem: str | None
+    secrets: Withheld = NOTHING
 
 
 class TurnCore:
@@ -56,6 +61,7 @@ class TurnCore:
         new_call_id: makes an id for a call.
         check: says why a call of a tool with these arguments cannot be right, or None; it may run foreign code.
         size_max: bytes that the arguments of one call may have as JSON, and what one `progress` shows.
+        withhold: takes the secret arguments out of a call of a tool; see `actors.secrets`.
     """
 
     def __init__(
@@ -69,6 +75,7 @@ class TurnCore:
         new_call_id: Callable[[], str],
         check: Callable[[str, JsonObject], str | None],
         size_max: int,
+        withhold: Callable[[str, JsonObject], tuple[JsonObject, Withheld]] = lambda _, arguments: (arguments, NOTHING),
     ) -> None:
         self._tell = tell
         self.address = address
@@ -83,6 +90,7 @@ class TurnCore:
         self._new_call_id = new_call_id
         self._check = check
         self._size_max = size_max
+        self._withhold = withhold
         self._numbers = itertools.count(1)
 
     def messages(self) -> list[Message]:
@@ -139,7 +147,9 @@ class TurnCore:
         arguments = storable_json(arguments)
         size = len(_encode(arguments))
         if size <= self._size_max:
-            return Wish(tool, arguments, size, self._check(tool, arguments))
+            problem = self._check(tool, arguments)
+            shown, secrets = self._withhold(tool, arguments)
+            return Wish(tool, shown, size, problem, secrets)
         # A model that asked for it can read why it is not had; its session is not to carry it.
         problem = f"the arguments of {tool} are {size} bytes as JSON, at most {self._size_max} may be; none are kept"
         return Wish(tool, {}, 0, problem)
@@ -153,7 +163,9 @@ class TurnCore:
             self._apply("tool.requested", {"call_id": call_id, "tool": wish.tool, "arguments": wish.arguments})
         reply.add_done_callback(_brought(lambda result: self.called(call_id, result)))
         address, context = self.address.of_call(call_id), contextvars.copy_context()
-        self.tell(CallRequested(address, wish.tool, wish.arguments, reply, wish.problem, wish.size, context))
+        self.tell(
+            CallRequested(address, wish.tool, wish.arguments, reply, wish.problem, wish.size, context, wish.secrets)
+        )
         return call_id, reply
 
     async def give_up(self, call_id: str, reply: Future[ToolResult]) -> None:

@@ -21,8 +21,9 @@ from actors.cancel import CancelToken, Cell, CellState
 from actors.errors import Invalid
 from actors.log_context import name_task, named
 from actors.messages import CallEnded, ExecutionEnded, RunFinished, ToolResult
-from actors.model import Address, How, Json, Outcome
+from actors.model import Address, How, Json, JsonObject, Outcome
 from actors.plugins import Tool
+from actors.secrets import NOTHING, Withheld
 from actors.spawning import AsyncSpawn, Spawn
 from actors.text import cut, storable, storable_json
 
@@ -67,6 +68,7 @@ def body(
     else:
         given = {"token": token, "spawn": spawn, "fence": address.fence}
     extra = {name: given[kind] for name, kind in tool.given.items()}
+    _, secrets = tool.withheld(arguments)
 
     async def as_task() -> Executed:
         if not cell.start():
@@ -76,8 +78,8 @@ def body(
         try:
             result = as_result(await tool.function(**tool.convert(arguments), **extra), max_bytes)
         except BaseException as error:  # noqa: BLE001  # every way out gives the cell its word
-            return _raised(cell, error)
-        return _returned(cell, result)
+            return _raised(cell, error, secrets)
+        return _returned(cell, _without(secrets, result))
 
     def as_thread() -> Executed:
         if not cell.start():
@@ -87,8 +89,8 @@ def body(
             with named(address.log_context):
                 result = as_result(tool.function(**tool.convert(arguments), **extra), max_bytes)
         except BaseException as error:  # noqa: BLE001  # every way out gives the cell its word
-            return _raised(cell, error)
-        return _returned(cell, result)
+            return _raised(cell, error, secrets)
+        return _returned(cell, _without(secrets, result))
 
     return as_task if tool.isolation == "task" else as_thread
 
@@ -142,8 +144,14 @@ def _returned(cell: Cell[ToolResult], result: ToolResult) -> Executed:
     return Executed(How.RETURNED, None, late=True)
 
 
-def _raised(cell: Cell[ToolResult], error: BaseException) -> Executed:
-    result = ToolResult(Outcome.FINISHED, words(error), is_error=True)
+def _without(secrets: Withheld, result: ToolResult) -> ToolResult:
+    """Return a result that says none of the call's secrets."""
+    content, data = str(secrets.hidden_in(result.content)), secrets.hidden_in(result.data)
+    return ToolResult(result.outcome, content, result.is_error, data)
+
+
+def _raised(cell: Cell[ToolResult], error: BaseException, secrets: Withheld) -> Executed:
+    result = _without(secrets, ToolResult(Outcome.FINISHED, words(error), is_error=True))
     if cell.finish(result):
         return Executed(How.RAISED, result, late=False)
     # A tool that gave up because it was cancelled brings nothing late; one that failed by itself does.
@@ -160,9 +168,17 @@ def problem(tools: Mapping[str, Tool], name: str, arguments: dict[str, Any]) -> 
         known = ", ".join(sorted(tools)) or "none"
         return f"there is no tool {name!r:.100}; there is: {known}"
     try:
-        return tool.check(arguments)
+        found = tool.check(arguments)
     except BaseException as error:  # noqa: BLE001  # a type's own check may raise anything
-        return f"the arguments of {tool.name} do not fit: {words(error)}"
+        found = f"the arguments of {tool.name} do not fit: {words(error)}"
+    # A value that does not fit is in the text.
+    return None if found is None else str(tool.withheld(arguments)[1].hidden_in(found))
+
+
+def withheld(tools: Mapping[str, Tool], name: str, arguments: JsonObject) -> tuple[JsonObject, Withheld]:
+    """Take the secret arguments out of a call: as they are shown, and what was taken out."""
+    tool = tools.get(name)
+    return (arguments, NOTHING) if tool is None else tool.withheld(arguments)
 
 
 def words(error: BaseException) -> str:

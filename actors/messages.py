@@ -34,6 +34,7 @@ from actors.model import (
     Signalled,
     Waiting,
 )
+from actors.secrets import NOTHING, Withheld
 from actors.text import not_utf8, shown, storable
 
 if TYPE_CHECKING:
@@ -633,6 +634,7 @@ class CallRequested(Report, frozen=True):
 
     `problem` is set where the agent runs, when the call cannot be right (no such tool, arguments that do not fit).
     `context` are the context variables of the agent at the call: the tool's code has them too.
+    `arguments` are as they are shown; `secrets`, which the run keeps to itself, are what they hide.
     """
 
     address: Address
@@ -642,6 +644,7 @@ class CallRequested(Report, frozen=True):
     problem: str | None = None
     size: int | None = None
     context: Context | None = None
+    secrets: Withheld = NOTHING
 
 
 class CallGivenUp(Report, frozen=True):

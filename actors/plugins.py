@@ -2,7 +2,7 @@
 
 A tool's schema comes from its typed signature. Parameters that the supervisor fills in are not in it: those
 annotated as `CancelToken`, `AsyncCancelToken`, `Spawn` or `AsyncSpawn`, or named ``fence`` (the fencing token,
-``session:generation:call``).
+``session:generation:call``). Those annotated with `Secret` are shown to nobody but the tool.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import math
 import re
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, TypeVar, get_args
+from typing import Annotated, Any, Final, TypeVar, get_args, get_origin
 
 import msgspec
 from msgspec import Struct
@@ -23,6 +23,7 @@ from actors.cancel import AsyncCancelToken, CancelToken
 from actors.errors import Invalid, NotFound
 from actors.model import JsonObject
 from actors.ports import Isolation
+from actors.secrets import Withheld, is_secret, withheld
 from actors.spawning import AsyncSpawn, Spawn
 from actors.text import shown, storable
 
@@ -96,7 +97,7 @@ class Tool:
         self.deadline_s: float | None = (
             None if seconds is None else duration(f"the deadline_s of the tool {self.name!r}", seconds, least=0.001)
         )
-        self.given, self._arguments = _signature(self.name, function)
+        self.given, self._arguments, self._secret = _signature(self.name, function)
 
     @property
     def schema(self) -> JsonObject:
@@ -104,6 +105,8 @@ class Tool:
         schema = msgspec.json.schema(self._arguments)
         definitions = schema.get("$defs", {})
         own: JsonObject = definitions.pop(self._arguments.__name__, schema)
+        for name in self._secret:
+            own["properties"][name].pop("default", None)
         return {**own, "$defs": definitions} if definitions else own
 
     @property
@@ -118,6 +121,10 @@ class Tool:
         except msgspec.ValidationError as error:
             return f"the arguments of {self.name} do not fit: {error}"
         return None
+
+    def withheld(self, arguments: JsonObject) -> tuple[JsonObject, Withheld]:
+        """Return arguments as they are shown, and the secret ones; see `actors.secrets`."""
+        return withheld(arguments, self._secret, frozenset(self._arguments.__struct_fields__))
 
     def convert(self, arguments: Mapping[str, object]) -> dict[str, Any]:
         """Return arguments as the function takes them.
@@ -230,10 +237,10 @@ def _check_isolation(name: str, isolation: object, is_coroutine: bool) -> Isolat
     return typing.cast("Isolation", isolation)
 
 
-def _signature(name: str, function: Callable[..., Any]) -> tuple[dict[str, str], type[Struct]]:
-    """Return the parameters that the supervisor fills in, and a struct type of the others."""
+def _signature(name: str, function: Callable[..., Any]) -> tuple[dict[str, str], type[Struct], frozenset[str]]:
+    """Return the parameters that the supervisor fills in, a struct type of the others, and which of them are secret."""
     try:
-        hints = typing.get_type_hints(function)
+        hints = typing.get_type_hints(function, include_extras=True)
         parameters = inspect.signature(function).parameters.values()
     except Exception as error:
         raise Invalid(
@@ -253,8 +260,9 @@ def _signature(name: str, function: Callable[..., Any]) -> tuple[dict[str, str],
                 got=str(parameter),
                 remedy="give each argument a name and a type",
             )
-        if hint in _GIVEN:
-            given[parameter.name] = _GIVEN[hint]
+        plain = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+        if plain in _GIVEN:
+            given[parameter.name] = _GIVEN[plain]
         elif parameter.name == "fence":
             given["fence"] = "fence"
         elif hint is None:
@@ -271,6 +279,7 @@ def _signature(name: str, function: Callable[..., Any]) -> tuple[dict[str, str],
     try:
         arguments = msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
         msgspec.json.schema(arguments)
+        secret = frozenset(field for field in arguments.__struct_fields__ if is_secret(hints[field]))
     except Exception as error:
         raise Invalid(
             f"the tool {name!r} takes what a schema cannot show",
@@ -278,7 +287,7 @@ def _signature(name: str, function: Callable[..., Any]) -> tuple[dict[str, str],
             got=f"{type(error).__name__}: {error}",
             remedy="take a str, a number, a list or a dict, and make the rest of it in the tool",
         ) from error
-    return given, arguments
+    return given, arguments, secret
 
 
 def _default(value: object) -> Any:

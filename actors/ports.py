@@ -97,7 +97,8 @@ class SpawnSpec(Struct, frozen=True):
     """A command to spawn: `argv` as exec takes it, `env` added to the clean environment, `name` for people.
 
     `stdin` is all that it can read from its input. With `pty` it gets a terminal of `pty_size` (columns, rows), on
-    which nothing is typed, and all it writes is stream ``stdout``.
+    which nothing is typed, and all it writes is stream ``stdout``. The values of `env`, and `stdin`, may be secret: no
+    text of it has them.
     """
 
     argv: tuple[str, ...]
@@ -107,6 +108,9 @@ class SpawnSpec(Struct, frozen=True):
     pty: bool = False
     pty_size: tuple[int, int] = (80, 24)
     stdin: bytes | None = None
+
+    def __repr__(self) -> str:
+        return f"SpawnSpec({self.name!r}, {self.argv!r}, env of {', '.join(self.env) or 'nothing'})"
 
 
 class Processes(Protocol):

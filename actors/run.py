@@ -223,6 +223,7 @@ class RunActor(Actor):
             lambda: self._ports.ids.new("call"),
             lambda name, arguments: execution.problem(tools, name, arguments),
             self._ports.settings.content_max_bytes,
+            lambda name, arguments: execution.withheld(tools, name, arguments),
         )
         as_task = is_async(start.agent)
         turn = AsyncTurn(core) if as_task else Turn(core)
@@ -283,7 +284,7 @@ class RunActor(Actor):
         if request.reply is not None:
             self._replies[call_id] = request.reply
         self._requests[call_id] = request
-        # The reply and the context stay here.
+        # The reply, the context and the secrets stay here.
         self.tell_parent(
             CallRequested(request.address, request.tool, request.arguments, problem=request.problem, size=request.size)
         )
@@ -299,9 +300,8 @@ class RunActor(Actor):
         address = self._address.of_call(permit.call_id)
         # After a halt too: whoever halts a run has shut the cells of its calls before, so the call reports that it did
         # not start.
-        self.start_child(
-            ToolActor, self._ports, tool, request.arguments, permit, address, request.context, key=permit.call_id
-        )
+        arguments = request.secrets.restored(request.arguments)
+        self.start_child(ToolActor, self._ports, tool, arguments, permit, address, request.context, key=permit.call_id)
 
     def _permit_waits(self, waits: PermitWaiting) -> None:
         self._waiting.add(waits.call_id)
