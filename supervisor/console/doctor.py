@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from actors.errors import CountermandError
+from countermand import wrong_supervisor
 from supervisor.console.api import Api, find_api, is_socket, quote_shell
 from supervisor.console.exits import ExitCode
 from supervisor.console.finding import Diagnosis, Finding
@@ -54,6 +55,7 @@ def examine(place: Place, *, as_json: bool) -> ExitCode:
 
 
 def _findings(place: Place) -> Iterator[Finding]:
+    yield _packages()
     api: Api | None = None
     try:
         api = find_api(place)
@@ -79,6 +81,14 @@ def _findings(place: Place) -> Iterator[Finding]:
         yield _spool(place.state_dir / "spool")
     yield from _left_behind(place, served=api is not None or held(place.state_dir))
     yield from look_at_units(api.info.pid if api is not None else None)
+
+
+def _packages() -> Finding:
+    """Whether supervisord's package, which has the same name, is in this environment."""
+    wrong = wrong_supervisor()
+    if wrong is None:
+        return Finding("packages", ok=True, found="no other package is called supervisor here")
+    return Finding("packages", ok=False, found=wrong[0], remedy=wrong[1])
 
 
 def _daemon(place: Place, api: Api | None) -> Finding:

@@ -1,0 +1,62 @@
+"""The start of the `countermand` command: it works, or says why it cannot, whatever package is called `supervisor`.
+
+supervisord's distribution, `supervisor`, has a package of that name too. In one environment the later install writes
+over the earlier, and where the folders differ the first on the path hides the other. So this module is outside of both
+packages, and imports neither before it can say what is wrong.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
+from typing import NoReturn
+
+OTHER = "supervisor"
+"""The name of supervisord's distribution."""
+
+
+def main() -> NoReturn:
+    """Run the command and exit; the entry point."""
+    try:
+        from supervisor.console.cli import main as command
+    except ImportError:
+        wrong = wrong_supervisor()
+        if wrong is None:
+            raise
+        sys.exit(f"countermand: {wrong[0]}; to do: {wrong[1]}")
+    command()
+
+
+def wrong_supervisor() -> tuple[str, str] | None:
+    """Say what is wrong with this environment's package `supervisor`, and what to do; None: it is Countermand's."""
+    begins = inside = False
+    folder = ""
+    try:
+        package = importlib.import_module("supervisor")
+        folder = next(iter(package.__path__), "")
+        begins = "Supervisor" in getattr(package, "__all__", ())
+        inside = importlib.util.find_spec("supervisor.console") is not None
+    except ImportError:
+        pass
+    other = _other()
+    beside = other is not None and Path(str(other.locate_file("supervisor"))).resolve() == Path(folder).resolve()
+    if begins and inside and not beside:
+        return None
+    if other is not None:
+        whose = f"is of the distribution supervisor {other.version} (supervisord)" + " too" * inside
+        what = f"the package 'supervisor' in {folder} {whose}: the two cannot share an environment"
+        return what, "give countermand one of its own: python3 -m venv DIR, and install it there with DIR/bin/pip"
+    if inside:
+        what = f"the package 'supervisor' in {folder} lacks its __init__.py, as where supervisord was uninstalled there"
+        return what, "install countermand again: pip install --force-reinstall"
+    return f"the package 'supervisor' in {folder} is not countermand's", "take it from PYTHONPATH, or rename it"
+
+
+def _other() -> Distribution | None:
+    try:
+        return distribution(OTHER)
+    except PackageNotFoundError:
+        return None
