@@ -1,6 +1,7 @@
 """Plug-ins: agents and tools as functions, and what their signatures say.
 
-A tool's schema comes from its typed signature. Parameters that the supervisor fills in are not in it: those
+A tool's schema comes from its typed signature; ``Annotated[str, msgspec.Meta(description=…, min_length=1)]`` says more
+of a parameter, and a call that does not fit it is refused. Parameters that the supervisor fills in are not in it: those
 annotated as `CancelToken`, `AsyncCancelToken`, `Spawn` or `AsyncSpawn`, or named ``fence`` (the fencing token,
 ``session:generation:call``). Those annotated with `Secret` are shown to nobody but the tool.
 """

@@ -4,14 +4,16 @@ Pure functions. Both formats refuse a whole request when one call lacks its resu
 through the same reading of the thread: a call is paired with the tool message behind it, and what has no
 partner is left out. A thread as `actors.thread` folds it has none such; one that an agent has shortened may.
 
-A name that a model made up is made fit, since both formats refuse a whole request over it too. What is
-retracted is left out. Notes are said with the user's role, the only one that may speak between two assistant
-messages in both formats. Partial text stays as it was said.
+Calls and results are paired by their ids; of calls with one id the first has the first result, the second the second.
+An id that was used before is made another one, and a name that a model made up is made fit, since both formats refuse
+a whole request over them too. What is retracted is left out. Notes are said with the user's role, the only one that
+may speak between two assistant messages in both formats. Partial text stays as it was said.
 """
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from typing import Final
 
@@ -121,10 +123,15 @@ def _turns(messages: Sequence[Message]) -> list[str | _Said]:
     """Read a thread as user texts, no two in a row, and assistant messages with paired results."""
     shown = [message for message in messages if message.status != "retracted"]
     turns: list[str | _Said] = []
+    used: set[str] = set()
     for place, message in enumerate(shown):
         if message.role == "assistant":
             results = _results_behind(shown, place)
-            calls = [(call, results[call.id]) for call in message.tool_calls if call.id in results]
+            calls = [
+                (_with_own_id(call, used), results[call.id].popleft())
+                for call in message.tool_calls
+                if results[call.id]
+            ]
             text = message.content if message.content.strip() else ""
             if text or calls:
                 turns.append(_Said(text, calls))
@@ -136,15 +143,26 @@ def _turns(messages: Sequence[Message]) -> list[str | _Said]:
     return turns
 
 
-def _results_behind(messages: Sequence[Message], place: int) -> dict[str, Message]:
-    results: dict[str, Message] = {}
+def _results_behind(messages: Sequence[Message], place: int) -> defaultdict[str, deque[Message]]:
+    """The results behind an assistant message, by the id of their call, in their order."""
+    results: defaultdict[str, deque[Message]] = defaultdict(deque)
     for behind in range(place + 1, len(messages)):
         message = messages[behind]
         if message.role != "tool":
             break
         if message.tool_call_id is not None:
-            results.setdefault(message.tool_call_id, message)
+            results[message.tool_call_id].append(message)
     return results
+
+
+def _with_own_id(call: ToolCall, used: set[str]) -> ToolCall:
+    """Return a call under an id that no other call of the request has."""
+    own = call.id
+    number = 2
+    while own in used:
+        own, number = f"{call.id}_{number}", number + 1
+    used.add(own)
+    return call if own == call.id else msgspec.structs.replace(call, id=own)
 
 
 def _name(name: str) -> str:

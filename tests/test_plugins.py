@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import msgspec
 import pytest
 
-from actors import Invalid
+from actors import CancelToken, Invalid
 from actors.plugins import Tool
 
 
@@ -27,6 +28,16 @@ def unshowable(lock: threading.Event) -> str:
     return str(lock)
 
 
+def annotated(
+    path: Annotated[str, msgspec.Meta(description="Where the file is", min_length=1)],
+    token: Annotated[CancelToken, "given"],
+    depth: Annotated[int, msgspec.Meta(ge=0, le=9)] | None = None,
+    mode: Annotated[Literal["r", "w"], msgspec.Meta(description="How")] = "r",
+) -> str:
+    """Its parameters say more than their types."""
+    return f"{path} {depth} {mode} {token.cancelled}"
+
+
 def plain() -> str:
     """Take nothing."""
     return ""
@@ -37,6 +48,20 @@ def test_a_default_that_a_call_could_change_is_a_fresh_one_for_each() -> None:
     assert tool.function(**tool.convert({"item": "a"})) == ["first", "a"]
     assert tool.function(**tool.convert({"item": "b"})) == ["first", "b"]
     assert tool.schema["required"] == ["item"]
+
+
+def test_what_an_annotation_says_of_a_parameter_is_in_the_schema_and_is_checked() -> None:
+    tool = Tool(annotated, isolation="thread")
+    assert tool.schema["properties"] == {
+        "path": {"type": "string", "minLength": 1, "description": "Where the file is"},
+        "depth": {"anyOf": [{"type": "integer", "minimum": 0, "maximum": 9}, {"type": "null"}], "default": None},
+        "mode": {"enum": ["r", "w"], "description": "How", "default": "r"},
+    }
+    assert tool.schema["required"] == ["path"]
+    assert tool.given == {"token": "token"}
+    assert tool.check({"path": "x", "depth": 9}) is None
+    for wrong in ({"path": ""}, {"path": "x", "depth": 10}, {"path": "x", "depth": -1}, {"path": "x", "mode": "a"}):
+        assert "do not fit" in (tool.check(wrong) or "")
 
 
 @pytest.mark.parametrize("function", [unresolved, unshowable])

@@ -304,3 +304,36 @@ def test_a_name_that_a_model_made_up_is_made_fit_for_both_providers_and_kept_in_
     name = openai[1]["tool_calls"][0]["function"]["name"]
     assert name == anthropic[1]["content"][0]["name"] == ("functions_shell__" + "x" * 99)[:64]
     assert thread[1].tool_calls[0].name == call.name
+
+
+def test_calls_with_one_id_have_each_their_own_result_and_an_id_of_their_own() -> None:
+    def call(number: int) -> ToolCall:
+        return ToolCall("c", "t", {"n": number})
+
+    def result(text: str) -> Message:
+        return Message("r", "tool", text, 1, "run", tool_call_id="c", outcome="finished")
+
+    thread = [
+        Message("u", "user", "go", 1, "run"),
+        Message("a", "assistant", "", 1, "run", tool_calls=(call(1), call(2), ToolCall("c_2", "t", {"n": 3}), call(4))),
+        result("first"),
+        result("second"),
+        Message("r", "tool", "of c_2", 1, "run", tool_call_id="c_2", outcome="finished"),
+        Message("b", "assistant", "again", 1, "run", tool_calls=(call(5),)),
+        result("third"),
+    ]
+    openai = render_openai(thread)
+    check_openai(openai)
+    asked = {
+        one["id"]: json.loads(one["function"]["arguments"])["n"] for m in openai for one in m.get("tool_calls", [])
+    }
+    answered = {m["tool_call_id"]: m["content"] for m in openai if m["role"] == "tool"}
+    # The fourth call has no result, and is left out.
+    expected = {1: "first", 2: "second", 3: "of c_2", 5: "third"}
+    assert {asked[one]: text for one, text in answered.items()} == expected
+    anthropic = render_anthropic(thread)
+    check_anthropic(anthropic)
+    blocks = [block for message in anthropic for block in message["content"]]
+    inputs = {block["id"]: block["input"]["n"] for block in blocks if block["type"] == "tool_use"}
+    results = {block["tool_use_id"]: block["content"] for block in blocks if block["type"] == "tool_result"}
+    assert {inputs[one]: text for one, text in results.items()} == expected
