@@ -56,19 +56,26 @@ class LiveSession(Struct, frozen=True):
 
 
 class Living(Struct, frozen=True):
-    """The live tree: session, run, call, process. `more`: there are more runs or calls than are listed."""
+    """The live tree: session, run, call, process. `more`: there are more runs or calls than are listed.
+
+    `served`: somebody works on these runs. False: who had them has ended, and they are as it left them.
+    """
 
     sessions: list[LiveSession]
     more: bool
+    served: bool = True
 
 
-def living(store: SqliteReader, listed: Iterable[LiveProcess], session: str | None = None) -> Living:
+def living(
+    store: SqliteReader, listed: Iterable[LiveProcess], session: str | None = None, *, served: bool = True
+) -> Living:
     """Return the live tree. Reads the store; blocks for as long as the disk takes.
 
     Args:
         store: what is on record.
         listed: the live processes, of one session or of all.
         session: of this session only; None: of all.
+        served: somebody has the sessions in hand.
 
     Raises:
         StoreUnavailable: the store cannot be read.
@@ -89,7 +96,7 @@ def living(store: SqliteReader, listed: Iterable[LiveProcess], session: str | No
         live.runs.append(_run(run, calls[run.session, run.run_id], processes))
     for (name, _, _), left in processes.items():
         sessions.setdefault(name, LiveSession(name, [], [])).processes.extend(left)
-    return Living(sorted(sessions.values(), key=lambda live: live.session), more)
+    return Living(sorted(sessions.values(), key=lambda live: live.session), more, served)
 
 
 def _run(run: RunInfo, rows: list[CallRow], processes: _Processes) -> LiveRun:

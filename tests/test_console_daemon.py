@@ -563,6 +563,37 @@ def test_following_ends_where_there_is_nothing_to_follow(served: Desk, name: str
     assert following.ended() != 0
 
 
+def test_l7_of_a_daemon_that_died_every_reader_says_that_nobody_works_on_its_runs(desk: Desk) -> None:
+    daemon = desk.serve()
+    run_id = send(desk, "s1", "sleep 600")
+    send(desk, "s1", "echo later", "--policy", "enqueue")
+    until(lambda: desk.json("ps")["sessions"][0]["runs"][0]["calls"], "its call")
+    readers = (("runs", "s1"), ("ps",), ("sessions",), ("why", run_id), ("receipts", "--session", "s1"))
+    for reader in readers:
+        assert "has ended" not in desk.run("", *reader).stdout
+    assert [run["attended"] for run in desk.json("runs", "s1")] == [True, None]
+    daemon.kill()
+    daemon.wait(WAIT_S)
+    until(lambda: not desk.json("ps")["sessions"][0]["runs"][0]["calls"][0]["processes"], "the end of its processes")
+    for reader in readers:
+        said = desk.run("", *reader)
+        assert said.returncode == 0, said.stderr
+        assert said.stdout.count("who had the runs that are not over has ended") == 1, reader
+    refused = desk.run("", "receipts", "--run", run_id)
+    assert "has ended" in refused.stderr
+    assert "in progress, and nobody works on it" in desk.run("", "why", run_id).stdout
+    assert [run["attended"] for run in desk.json("runs", "s1")] == [False, None]
+    assert desk.json("why", run_id)["attended"] is False
+    assert desk.json("sessions")[0]["state"] == "unattended"
+    assert desk.json("ps")["served"] is False
+    first = desk.run("", "ps").stdout
+    assert desk.run("", "ps").stdout == first, "nothing of it grows"
+    desk.serve()
+    until(lambda: desk.json("runs", "s1")[0]["status"] == "failed", "its end")
+    assert "has ended" not in desk.run("", "runs", "s1").stdout
+    assert desk.json("ps")["served"] is True
+
+
 @pytest.mark.parametrize("options", [(), ("--follow",)])
 def test_a_position_behind_the_end_of_the_log_is_said_and_not_followed(
     served: Desk, name: str, options: tuple[str, ...]

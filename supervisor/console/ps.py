@@ -9,7 +9,8 @@ from typing import Final
 from msgspec import Struct
 
 from actors.text import one_line
-from supervisor.console.output import console, grid, print_json
+from supervisor.console.attended import HINT, status_words
+from supervisor.console.output import console, grid, print_json, say
 from supervisor.console.place import Place
 from supervisor.console.records import open_records
 from supervisor.console.words import age, head
@@ -63,6 +64,8 @@ def show_ps(place: Place, session: str | None, *, as_json: bool) -> None:
     out.print(table)
     if tree.more:
         out.print(Text("and more", style="dim"))
+    if not tree.served and any(run.status != "queued" for session in tree.sessions for run in session.runs):
+        say(out, HINT, "yellow")
 
 
 def _lines(tree: Living) -> Iterator[_Line]:
@@ -70,20 +73,21 @@ def _lines(tree: Living) -> Iterator[_Line]:
         everything = tuple(_of_session(session))
         yield _Line(0, f"session {head(session.session, 60)}", everything, "bold")
         for run in session.runs:
-            yield from _run(run)
+            yield from _run(run, served=tree.served)
         if session.processes:
             yield _Line(1, "of the session itself", tuple(session.processes), "cyan")
             yield from _processes(session.processes, 2)
 
 
-def _run(run: LiveRun) -> Iterator[_Line]:
-    style = {"in_progress": "green", "queued": ""}.get(run.status, "yellow")
-    status = run.status.replace("_", " ")
-    what = f"run {run.run_id} · {status} · agent {head(run.agent, 30)}"
-    yield _Line(1, what, tuple(_of_run(run)), style, generation=run.generation, age_s=_since(run.started_at))
+def _run(run: LiveRun, *, served: bool) -> Iterator[_Line]:
+    """Yield the lines of a run. One that nobody works on has no age: the next start says how long it took."""
+    style = {"in_progress": "green" if served else "yellow", "queued": ""}.get(run.status, "yellow")
+    what = f"run {run.run_id} · {status_words(run.status, served=served)} · agent {head(run.agent, 30)}"
+    age_s = _since(run.started_at) if served else None
+    yield _Line(1, what, tuple(_of_run(run)), style, generation=run.generation, age_s=age_s)
     for call in run.calls:
         what = f"call {head(call.tool, 30)} · {call.state} · {call.call_id}"
-        yield _Line(2, what, tuple(call.processes), age_s=_since(call.started_at))
+        yield _Line(2, what, tuple(call.processes), age_s=_since(call.started_at) if served else None)
         yield from _processes(call.processes, 3)
     if run.processes:
         yield _Line(2, "of calls that have ended", tuple(run.processes))

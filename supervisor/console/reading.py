@@ -93,4 +93,4 @@ class StoreRecords:
 
     def living(self, name: str | None) -> Living:
         """What lives now, in one session or in all."""
-        return living(self._reader, live_processes(self._state_dir, self._reader, name), name)
+        return living(self._reader, live_processes(self._state_dir, self._reader, name), name, served=self.served)

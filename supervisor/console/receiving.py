@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from actors.errors import Invalid, ReceiptPending
 from actors.model import Receipt, RunInfo
+from supervisor.console.attended import HINT, attended, say_if_nobody, status_words
 from supervisor.console.output import console, heading, print_json, say
 from supervisor.console.place import Place
 from supervisor.console.receipts import summary, table
@@ -39,6 +40,7 @@ def show_receipts(place: Place, session: str | None, run: str | None, default: s
         records.session(name)
         runs = records.runs(name)
         filed = _filed(records, runs[-RECEIPTS_MAX:])
+        served = records.served
     if as_json:
         print_json([receipt for _, receipt in filed])
         return
@@ -48,7 +50,9 @@ def show_receipts(place: Place, session: str | None, run: str | None, default: s
         say(out, f"  {summary(receipt)}", "" if receipt.complete else "bold red")
     for one in runs:
         if not one.settled:
-            say(out, f"run {one.run_id} is {one.status}: its receipt is not filed yet", "yellow")
+            status = status_words(one.status, served=served)
+            say(out, f"run {one.run_id} is {status}: its receipt is not filed yet", "yellow")
+    say_if_nobody(out, runs, served=served)
     if len(runs) > RECEIPTS_MAX:
         say(out, f"of the newest {RECEIPTS_MAX} runs; countermand receipts --run RUN shows any other", "dim")
     if not runs:
@@ -91,6 +95,8 @@ def _one(records: Records, session: str | None, run: str) -> tuple[RunInfo, Rece
             f"the receipt of run {info.run_id} is not filed yet",
             expected="a run that has ended, with all its parts",
             got=f"one that is {info.status}",
-            remedy=f"ask again when it has ended; countermand ps {info.session} shows what lives",
+            remedy=HINT
+            if attended(info, served=records.served) is False
+            else f"ask again when it has ended; countermand ps {info.session} shows what lives",
         )
     return info, receipt

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from actors.model import LIVE, RunInfo, RunStatus
+import msgspec
+
+from actors.model import RunInfo, RunStatus
 from actors.text import one_line
+from supervisor.console.attended import attended, say_if_nobody
 from supervisor.console.output import console, print_json
 from supervisor.console.place import Place
 from supervisor.console.records import RUNS_MAX, open_records
@@ -23,14 +26,17 @@ STYLES: Final = {
 
 
 def show_runs(place: Place, session: str, *, as_json: bool) -> None:
-    """Print the runs of a session, the oldest first. Raises NotFound; see `open_records`."""
+    """Print the runs of a session, the oldest first. Raises NotFound; see `open_records`.
+
+    As JSON each is as the store has it, with whether it is `attended`.
+    """
     with open_records(place) as records:
         records.session(session)
         runs = records.runs(session)
         texts = {} if as_json else {message.id: message.content for message in records.thread(session)}
         served = records.served
     if as_json:
-        print_json(runs)
+        print_json([{**msgspec.to_builtins(run), "attended": attended(run, served=served)} for run in runs])
         return
     from rich.text import Text
 
@@ -52,9 +58,7 @@ def show_runs(place: Place, session: str, *, as_json: bool) -> None:
         why = _why_in_brief(run)
         if why:
             out.print(Text("    " + why, style="dim"), soft_wrap=True)
-    if any(run.status in LIVE for run in runs) and not served:
-        hint = "who had the runs that are not over has ended; the next start closes them (countermand chat, or serve)"
-        out.print(Text(hint, style="yellow"), soft_wrap=True)
+    say_if_nobody(out, runs, served=served)
 
 
 def _exit_code(run: RunInfo) -> str:

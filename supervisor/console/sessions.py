@@ -6,19 +6,28 @@ from typing import Final
 
 from msgspec import Struct
 
-from supervisor.console.output import console, grid, print_json
+from supervisor.console.attended import HINT
+from supervisor.console.output import console, grid, print_json, say
 from supervisor.console.place import Place
 from supervisor.console.records import SessionFacts, open_records
 from supervisor.console.words import head
 from supervisor.living import LiveSession
 
-_STYLES: Final = {"running": "green", "cancelling": "yellow", "quarantined": "red", "parked": "yellow"}
+UNATTENDED: Final = "unattended"
+_STYLES: Final = {
+    "running": "green",
+    "cancelling": "yellow",
+    "quarantined": "red",
+    "parked": "yellow",
+    UNATTENDED: "yellow",
+}
 
 
 class SessionLine(Struct, frozen=True):
     """A session, and what it is doing.
 
-    `state`: ``idle | queued | running | cancelling | parked | quarantined``; `run_id`: of the run that this is about.
+    `state`: ``idle | queued | running | cancelling | parked | quarantined | unattended``, the last where its run is on
+    record as going on, and nobody works on it; `run_id`: of the run that this is about.
     `processes`: how many live, its own among them.
     """
 
@@ -33,8 +42,9 @@ class SessionLine(Struct, frozen=True):
 def show_sessions(place: Place, *, as_json: bool) -> None:
     """Print all sessions, by name; see `open_records` for what it raises."""
     with open_records(place) as records:
-        live = {one.session: one for one in records.living(None).sessions}
-        lines = [_line(facts, live.get(facts.session)) for facts in records.sessions()]
+        tree = records.living(None)
+        live = {one.session: one for one in tree.sessions}
+        lines = [_line(facts, live.get(facts.session), served=tree.served) for facts in records.sessions()]
     if as_json:
         print_json(lines)
         return
@@ -57,9 +67,11 @@ def show_sessions(place: Place, *, as_json: bool) -> None:
             line.run_id or "",
         )
     out.print(table)
+    if any(line.state == UNATTENDED for line in lines):
+        say(out, HINT, "yellow")
 
 
-def _line(facts: SessionFacts, live: LiveSession | None) -> SessionLine:
+def _line(facts: SessionFacts, live: LiveSession | None, *, served: bool) -> SessionLine:
     runs = live.runs if live is not None else []
     processes = len(live.processes) if live is not None else 0
     processes += sum(len(run.processes) + sum(len(call.processes) for call in run.calls) for run in runs)
@@ -67,6 +79,8 @@ def _line(facts: SessionFacts, live: LiveSession | None) -> SessionLine:
     run = next((one for one in reversed(runs) if one.status != "queued"), runs[-1] if runs else None)
     words = {"in_progress": "running", "queued": "queued", "cancelling": "cancelling"}
     state = "idle" if run is None else words.get(run.status, "cancelling")
+    if not served and state in ("running", "cancelling"):
+        state = UNATTENDED
     if facts.quarantined:
         state = "quarantined"
     elif facts.parked and state in ("idle", "queued"):

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from actors.model import Event, Message, Provenance, Receipt, RunInfo, RunStatus
 from actors.thread import Thread
+from supervisor.console.attended import HINT, attended, status_words
 from supervisor.console.output import console, heading, print_json, say
 from supervisor.console.place import Place
 from supervisor.console.receipts import table
@@ -40,7 +41,7 @@ class Story(Struct, frozen=True):
     """All that is on record of a run.
 
     `texts`: the contents of the messages it names, by their ids. `taken_over_by`: the message that ended it, and the
-    run that this became.
+    run that this became. `attended`: somebody works on the run; None where it waits or is over.
     """
 
     run: RunInfo
@@ -51,6 +52,7 @@ class Story(Struct, frozen=True):
     taken_over_by: tuple[str, str] | None
     moments: tuple[Moment, ...]
     held: Held
+    attended: bool | None
 
 
 def read_story(records: Records, run: RunInfo) -> Story:
@@ -79,6 +81,7 @@ def read_story(records: Records, run: RunInfo) -> Story:
         taken_over_by=after,
         moments=_moments(own, receipt),
         held=_held(own, [message for message in thread if message.run_id == run.run_id]),
+        attended=attended(run, served=records.served),
     )
 
 
@@ -210,11 +213,13 @@ def _tell(out: Any, story: Story) -> None:
     run = story.run
     heading(out, f"Run {run.run_id}")
     ended = f"{date_time(run.ended_at)}, after {duration(run.started_at, run.ended_at)}" if run.ended_at else "not yet"
+    if story.attended is False:
+        ended = f"{ended}: {HINT}"
     facts = [
         ("session", run.session),
         ("generation", "none yet" if run.generation is None else str(run.generation)),
         ("agent", run.agent),
-        ("status", _status(run)),
+        ("status", _status(run) if story.attended is not False else status_words(run.status, served=False)),
         ("accepted", date_time(run.created_at)),
         ("started", date_time(run.started_at) if run.started_at else "never"),
         ("ended", ended),
