@@ -19,7 +19,7 @@ from pykka import ActorDeadError, Timeout
 
 from actors.dead_letters import DeadLetter, DeadLetters
 from actors.dispatcher import PooledDispatcher
-from actors.errors import Invalid
+from actors.errors import Invalid, StoreUnavailable
 from actors.messages import Activate, DrainOver, Old, Ping, Pong, Shutdown
 from actors.model import Event, Policy
 from actors.plugins import Plugins, Tool, duration
@@ -76,9 +76,16 @@ class Supervisor:
         self._undo: list[Callable[[], object]] = []
         try:
             self._start(config, state_dir, plugins)
-        except BaseException:
+        except BaseException as error:
             # Whatever failed, what was started before it is ended, in reverse.
             self._end_all()
+            if isinstance(error, OSError):
+                raise StoreUnavailable(
+                    f"the supervisor cannot start in {state_dir}",
+                    expected="a directory that this user may write, on a disk with room",
+                    got=str(error),
+                    remedy="make room on its disk; look at its permissions, and at the limits of this process",
+                ) from error
             raise
 
     @classmethod

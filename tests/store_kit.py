@@ -19,18 +19,19 @@ class SmallDisk:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def fill(self) -> None:
-        """Leave not one block free."""
+    def fill(self, but: int = 0) -> None:
+        """Leave not one block free, or so many bytes."""
         fd = os.open(self.path / FILLER, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
             for size in (1 << 16, 1 << 12, 1):
                 with contextlib.suppress(OSError):
                     while True:
                         os.write(fd, bytes(size))
+            os.ftruncate(fd, os.fstat(fd).st_size - but)
         finally:
             os.close(fd)
         free = os.statvfs(self.path)
-        assert free.f_bavail == 0, free
+        assert free.f_bavail * free.f_bsize == but, free
 
     def free(self) -> None:
         """Take away what fills it."""

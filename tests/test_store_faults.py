@@ -13,7 +13,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -632,3 +632,64 @@ def test_l12_nothing_is_durable_in_a_file_that_somebody_has_taken_away(tmp_path:
             session.ask(NewMessage(content="say two"), timeout=WAIT_S)
         health = supervisor.store_health()
         assert health.error is not None
+
+
+# ── A disk that is full at the start ──────────────────────────────────────────────────────────────
+
+
+PAGE = 4096
+
+
+@pytest.mark.parametrize("pages", [0, 1, 2, 100, 515, 516, 520, 530, 540, 546, 548, 550, 552, 556])
+def test_a_start_on_a_full_disk_is_refused_with_the_remedy_and_the_next_one_with_room_succeeds(
+    tmp_path: Path, pages: int
+) -> None:
+    # Wherever the room ends: at the directory, the lock, the journal, the store, the ledgers.
+    with small_disk(tmp_path / "disk", 4 * 1024 * 1024) as disk:
+        state = disk.path / "state"
+        disk.fill(pages * PAGE)
+        refused: StoreUnavailable | None = None
+        try:
+            Supervisor.start(config(state)).close()
+        except StoreUnavailable as error:
+            refused = error
+        if refused is None:
+            assert pages > 540, "it had room for what it needs"
+        else:
+            assert refused.remedy.startswith("make room")
+            assert any(part in refused.got for part in ("space left", "full", "disk I/O")), refused.got
+        disk.free()
+        with Supervisor.start(config(state)) as supervisor:
+            session = supervisor.session("s")
+            taken = accept(session, "say something")
+            session.receipt(taken.run_id, timeout=WAIT_S)
+
+
+def test_a_later_start_on_a_disk_that_is_full_is_refused_or_serves_and_loses_nothing(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 4 * 1024 * 1024) as disk:
+        state = disk.path / "state"
+        with Supervisor.start(config(state)) as supervisor:
+            session = supervisor.session("s")
+            session.receipt(accept(session, "say something").run_id, timeout=WAIT_S)
+            before = supervisor.store.thread("s")
+        disk.fill()
+        with suppress(StoreUnavailable), Supervisor.start(config(state)) as supervisor:
+            assert supervisor.store.thread("s") == before
+        disk.free()
+        with Supervisor.start(config(state)) as supervisor:
+            assert supervisor.store.thread("s") == before
+
+
+@pytest.mark.parametrize("pages", [0, 1, 515, 530])
+def test_serve_and_chat_say_on_a_full_disk_what_they_need_and_fail(tmp_path: Path, pages: int) -> None:
+    with small_disk(tmp_path / "disk", 4 * 1024 * 1024) as disk:
+        disk.fill(pages * PAGE)
+        for command in ("serve", "chat"):
+            argv = [sys.executable, "-m", "supervisor.console", "--state-dir", str(disk.path / "state"), command]
+            done = subprocess.run(
+                argv, input="echo hi\n", capture_output=True, text=True, check=False, timeout=WAIT_S * 2, cwd=ROOT
+            )
+            assert done.returncode == 1, done.stderr
+            assert "make room" in done.stderr
+            assert "Traceback" not in done.stderr
+            assert "output could not be written" not in done.stderr

@@ -190,7 +190,7 @@ class SqliteStore:
                 "the store cannot be opened",
                 expected=f"a writable store at {path}",
                 got=str(error),
-                remedy="check the disk, the permissions, and that no other program holds the file",
+                remedy="make room on its disk; look at the permissions, and that no other program holds the file",
             ) from error
         # What is durable of each incarnation; read once, then known, since nobody else writes.
         self._last: _Last = {}
