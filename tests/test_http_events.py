@@ -113,12 +113,15 @@ def test_a_client_that_comes_back_again_and_again_misses_nothing_and_gets_nothin
 def test_many_clients_at_once_all_get_the_same(api: Api) -> None:
     api.start(counts, limits=Limits(streams_max=50))
     session = api.session()
+    more = [NewMessage(content=f"{number}", policy="enqueue", merge=False) for number in range(3)]
     with ThreadPoolExecutor(30) as pool:
+        for one in more[:2]:
+            session.ask(one, timeout=WAIT_S)
+        until(lambda: api.supervisor.store.last_seq("s1") >= 90, "positions that are there")
         reads = [pool.submit(read, api, 150, params={"from_seq": number}) for number in range(0, 90, 3)]
-        for number in range(3):
-            session.ask(NewMessage(content=f"{number}", policy="enqueue", merge=False), timeout=WAIT_S)
-        for number, one in zip(range(0, 90, 3), reads, strict=True):
-            seqs = [event["seq"] for event in one.result(3 * WAIT_S)]
+        session.ask(more[2], timeout=WAIT_S)
+        for number, came in zip(range(0, 90, 3), reads, strict=True):
+            seqs = [event["seq"] for event in came.result(3 * WAIT_S)]
             assert seqs == list(range(number + 1, seqs[-1] + 1))
 
 

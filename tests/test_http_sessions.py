@@ -153,7 +153,7 @@ def test_a_full_queue_is_said_and_says_when_to_try_again(api: Api) -> None:
 def test_a_message_over_the_limit_is_refused_with_the_limit(api: Api) -> None:
     client = api.start(answers, message_max_bytes=1000)
     response = client.post("/v1/sessions/s1/messages", json={"content": "x" * 1001})
-    assert (response.status_code, code(response)) == (400, "invalid")
+    assert (response.status_code, code(response)) == (413, "too_large")
     assert "1000" in response.text
 
 
