@@ -99,12 +99,16 @@ class ThreadExecutor:
     ) -> None:
         """Register `key`, then run `body` and tell `owner` ExecutionEnded, once; see the port."""
         execution = _Execution(key, name, owner, on_thread=isolation == "thread", token=token, context=context)
+        thread = self._thread_for(execution, body) if isolation == "thread" else None
         with self._lock:
             self._executions[key] = execution
             closed = self._closed
-            crowded = isolation == "thread" and len(self._threads) >= self._threads_max
+            # Asked and taken in one: of two that come together for the last place one gets it.
+            crowded = thread is not None and len(self._threads) >= self._threads_max
+            if thread is not None and not closed and not crowded:
+                self._threads.add(thread)
             loop, refusal = None, ""
-            if not closed and isolation != "thread":
+            if not closed and thread is None:
                 try:
                     loop = self._running_loop()
                 except (RuntimeError, OSError) as error:
@@ -114,11 +118,10 @@ class ThreadExecutor:
             self._end(execution, How.NOT_STARTED, None, refusal or "the executor is closed")
         elif crowded:
             self._end(execution, How.NOT_STARTED, None, f"{self._threads_max} threads are busy; see leaked()")
-        elif loop is not None:
-            if not _soon(loop, self._start_task, execution, body):
-                self._end(execution, How.NOT_STARTED, None, "the event loop is closed")
-        else:
-            self._start_thread(execution, body)
+        elif thread is not None:
+            self._start_thread(execution, thread)
+        elif loop is not None and not _soon(loop, self._start_task, execution, body):
+            self._end(execution, How.NOT_STARTED, None, "the event loop is closed")
 
     def cancel(self, key: str, *, again: bool = False) -> None:
         """Cancel the task, if it is one and was not told before; a thread learns of it by its token. See the port."""
@@ -230,7 +233,7 @@ class ThreadExecutor:
 
     # ── Threads ───────────────────────────────────────────────────────────────────────────────────
 
-    def _start_thread(self, execution: _Execution, body: Callable[[], Any]) -> None:
+    def _thread_for(self, execution: _Execution, body: Callable[[], Any]) -> threading.Thread:
         def run() -> None:
             try:
                 called = body() if execution.context is None else execution.context.run(body)
@@ -244,8 +247,9 @@ class ThreadExecutor:
 
         # Daemon: a tool that ignores its token must not keep the process from ending.
         thread = threading.Thread(target=run, name=f"countermand {execution.name}", daemon=True)
-        with self._lock:
-            self._threads.add(thread)
+        return thread
+
+    def _start_thread(self, execution: _Execution, thread: threading.Thread) -> None:
         try:
             thread.start()
         except RuntimeError as error:

@@ -202,6 +202,27 @@ def test_whoever_adopts_hears_the_end_whenever_it_came_and_a_forgotten_one_is_un
     assert not executor.adopt("never there", heir.ref)
 
 
+def test_l14_of_two_that_come_together_for_the_last_thread_one_gets_it(
+    executor: ThreadExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner, leave = Owner(), threading.Event()
+    for number in range(2):
+        executor.start(f"t{number}", "deaf", "thread", lambda: leave.wait(WAIT_S), owner.ref)
+    made = threading.Thread
+
+    def at_the_same_time(*args: Any, **options: Any) -> threading.Thread:
+        monkeypatch.setattr(threading, "Thread", made)
+        executor.start("between", "deaf", "thread", lambda: leave.wait(WAIT_S), owner.ref)
+        return made(*args, **options)
+
+    monkeypatch.setattr(threading, "Thread", at_the_same_time)
+    executor.start("last", "deaf", "thread", lambda: leave.wait(WAIT_S), owner.ref)
+    refused = owner.next()
+    assert (refused.key, refused.how) == ("last", How.NOT_STARTED)
+    assert len(executor.leaked()) == 3
+    leave.set()
+
+
 def test_l14_one_thread_too_many_is_refused_with_the_reason(executor: ThreadExecutor) -> None:
     owner, leave = Owner(), threading.Event()
     for number in range(3):
