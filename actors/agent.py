@@ -62,6 +62,7 @@ class TurnCore:
         check: says why a call of a tool with these arguments cannot be right, or None; it may run foreign code.
         size_max: bytes that the arguments of one call may have as JSON, and what one `progress` shows.
         withhold: takes the secret arguments out of a call of a tool; see `actors.secrets`.
+        wall: seconds since the epoch, UTC.
     """
 
     def __init__(
@@ -76,6 +77,8 @@ class TurnCore:
         check: Callable[[str, JsonObject], str | None],
         size_max: int,
         withhold: Callable[[str, JsonObject], tuple[JsonObject, Withheld]] = lambda _, arguments: (arguments, NOTHING),
+        *,
+        wall: Callable[[], float],
     ) -> None:
         self._tell = tell
         self.address = address
@@ -91,6 +94,7 @@ class TurnCore:
         self._check = check
         self._size_max = size_max
         self._withhold = withhold
+        self._wall = wall
         self._numbers = itertools.count(1)
 
     def messages(self) -> list[Message]:
@@ -110,7 +114,8 @@ class TurnCore:
         except ActorDeadError:
             # The session closes the run of a dead actor, and that cancels the token; it may not have come to it.
             reason = "the run's actor is gone"
-            raise RunCancelled(Provenance(source="actor.failure", reason=reason)) from None
+            cause = Provenance(source="actor.failure", reason=reason, initiated_at=self._wall())
+            raise RunCancelled(cause) from None
 
     def said(self, kind: str, data: JsonObject, size: int) -> None:
         """Send what the agent emits, for which credit was taken."""

@@ -763,6 +763,12 @@ class Rested(Report, frozen=True):
     leaves: bool
 
 
+class Erased(Report, frozen=True):
+    """A session was deleted: whoever uses its name again begins anew, and no failure of before counts."""
+
+    session: str
+
+
 class Down(Report, frozen=True):
     """A child actor is gone; it comes after everything the child sent. `failure` is None for a normal stop."""
 

@@ -177,7 +177,11 @@ class OwnedTrees(RunLifecycle):
         record = self._open(address)
         if record is None or address.call is None:
             self._stale("hand_over", address, process_id)
-            cause = Provenance(source="run.ended", reason="the call that hands it over is closed")
+            call = self._call(address)
+            cause = call.token.provenance if call is not None and call.token is not None else None
+            if cause is None:
+                at = self._clock.wall()
+                cause = self._inside("run.ended", "the call that hands it over is closed", at, None)
             self._refuse_hand_over(handed, RunCancelled(cause))
             return
         if process_id in self.owned:

@@ -584,6 +584,7 @@ class Protocol(OwnedTrees):
         self.room = WaitingRoom(self.session, self._settings.queue_max)
         self.step.requests += self.requests.forget(at, repeats=bool(deletions))
         self.step.erase = True
+        self.quarantined = False
         self.step.later.append(ForgetSession())
         seq = self._event("session.deleted", {"provenance": storable_json(provenance)}, None)
         self.deleted = True

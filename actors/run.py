@@ -224,6 +224,7 @@ class RunActor(Actor):
             lambda name, arguments: execution.problem(tools, name, arguments),
             self._ports.settings.content_max_bytes,
             lambda name, arguments: execution.withheld(tools, name, arguments),
+            wall=self._ports.clock.wall,
         )
         as_task = is_async(start.agent)
         turn = AsyncTurn(core) if as_task else Turn(core)

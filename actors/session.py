@@ -55,6 +55,7 @@ from actors.messages import (
     Delete,
     Down,
     Drain,
+    Erased,
     Expire,
     GoOn,
     Halt,
@@ -563,6 +564,7 @@ class SessionActor(Actor):
                     port.forget(effect.key)
                 case ForgetSession():
                     self._ports.processes.forget_session(self._session)
+                    self._lift_quarantine()
                 case AdoptRun():
                     self._adopt_run(effect.run_id)
                 case SpawnOwn():
@@ -750,6 +752,8 @@ class SessionActor(Actor):
         self._sent.clear()
         self._phase = Phase.SERVING
         self._mailbox.release()
+        if self._quarantined and loaded.snapshot.row is not None and loaded.snapshot.row.deleted:
+            self._lift_quarantine()
         for name in loaded.snapshot.left_out:
             at = self._ports.clock.wall()
             self._ports.dead_letters.add("row", "it is stored, and cannot be read", None, at, name)
@@ -836,6 +840,12 @@ class SessionActor(Actor):
         if len(self._unfit) > UNFIT_MAX and not self._quarantined:
             logger.error("session {}: {} of its batches were unfit: quarantined", self._session, len(self._unfit))
             self._quarantined = True
+
+    def _lift_quarantine(self) -> None:
+        """The session is deleted: nothing is left of it that could fail again."""
+        self._quarantined = False
+        self._unfit.clear()
+        self.tell_parent(Erased(self._session))
 
     def _answer_unstored(self, effect: AnswerRequest, unfit: str | None) -> None:
         """Answer a request whose batch was not stored: a Stop has happened, anything else has not.

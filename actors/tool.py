@@ -221,7 +221,7 @@ class ToolActor(Actor):
         try:
             self.actor_ref.tell(SpawnRequested(self._address, process_id, spec, process, owner))
         except ActorDeadError:
-            _nobody_spawns(process)
+            self._nobody_spawns(process)
 
     def _kill_process(self, process: Process, grace_s: float) -> None:
         """End a process; called on the tool's thread."""
@@ -247,7 +247,7 @@ class ToolActor(Actor):
         try:
             self.actor_ref.tell(request)
         except ActorDeadError:
-            _nobody_hands_over(request)
+            self._nobody_hands_over(request)
 
     def _hand_over_requested(self, request: HandOverRequested) -> None:
         self.tell_parent(request)
@@ -304,7 +304,7 @@ class ToolActor(Actor):
                 )
             )
         elif process is not None:
-            process._fail(RunCancelled(provenance or Provenance(source="tool.deadline", reason="the call is closed")))
+            process._fail(RunCancelled(provenance or self._gone("run.ended", "the call is closed")))
         self._stop_if_done()
 
     def _process_news(self, report: ProcessReport) -> None:
@@ -343,19 +343,21 @@ class ToolActor(Actor):
         """A thread of the tool that outlives its call asked for a process: it is told that there is none."""
         message = envelope.message
         if isinstance(message, SpawnRequested) and message.process is not None:
-            _nobody_spawns(message.process)
+            self._nobody_spawns(message.process)
         elif isinstance(message, HandOverRequested):
-            _nobody_hands_over(message)
+            self._nobody_hands_over(message)
         else:
             super().on_undelivered(envelope)
 
+    def _nobody_spawns(self, process: Process) -> None:
+        process._fail(RunCancelled(self._gone("actor.failure", "the call's actor is gone")))
 
-def _nobody_spawns(process: Process) -> None:
-    process._fail(RunCancelled(Provenance(source="actor.failure", reason="the call's actor is gone")))
+    def _nobody_hands_over(self, request: HandOverRequested) -> None:
+        fail(request.handed, RunCancelled(self._gone("actor.failure", "the call's actor is gone")))
 
-
-def _nobody_hands_over(request: HandOverRequested) -> None:
-    fail(request.handed, RunCancelled(Provenance(source="actor.failure", reason="the call's actor is gone")))
+    def _gone(self, source: str, reason: str) -> Provenance:
+        """Why nothing comes of what is asked for now, where nobody has cancelled the call."""
+        return Provenance(source=source, reason=reason, initiated_at=self._ports.clock.wall())
 
 
 def _tell_handle(process: Process, news: ProcessNews) -> None:

@@ -11,7 +11,7 @@ not restarted until somebody asks for it.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -30,6 +30,7 @@ from actors.messages import (
     Down,
     Drain,
     DrainOver,
+    Erased,
     Expire,
     Idle,
     Inspect,
@@ -93,7 +94,8 @@ class SupervisorActor(Actor):
         self._plugins = plugins
         self._policy = policy or RestartPolicy()
         self._old = old
-        self._failures: dict[str, deque[float]] = {}
+        # Of the sessions that failed within the window, when each did; who failed last is last.
+        self._failures: OrderedDict[str, deque[float]] = OrderedDict()
         self._quarantined: set[str] = set()
         self._draining: ReplyFuture[Any] | None = None
         self._shutting_down = False
@@ -125,6 +127,9 @@ class SupervisorActor(Actor):
                 self._idle(message)
             case Rested():
                 self._rested(message)
+            case Erased():
+                self._quarantined.discard(message.session)
+                self._failures.pop(message.session, None)
             case LookForOld():
                 self._look_for_old()
             case Old():
@@ -248,16 +253,25 @@ class SupervisorActor(Actor):
             bound.error("session {} failed in quarantine: {}", session, reason)
             return
         if down.failure is not None:
-            failures = self._failures.setdefault(session, deque())
-            failures.append(clock.monotonic())
-            while failures[0] < clock.monotonic() - self._policy.window_s:
-                failures.popleft()
+            failures = self._failed(session, clock.monotonic())
             if len(failures) > self._policy.failures_max:
                 bound.error("session {} failed {} times: it is quarantined", session, len(failures))
                 self._quarantined.add(session)
                 del self._failures[session]
         bound.warning("session {} is restarted: {}", session, reason)
         self._session(session, cause)
+
+    def _failed(self, session: str, now: float) -> deque[float]:
+        """Note a failure, and forget those that are out of the window; returns those of this session that are left."""
+        failures = self._failures.setdefault(session, deque())
+        failures.append(now)
+        self._failures.move_to_end(session)
+        since = now - self._policy.window_s
+        while next(iter(self._failures.values()))[-1] < since:
+            self._failures.popitem(last=False)
+        while failures[0] < since:
+            failures.popleft()
+        return failures
 
     # ── Retention ─────────────────────────────────────────────────────────────────────────────────
 

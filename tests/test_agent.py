@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pykka import ActorDeadError
 
 from actors import AsyncTurn, CancelToken, Invalid, NewMessage, Outcome, Stop, ToolResult, Turn, tool
 from actors.agent import TurnCore
 from actors.credit import Credit
+from actors.errors import RunCancelled
 from actors.messages import CallGivenUp, CallRequested, SteeringRequested
 from actors.model import Address, Event, Message
 from actors.pending import settle
@@ -25,6 +27,9 @@ from tests.kit import WAIT_S, Kit, check_rest, say
 def message(identity: str) -> Message:
     """A message that steers."""
     return Message(identity, "user", "steer me", 1, "r", origin="user")
+
+
+NOW = 1_750_000_000.0
 
 
 class Parent:
@@ -43,6 +48,7 @@ class Parent:
             lambda: f"call_{len(self.told)}",
             lambda name, arguments: None,
             1000,
+            wall=lambda: NOW,
         )
 
 
@@ -205,3 +211,14 @@ def test_l7_a_generator_that_waits_when_it_is_closed_holds_no_session_up(tmp_pat
             assert other.ask(Stop(source="user.test", reason="enough"), timeout=WAIT_S).durable
     finally:
         gc.enable()
+
+
+def test_l5_what_meets_an_actor_that_is_gone_says_when_that_was_found() -> None:
+    def gone(message: object) -> None:
+        raise ActorDeadError("gone")
+
+    parent = Parent()
+    parent.core._tell = gone
+    with pytest.raises(RunCancelled) as raised:
+        parent.core.said("text", {"text": "x"}, 1)
+    assert (raised.value.provenance.source, raised.value.provenance.initiated_at) == ("actor.failure", NOW)

@@ -10,11 +10,13 @@ import pytest
 from actors import Owner, Spawn, Stop, tool
 from actors.cancel import CancelToken
 from actors.credit import Credit
+from actors.errors import RunCancelled
 from actors.lifecycle import LATE_KEPT_MAX
 from actors.messages import HandOverRequested, ProcessEnded, ProcessStarted, SpawnRequested
 from actors.model import How, Outcome, Row, RunInfo, RunStatus
 from actors.ports import CallRow, SpawnSpec
 from actors.record import PARTS_KEPT_MAX, CallRecord, Kept, Part, RunRecord
+from actors.step import RefuseHandOver
 from tests.kit import Kit, say
 from tests.test_protocol import Driver, SimTree, started
 
@@ -125,6 +127,19 @@ def test_l14_the_receipts_that_a_tree_of_the_session_is_named_in_are_bounded() -
     for _ in range(LATE_KEPT_MAX + 10):
         driver.request(Stop(id=driver.new("x"), source="user.test", reason="enough", scope="session"))
     assert len(driver.protocol.owned[tree.process_id].row.receipts) == LATE_KEPT_MAX
+
+
+def test_l5_a_hand_over_that_comes_too_late_is_refused_with_the_end_of_its_run() -> None:
+    driver = Driver()
+    in_a_call(driver)
+    tree = spawn(driver, 0)
+    driver.news(tree, ProcessStarted(tree.process_id, 7, driver.clock.wall()))
+    driver.request(Stop(id="x", source="user.test", reason="enough"))
+    driver.protocol.hand_over_requested(HandOverRequested(tree.address, tree.process_id, Future()))
+    (refused,) = [one for one in driver.protocol.step.now if isinstance(one, RefuseHandOver)]
+    assert isinstance(refused.error, RunCancelled)
+    assert refused.error.provenance == driver.protocol.ending[tree.address.run].info.provenance
+    assert refused.error.provenance.source == "user.test"
 
 
 class Counted(Kept[Part]):

@@ -390,6 +390,8 @@ class Watch:
         laws = self.laws(batch.session)
         if batch.erase:
             self._deletes(batch.session)
+            # Of what is deleted the last ids are kept, and no answers.
+            batch = msgspec.structs.replace(batch, requests=tuple(row for row in batch.requests if row.answer))
         told = {row.request_id for row in batch.requests}
         inputs_before = set(laws.inputs)
         waiting_before = list(laws.waiting)
