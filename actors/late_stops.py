@@ -4,14 +4,18 @@ Theory of operation. A Stop has its effect in memory, at once or when its sessio
 record, and so its answer. Until the store has it, it is here under its id, in one or more of these places:
 
 - *Waiting*, since it came: for the store, or first for the session to be read. After `STOP_LATE_S` it is kept too.
-  After `STOP_OVERDUE_S` it is answered with `durable=False`, and waits no longer. It leaves earlier where it is on
-  record or refused, or where the store fails.
+  After `STOP_OVERDUE_S` it is answered with `durable=False`, and waits no longer; of a session that is still being read
+  nothing runs, and nothing is known, so there it waits for `STOP_UNREAD_S`, and then is answered that it is not known.
+  It leaves earlier where it is on record or refused, or where the store fails.
 - *Kept*: here and in the stop journal, so that a crash does not forget it, until it is on record. The journal is given
   it well before it is answered, so that the answer can say by `journalled` whether it is on the disk there.
 - *Held*: an answer to one that is kept, of a store that has failed. It waits for the journal alone, and all in all no
   longer than a Stop may wait for the store.
 
-Not answered twice. The first answer to a reply counts: who was told `durable=False` is not given the one that comes
+One answer. What a Stop was answered first is in its entry, here and in the journal, and stands: it is the answer to
+each repeat, and the one that goes on record (`Protocol.request`). So what cannot be kept is not answered as known.
+
+Not told twice. The first answer to a reply counts: who was told `durable=False` is not given the one that comes
 with the batch, and hears by `session.stop_durable` that it is durable at last. Where nobody was told so there is no
 such event: the answer says it.
 
@@ -19,8 +23,8 @@ Not lost. A kept Stop leaves in three ways. It is on record: then the journal le
 `durable=False`, else when `session.stop_durable` is on record as well. It is refused: there is nothing to decide. Or
 the session is read, as after a failure of the store: `Protocol.restore` decides it under its own id, before anything
 starts, and the journal lets it go when that is on record; where it cannot be stored either, it is kept again. One that
-came while the session was being read is an exception: it is decided in its place among the requests that waited, and
-stays here until then.
+came while the session was being read, and has no answer, is an exception: it is decided in its place among the requests
+that waited, and stays here until then.
 """
 
 from __future__ import annotations
@@ -34,31 +38,37 @@ from loguru import logger
 from pykka import ActorRef
 
 from actors.future import ReplyFuture
-from actors.messages import OutsideRequest, Reply, Stop, StopOverdue, Stopped
+from actors.messages import UNKNOWN, OutsideRequest, Reply, Stop, StopOverdue, Stopped
+from actors.model import Provenance
 from actors.ports import Clock, KeptStop, Store, Timer
+from actors.requests import request_reused
 
 STOPS_KEPT_MAX: Final = 100
 STOP_LATE_S: Final = 0.1
 STOP_OVERDUE_S: Final = 0.25
+STOP_UNREAD_S: Final = 5.0
 
 
 @dataclass(slots=True)
 class Waiting:
-    """A Stop that waits for the store; since when, by the monotonic clock."""
+    """A Stop that waits for the store; since when, by the monotonic clock; and its answer, where it is decided."""
 
     entry: KeptStop
     since: float
     timer: Timer
+    answer: Stopped | None
 
 
 @dataclass(slots=True)
 class Kept:
     """A Stop that the journal was given.
 
-    `journalled`: it is on the disk there. `told`: somebody was told `durable=False`, or may have been.
+    `answer`: the first, where it was decided. `journalled`: it is on the disk there. `told`: somebody was told
+    `durable=False`, or may have been.
     """
 
     entry: KeptStop
+    answer: Stopped | None = None
     journalled: bool = False
     told: bool = False
 
@@ -102,23 +112,46 @@ class LateStops:
         """True while an answer waits for the journal."""
         return bool(self._held)
 
-    def came_at(self, request_id: str) -> float | None:
-        """When a Stop that is here came (epoch seconds, UTC): what was sent since then is not its to stop (law L4)."""
-        late = self._kept.get(request_id) or self._waiting.get(request_id)
-        return late.entry.at if late is not None else None
+    def entry(self, request: OutsideRequest) -> KeptStop | None:
+        """A Stop that is here, as it came: what was sent since then is not its to stop (law L4)."""
+        late = self._kept.get(request.id) or self._waiting.get(request.id)
+        return late.entry if late is not None and late.entry.stop == request else None
 
-    def expect(self, request: OutsideRequest, at: float, answer: Reply | None = None) -> None:
+    def given(self, stop: Stop) -> Stopped | None:
+        """What a Stop that is kept was answered first; None where that is not known.
+
+        Raises:
+            RequestReused: another Stop is kept under its id.
+        """
+        kept = self._kept.get(stop.id)
+        if kept is not None and kept.entry.stop != stop:
+            raise request_reused(stop)
+        return kept.answer if kept is not None else None
+
+    def expect(
+        self, request: OutsideRequest, at: float, answer: Reply | None = None, generation: int | None = None
+    ) -> None:
         """From here on a Stop waits for the store, with a bound; any other request is durable when it is answered.
 
         Args:
             request: what came, and is not on record.
             at: when it came; epoch seconds, UTC.
             answer: what was decided; None while the session is being read.
+            generation: of the session, when that was decided.
         """
-        if isinstance(request, Stop) and request.id not in self._waiting:
-            timer = self._clock.call_later(STOP_LATE_S, self._owner, StopOverdue(request.id, final=False))
-            entry = _entry(self._session, request, at, answer)
-            self._waiting[request.id] = Waiting(entry, self._clock.monotonic(), timer)
+        if not isinstance(request, Stop):
+            return
+        waiting = self._waiting.get(request.id)
+        if waiting is not None:
+            if answer is None or waiting.entry.outcome is not None or waiting.entry.stop != request:
+                return
+            # It has waited to be decided, and waits for the store from here on.
+            waiting.timer.cancel()
+            at = waiting.entry.at
+        timer = self._clock.call_later(STOP_LATE_S, self._owner, StopOverdue(request.id, final=False))
+        entry = _entry(self._session, request, at, answer, generation)
+        decided = answer if isinstance(answer, Stopped) else None
+        self._waiting[request.id] = Waiting(entry, self._clock.monotonic(), timer, decided)
 
     def overdue(self, message: StopOverdue, *, in_stash: bool) -> bool:
         """The store takes its time: give the Stop to the journal, and some time later have it answered.
@@ -139,17 +172,20 @@ class LateStops:
             del self._waiting[request_id]
             logger.warning("session {}: Stop {} is answered before the store has it", self._session, request_id)
             return True
-        self._keep(waiting.entry)
+        self._keep(waiting.entry, waiting.answer)
         if in_stash:
             self._in_stash.add(request_id)
         last = StopOverdue(request_id, final=True)
-        waiting.timer = self._clock.call_later(STOP_OVERDUE_S - STOP_LATE_S, self._owner, last)
+        wait_s = STOP_UNREAD_S if in_stash else STOP_OVERDUE_S
+        waiting.timer = self._clock.call_later(wait_s - STOP_LATE_S, self._owner, last)
         return False
 
     def answer(self, request_id: str, answer: Stopped, reply: ReplyFuture[Any] | None) -> None:
         """Answer with `durable=False`; where there is nobody to answer, somebody may have been answered before."""
         kept = self._kept.get(request_id)
-        if kept is not None:
+        if kept is None:
+            answer = Stopped(UNKNOWN, None, request_id, None)
+        else:
             kept.told = True
         if reply is not None:
             journalled = kept is not None and kept.journalled
@@ -185,14 +221,31 @@ class LateStops:
             del self._kept[request.id]
             self._store.forget_stop(self._session, request.id)
 
-    def store_failed(self, stop: Stop, answer: Stopped, reply: ReplyFuture[Any] | None) -> None:
-        """Keep a Stop that is not stored, to be decided when the store is back; answer when the journal has it."""
+    def store_failed(
+        self,
+        stop: Stop,
+        answer: Stopped,
+        reply: ReplyFuture[Any] | None,
+        generation: int | None = None,
+        cause: Provenance | None = None,
+    ) -> None:
+        """Keep a Stop that is not stored, to be decided when the store is back; answer when the journal has it.
+
+        Args:
+            stop: which.
+            answer: what it is answered, unless it was answered before.
+            reply: who waits for that.
+            generation: of the session, when that was decided.
+            cause: what had ended before it came, where it was not the first.
+        """
         waiting = self._end_wait(stop)
         # If it was in the stash, it is not any more.
         self._in_stash.discard(stop.id)
         at = self._clock.wall() if waiting is None else waiting.entry.at
-        self._keep(_entry(self._session, stop, at, answer))
+        known = None if answer.outcome == UNKNOWN else answer
+        self._keep(_entry(self._session, stop, at, known, generation, cause), known)
         kept = self._kept.get(stop.id)
+        answer = kept.answer if kept is not None and kept.answer is not None else answer
         if reply is None or kept is None or kept.journalled:
             self.answer(stop.id, answer, reply)
             return
@@ -216,10 +269,12 @@ class LateStops:
         """
         for entry in journal:
             kept = self._kept.setdefault(entry.stop.id, Kept(entry))
-            kept.entry = entry
+            if kept.answer is None:
+                kept.entry, kept.answer = entry, entry.answer
             # It may have been answered by an incarnation before: then somebody waits for the word.
             kept.told = True
-        stay = self._in_stash & self._kept.keys()
+        undecided = {request_id for request_id, kept in self._kept.items() if kept.answer is None}
+        stay = self._in_stash & undecided
         decided = [kept.entry for request_id, kept in self._kept.items() if request_id not in stay]
         self._kept = {request_id: kept for request_id, kept in self._kept.items() if request_id in stay}
         self._in_stash = set()
@@ -248,17 +303,27 @@ class LateStops:
         waiting.timer.cancel()
         return waiting
 
-    def _keep(self, entry: KeptStop) -> None:
+    def _keep(self, entry: KeptStop, answer: Stopped | None) -> None:
         """Keep a Stop that the store does not have in time: here and in the journal, until it is durable."""
         request_id = entry.stop.id
         if request_id not in self._kept and len(self._kept) >= STOPS_KEPT_MAX:
             logger.error("session {}: Stop {} is not kept: {} are already", self._session, request_id, STOPS_KEPT_MAX)
             return
-        kept = self._kept.setdefault(request_id, Kept(entry))
+        kept = self._kept.setdefault(request_id, Kept(entry, answer))
+        if kept.answer is None and answer is not None and kept.entry.stop == entry.stop:
+            kept.entry = msgspec.structs.replace(entry, at=kept.entry.at)
+            kept.answer, kept.journalled = answer, False
         self._store.keep_stop(kept.entry, self._owner)
 
 
-def _entry(session: str, stop: Stop, at: float, answer: Reply | None) -> KeptStop:
+def _entry(
+    session: str,
+    stop: Stop,
+    at: float,
+    answer: Reply | None,
+    generation: int | None,
+    cause: Provenance | None = None,
+) -> KeptStop:
     if not isinstance(answer, Stopped):
         return KeptStop(session, stop, at)
-    return KeptStop(session, stop, at, answer.outcome, answer.run_id)
+    return KeptStop(session, stop, at, answer.outcome, answer.run_id, answer.receipt_id, generation, cause)

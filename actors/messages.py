@@ -409,11 +409,18 @@ class Accepted(Struct, frozen=True, tag=True):
     fate: str | None = None
 
 
+UNKNOWN = "unknown"
+"""The outcome of a Stop of which nothing is known yet."""
+
+
 class Stopped(Struct, frozen=True, tag=True):
     """A Stop was handled; the fence is shut. The receipt follows when all parts have ended.
 
-    outcome: ``stopped | stopping | nothing_running | already_over``. Where it is not `durable` yet, `journalled` says
-    whether it is in the stop journal, so that a crash does not forget it.
+    outcome: ``stopped | stopping | nothing_running | already_over``. It stands, with `run_id` and `receipt_id`: the
+    same Stop is answered so whenever it is sent again. `fence_seq`, `withdrawn` and `joined` may be added to while it
+    is not `durable`. ``unknown``: the session could not be read, so nothing is known yet. The Stop is kept and decided
+    when it can be, and `receipt_id` finds its receipt then. Where it is not `durable` yet, `journalled` says whether it
+    is in the stop journal, so that a crash does not forget it.
     """
 
     outcome: str

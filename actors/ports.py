@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from msgspec import Struct, field
 
-from actors.messages import NewMessage, Stop
+from actors.messages import NewMessage, Stop, Stopped
 from actors.model import Event, How, Json, JsonObject, Owner, Provenance, Receipt, Row, RunInfo
 
 if TYPE_CHECKING:
@@ -231,7 +231,9 @@ class RequestRow(Struct, frozen=True):
 class KeptStop(Struct, frozen=True):
     """A Stop that was answered before the store had it; `at` is when it was handled (seconds, epoch, UTC).
 
-    `outcome` and `run_id` are of its answer, where it was decided by then.
+    `outcome`, `run_id` and `receipt_id` are its answer, where it was decided by then: that answer stands. `generation`
+    is what the session had counted when it was decided. `cause` is what had ended before it came, where the Stop was
+    not the first to end it.
     """
 
     session: str
@@ -239,6 +241,28 @@ class KeptStop(Struct, frozen=True):
     at: float
     outcome: str | None = None
     run_id: str | None = None
+    receipt_id: str | None = None
+    generation: int | None = None
+    cause: Provenance | None = None
+
+    @property
+    def answer(self) -> Stopped | None:
+        """What of its answer stands; None where it was not decided."""
+        if self.outcome is None:
+            return None
+        return Stopped(self.outcome, self.run_id, self.receipt_id or self.stop.id, None, durable=False)
+
+    def is_about(self, run: RunInfo) -> bool:
+        """True if a run that is on record as going on was this Stop's to end: it was not over, nor began behind it."""
+        if self.outcome == "already_over" or self._came_before(run):
+            return False
+        return self.stop.run_id in (None, run.run_id)
+
+    def _came_before(self, run: RunInfo) -> bool:
+        # The clock may have been set back in between. So where the generations are known, they have to say it too.
+        if run.started_at is None or run.started_at <= self.at:
+            return False
+        return self.generation is None or run.generation is None or run.generation > self.generation
 
 
 class AttachmentRow(Struct, frozen=True):

@@ -12,10 +12,11 @@ answer is given when it is durable.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
+from loguru import logger
 
 from actors.cancel import CancelToken
 from actors.credit import Credit
@@ -49,6 +50,7 @@ from actors.model import (
     RunInfo,
     RunStatus,
     Scope,
+    Waiting,
 )
 from actors.owned import OwnedTrees
 from actors.ports import AttachmentRow, KeptStop, SessionRow, Snapshot
@@ -75,21 +77,21 @@ class Protocol(OwnedTrees):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._deletions: list[tuple[Delete, ReplyFuture[Any] | None]] = []
-        # While the session is taken up, of each Stop that is decided again: the run that was closed on its behalf, and
-        # what was decided before.
+        # While the session is taken up, of each Stop that is decided again: the run that was closed on its behalf.
         self._closed_for: dict[str, RunRecord] = {}
-        self._decided: dict[str, KeptStop] = {}
+        # Stops of which `session.stop_durable` is in the log.
+        self._told_durable: set[str] = set()
 
     def request(
-        self, request: OutsideRequest, reply: ReplyFuture[Any] | None, handled_at: float | None = None
+        self, request: OutsideRequest, reply: ReplyFuture[Any] | None, kept: KeptStop | None = None
     ) -> Reply | None:
         """Decide a request from outside; its answer is given when the step's batch is committed.
 
         Args:
             request: what is asked.
             reply: where the answer goes.
-            handled_at: when a Stop was handled first, where that was before a failure of the store (seconds, epoch,
-                UTC): what was sent since then did not come before it.
+            kept: a Stop that came before, and is not on record: what was sent since it came did not come before it, and
+                what it was answered stands.
 
         Returns:
             The answer; None for a Delete that waits for its proofs.
@@ -104,7 +106,7 @@ class Protocol(OwnedTrees):
             return None
         if known is None:
             assert not isinstance(request, Delete), "decided above"
-            known = self._decide(request, at, at if handled_at is None else min(at, handled_at))
+            known = self._decide(request, at, kept)
             forgotten_to = self.requests.forgotten_to
             self.step.requests.append(self.requests.answered(request, known, at))
             if self.requests.forgotten_to != forgotten_to:
@@ -115,12 +117,12 @@ class Protocol(OwnedTrees):
         self.step.later.append(AnswerRequest(request, reply, known))
         return known
 
-    def _decide(self, request: Decided, at: float, handled_at: float) -> Reply:
+    def _decide(self, request: Decided, at: float, kept: KeptStop | None) -> Reply:
         match request:
             case NewMessage():
                 return self._new_message(request, at)
             case Stop():
-                return self._stop(request, at, handled_at)
+                return self._stop(request, at, kept)
             case Resume():
                 return self._resume(request, at)
             case Withdraw():
@@ -263,8 +265,9 @@ class Protocol(OwnedTrees):
 
     # ── Stop ─────────────────────────────────────────────────────────────────────────────────────────
 
-    def _stop(self, stop: Stop, at: float, handled_at: float) -> Stopped:
-        if self.deleted:
+    def _stop(self, stop: Stop, at: float, kept: KeptStop | None) -> Stopped:
+        answer = None if kept is None else kept.answer
+        if self.deleted and answer is None:
             # Its fence would be an event, and the name would be in use again.
             raise NotFound(
                 f"there is no session {self.session}: it was deleted",
@@ -272,11 +275,16 @@ class Protocol(OwnedTrees):
                 got=f"Stop {stop.id}",
                 remedy="nothing of it runs, and nothing waits: there is nothing to stop",
             )
-        provenance = self._provenance_of(stop, handled_at)
-        if stop.run_id is not None:
-            stopped = self._stop_aimed(stop, stop.run_id, provenance, at)
+        handled_at = at if kept is None else min(at, kept.at)
+        provenance = self.provenance_of(stop, handled_at)
+        if answer is None:
+            stopped = self._stop_found(stop, provenance, at)
+        elif self.deleted:
+            # It was answered while the store failed, which never took what had begun the session anew.
+            self._file_what_was_told(answer, provenance, at)
+            stopped = msgspec.structs.replace(answer, durable=True)
         else:
-            stopped = self._stop_current(stop, provenance, at)
+            stopped = self._stop_again(stop, answer, provenance, at)
         if stopped.outcome != "already_over":
             # A Stop that came too late for its run does nothing, to messages that are under way neither (law L9).
             # And a clock that is ahead does not cut off what is sent from now on. On its way here a Stop may have
@@ -286,10 +294,52 @@ class Protocol(OwnedTrees):
             self._cut_off(stop.origin, min(sent_at, handled_at), at)
         return stopped
 
+    def _stop_found(self, stop: Stop, provenance: Provenance, at: float) -> Stopped:
+        """Stop what is there."""
+        if stop.run_id is not None:
+            return self._stop_aimed(stop, stop.run_id, provenance, at)
+        return self._stop_current(stop, provenance, at)
+
+    def _stop_again(self, stop: Stop, answer: Stopped, provenance: Provenance, at: float) -> Stopped:
+        """Do again what the store did not take of a Stop. What it was answered stands, whatever is found (law L10)."""
+        found = answer
+        if answer.outcome != "already_over":
+            # On record a run may wait that had begun, and was stopped, and the store took neither.
+            queued = self._stop_queued(answer.run_id, provenance, at)
+            try:
+                found = self._stop_found(stop, provenance, at)
+            except NotFound:
+                logger.debug("session {}: nothing is on record of what Stop {} has stopped", self.session, stop.id)
+            if queued is not None and queued.receipt_id != found.receipt_id:
+                found = msgspec.structs.replace(found, withdrawn=(*queued.withdrawn, *found.withdrawn))
+        self._file_what_was_told(answer, provenance, at)
+        joined = [run_id for run_id in (found.run_id, *found.joined) if run_id not in (None, answer.run_id)]
+        said = {"outcome": answer.outcome, "run_id": answer.run_id, "receipt_id": answer.receipt_id}
+        return msgspec.structs.replace(found, **said, durable=True, joined=tuple(joined))
+
+    def _file_what_was_told(self, answer: Stopped, provenance: Provenance, at: float) -> None:
+        """A receipt whose id was told can be found, also of a run that the store never heard of, or of no run."""
+        run_id = answer.run_id
+        if run_id is not None and (run_id in self.over or run_id in self._queued or self._record(run_id) is not None):
+            return
+        if answer.receipt_id in self.step.receipts or answer.receipt_id in self.step.pending:
+            return
+        self.step.receipts[answer.receipt_id] = Receipt(
+            receipt_id=answer.receipt_id,
+            run_id=run_id,
+            generation=self.generation,
+            provenance=provenance,
+            fenced_at=at,
+            ended_at=at,
+            complete=True,
+        )
+
     def stop_durable(self, stop: Stop, answer: Stopped) -> None:
         """A Stop that was answered before the store had it is on record now: say so, and let the journal forget it."""
-        data: JsonObject = {"request_id": stop.id, "outcome": answer.outcome, "receipt_id": answer.receipt_id}
-        self._event("session.stop_durable", data, None, run_id=answer.run_id)
+        if stop.id not in self._told_durable:
+            self._told_durable.add(stop.id)
+            data: JsonObject = {"request_id": stop.id, "outcome": answer.outcome, "receipt_id": answer.receipt_id}
+            self._event("session.stop_durable", data, None, run_id=answer.run_id)
         self.step.later.append(ForgetStop(stop.id))
 
     def _cut_off(self, origin: str, sent_at: float, at: float) -> None:
@@ -302,7 +352,8 @@ class Protocol(OwnedTrees):
         self.step.row_changed = True
 
     @staticmethod
-    def _provenance_of(stop: Stop, at: float) -> Provenance:
+    def provenance_of(stop: Stop, at: float) -> Provenance:
+        """What a Stop that was handled at `at` (epoch seconds, UTC) is as a cause."""
         return Provenance(
             source=stop.source,
             reason=stop.reason,
@@ -312,12 +363,6 @@ class Protocol(OwnedTrees):
         )
 
     def _stop_current(self, stop: Stop, provenance: Provenance, at: float) -> Stopped:
-        decided = self._decided.pop(stop.id, None)
-        if decided is not None and decided.outcome == "stopped":
-            queued = self._stop_queued(decided.run_id, provenance, at)
-            if queued is not None:
-                # It had begun, and was stopped, and the store took neither: on record it waits.
-                return self._and_the_rest(stop, queued, provenance, at)
         current = self.active or self._closed_for.get(stop.id)
         ending = [record for record in self.ending.values() if record is not current]
         for record in ending:
@@ -390,27 +435,59 @@ class Protocol(OwnedTrees):
         receipt_id = self._end_queued(turn, provenance, at, tuple(message.id for message in withdrawn))
         return Stopped("stopped", turn.run_id, receipt_id, None, withdrawn=withdrawn)
 
-    def _and_the_rest(self, stop: Stop, queued: Stopped, provenance: Provenance, at: float) -> Stopped:
-        """Stop what a Stop that has cancelled a waiting run stops besides: as ever, and answer for that run."""
-        rest = self._stop_current(stop, provenance, at)
-        joined = (*(() if rest.run_id is None else (rest.run_id,)), *rest.joined)
-        withdrawn = (*queued.withdrawn, *rest.withdrawn)
-        return msgspec.structs.replace(queued, fence_seq=rest.fence_seq, withdrawn=withdrawn, joined=joined)
+    def answer_unstored(self, stop: Stop, ended: Mapping[str, RunInfo], unstarted: Container[str]) -> Stopped:
+        """Say what a Stop comes to while the store fails. It is decided, under this answer, when that is back.
 
-    def answer_unstored(self, stop: Stop, *, cancelled: bool) -> Stopped:
-        """Say what a Stop comes to that no run is there for, while the store fails: it is decided when that is back.
+        What was active has ended by the failure, in memory: a Stop joins that. What waits is as it is on record, less
+        what was cancelled since.
 
-        `cancelled`: one that was answered so before has cancelled the waiting run that it is aimed at.
+        Args:
+            stop: which.
+            ended: runs whose end the store did not take.
+            unstarted: runs whose start the store did not take: they never come to be.
+
+        Raises:
+            NotFound: it is aimed at a run that is not there.
         """
-        run_id = stop.run_id
-        info = None if run_id is None else self._queued.get(run_id)
-        if info is not None:
-            return Stopped("already_over" if cancelled else "stopped", run_id, info.receipt_id, None)
-        record = None if run_id is None else self.ending.get(run_id)
-        over = None if run_id is None else record.info.receipt_id if record is not None else self.over.get(run_id)
-        if over is not None:
-            return Stopped("already_over", run_id, over, None)
-        return Stopped("nothing_running", None, stop.id, None)
+        aim = stop.run_id
+        closed = [record for record in self.ending.values() if record.status is RunStatus.CANCELLING]
+        if self.active is not None and self.active.id not in unstarted:
+            closed.append(self.active)
+        for record in reversed(closed):
+            if aim in (None, record.id):
+                return Stopped("stopping", record.id, record.info.receipt_id, None)
+        if aim is None:
+            return Stopped("nothing_running", None, stop.id, None)
+        waits = self._queued.get(aim) or (self.active.info if self.active and self.active.id == aim else None)
+        if waits is not None and aim not in ended:
+            return Stopped("stopped", aim, waits.receipt_id, None)
+        known = waits or ended.get(aim) or (self.ending[aim].info if aim in self.ending else None)
+        over = known.receipt_id if known is not None else self.over.get(aim)
+        if over is None:
+            raise _no_such_run(aim)
+        return Stopped("already_over", aim, over, None)
+
+    def cancelled_unstored(self, stop: Stop, answer: Stopped, provenance: Provenance) -> list[RunInfo]:
+        """The runs that a Stop ends which is answered while the store fails, with what ended each first (law L5)."""
+        ends = []
+        record = None if answer.run_id is None else self._record(answer.run_id)
+        if record is not None and record.open and answer.outcome == "stopping":
+            first = record.token.provenance or provenance
+            ends.append(msgspec.structs.replace(record.info, status=RunStatus.CANCELLING, provenance=first))
+        queued = [info for info in self._queued.values() if self._takes_from_queue(stop, answer, info.run_id)]
+        if record is not None and answer.outcome == "stopped":
+            queued.append(record.info)
+        cancelled = {"status": RunStatus.CANCELLED, "provenance": provenance}
+        return [*ends, *(msgspec.structs.replace(info, **cancelled) for info in queued)]
+
+    @staticmethod
+    def _takes_from_queue(stop: Stop, answer: Stopped, run_id: str) -> bool:
+        """True if a waiting run is cancelled: the Stop is aimed at it, or withdraws whatever waits."""
+        if answer.outcome == "already_over":
+            return False
+        if stop.run_id == run_id:
+            return True
+        return stop.resolved_waiting is Waiting.WITHDRAW and (stop.run_id is None or answer.outcome == "stopping")
 
     def _widen(self, stop: Stop, record: RunRecord, provenance: Provenance) -> None:
         """A Stop of the whole session joins a run that is ending: its receipt waits for the session's trees too."""
@@ -421,11 +498,7 @@ class Protocol(OwnedTrees):
     def _stop_aimed(self, stop: Stop, run_id: str, provenance: Provenance, at: float) -> Stopped:
         """A Stop aimed at a run touches only that run (law L9); with scope ``session`` the session's trees too."""
         current = self.active or self._closed_for.get(stop.id)
-        decided = self._decided.get(stop.id)
         if current is not None and current.id == run_id:
-            if decided is not None and decided.outcome == "already_over":
-                # Its own end was not stored, so it was closed; what waits was not this Stop's to treat, and is not now.
-                return Stopped("already_over", run_id, current.info.receipt_id, None)
             return self._stop_run(stop, current, provenance, at)
         record = self.ending.get(run_id)
         if record is not None and record.status is RunStatus.CANCELLING:
@@ -441,12 +514,7 @@ class Protocol(OwnedTrees):
             return queued
         over = record.info.receipt_id if record is not None else self.over.get(run_id)
         if over is None:
-            raise NotFound(
-                "there is no such run in this session",
-                expected="the id of a run of this session, or none for the current one",
-                got=run_id,
-                remedy="list the runs of the session",
-            )
+            raise _no_such_run(run_id)
         return Stopped("already_over", run_id, over, None)
 
     # ── Resume, Withdraw ─────────────────────────────────────────────────────────────────────────────
@@ -602,7 +670,7 @@ class Protocol(OwnedTrees):
         cause: Provenance | None,
         *,
         quarantined: bool = False,
-        stopped: Mapping[str, tuple[str, Provenance]] | None = None,
+        ended: Mapping[str, RunInfo] | None = None,
         stops: Iterable[KeptStop] = (),
         trees: Mapping[str, Provenance] | None = None,
         crashed: bool = False,
@@ -613,8 +681,8 @@ class Protocol(OwnedTrees):
             snapshot: what the store holds.
             cause: why the incarnation before ended; None after a restart of the supervisor.
             quarantined: take Stop and nothing else from now on.
-            stopped: runs that somebody had stopped, when the store did not take the record of it: by which request, and
-                its provenance.
+            ended: runs that had ended for a cause, when the store did not take the record of it, as they were then:
+                that cause was the first, and stands.
             stops: the Stops that were answered before the store had them: they are decided before anything starts, so
                 that what they withdrew or stopped does not run.
             trees: why those of the session's trees are being ended whose record says nothing of it.
@@ -626,8 +694,8 @@ class Protocol(OwnedTrees):
         on_record = {told.request_id for told in snapshot.requests}
         stops = self._not_deleted(tuple(stops), snapshot.row)
         new_stops = [kept for kept in stops if kept.stop.id not in on_record]
-        self._decided = {kept.stop.id: kept for kept in new_stops}
-        stopped_by = {run_id: by for run_id, by in (stopped or {}).items() if by[0] not in on_record}
+        # Of a Stop that was pruned since then it is of no use: its id is new again.
+        self._told_durable = set(snapshot.told_durable & on_record)
         row = snapshot.row
         if row is not None:
             self.generation, self.seq, self.deleted = row.generation, row.seq, row.deleted
@@ -648,24 +716,20 @@ class Protocol(OwnedTrees):
         for info in snapshot.runs:
             if info.settled:
                 self._take_up_late(snapshot, info, at)
-        cause = cause or self._inside(
-            "supervisor.recovery", "the supervisor ended while the run was going on", at, None
-        )
+        # A Stop that came behind a failure tells of it, also where nobody else is left who knows.
+        told = (kept.cause for kept in new_stops if kept.cause is not None and kept.run_id is None)
+        cause = next(told, cause) or self.recovery_cause(at)
         retry: RunInfo | None = None
         for info in halves:
-            # The first that was meant for it: those behind that have joined it.
-            stopper = next((kept for kept in new_stops if kept.stop.run_id in (None, info.run_id)), None)
-            by = stopped_by.get(info.run_id)
-            if by is None and stopper is not None:
-                by = stopper.stop.id, self._provenance_of(stopper.stop, stopper.at)
-            retry = self._take_up(snapshot, info, cause, by, at) or retry
+            stops_of_it = [kept for kept in new_stops if kept.is_about(info)]
+            retry = self._take_up(snapshot, info, cause, (ended or {}).get(info.run_id), stops_of_it, at) or retry
         self._unsteer(at)
         waiting_for = {turn.run_id for turn in self.room.turns}
         for run_id in [run_id for run_id in self._queued if run_id not in waiting_for]:
             self._end_queued(PendingTurn(run_id, merge=False), cause, at, withdrawn=())
         for kept in stops:
-            self._take_up_stop(kept, told=kept.stop.id in snapshot.told_durable)
-        self._closed_for, self._decided = {}, {}
+            self._take_up_stop(kept)
+        self._closed_for = {}
         # Not before: a Stop that has closed one of them says so, and its receipt tells what it did to what waits.
         for record in list(self.ending.values()):
             self._settle_if_done(record, at)
@@ -685,45 +749,76 @@ class Protocol(OwnedTrees):
         self.step.later += [ForgetStop(kept.stop.id) for kept in stops if kept.at <= row.forgotten_to]
         return tuple(kept for kept in stops if kept.at > row.forgotten_to)
 
-    def _take_up_stop(self, kept: KeptStop, *, told: bool) -> None:
+    def recovery_cause(self, at: float) -> Provenance:
+        """Why a run ended with which the supervisor has ended, at `at` (epoch seconds, UTC)."""
+        return self._inside("supervisor.recovery", "the supervisor ended while the run was going on", at, None)
+
+    def _take_up_stop(self, kept: KeptStop) -> None:
         """Decide a Stop that was answered before the store had it; one that is on record has its answer already."""
         stop = kept.stop
         try:
-            answer = self.request(stop, None, kept.at)
+            answer = self.request(stop, None, kept)
         except CountermandError as error:
             # Aimed at a run that the store never heard of: it is over, and nothing of it is left to stop.
             self._dead("stop", str(error), None, stop.id)
             self.step.later.append(ForgetStop(stop.id))
             return
-        if told or not isinstance(answer, Stopped):
+        assert isinstance(answer, Stopped), "the answer to a Stop"
+        if self.deleted:
             self.step.later.append(ForgetStop(stop.id))
         else:
             self.stop_durable(stop, answer)
 
     def _take_up(
-        self, snapshot: Snapshot, info: RunInfo, cause: Provenance, stopped: tuple[str, Provenance] | None, at: float
+        self,
+        snapshot: Snapshot,
+        info: RunInfo,
+        cause: Provenance,
+        ended: RunInfo | None,
+        stops: list[KeptStop],
+        at: float,
     ) -> RunInfo | None:
         """Take up one run that was not settled. Returns it if its inputs are to be tried again.
 
-        `stopped` says by which request it was stopped, and the provenance of that.
+        Args:
+            snapshot: what the store holds.
+            info: the run.
+            cause: why it ended, where nobody had ended it.
+            ended: how it had ended for a cause, where the store did not take that.
+            stops: those that are about it, in their order.
+            at: now.
         """
         record = self._restored(snapshot, info)
         record.said = info.run_id in snapshot.said
         again = None
         self.ending[record.id] = record
-        if info.status is RunStatus.IN_PROGRESS and stopped is not None:
-            told, provenance = stopped
+        enders = [kept for kept in stops if kept.outcome != "nothing_running"]
+        if info.status is RunStatus.IN_PROGRESS and ended is not None and ended.provenance is not None:
+            status = RunStatus.CANCELLING if ended.status is RunStatus.CANCELLED else ended.status
+            self._fence(ended.provenance, record, at)
+            self._close(record, status, ended.provenance, at, error=ended.error)
+        elif info.status is RunStatus.IN_PROGRESS and enders:
+            # The first that was meant for it: those behind that have joined it.
+            first = enders[0]
+            cause_of_it = first.cause if first.run_id == record.id else None
+            provenance = cause_of_it or self.provenance_of(first.stop, first.at)
             self._fence(provenance, record, at)
             self._close(record, RunStatus.CANCELLING, provenance, at)
-            self._closed_for.setdefault(told, record)
+            if first.outcome is None:
+                self._closed_for.setdefault(first.stop.id, record)
         elif info.status is RunStatus.IN_PROGRESS:
             untouched = not record.said and not record.called
-            if untouched and info.attempt < self._settings.attempts_max and not self.quarantined:
+            # What a person wanted to end does not begin anew.
+            if untouched and not stops and info.attempt < self._settings.attempts_max and not self.quarantined:
                 again = info
             self._fence(cause, record, at)
             self._close(record, RunStatus.FAILED, cause, at, noted=again is None, error=cause.reason)
         else:
             record.token.cancel(info.provenance or cause)
+        if record.status is RunStatus.CANCELLING:
+            for kept in enders:
+                if (kept.outcome, kept.run_id) == ("stopped", record.id):
+                    self._closed_for.setdefault(kept.stop.id, record)
         record.fenced_at = record.fenced_at or at
         record.stage += 1
         if record.open_parts():
@@ -777,3 +872,12 @@ class Protocol(OwnedTrees):
         self._halt(active, provenance, provenance.mode)
         self._unsteer(at)
         self._settle_if_done(active, at)
+
+
+def _no_such_run(run_id: str) -> NotFound:
+    return NotFound(
+        "there is no such run in this session",
+        expected="the id of a run of this session, or none for the current one",
+        got=run_id,
+        remedy="list the runs of the session",
+    )

@@ -79,12 +79,7 @@ class RequestBook:
         row = self._rows.get(request.id)
         if row is not None and row.answer:
             if row.digest != digest(request):
-                raise RequestReused(
-                    "this request id came before with other content",
-                    expected="the same object for a retry, a fresh id for a new request",
-                    got=f"{type(request).__name__} {request.id}",
-                    remedy="construct a new request; it makes its own id",
-                )
+                raise request_reused(request)
             answer: Reply = _decode(row.answer)
             return answer
         if not isinstance(request, Stop) and (row is not None or self._too_old(request.id, at)):
@@ -113,6 +108,11 @@ class RequestBook:
     def _forget_to(self, made_at: float, at: float) -> None:
         self._forgotten_to = made_at if self._forgotten_to > at else max(self._forgotten_to, made_at)
 
+    def drop(self, request_ids: Iterable[str]) -> None:
+        """Forget what was answered and could not be stored: it is new if it comes again."""
+        for request_id in request_ids:
+            self._rows.pop(request_id, None)
+
     def answered(self, request: OutsideRequest, answer: Reply, at: float) -> RequestRow:
         """Remember an answer and return its row, to be written with the effect in one batch."""
         row = RequestRow(self._session, request.id, digest(request), _encode(answer), at)
@@ -124,3 +124,13 @@ class RequestBook:
             self._rows.popitem(last=False)
             self._forget_to(self._made_at(oldest, at), at)
         return row
+
+
+def request_reused(request: OutsideRequest) -> RequestReused:
+    """The refusal of a request whose id is another's."""
+    return RequestReused(
+        "this request id came before with other content",
+        expected="the same object for a retry, a fresh id for a new request",
+        got=f"{type(request).__name__} {request.id}",
+        remedy="construct a new request; it makes its own id",
+    )

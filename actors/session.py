@@ -8,9 +8,11 @@ last is durable, and `Committed` is cumulative.
 Phases. *Loading*: the session reads itself from the store; requests wait. *Serving*. *Failed*: the store does not
 take writes. The fence is shut in memory and children are halted; a Stop is answered (`durable=False`) and kept,
 anything else is refused. When the store can be read again the session takes itself up as after a restart, with
-`store.failure` as the cause, and handles the kept Stops again, under their own ids.
+`store.failure` as the cause, and handles the kept Stops again, under their own ids and their first answers.
 
-Stops. A Stop waits for the store with a bound, loading or serving, and no crash forgets it; see `actors.late_stops`.
+Stops. A Stop waits for the store with a bound, loading or serving, and no crash forgets it; see `actors.late_stops`. It
+is answered by what is known: by the book, where it was answered before; else by what the session knows of its runs; and
+where the session was never read, by a word that says so.
 
 A batch that cannot be stored, of a store that is well (`CommitFailed.unfit`), costs what was in it: the requests in it
 are refused for good, those behind it may be sent again. The session goes on from what is on record, as above; where
@@ -42,6 +44,7 @@ from actors.errors import CountermandError, Invalid, StoreUnavailable
 from actors.future import ReplyFuture
 from actors.late_stops import LateStops
 from actors.messages import (
+    UNKNOWN,
     Accepted,
     Answer,
     CallClosed,
@@ -101,7 +104,7 @@ from actors.messages import (
     TryStore,
     Withdraw,
 )
-from actors.model import Address, Event, Mode, Owner, Provenance, RunStatus, Scope, SessionStatus
+from actors.model import Address, Event, Mode, Owner, Provenance, RunInfo, Scope, SessionStatus
 from actors.pending import fail, settle
 from actors.plugins import Plugins
 from actors.ports import Batch, Ports, SpawnSpec
@@ -165,6 +168,7 @@ class Sent:
     events: tuple[Event, ...]
     later: list[Later]
     requests: frozenset[str] = frozenset()
+    runs: tuple[RunInfo, ...] = ()
 
 
 @dataclass(slots=True)
@@ -218,8 +222,10 @@ class SessionActor(Actor):
         self._after_crash = cause is None
         self._late_stops = LateStops(session, ports.clock, ports.store, self.actor_ref)
         self._unfit: deque[float] = deque()
-        # By run: who stopped it, and by which request, while the record of it may not be stored.
-        self._stopped: dict[str, tuple[str, Provenance]] = {}
+        # Runs that have ended for a cause, while the record of it may not be stored.
+        self._ended: dict[str, RunInfo] = {}
+        # False until the session was read: what runs in it is not known.
+        self._was_read = False
         # Runs whose start was not stored, while the store fails: they never come to be.
         self._unstarted: set[str] = set()
         self._retry_s = RETRY_FIRST_S
@@ -320,9 +326,9 @@ class SessionActor(Actor):
             self._request_while_failed(request, reply)
             return
         at = self._ports.clock.wall()
-        came_at, refused, answer = self._late_stops.came_at(request.id), False, None
+        kept, refused, answer = self._late_stops.entry(request), False, None
         try:
-            answer = self._protocol.request(request, reply, came_at)
+            answer = self._protocol.request(request, reply, kept)
         except CountermandError as error:
             refused = True
             self._late_stops.refused(request)
@@ -336,7 +342,7 @@ class SessionActor(Actor):
         # backlog of reports: they go on when it is given.
         if not refused:
             # Ahead of that: one that is answered by it waits for nothing, whatever else has left with it.
-            self._late_stops.expect(request, at, answer)
+            self._late_stops.expect(request, at, answer, self._protocol.generation)
         self._flush()
         if self._sent:
             self._answering = self._number
@@ -403,14 +409,15 @@ class SessionActor(Actor):
             self._number += 1
             events = tuple(step.events)
             requests = frozenset(row.request_id for row in step.requests)
-            self._sent.append(Sent(self._number, events, step.later, requests))
+            runs = tuple(step.runs.values())
+            self._sent.append(Sent(self._number, events, step.later, requests, runs))
             batch = Batch(
                 session=self._session,
                 incarnation=self._incarnation,
                 number=self._number,
                 events=events,
                 row=self._protocol.row if step.row_changed else None,
-                runs=tuple(step.runs.values()),
+                runs=runs,
                 calls=tuple(step.calls.values()),
                 processes=tuple(step.processes.values()),
                 receipts=tuple(step.receipts.values()),
@@ -441,12 +448,17 @@ class SessionActor(Actor):
             self._stops_are_durable(sent.later)
             self._carry_out_later(effect for effect in sent.later if not isinstance(effect, ShowEphemeral))
         if committed.number >= self._taken_up:
-            self._stopped = {}
-            self._trees_ended = {}
-            self._after_crash = False
-            self._retry_s = RETRY_FIRST_S
+            self._is_taken_up()
         if committed.number >= self._answering:
             self._let_reports_go_on()
+
+    def _is_taken_up(self) -> None:
+        """What was found when the session was read is closed, and that is on record."""
+        self._ended = {}
+        self._cause = None
+        self._trees_ended = {}
+        self._after_crash = False
+        self._retry_s = RETRY_FIRST_S
 
     def _let_reports_go_on(self) -> None:
         """An answer was given. Behind a backlog it is taken first: the asker's thread needs the interpreter for it."""
@@ -477,7 +489,7 @@ class SessionActor(Actor):
             for index, (request, reply) in enumerate(self._stash):
                 if isinstance(request, Stop) and request.id == request_id:
                     self._stash[index] = request, None
-                    self._late_stops.answer(request_id, Stopped("nothing_running", None, request_id, None), reply)
+                    self._late_stops.answer(request_id, _unknown(request), reply)
             return
         for sent in self._sent:
             for effect in sent.later:
@@ -751,6 +763,9 @@ class SessionActor(Actor):
         self._number = self._answering = 0
         self._sent.clear()
         self._phase = Phase.SERVING
+        self._was_read = True
+        # The first cause stands until it is on record, however often that has to be tried.
+        self._cause = self._cause or self._protocol.recovery_cause(self._ports.clock.wall())
         self._mailbox.release()
         if self._quarantined and loaded.snapshot.row is not None and loaded.snapshot.row.deleted:
             self._lift_quarantine()
@@ -761,15 +776,16 @@ class SessionActor(Actor):
             loaded.snapshot,
             self._cause,
             quarantined=self._quarantined,
-            stopped=self._stopped,
+            ended=self._ended,
             stops=self._late_stops.take_up(loaded.snapshot.kept),
             trees=self._trees_ended,
             crashed=self._after_crash,
         )
-        self._cause = None
         self._flush()
-        # Until what was just decided is durable, a further failure has to know who had stopped these runs.
+        # Until what was just decided is durable, a further failure has to know what had ended these runs.
         self._taken_up = self._number
+        if not self._sent:
+            self._is_taken_up()
         while self._stash:
             self._unstash(*self._stash.popleft())
 
@@ -805,7 +821,7 @@ class SessionActor(Actor):
         provenance = Provenance(source="store.failure", reason=failed.error or "no reason given", initiated_at=at)
         self._phase = Phase.FAILED
         self._mailbox.release()
-        self._cause = provenance
+        self._cause = self._cause or provenance
         self._protocol.abandon(provenance)
         for key in self._runners.values():
             child = self.children.get(key)
@@ -816,12 +832,23 @@ class SessionActor(Actor):
                 # Whether it is the session's is not known; nobody was told that it is, and it ends with its run.
                 self._trees_ended[owned.id] = provenance
                 self._end_tree(owned.id, Halt(provenance, self._ports.settings.grace_s))
-        self._sent.append(Sent(self._number + 1, (), self._protocol.take_step().later))
+        step = self._protocol.take_step()
+        requests = frozenset(row.request_id for row in step.requests)
+        self._sent.append(Sent(self._number + 1, (), step.later, requests, tuple(step.runs.values())))
         sent_before, self._sent = self._sent, deque()
+        for info in (info for sent in sent_before for info in sent.runs):
+            if info.provenance is not None and info.provenance != self._cause:
+                self._ended.setdefault(info.run_id, info)
+        unstored = frozenset[str]().union(*(sent.requests for sent in sent_before))
+        self._protocol.requests.drop(unstored)
         for sent in sent_before:
             unfit = sent.requests if failed.unfit and sent.number == failed.number else frozenset()
             for effect in sent.later:
-                if isinstance(effect, AnswerRequest):
+                if isinstance(effect, AnswerRequest) and effect.request.id not in unstored:
+                    # A repeat: its answer is on record, and has only waited behind what is not.
+                    if effect.reply is not None:
+                        effect.reply.try_set(effect.answer)
+                elif isinstance(effect, AnswerRequest):
                     self._answer_unstored(effect, failed.error if effect.request.id in unfit else None)
                 elif isinstance(effect, StartRun):
                     self._unstarted.add(effect.run_id)
@@ -857,14 +884,6 @@ class SessionActor(Actor):
             self._answer_kept(request, answer, reply)
             return
         superseded = answer.superseded_run_id if isinstance(answer, Accepted) else None
-        if superseded is not None and isinstance(request, NewMessage):
-            provenance = Provenance(
-                source="session.new_message",
-                reason="a new message took over, and could not be stored",
-                requested_by=request.id,
-                initiated_at=self._ports.clock.wall(),
-            )
-            self._stopped[superseded] = request.id, provenance
         if reply is None:
             return
         if unfit is None:
@@ -877,42 +896,43 @@ class SessionActor(Actor):
             if reply is not None:
                 reply.try_set_exception(_unavailable("the store does not take writes", request))
             return
-        if request.scope is Scope.SESSION and request.run_id is None:
-            for process_id in self._protocol.owned:
-                self._end_tree(process_id, Halt(self._provenance_of(request), self._grace_s(request.mode)))
-        run = self._run_to_stop(request.run_id)
-        if run is None:
-            cancelled = request.run_id in self._stopped
-            self._answer_kept(request, self._protocol.answer_unstored(request, cancelled=cancelled), reply)
-            return
-        # It is closed when the store is back; by the first that stops it, and the others join that one.
-        first = run.open and run.id not in self._stopped
-        answer = Stopped("stopped" if first else "stopping", run.id, run.info.receipt_id, None)
-        self._answer_kept(request, answer, reply)
-        if request.mode is Mode.IMMEDIATE:
-            self._tell_runner(run.id, Halt(self._stopped[run.id][1], 0.0))
+        at = self._ports.clock.wall()
+        try:
+            answer = self._late_stops.given(request)
+            stored = self._protocol.requests.known(request, at) if answer is None else None
+            if stored is not None:
+                if reply is not None:
+                    reply.try_set(stored)
+                return
+            self._answer_kept(request, answer or self._decide_unstored(request, at), reply)
+        except CountermandError as error:
+            if reply is not None:
+                reply.try_set_exception(error)
 
-    def _run_to_stop(self, run_id: str | None) -> RunRecord | None:
-        """The run that a Stop is about while the store fails: the one it names, else the newest that has not ended."""
-        ending = [record for record in self._protocol.ending.values() if record.status is RunStatus.CANCELLING]
-        active = self._protocol.active
-        runs = ending if active is None or active.id in self._unstarted else [*ending, active]
-        return next((record for record in reversed(runs) if run_id in (None, record.id)), None)
+    def _decide_unstored(self, stop: Stop, at: float) -> Stopped:
+        """Say what a Stop comes to while the store fails, and do of it what needs no store."""
+        if not self._was_read:
+            return _unknown(stop)
+        answer = self._protocol.answer_unstored(stop, self._ended, self._unstarted)
+        provenance = self._protocol.provenance_of(stop, at)
+        if stop.scope is Scope.SESSION and stop.run_id is None:
+            for process_id in self._protocol.owned:
+                self._end_tree(process_id, Halt(provenance, self._grace_s(stop.mode)))
+        for info in self._protocol.cancelled_unstored(stop, answer, provenance):
+            self._ended.setdefault(info.run_id, info)
+        record = None if answer.run_id is None else self._protocol.record(answer.run_id)
+        if record is not None and stop.mode is Mode.IMMEDIATE and answer.outcome != "already_over":
+            self._tell_runner(record.id, Halt(record.token.provenance or provenance, 0.0))
+        return answer
 
     def _answer_kept(self, stop: Stop, answer: Stopped, reply: ReplyFuture[Any] | None) -> None:
-        """Keep a Stop that is not stored, to be handled again when the store is back, and remember what it stopped."""
-        if answer.run_id is not None and answer.outcome != "already_over":
-            self._stopped.setdefault(answer.run_id, (stop.id, self._provenance_of(stop)))
-        self._late_stops.store_failed(stop, answer, reply)
-
-    def _provenance_of(self, stop: Stop) -> Provenance:
-        return Provenance(
-            source=stop.source,
-            reason=stop.reason,
-            mode=stop.mode,
-            requested_by=stop.requested_by,
-            initiated_at=stop.sent_at or self._ports.clock.wall(),
-        )
+        """Keep a Stop that is not stored, to be handled again when the store is back, and answer it."""
+        ended = None if answer.run_id is None else self._ended.get(answer.run_id)
+        cause = ended.provenance if ended is not None else self._cause
+        if cause is not None and cause.requested_by == stop.id:
+            # It was the first itself.
+            cause = None
+        self._late_stops.store_failed(stop, answer, reply, self._protocol.generation, cause)
 
     def _try_later(self) -> None:
         self._ports.clock.call_later(self._retry_s, self.actor_ref, TryStore())
@@ -1015,6 +1035,11 @@ class SessionActor(Actor):
         reason = f"the session's actor failed: {name}: {exception_value}"
         at = self._ports.clock.wall()
         self._protocol.abandon(Provenance(source="actor.failure", reason=reason, initiated_at=at))
+
+
+def _unknown(stop: Stop) -> Stopped:
+    """The answer to a Stop of a session that could not be read: what runs in it is not known, and is not guessed."""
+    return Stopped(UNKNOWN, None, stop.id, None, durable=False)
 
 
 def _cannot_be_stored(request: OutsideRequest, why: str, superseded: str | None) -> Invalid:

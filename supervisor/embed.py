@@ -111,7 +111,8 @@ class Supervisor:
             policies: for messages that name no policy, by origin, such as ``{"user": "enqueue"}``.
         """
         check_session_name(name)
-        return SessionHandle(name, self._actor, self._store.reader, self._hub, policies, self._state_dir)
+        kept = self._store.journal.of
+        return SessionHandle(name, self._actor, self._store.reader, self._hub, policies, self._state_dir, kept)
 
     def sessions(self) -> list[str]:
         """The names of all sessions that the store holds, sorted."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, get_args, overload
 
@@ -33,6 +33,7 @@ from actors.messages import (
     Withdrawn,
 )
 from actors.model import Message, Policy, Receipt, RunInfo, SessionStatus
+from actors.ports import KeptStop
 from actors.text import shown, storable
 from supervisor.listing import LiveProcess, live_processes
 from supervisor.publisher import EventHub, Subscription, check_timeout
@@ -56,6 +57,7 @@ class SessionHandle:
         hub: where events come from.
         policies: for messages that name no policy, by their origin; else a person interrupts, others wait.
         state_dir: where the ledgers of its process trees are.
+        kept: gives the Stops of a session that are in the stop journal.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class SessionHandle:
         hub: EventHub,
         policies: Mapping[str, Policy | str] | None = None,
         state_dir: Path = Path(),
+        kept: Callable[[str], Iterable[KeptStop]] = lambda _session: (),
     ) -> None:
         self.session = storable(session)
         self._router = router
@@ -73,6 +76,7 @@ class SessionHandle:
         self._hub = hub
         self._policies = _checked_policies(policies)
         self._state_dir = state_dir
+        self._kept = kept
 
     @overload
     def ask(self, request: NewMessage, *, timeout: float | None = ASK_S) -> Accepted: ...
@@ -131,7 +135,7 @@ class SessionHandle:
         """Return the receipt of a run, waiting for it at most `timeout` seconds.
 
         Args:
-            identity: a run's or a receipt's id.
+            identity: a run's or a receipt's id, or that of a Stop whose receipt it is.
             timeout: 0 looks once; None waits until it is filed.
 
         Raises:
@@ -152,8 +156,12 @@ class SessionHandle:
         if identity is None or identity == "":
             raise _no_receipt(self.session, identity)
         # Asked first: it stops being pending in the moment in which it is filed.
-        pending = self._store.is_pending(self.session, identity)
+        pending = any(kept.stop.id == identity for kept in self._kept(self.session))
+        pending = pending or self._store.is_pending(self.session, identity)
         receipt = self._filed_receipt(identity)
+        told = self._store.told_receipt(self.session, identity) if receipt is None else None
+        if told is not None:
+            return self._known_receipt(told)
         if receipt is None and not pending:
             run = self._store.run(self.session, identity)
             if run is None and all(info.receipt_id != identity for info in self._store.runs(self.session)):

@@ -149,10 +149,12 @@ def test_what_was_kept_is_decided_when_the_session_is_read_and_what_waited_for_t
     session.wait(STOP_OVERDUE_S)
     earlier = KeptStop("s", stop("y"), EPOCH - 9.0)
     assert session.late.take_up([earlier]) == [earlier]
-    assert (session.late.came_at("x"), session.late.came_at("y")) == (EPOCH, None)
+    assert session.late.entry(stop()) == KeptStop("s", stop(), EPOCH)
+    assert session.late.entry(stop("y")) is None
     assert session.late.wait
     session.fail(stop())
-    assert session.late.take_up([]) == [KeptStop("s", stop(), EPOCH)], "the next time it is in no stash"
+    answered_now = KeptStop("s", stop(), EPOCH, STOPPED.outcome, STOPPED.run_id, STOPPED.receipt_id)
+    assert session.late.take_up([]) == [answered_now], "the next time it is in no stash"
     assert not session.late.wait
 
 
@@ -162,7 +164,7 @@ def test_one_that_an_incarnation_before_may_have_answered_is_said_to_be_durable(
     session.expect(stop())
     session.wait(STOP_LATE_S)
     session.late.take_up([KeptStop("s", stop(), EPOCH - 9.0)])
-    assert session.late.came_at("x") == EPOCH - 9.0
+    assert session.late.entry(stop()) == KeptStop("s", stop(), EPOCH - 9.0)
     assert session.late.on_record(stop()) == stop()
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from actors import NewMessage, RunStatus, Stop, Turn
-from actors.errors import StoreUnavailable
+from actors.errors import ReceiptPending, StoreUnavailable
 from actors.messages import CommitFailed, Committed, LoadFailed
 from supervisor import Config, SessionHandle, Supervisor
 from supervisor.store.journal import StopJournal
@@ -534,14 +534,18 @@ def test_a_damaged_session_takes_stops_and_comes_back_when_the_page_does(tmp_pat
         assert accept(good, "say more").run_id
         asked = stop()
         answer = bad.ask(asked, timeout=WAIT_S)
-        assert (answer.outcome, answer.durable) == ("nothing_running", False)
+        assert (answer.outcome, answer.durable) == ("unknown", False), "what runs in it cannot be read"
+        with pytest.raises(ReceiptPending):
+            bad.receipt(answer.receipt_id)
         assert supervisor._store.journal.synced(WAIT_S)
         assert supervisor.store_health().journal.kept == 1
         until(lambda: supervisor.store_health().state == "damaged", "health says so")
         assert bad.status().state == "store_failed"
         put(tmp_path / STORE, was)
         accept(bad, "say again")
-        assert bad.ask(asked, timeout=WAIT_S).durable
+        again = bad.ask(asked, timeout=WAIT_S)
+        assert (again.outcome, again.durable) == ("nothing_running", True), "it is known now"
+        assert bad.receipt(answer.receipt_id, timeout=WAIT_S).complete
         until(lambda: told_durable(bad) == [asked.id], "the Stop was not forgotten")
         assert [content[:8] for content in inputs(bad)] == ["say EVIL", "say agai"]
     check = sqlite3.connect(tmp_path / STORE)

@@ -15,7 +15,7 @@ from typing import Any, Final
 from msgspec import UNSET, Struct, UnsetType, structs
 
 from actors.errors import CountermandError, ReceiptPending
-from actors.messages import Stop, new_request_id
+from actors.messages import UNKNOWN, Stop, new_request_id
 from actors.model import Message, Receipt, Scope
 from supervisor.console.api import Api, need_api, segment
 from supervisor.console.exits import ExitCode
@@ -178,7 +178,7 @@ def _outcome(api: Api, answer: StopAnswer, wait_s: float, *, owned: bool, as_jso
 
 def _has_receipt(answer: StopAnswer, *, owned: bool) -> bool:
     """True if there is one to wait for: of a run that it ended, or of what the session itself runs."""
-    return answer.outcome in ("stopped", "stopping") or (answer.outcome == "nothing_running" and owned)
+    return answer.outcome in ("stopped", "stopping", UNKNOWN) or (answer.outcome == "nothing_running" and owned)
 
 
 def _sentence(answer: StopAnswer, *, owned: bool) -> str:
@@ -189,6 +189,7 @@ def _sentence(answer: StopAnswer, *, owned: bool) -> str:
         "stopping": f"{run} was being stopped already{fence}",
         "nothing_running": "no run was active" if owned else "nothing was running",
         "already_over": f"{run} was over already",
+        UNKNOWN: "the session could not be read yet: what runs in it is stopped when it can be",
     }.get(answer.outcome, answer.outcome)
 
 

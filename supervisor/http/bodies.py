@@ -117,8 +117,9 @@ class WithdrawBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class StopAnswer(Struct, frozen=True, kw_only=True):
     """A stop was handled: the fence is shut.
 
-    `outcome` is one of stopped, stopping (it joined one), nothing_running, already_over. `receipt` is there if it was
-    waited for and was filed in time. One that is not `durable` yet is, with `journalled`, in the stop journal: a crash
+    `outcome` is one of stopped, stopping (it joined one), nothing_running, already_over; or unknown, where the session
+    could not be read yet: the stop is decided when it can be. `receipt` is there if it was waited for and was filed in
+    time. One that is not `durable` yet is, with `journalled`, in the stop journal: a crash
     does not forget it.
     """
 

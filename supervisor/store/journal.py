@@ -13,6 +13,8 @@ readable for a while.
   - *Torn write.* The checksum covers number and text: a record of which only a part came to the disk is none. Its
     answer said `durable=False`, and the sync that would have made more of it never returned.
   - *What looks like a header inside of a text* cannot: the magic has a byte that UTF-8 never has.
+  - *What a Stop was answered becomes known later.* It is written again with that, into other slots, under its number;
+    the record without it is let go when that is on the disk. A crash in between leaves both: the answered one counts.
   - *A Stop that was let go comes back* if the crash was faster than the disk. Whoever reads it finds its id on record.
   - *The write fails.* The file is opened again, all that is live is written once more (what a failed sync left in the
     page cache is not trusted), and so on until it works. Meanwhile `health` says so.
@@ -57,7 +59,7 @@ _Key = tuple[str, str]
 class _Record:
     """A Stop in its slots."""
 
-    __slots__ = ("count", "first", "frame", "kept", "number")
+    __slots__ = ("count", "first", "frame", "instead_of", "kept", "number")
 
     def __init__(self, kept: KeptStop, number: int, first: int, frame: bytes) -> None:
         self.kept = kept
@@ -65,6 +67,8 @@ class _Record:
         self.first = first
         self.frame = frame
         self.count = -(-len(frame) // SLOT_BYTES)
+        # The record of the same Stop that is let go when this one is on the disk.
+        self.instead_of: _Record | None = None
 
 
 class StopJournal:
@@ -118,10 +122,14 @@ class StopJournal:
     def keep(self, kept: KeptStop, told: Callable[[], object] | None = None) -> bool:
         """Write a Stop soon; again is harmless. False: there is no room for it, or the journal is closed.
 
+        What is written stays, unless the answer was not known then and is now.
+
         `told` is called once it is on the disk, on the journal's thread or on this one; it must be quick.
         """
         with self._changed:
-            if (kept.session, kept.stop.id) not in self._live and not self._add(kept):
+            record = self._live.get((kept.session, kept.stop.id))
+            answered = record is not None and record.kept.outcome is None and kept.outcome is not None
+            if (record is None or answered) and not self._add(kept, record):
                 return False
             if told is not None and self._dirty:
                 self._told.append(told)
@@ -136,8 +144,9 @@ class StopJournal:
             record = self._live.pop((session, request_id), None)
             if record is None:
                 return
-            self._taken.difference_update(range(record.first, record.first + record.count))
-            self._dirty[record.first] = _NOTHING
+            self._let_go(record)
+            if record.instead_of is not None:
+                self._let_go(record.instead_of)
             self._changed.notify_all()
 
     def of(self, session: str) -> tuple[KeptStop, ...]:
@@ -188,18 +197,25 @@ class StopJournal:
 
     # ── Slots, under the lock ─────────────────────────────────────────────────────────────────────
 
-    def _add(self, kept: KeptStop) -> bool:
-        frame = _frame(kept, self._number + 1)
+    def _add(self, kept: KeptStop, instead_of: _Record | None) -> bool:
+        number = self._number + 1 if instead_of is None else instead_of.number
+        frame = _frame(kept, number)
         first = None if self._closing else self._room(-(-len(frame) // SLOT_BYTES))
         if first is None:
             self._refused += 1
             logger.error("the stop journal has no room for Stop {} of session {}", kept.stop.id, kept.session)
             return False
-        self._number += 1
-        self._take(_Record(kept, self._number, first, frame))
+        self._number = max(self._number, number)
+        record = _Record(kept, number, first, frame)
+        record.instead_of = instead_of
+        self._take(record)
         self._dirty[first] = frame
         self._changed.notify_all()
         return True
+
+    def _let_go(self, record: _Record) -> None:
+        self._taken.difference_update(range(record.first, record.first + record.count))
+        self._dirty[record.first] = _NOTHING
 
     def _in_order(self) -> list[KeptStop]:
         return [record.kept for record in sorted(self._live.values(), key=lambda record: record.number)]
@@ -226,11 +242,11 @@ class StopJournal:
             if record is not None:
                 records.append(record)
             slot += 1 if record is None else record.count
-        for record in sorted(records, key=lambda record: record.number):
+        # Of two of one Stop the later counts, and of one number the one with the answer.
+        for record in sorted(records, key=lambda record: (record.number, record.kept.outcome is not None)):
             older = self._live.get((record.kept.session, record.kept.stop.id))
             if older is not None:
-                self._taken.difference_update(range(older.first, older.first + older.count))
-                self._dirty[older.first] = _NOTHING
+                self._let_go(older)
             self._take(record)
             self._number = record.number
 
@@ -283,12 +299,19 @@ class StopJournal:
                 for slot, frame in writes.items():
                     if self._dirty.get(slot) is frame:
                         del self._dirty[slot]
+                self._let_go_what_was_written_anew(writes)
                 if not self._dirty:
                     # Kept again while it was being written.
                     told, self._told = told + self._told, []
                 self._changed.notify_all()
             for tell in told:
                 tell()
+
+    def _let_go_what_was_written_anew(self, writes: dict[int, bytes]) -> None:
+        for record in self._live.values():
+            if record.instead_of is not None and writes.get(record.first) is record.frame:
+                self._let_go(record.instead_of)
+                record.instead_of = None
 
     def _write(self, writes: dict[int, bytes]) -> None:
         """Write frames and sync. After an error the file is closed: the next attempt opens it anew."""

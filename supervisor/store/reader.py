@@ -104,8 +104,12 @@ class SqliteReader:
         return self._read(tables.open_calls, session, limit)
 
     def receipt(self, session: str, identity: str) -> Receipt | None:
-        """Return a receipt of a session by its own id or by its run's."""
+        """Return a receipt of a session by its own id, by its run's, or by the Stop's that was answered with it."""
         return self._read(tables.receipt, session, identity)
+
+    def told_receipt(self, session: str, request_id: str) -> str | None:
+        """Return the id of the receipt that the answer to a Stop names, where it is not the Stop's own."""
+        return self._read(tables.told_receipt, session, request_id)
 
     def find_receipt(self, identity: str) -> Receipt | None:
         """Return a receipt of whichever session by its own id or by its run's."""

@@ -15,6 +15,7 @@ from loguru import logger
 from msgspec import Struct
 
 from actors.errors import CountermandError, Invalid
+from actors.messages import Reply, Stopped
 from actors.model import Event, Message, Receipt, RunInfo, RunStatus
 from actors.ports import Batch, CallRow, ProcessRow, RequestRow, SessionRow, Snapshot, WaitingRow
 from actors.record import OUTPUT_KEPT_CHARS
@@ -401,14 +402,29 @@ def open_calls(connection: sqlite3.Connection, session: str | None, limit: int) 
 
 
 def receipt(connection: sqlite3.Connection, session: str | None, identity: str) -> Receipt | None:
-    """Return a receipt by its own id, or else by its run's; of any session where `session` is None."""
+    """Return a receipt by its own id, else by its run's; of any session where `session` is None.
+
+    In a session it is found by the id of the Stop too that was answered with it.
+    """
     for column in ("receipt_id", "run_id"):
         sql = f"""SELECT doc FROM receipts WHERE {column} = ? AND (? IS NULL OR session = ?)
             ORDER BY place DESC LIMIT 1"""  # noqa: S608 - the column is one of two words above
         found = _doc(connection, Receipt, sql, identity, session, session)
         if found is not None:
             return found
-    return None
+    told = None if session is None else told_receipt(connection, session, identity)
+    return None if told is None else receipt(connection, session, told)
+
+
+_decode_reply: Final = msgspec.json.Decoder(Reply).decode
+
+
+def told_receipt(connection: sqlite3.Connection, session: str, request_id: str) -> str | None:
+    """Return the id of the receipt that the answer to a Stop names, where it is not the Stop's own; else None."""
+    sql = "SELECT doc FROM requests WHERE session = ? AND request_id = ?"
+    row = _doc(connection, RequestRow, sql, session, request_id)
+    answer = None if row is None else _decode_reply(row.answer)
+    return answer.receipt_id if isinstance(answer, Stopped) and answer.receipt_id != request_id else None
 
 
 def pending_receipts(connection: sqlite3.Connection, session: str, left_out: list[str] | None = None) -> list[Receipt]:

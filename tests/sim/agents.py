@@ -109,6 +109,7 @@ def scripted(watch: Watch) -> Callable[[AsyncTurn], Awaitable[dict[str, int]]]:
                     words += 1
         finally:
             watch.inside.pop(speaker.run, None)
+            watch.told_why(turn.address.session, speaker.run, turn.cancel_token.provenance)
         return {"words": words}
 
     return agent

@@ -21,6 +21,7 @@ from actors.late_stops import LateStops
 from actors.lifecycle import RunLifecycle
 from actors.messages import Down
 from actors.owned import OwnedTrees
+from actors.ports import KeptStop
 from actors.protocol import Protocol
 from actors.record import Part
 from actors.reports import RunReports
@@ -121,13 +122,13 @@ _BUMP_AFTER_HALT: Final = """
         for key in self._runners.values():
             child = self.children.get(key)
             if child is not None:
-                tell(child, Halt(self._protocol._provenance_of(request, 0.0), 0.0))
+                tell(child, Halt(self._protocol.provenance_of(request, 0.0), 0.0))
         self._halted_first = True
         self.actor_inbox.put(Envelope(request, reply))
         return
     self._halted_first = False
     try:
-        answer = self._protocol.request(request, reply, came_at)
+        answer = self._protocol.request(request, reply, kept)
 """
 
 MUTANTS: Final = (
@@ -137,7 +138,7 @@ MUTANTS: Final = (
         "L1",
         SessionActor,
         "_request",
-        "    try:\n        answer = self._protocol.request(request, reply, came_at)\n",
+        "    try:\n        answer = self._protocol.request(request, reply, kept)\n",
         _BUMP_AFTER_HALT.lstrip("\n"),
     ),
     _mutant("the fence does not count", "L1", RunLifecycle, "_fence", "self.generation += 1", "pass"),
@@ -471,20 +472,84 @@ MUTANTS: Final = (
         'self.fates.get(known.message_id, "returned")',
     ),
     _mutant(
-        "a Stop that is decided again joins what it had stopped",
+        "a Stop that is decided again is answered by what is found then",
         "L10",
         Protocol,
-        "_take_up",
-        "        self._closed_for.setdefault(told, record)\n",
+        "_stop",
+        "answer = None if kept is None else kept.answer",
+        "answer = None",
+    ),
+    _mutant(
+        "what a Stop was answered while the store fails is forgotten",
+        "L10",
+        SessionActor,
+        "_request_while_failed",
+        "answer = self._late_stops.given(request)",
+        "answer = None",
+    ),
+    _mutant(
+        "a stored answer is not looked up while the store fails",
+        "L10",
+        SessionActor,
+        "_request_while_failed",
+        "self._protocol.requests.known(request, at) if answer is None else None",
+        "None",
+    ),
+    _mutant(
+        "a Stop of a session that is being read is answered as if nothing ran",
+        "L10",
+        SessionActor,
+        "_answer_overdue",
+        "_unknown(request)",
+        'Stopped("nothing_running", None, request_id, None)',
+    ),
+    _mutant(
+        "the journal is not given an answer that is known later",
+        "L10",
+        LateStops,
+        "_keep",
+        "kept.answer is None and answer is not None",
+        "False",
+    ),
+    _mutant(
+        "a receipt that was told of is not filed",
+        "L10",
+        Protocol,
+        "_stop_again",
+        "    self._file_what_was_told(answer, provenance, at)\n",
         "",
+    ),
+    _mutant(
+        "a Stop that comes behind a failure of the store counts as the cause",
+        "L5",
+        Protocol,
+        "cancelled_unstored",
+        "first = record.token.provenance or provenance",
+        "first = provenance",
+    ),
+    _mutant(
+        "what had ended a run is forgotten where the store did not take it",
+        "L5",
+        SessionActor,
+        "_commit_failed",
+        "            self._ended.setdefault(info.run_id, info)\n",
+        "            pass\n",
+    ),
+    _mutant(
+        "what a Stop came behind is tried again",
+        "L12",
+        Protocol,
+        "_take_up",
+        "untouched and not stops and",
+        "untouched and",
     ),
     _mutant(
         "a Stop that is decided again leaves waiting what it had stopped",
         "L12",
         Protocol,
-        "_stop_current",
-        'if decided is not None and decided.outcome == "stopped":',
-        "if False:",
+        "_stop_again",
+        "queued = self._stop_queued(answer.run_id, provenance, at)",
+        "queued = None",
     ),
     # ── durable first ──
     _mutant("answer before commit", "L12", SessionActor, "_send_step", *_at_once("AnswerRequest")),
@@ -607,17 +672,17 @@ MUTANTS: Final = (
         "a Stop is told to be durable again after a restart",
         "L12",
         Protocol,
-        "restore",
-        "told=kept.stop.id in snapshot.told_durable",
-        "told=False",
+        "stop_durable",
+        "if stop.id not in self._told_durable:",
+        "if True:",
     ),
     _mutant(
         "what a Stop of the journal was aimed at is not looked up",
         "L12",
-        Protocol,
-        "restore",
-        "kept.stop.run_id in (None, info.run_id)",
-        "kept.stop.run_id is None",
+        KeptStop,
+        "is_about",
+        "return self.stop.run_id in (None, run.run_id)",
+        "return self.stop.run_id is None",
     ),
     # ── idle ──
     _mutant(

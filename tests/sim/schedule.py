@@ -1,7 +1,9 @@
 """Schedules: what a seed stands for. A script of requests, pauses and faults, and the settings it is played under.
 
 A schedule is drawn by weights, not by a grammar: every request may come at every moment. Each has one kind of trouble
-in it, or all of them, so that what goes wrong without any is not hidden by what may go wrong with it.
+in it, or all of them, so that what goes wrong without any is not hidden by what may go wrong with it. What needs
+several things at once is drawn together, or it is met too seldom: so *stops* are Stops, the same ones again, and all
+that keeps them from being stored, within the tenth of a second in which a session waits for its store.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ CONTENTS: Final = (
 POLICIES: Final = (None, "interrupt", "enqueue", "enqueue", "steer", "reject", "rollback")
 AGES: Final = (None, None, None, 0.0, 0.5, 5.0)
 IDLES: Final = (0.001, 0.05, 1.0)
-TROUBLES: Final = ("none", "none", "store", "failures", "crashes", "shutdowns", "all")
+TROUBLES: Final = ("none", "none", "store", "failures", "crashes", "shutdowns", "all", "stops", "stops", "stops")
 OPS_MIN, OPS_MAX = 5, 22
 WORLDS: Final = 1 << 32
 
@@ -90,7 +92,7 @@ def draw(seed: int) -> Schedule:
     script = []
     settings = _settings(random)
     for _ in range(random.randint(OPS_MIN, OPS_MAX)):
-        op = _op(random, trouble, settings)
+        op = _op_of_stops(random, settings) if trouble == "stops" else _op(random, trouble, settings)
         if random.random() < 0.1:
             op = ("at", "t", op) if _asks(op) else op
         if random.random() < 0.1:
@@ -135,8 +137,17 @@ def _op(random: Random, trouble: str, settings: Settings) -> Op:
     return random.choices(kinds, [weight for weight, _ in draws])[0](random)
 
 
+def _op_of_stops(random: Random, settings: Settings) -> Op:
+    draws: list[tuple[float, Callable[[Random], Op]]] = [(5, _news), (5, _stop), (4, _restop), (1, _other)]
+    draws += [(4, _fault), (3, _slow), (6, _moment), (3, _pause), (0.7, _crash), (1, _failure), (0.2, _shutdown)]
+    if settings.passivate_s is not None:
+        draws.append((2, _idle))
+    kinds = [kind for _, kind in draws]
+    return random.choices(kinds, [weight for weight, _ in draws])[0](random)
+
+
 def _asks(op: Op) -> bool:
-    return op[0] in ("new", "stop", "withdraw", "resume", "delete", "repeat", "reuse")
+    return op[0] in ("new", "stop", "withdraw", "resume", "delete", "repeat", "restop", "reuse")
 
 
 def _news(random: Random) -> Op:
@@ -164,6 +175,22 @@ def _pause(random: Random) -> Op:
     if kind == "wait":
         return ("wait", random.choice((0.05, 1.0, 3.0, 9.0)))
     return ("hold", random.random() < 0.4)
+
+
+def _restop(random: Random) -> Op:
+    return ("restop", random.choice((0, 0, 0, 1, 2)))
+
+
+def _slow(random: Random) -> Op:
+    kind = random.choice(("hold", "hold_reads", "hold_reads", "hold_journal"))
+    return (kind, random.random() < 0.55)
+
+
+def _moment(random: Random) -> Op:
+    """A pause about as long as what a Stop waits for: the journal, its answer, the next attempt of a store."""
+    if random.random() < 0.6:
+        return ("steps", random.choice((1, 2, 4, 8)))
+    return ("wait", random.choice((0.02, 0.11, 0.16, 0.3)))
 
 
 def _tree(random: Random) -> Op:

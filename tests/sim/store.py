@@ -11,10 +11,11 @@ from collections import deque
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from pykka import ActorDeadError
 
 from actors.messages import CommitFailed, Committed, Loaded, LoadFailed, StopKept
-from actors.ports import Batch, KeptStop
+from actors.ports import Batch, KeptStop, Snapshot
 from tests.sim.disk import Disk
 from tests.sim.watch import Watch
 
@@ -42,6 +43,9 @@ class SimStore:
         self._queue: deque[tuple[Batch | str, ActorRef[Any]]] = deque()
         self._down = False
         self._held = False
+        self._reads_held = False
+        self._journal_held = False
+        self._loads: deque[tuple[str, ActorRef[Any]]] = deque()
         self._journal: deque[tuple[KeptStop, ActorRef[Any]] | tuple[str, str]] = deque()
         self._fail_next = 0
         self._lose_next = 0
@@ -86,6 +90,17 @@ class SimStore:
         """Let everything wait, as on a disk that takes its time, or no more."""
         self._held = is_held
 
+    def hold_reads(self, is_held: bool) -> None:
+        """Let reads wait, as of a session with a long log, while writes go on; or no more."""
+        self._reads_held = is_held
+        if not is_held:
+            self._queue.extendleft(reversed(self._loads))
+            self._loads.clear()
+
+    def hold_journal(self, is_held: bool) -> None:
+        """Let the journal wait, as on a disk of its own that takes its time, or no more."""
+        self._journal_held = is_held
+
     @property
     def ready(self) -> bool:
         """True if there is something to do."""
@@ -94,13 +109,15 @@ class SimStore:
     @property
     def journal_ready(self) -> bool:
         """True if there is something to write to the journal."""
-        return bool(self._journal)
+        return bool(self._journal) and not self._journal_held
 
     def journal_step(self) -> None:
         """Write one record of the journal, or let one go."""
         first, second = self._journal.popleft()
         if isinstance(first, KeptStop):
-            self._disk.journal.setdefault((first.session, first.stop.id), first)
+            key = first.session, first.stop.id
+            if key not in self._disk.journal or self._disk.journal[key].outcome is None:
+                self._disk.journal[key] = first
             self._watch.journalled(first)
             assert not isinstance(second, str), "an owner, beside a Stop"
             _tell(second, StopKept(first.stop.id))
@@ -111,6 +128,9 @@ class SimStore:
     def step(self) -> None:
         """Write one group, or read one session."""
         first, owner = self._queue.popleft()
+        if isinstance(first, str) and self._reads_held:
+            self._loads.append((first, owner))
+            return
         if isinstance(first, str):
             self._load(first, owner)
             return
@@ -135,6 +155,7 @@ class SimStore:
     def drop(self) -> None:
         """A crash: what was handed in and not written is gone."""
         self._queue.clear()
+        self._loads.clear()
         self._journal.clear()
 
     def _load(self, session: str, owner: ActorRef[Any]) -> None:
@@ -143,7 +164,20 @@ class SimStore:
             self._watch.faults = True
             _tell(owner, LoadFailed("the simulated disk is down"))
         else:
-            _tell(owner, Loaded(self._disk.snapshot(session)))
+            _tell(owner, Loaded(self._with_unwritten_stops(self._disk.snapshot(session))))
+
+    def _with_unwritten_stops(self, snapshot: Snapshot) -> Snapshot:
+        """What was handed to the journal is given to whoever loads, as by the real one, also before it is written."""
+        kept = {one.stop.id: one for one in snapshot.kept}
+        for first, second in self._journal:
+            if not isinstance(first, KeptStop):
+                if first == snapshot.session:
+                    kept.pop(str(second), None)
+            elif first.session == snapshot.session:
+                known = kept.get(first.stop.id)
+                if known is None or known.outcome is None:
+                    kept[first.stop.id] = first
+        return msgspec.structs.replace(snapshot, kept=tuple(kept.values()))
 
     def _commit(self, group: list[tuple[Batch, ActorRef[Any]]]) -> None:
         if self._down or self._fail_next:

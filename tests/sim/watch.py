@@ -10,6 +10,7 @@ A predicate that does not hold is written into `broken`; the world raises it at 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,8 +19,19 @@ import msgspec
 from actors.cancel import CellState
 from actors.errors import CountermandError, ShuttingDown
 from actors.late_stops import STOPS_KEPT_MAX
-from actors.messages import Accepted, Delete, NewMessage, OutsideRequest, Reply, Resumed, Stop, Stopped, request_time
-from actors.model import Event, How, Mode, Outcome, Owner, Receipt, Row, RunStatus, Scope, Waiting
+from actors.messages import (
+    UNKNOWN,
+    Accepted,
+    Delete,
+    NewMessage,
+    OutsideRequest,
+    Reply,
+    Resumed,
+    Stop,
+    Stopped,
+    request_time,
+)
+from actors.model import Event, How, Mode, Outcome, Owner, Provenance, Receipt, Row, RunStatus, Scope, Waiting
 from actors.ports import Batch, KeptStop, ProcessRow, Settings
 from actors.record import CallRecord, RunRecord
 from tests.sim.laws import LogLaws
@@ -37,6 +49,21 @@ class LawBroken(AssertionError):
     """A predicate does not hold."""
 
 
+@dataclass(slots=True)
+class Given:
+    """What a client was answered to a Stop, where the answer says what it knows: it stands (law L10).
+
+    `survives`: a crash does not forget it, since it is on record or in the journal. `at`: when it was told first, in
+    virtual seconds since the epoch; `crashes`: how many there had been by then.
+    """
+
+    session: str
+    answer: tuple[str, str | None, str]
+    at: float
+    crashes: int
+    survives: bool
+
+
 class Watch:
     """The watcher of one client's worlds: the world it is in, and those that crashed before.
 
@@ -49,6 +76,8 @@ class Watch:
         self.broken: list[str] = []
         self.faults = False
         self.crashes = 0
+        # True where something that was decided may be known to nobody any more.
+        self.forgot = False
         self.restarts = 0
         self.left_memory = 0
         self.names: dict[str, str] = {}
@@ -74,8 +103,11 @@ class Watch:
         self.stops_told: set[str] = set()
         self.told_not_durable: set[str] = set()
         self.in_journal: set[str] = set()
-        # By the id of a Stop that a client was told is in the journal: the run that it said to have stopped.
-        self._said_stopped: dict[str, str] = {}
+        self.given: dict[str, Given] = {}
+        self.unknown: set[str] = set()
+        self.refused: set[str] = set()
+        # By run: what an agent was told of why it ends.
+        self._why: dict[str, Provenance] = {}
         self.refused_at: dict[str, float] = {}
         self._disk = disk
         self._fold = fold
@@ -262,7 +294,9 @@ class Watch:
 
     def keeps(self, kept: KeptStop) -> None:
         """A Stop is handed to the journal."""
-        self.kept.setdefault(kept.stop.id, kept)
+        known = self.kept.get(kept.stop.id)
+        if known is None or known.outcome is None:
+            self.kept[kept.stop.id] = kept
         self.let_go.discard(kept.stop.id)
 
     def journalled(self, kept: KeptStop) -> None:
@@ -271,6 +305,9 @@ class Watch:
         # One that was let go meanwhile is written and taken out again.
         if not self._was_on_record(kept.session, kept.stop.id) and kept.stop.id not in self.let_go:
             self.owed[kept.stop.id] = kept, self.crashes
+        given = self.given.get(kept.stop.id)
+        if given is not None and kept.outcome is not None:
+            given.survives = given.survives or given.crashes == self.crashes
 
     def forgets(self, session: str, request_id: str) -> None:
         """The journal is told to let a Stop go: it is on record, with the event that says so (law L12)."""
@@ -303,6 +340,8 @@ class Watch:
             for event in batch.events if self.crashes > crashes else ():
                 source = (event.data.get("provenance") or {}).get("source")
                 mine = kept.stop.run_id in (None, event.run_id) and event.run_id in self._disk.of(batch.session).runs
+                mine = mine and kept.outcome not in ("nothing_running", "already_over")
+                mine = mine and not (kept.cause is not None and kept.cause.source == source)
                 if event.kind == "run.status" and source in FROM_FAULTS and mine:
                     self.break_(f"{event.run_id} ends by {source}, and {request_id} had stopped it (L12)")
                 if event.kind == "run.started" and request_id not in told:
@@ -358,6 +397,7 @@ class Watch:
                 self.break_(f"{session} is deleted while {fence} runs (L3)")
         self.deleted_receipts.update(tables.receipts)
         self.deleted_requests.update(tables.requests)
+        self.given = {one: given for one, given in self.given.items() if given.session != session}
 
     def came_to_rest(self, world: World) -> None:
         """A shutdown says that all came to rest: nothing was left under way (law L11)."""
@@ -408,10 +448,12 @@ class Watch:
                 case "session.fenced":
                     self._fenced(event, batch, told, moved)
                 case "run.started":
+                    self._tried_again(event)
                     if event.at > self.refused_at.get(batch.session, event.at):
                         self.break_(f"{event.run_id} starts, and the supervisor is shutting down (L11)")
                 case "run.status":
                     self._aimed(event)
+                    self._first_cause(event.session, event.run_id or "")
                 case "message" | "session.message_waiting":
                     message = event.data["id" if event.kind == "message" else "message_id"]
                     if message not in told and message not in waiting_before:
@@ -437,7 +479,10 @@ class Watch:
         self._parked(batch, laws, inputs_before, waiting_before)
         self._of_session(batch)
         self._cut_off(batch)
-        self._still_stopped(batch)
+        for row in batch.requests:
+            answer = _decode(row.answer)
+            if isinstance(answer, Stopped):
+                self._stands(batch.session, row.request_id, answer, survives=True)
 
     def _fenced(self, event: Event, batch: Batch, told: set[str], moved: set[str | None]) -> None:
         run, provenance = event.data["run_id"], event.data["provenance"]
@@ -467,6 +512,9 @@ class Watch:
         stop = self.requests.get(str(provenance.get("requested_by")))
         queued = event.run_id not in self.laws(event.session).run_generation
         withdrawn = isinstance(stop, Stop) and stop.waiting is Waiting.WITHDRAW and queued
+        given, run = self._given(stop.id) if isinstance(stop, Stop) else None, self._disk.run(event.run_id or "")
+        if given is not None and run is not None and (run.started_at or 0.0) > given.at:
+            self.break_(f"{event.run_id} began behind {provenance['requested_by']}, and is ended by it (L9)")
         if isinstance(stop, Stop) and stop.run_id not in (None, event.run_id) and not withdrawn:
             self.break_(f"{stop.id} was aimed at {stop.run_id} and ends {event.run_id} (L9)")
         if provenance.get("source") in FROM_FAULTS and not self.faults and not self.crashes:
@@ -560,16 +608,53 @@ class Watch:
             if row.owner is Owner.SESSION and row.state != "ended" and row.ending is None:
                 self.break_(f"{row.process_id} is left by a Stop of its session (L3)")
 
-    def _still_stopped(self, batch: Batch) -> None:
-        """A Stop that a client was told had stopped a run has done that also where it is decided again (law L10)."""
-        for told in batch.requests:
-            run_id = self._said_stopped.get(told.request_id)
-            run = None if run_id is None else self._disk.run(run_id)
-            if run is None or told.request_id in self.deleted_requests:
+    def _given(self, request_id: str) -> Given | None:
+        """What a Stop was answered, unless a crash may have forgotten it."""
+        given = self.given.get(request_id)
+        return given if given is not None and (given.survives or given.crashes == self.crashes) else None
+
+    def _stands(self, session: str, request_id: str, answer: Stopped, *, survives: bool) -> None:
+        """What a Stop was answered it is answered again, whatever fails meanwhile, and that is stored (law L10)."""
+        if request_id in self.deleted_requests:
+            # It is new where it comes again.
+            return
+        said = answer.outcome, answer.run_id, answer.receipt_id
+        given, world = self._given(request_id), self._world
+        if given is None:
+            at = world.clock.wall() if world is not None else 0.0
+            self.given[request_id] = Given(session, said, at, self.crashes, survives)
+            return
+        given.survives = given.survives or survives
+        if given.answer != said:
+            self.break_(f"{request_id} was answered {given.answer}, and is answered {said} now (L10)")
+
+    def _tried_again(self, event: Event) -> None:
+        """What a Stop of the session came behind does not begin anew by itself (law L12)."""
+        before = self._disk.run(event.data.get("retry_of", ""))
+        for request_id in self.given if before is not None else ():
+            given, stop, kept = self._given(request_id), self.requests.get(request_id), self.kept.get(request_id)
+            if given is None or given.session != event.session or not isinstance(stop, Stop) or stop.run_id is not None:
                 continue
-            answer = _decode(told.answer)
-            if not isinstance(answer, Stopped) or (answer.outcome, answer.run_id) != ("stopped", run_id):
-                self.break_(f"{told.request_id} had stopped {run_id}, and its answer is {answer} now (L10)")
+            # A Stop that had counted further was decided behind this start.
+            earlier = kept is not None and kept.generation is not None and kept.generation < event.generation
+            began = (before.started_at if before is not None else None) or 0.0
+            if earlier and self.sent[request_id][0] >= began:
+                self.break_(f"{event.run_id} is another attempt, and {request_id} had stopped the first (L12)")
+
+    def told_why(self, session: str, run_id: str, why: Provenance | None) -> None:
+        """An agent is told that its run is over, and why: that is the first cause, and goes on record (law L5)."""
+        if why is not None:
+            self._why.setdefault(run_id, why)
+            self._first_cause(session, run_id)
+
+    def _first_cause(self, session: str, run_id: str) -> None:
+        why, cause = self._why.get(run_id), self.laws(session).cause.get(run_id)
+        # Of what it decided and had not written an actor that fails leaves nothing.
+        if why is None or run_id not in self.laws(session).cause or why.source == "run.ended" or self.forgot:
+            return
+        told, written = (why.source, why.requested_by), cause and (cause["source"], cause.get("requested_by"))
+        if told != written:
+            self.break_(f"{run_id} was told that it ends by {told}, on record is {written} (L5)")
 
     def _cut_off(self, batch: Batch) -> None:
         """A message that was sent before a Stop of its sender, and comes after it, is returned (law L4)."""
@@ -625,19 +710,27 @@ class Watch:
         if isinstance(outcome, ShuttingDown) and self._world is not None:
             self.refused_at.setdefault(session, self._world.clock.wall())
         if isinstance(outcome, CountermandError):
+            self.refused.add(request.id)
             known = self._answers.get(request.id)
+            actor = self._world.session_if_alive(session) if self._world is not None else None
+            deleted = actor is not None and actor._protocol.deleted
+            if isinstance(request, Stop) and self._given(request.id) is not None and not deleted:
+                self.break_(f"{request.id} was answered {self.given[request.id]}, and is refused now: {outcome} (L10)")
             if known is not None and type(outcome).__name__ in ("Invalid", "RequestReused", "RunActive"):
                 self.break_(f"{request.id} was answered by {known}, and is refused now: {outcome} (L10)")
             return
         mine = sum(1 for kept in self.kept.values() if kept.session == session)
         if isinstance(outcome, Stopped) and not (outcome.durable or request.id in self.kept or mine >= STOPS_KEPT_MAX):
             self.break_(f"{request.id} is answered before it is durable, and the journal was not told (L12)")
+        if isinstance(outcome, Stopped) and outcome.outcome == UNKNOWN:
+            self.unknown.add(request.id)
+        elif isinstance(outcome, Stopped):
+            survives = outcome.durable or outcome.journalled
+            self._stands(session, request.id, outcome, survives=survives)
         if isinstance(outcome, Stopped) and not outcome.durable:
             self.told_not_durable.add(request.id)
             if outcome.journalled and request.id not in self.in_journal:
                 self.break_(f"{request.id} is said to be in the journal, and is not (L12)")
-            if outcome.journalled and outcome.outcome == "stopped" and outcome.run_id is not None:
-                self._said_stopped.setdefault(request.id, outcome.run_id)
         if not isinstance(outcome, msgspec.Struct) or not getattr(outcome, "durable", True):
             return
         if request.id not in self.told_at:
@@ -663,6 +756,25 @@ class Watch:
             written = self.laws(session).run_generation.get(outcome.run_id)
             if written is not None and written != outcome.generation:
                 self.break_(f"{request.id} is answered with generation {outcome.generation}, on record is {written}")
+
+    def answers_stand(self) -> None:
+        """Everything has settled: a receipt whose id was told is there, and what was not known is decided (law L10).
+
+        Raises:
+            AssertionError: one is not.
+        """
+        for request_id in self.given:
+            given = self._given(request_id)
+            receipt_id = given.answer[2] if given is not None else None
+            filed = receipt_id is None or receipt_id in self.deleted_receipts or self._disk.receipt(receipt_id)
+            assert filed, f"{request_id} was told of {receipt_id}, which is not there (L10)"
+        for request_id in self.unknown - self.refused - self.deleted_requests:
+            known = any(request_id in tables.requests for tables in self._disk.tables.values())
+            stop = self.requests[request_id]
+            runs = [run_id for tables in self._disk.tables.values() for run_id in tables.runs]
+            nothing = isinstance(stop, Stop) and stop.run_id is not None and stop.run_id not in runs
+            lost = self.crashes and request_id not in self.in_journal
+            assert known or lost or nothing, f"{request_id} was told that it is not known, and never is (L10)"
 
     def at_rest(self) -> None:
         """Nothing has failed and everything has settled: what has ended is on record as ended (laws L3, L6).

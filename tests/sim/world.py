@@ -383,13 +383,14 @@ class World:
                 handle(message)
             raise ActorPoisoned(f"at a {type(message).__name__}")
 
-        self.watch.faults = True
+        self.watch.faults = self.watch.forgot = True
         actor.on_receive = failing  # type: ignore[method-assign]  # the fault that is injected
         return True
 
     def crash(self, seed: int | None = None) -> World:
         """`kill -9`, and a start over what was durable. What was asked and not answered fails."""
         self.watch.crashes += 1
+        self.watch.forgot = True
         return self._next(seed)
 
     def restart(self, seed: int | None = None) -> World:
