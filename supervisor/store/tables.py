@@ -423,7 +423,7 @@ def told_receipt(connection: sqlite3.Connection, session: str, request_id: str) 
     """Return the id of the receipt that the answer to a Stop names, where it is not the Stop's own; else None."""
     sql = "SELECT doc FROM requests WHERE session = ? AND request_id = ?"
     row = _doc(connection, RequestRow, sql, session, request_id)
-    answer = None if row is None else _decode_reply(row.answer)
+    answer = None if row is None or not row.answer else _decode_reply(row.answer)
     return answer.receipt_id if isinstance(answer, Stopped) and answer.receipt_id != request_id else None
 
 
