@@ -619,7 +619,7 @@ def test_an_immediate_stop_while_the_store_fails_kills_at_once(seed: int, monkey
         assert world.processes.alive(), "the run has its grace"
         before = world.clock.monotonic()
         told = world.answer("s", stop(mode="immediate"))
-        assert (told.outcome, told.run_id) == ("stopped", run.run_id)
+        assert (told.outcome, told.run_id) == ("stopping", run.run_id)
         assert world.run(lambda: not world.processes.alive())
         assert world.clock.monotonic() - before < 1.0
         world.store.down(False)

@@ -747,8 +747,8 @@ MUTANTS: Final = (
         "L10",
         RequestBook,
         "forget",
-        "    self._forgotten_to = max(",
-        "    max(",
+        "    self._forget_to(max([math.floor(at * 1000) / 1000 - 0.0005, *made]), at)\n",
+        "",
     ),
     _mutant(
         "the generation begins anew after a deletion",

@@ -32,7 +32,7 @@ from actors.messages import (
     request_time,
 )
 from actors.model import Event, How, Mode, Outcome, Owner, Provenance, Receipt, Row, RunStatus, Scope, Waiting
-from actors.ports import Batch, KeptStop, ProcessRow, Settings
+from actors.ports import Batch, KeptStop, ProcessRow, RequestRow, Settings
 from actors.record import CallRecord, RunRecord
 from tests.sim.laws import LogLaws
 
@@ -479,7 +479,7 @@ class Watch:
         self._parked(batch, laws, inputs_before, waiting_before)
         self._of_session(batch)
         self._cut_off(batch)
-        for row in batch.requests:
+        for row in _answers(batch):
             answer = _decode(row.answer)
             if isinstance(answer, Stopped):
                 self._stands(batch.session, row.request_id, answer, survives=True)
@@ -585,7 +585,7 @@ class Watch:
             resumed = any(event.kind == "session.resumed" for event in batch.events)
             if new_inputs & set(waiting_before) and not by_person and not resumed:
                 self.break_(f"parked messages run, and nobody asked for it: {new_inputs & set(waiting_before)} (L12)")
-        answered = [(self.requests.get(told.request_id), _decode(told.answer)) for told in batch.requests]
+        answered = [(self.requests.get(told.request_id), _decode(told.answer)) for told in _answers(batch)]
         withdrawn = any(_withdraws(request, answer) for request, answer in answered)
         if withdrawn and set(laws.waiting) & set(waiting_before):
             self.break_(f"{laws.waiting} wait behind a Stop that withdraws what waits (L4)")
@@ -658,7 +658,7 @@ class Watch:
 
     def _cut_off(self, batch: Batch) -> None:
         """A message that was sent before a Stop of its sender, and comes after it, is returned (law L4)."""
-        for told in batch.requests:
+        for told in _answers(batch):
             request, answer = self.requests.get(told.request_id), _decode(told.answer)
             if isinstance(request, Stop) and isinstance(answer, Stopped) and answer.outcome != "already_over":
                 kept = self.kept.get(request.id)
@@ -813,6 +813,11 @@ class Watch:
         if actor is None:
             return []
         return [record.calls[call_id] for record in actor._protocol._records() if call_id in record.calls]
+
+
+def _answers(batch: Batch) -> list[RequestRow]:
+    """The answers of a batch. A deletion keeps ids, and of them no answer."""
+    return [row for row in batch.requests if row.answer]
 
 
 def _of(process: ProcessRow, receipt: Receipt) -> bool:
