@@ -30,6 +30,8 @@ from actors.messages import (
     ProcessStarted,
     RunExpired,
     RunFinished,
+    StrayEnded,
+    StrayFound,
 )
 from actors.model import (
     Address,
@@ -44,7 +46,8 @@ from actors.model import (
     RunStatus,
     Waiting,
 )
-from actors.record import AGENT, Part, RunRecord
+from actors.ports import ProcessRow
+from actors.record import AGENT, SUBPROCESS, Part, ProcessRecord, RunRecord
 from actors.reports import RunReports
 from actors.step import (
     AdoptRun,
@@ -53,7 +56,7 @@ from actors.step import (
     RefuseCall,
     StartRun,
 )
-from actors.text import storable_json
+from actors.text import storable, storable_json
 from actors.waiting import PendingTurn, as_message
 
 LATE_KEPT_MAX = 256
@@ -204,7 +207,7 @@ class RunLifecycle(RunReports):
             record.info = msgspec.structs.replace(record.info, provenance=provenance)
         else:
             for part in record.open_parts():
-                if part.kind == "process":
+                if part.kind in ("process", SUBPROCESS):
                     part.ended_by(cause)
         record.move(status)
         record.fenced_at = record.fenced_at or at
@@ -255,7 +258,7 @@ class RunLifecycle(RunReports):
             self._halt(record, provenance, Mode.IMMEDIATE)
 
     def _settle_if_done(self, record: RunRecord, at: float) -> None:
-        if record.id in self.ending and not record.open_parts():
+        if record.id in self.ending and not record.awaited_parts():
             self._settle(record, at)
 
     def _settle(self, record: RunRecord, at: float) -> None:
@@ -463,6 +466,59 @@ class RunLifecycle(RunReports):
             self._process_row_ended(process, part)
         self.step.later.append(ForgetPart("process", report.process_id))
         self._after_part(record, at)
+
+    # ── What code of a run started by itself ─────────────────────────────────────────────────────────
+
+    def stray_found(self, found: StrayFound) -> None:
+        """Something was started that nobody asked the session for: it is a part from here on, in any generation."""
+        address, key = found.address, found.stray_id
+        record = self._record(address.run)
+        if record is None:
+            self._dead("stray", "its run is not known", address, found.name)
+            return
+        if key in record.parts:
+            # Told again, to one that took the run over.
+            return
+        parent = address.call if address.call in record.parts else AGENT
+        part = Part(key, found.kind, storable(found.name), parent, found.ours, found.ours, started_at=found.at)
+        part.pid, part.note = found.pid, found.note
+        if not record.open and record.info.provenance is None:
+            # The run came to its end by itself, and that is what ends this.
+            part.provenance = record.token.provenance
+        record.parts[key] = part
+        row = ProcessRow(
+            self.session,
+            record.id,
+            address.call or "",
+            key,
+            part.name,
+            "granted",
+            generation=address.generation,
+            pid=found.pid,
+            started_at=found.at,
+            kind=found.kind,
+            born=found.born,
+            ours=found.ours,
+        )
+        record.processes[key] = ProcessRecord(row, None)
+        self.step.processes[key] = row
+        if record.id in self.late:
+            self._amend(record, self._clock.wall())
+
+    def stray_ended(self, news: StrayEnded) -> None:
+        """A stray ended: taken of an open and of a closed run, in any generation."""
+        record = self._record(news.address.run)
+        part = record.parts.get(news.stray_id) if record is not None else None
+        if record is None or part is None or part.ended:
+            self.step.later.append(ForgetPart("stray", news.stray_id))
+            return
+        part.end_stray(news)
+        process = record.processes.get(part.id)
+        if process is not None:
+            self._process_row_ended(process, part)
+        self.step.later.append(ForgetPart("stray", part.id))
+        record.trim()
+        self._after_part(record, self._clock.wall())
 
     def _part_ended(self, address: Address, how: How, at: float, note: str) -> None:
         """An execution ended, of an open or a closed run, in any generation."""

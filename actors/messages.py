@@ -889,6 +889,42 @@ class ProcessKilled(Report, frozen=True):
     grace_s: float
 
 
+class StrayFound(Report, frozen=True):
+    """Code of a run has started something by itself, inside the supervisor's own process: see `ports.Strays`.
+
+    `address` is of the call, or of the agent, that started it; `kind` is ``subprocess | thread | task``. `ours` is
+    False for a process of which nobody can say who started it. `born` tells its pid from a later use of the number.
+    """
+
+    address: Address
+    stray_id: str
+    kind: str
+    name: str
+    at: float
+    pid: int | None = None
+    born: str = ""
+    ours: bool = True
+    note: str = ""
+
+
+class StrayEnded(Report, frozen=True):
+    """A stray is proven to have ended. `how` is None where its exit status was read by whoever started it.
+
+    ``out_of_reach``: what there may be cannot be seen from here, and nothing more will be heard of it. The rest is as
+    in `ProcessEnded`.
+    """
+
+    address: Address
+    stray_id: str
+    how: How | None
+    at: float
+    status: int | None = None
+    reaped: int = 0
+    rows: tuple[Row, ...] = ()
+    signals: tuple[Signalled, ...] = ()
+    note: str = ""
+
+
 ProcessNews: TypeAlias = ProcessStarted | ProcessOutput | ProcessExited | ProcessRemaining | ProcessEnded
 
 

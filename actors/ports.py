@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from msgspec import Struct, field
 
 from actors.messages import NewMessage, Stop, Stopped
-from actors.model import Event, How, Json, JsonObject, Owner, Provenance, Receipt, Row, RunInfo
+from actors.model import Address, Event, How, Json, JsonObject, Owner, Provenance, Receipt, Row, RunInfo
 
 if TYPE_CHECKING:
     from contextvars import Context
@@ -91,6 +91,35 @@ class Executor(Protocol):
 
     def call(self, callback: Callable[[], None]) -> None:
         """Run a callback soon, on another thread, with its errors contained."""
+
+
+class Strays(Protocol):
+    """What code of agents and tools starts by itself inside this process: processes, threads, tasks (law L3).
+
+    A start is told to the owner of its run before the end of what started it is. So when the last execution of a run
+    has ended, and each stray that was told, nothing that can be attributed to the run is left.
+    """
+
+    def within(self, address: Address, isolation: Isolation, body: Callable[[], Any]) -> Callable[[], Any]:
+        """Return `body` for the executor. What it starts is attributed to `address`; see `Executor.start`."""
+
+    def adopt(self, address: Address, owner: ActorRef[Any], claimed: Sequence[ProcessRow] = ()) -> None:
+        """From here on tell `owner` StrayFound and StrayEnded of the run; what is known is told again.
+
+        `claimed` are strays on record. The end of one that is not known is told: its process ended with the supervisor
+        that it was in, or is ended now.
+        """
+
+    def end(self, address: Address, grace_s: float) -> None:
+        """End the strays of a run, or of one call of it.
+
+        A process and what is below it: SIGTERM and SIGCONT now, SIGKILL after `grace_s` seconds. A task is cancelled
+        once, when what started it has ended. A thread cannot be ended. What is started later is ended too. Again with
+        less grace it escalates.
+        """
+
+    def forget(self, stray_id: str) -> None:
+        """The end of the stray is in the log."""
 
 
 class SpawnSpec(Struct, frozen=True):
@@ -186,6 +215,9 @@ class CallRow(Struct, frozen=True):
 class ProcessRow(Struct, frozen=True):
     """A process tree. state: ``granted | ended``: granted is on record before it is spawned.
 
+    `kind` is another than ``process`` for a stray, which is on record once it is found: see `Strays`. Then `call_id` is
+    empty where the agent started it, and `born` and `ours` are as in `StrayFound`.
+
     `end` is what the receipt says of one that has ended. Of a tree that belongs to its session: `generation` is that
     of the run that started it, `owned_at` when it became the session's, `ending` why the session ends it (None while
     it does not), and `receipts` the runs and the receipts of Stops that wait for its end. Times: seconds, epoch, UTC.
@@ -205,6 +237,9 @@ class ProcessRow(Struct, frozen=True):
     started_at: float | None = None
     ending: Provenance | None = None
     receipts: tuple[str, ...] = ()
+    kind: str = "process"
+    born: str = ""
+    ours: bool = True
 
 
 class WaitingRow(Struct, frozen=True):
@@ -400,6 +435,7 @@ class Ports:
     clock: Clock
     ids: Ids
     executor: Executor
+    strays: Strays
     processes: Processes
     store: Store
     publisher: Publisher
@@ -428,6 +464,7 @@ __all__ = [
     "Snapshot",
     "SpawnSpec",
     "Store",
+    "Strays",
     "Timer",
     "WaitingRow",
 ]

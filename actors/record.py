@@ -18,7 +18,7 @@ import msgspec
 
 from actors.cancel import CancelToken, Cell
 from actors.credit import Credit
-from actors.messages import ProcessEnded, ProcessRemaining, ToolResult
+from actors.messages import ProcessEnded, ProcessRemaining, StrayEnded, ToolResult
 from actors.model import (
     TERMINAL,
     Address,
@@ -37,6 +37,9 @@ from actors.model import (
 from actors.ports import CallRow, ProcessRow
 
 AGENT = "agent"
+SUBPROCESS = "subprocess"
+STRAYS = frozenset({SUBPROCESS, "thread", "task"})
+"""Kinds of parts that code of the run started by itself, in the supervisor's own process."""
 OUTPUT_KEPT_CHARS = 4096
 OUTPUT_LOGGED_MAX_BYTES = 1_048_576
 PARTS_KEPT_MAX = 1000
@@ -92,7 +95,8 @@ class Kept(dict[str, E]):
 class Part:
     """Something of a run that may still be running.
 
-    `holds`: the barrier waits for its end. `remaining`: what of it could not be killed so far.
+    `holds`: the barrier waits for its end. `ours`: False for a process of which nobody can say who started it: it is
+    named, and nothing waits for it. `remaining`: what of it could not be killed so far.
     """
 
     id: str
@@ -100,6 +104,7 @@ class Part:
     name: str
     parent: str | None
     holds: bool
+    ours: bool = True
     started_at: float | None = None
     ended_at: float | None = None
     how: How | None = None
@@ -123,7 +128,7 @@ class Part:
         """True while it may still be running."""
         return self.ended_at is None
 
-    def end(self, how: How, at: float, note: str = "") -> None:
+    def end(self, how: How | None, at: float, note: str = "") -> None:
         """Note its end."""
         self.remaining = None
         self.how, self.ended_at = how, at
@@ -150,6 +155,14 @@ class Part:
             self.end(news.how, news.at)
         else:
             self.lost = True
+
+    def end_stray(self, news: StrayEnded) -> None:
+        """Take the word on a stray."""
+        self.status, self.reaped, self.rows, self.signals = news.status, news.reaped, news.rows, news.signals
+        if not news.signals:
+            # It has ended by itself.
+            self.provenance = None
+        self.end(news.how, news.at, news.note)
 
     def restore(self, row: Row) -> None:
         """Take up what a row of its own says of it."""
@@ -304,6 +317,10 @@ class RunRecord:
         """What may still be running."""
         return self.parts.open()
 
+    def awaited_parts(self) -> list[Part]:
+        """What of `open_parts` the receipt waits for: a process that may be anybody's may never end."""
+        return [part for part in self.open_parts() if part.ours]
+
     def runner_parts(self) -> list[Part]:
         """What of `open_parts` the run's own actor has: not the trees of the session that end with it."""
         return [part for part in self.open_parts() if part.kind != "process" or part.id in self.processes]
@@ -325,8 +342,9 @@ class RunRecord:
         open_parts, excess = self.parts.open(), len(self.parts) - PARTS_KEPT_MAX
         if excess <= 0:
             return
-        # Their rows stand below it.
+        # Their rows stand below it; and what was not seen keeps the receipt from being complete.
         needed = {AGENT, *(part.parent for part in open_parts), *(call.row.call_id for call in self.calls.open())}
+        needed.update(part.id for part in self.parts.values() if part.how is How.OUT_OF_REACH)
         gone = itertools.islice((part_id for part_id in self.parts.ended() if part_id not in needed), excess)
         for part_id in list(gone):
             self.reaped += self.parts[part_id].reaped
@@ -360,10 +378,11 @@ class RunRecord:
                 agent.end(row.how, row.ended_at, row.note)
 
     def file_receipt(self, at: float, later: tuple[Provenance, ...]) -> Receipt:
-        """Add the parts up to a receipt; what has not ended is named abandoned in it."""
+        """Add the parts up to a receipt; what has not ended is named abandoned in it, what is not ours out of reach."""
         open_parts = self.open_parts()
         for part in open_parts:
-            part.how = How.ABANDONED
+            part.how = How.ABANDONED if part.ours else How.OUT_OF_REACH
+        seen = all(part.how is not How.OUT_OF_REACH for part in self.parts.values())
         self.receipt = Receipt(
             receipt_id=self.info.receipt_id,
             run_id=self.id,
@@ -371,7 +390,7 @@ class RunRecord:
             provenance=self.info.provenance,
             fenced_at=self.fenced_at,
             ended_at=at,
-            complete=not open_parts,
+            complete=not open_parts and seen,
             rows=self._rows(),
             reaped=self.reaped + sum(part.reaped for part in self.parts.values()),
             omitted=self.omitted,
@@ -424,7 +443,11 @@ def restored(
         record.parts[row.call_id] = part
     for process in processes:
         parent = process.call_id if process.call_id in record.parts else None
-        part = Part(process.process_id, "process", process.name, parent, holds=process.owner is Owner.RUN)
+        holds = process.owner is Owner.RUN and process.ours
+        part = Part(process.process_id, process.kind, process.name, parent, holds, process.ours)
+        if process.kind in STRAYS:
+            part.parent = parent or AGENT
+            part.pid, part.started_at = process.pid, process.started_at
         if process.owner is Owner.RUN:
             record.processes[process.process_id] = ProcessRecord(process, None)
         if process.end is not None and (process.owner is Owner.RUN or process.end.how is How.NOT_STARTED):

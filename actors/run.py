@@ -51,13 +51,15 @@ from actors.messages import (
     SpawnRequested,
     Steered,
     SteeringRequested,
+    StrayEnded,
+    StrayFound,
     ToolResult,
     TreeTaken,
 )
 from actors.model import Address, How, Message, Owner, Provenance
 from actors.pending import settle
 from actors.plugins import Plugins, is_async
-from actors.ports import Isolation, Ports
+from actors.ports import Isolation, Ports, ProcessRow
 from actors.ports import Timer as PortTimer
 from actors.process import of_run
 from actors.thread import Thread
@@ -73,6 +75,7 @@ class Adopting:
     agent: bool
     calls: tuple[str, ...]
     processes: tuple[tuple[str, str], ...]
+    strays: tuple[ProcessRow, ...]
     halt: Halt
 
 
@@ -127,6 +130,7 @@ class RunActor(Actor):
         self._steering: dict[int, Future[tuple[Message, ...]]] = {}
         self._executions: set[str] = set()
         self._processes: dict[str, str] = {}
+        self._strays: set[str] = set()
         self._cells: dict[str, Cell[None]] = {}
         self._waiting: set[str] = set()
         self._halted: Halt | None = None
@@ -169,6 +173,8 @@ class RunActor(Actor):
                 call = self._processes.get(message.process_id)
                 address = self._address.of_call(call) if call else self._address
                 self._process_report(ProcessReport(address, message.process_id, message))
+            case StrayFound() | StrayEnded():
+                self._stray(message)
             case SteeringRequested():
                 self._steering_requested(message)
             case ExecutionEnded():
@@ -233,6 +239,8 @@ class RunActor(Actor):
         )
         self._agent_running = True
         isolation: Isolation = "task" if as_task else "thread"
+        body = self._ports.strays.within(self._address, isolation, body)
+        self._ports.strays.adopt(self._address, self.actor_ref)
         executor.start(run, f"agent {start.agent_name}", isolation, body, self.actor_ref, start.token)
         self._deadline_left_s = start.deadline_s
         self._arm_deadline()
@@ -377,6 +385,15 @@ class RunActor(Actor):
         self.tell_parent(report)
         self._stop_if_done()
 
+    def _stray(self, news: StrayFound | StrayEnded) -> None:
+        """Its code has started something by itself, or that has ended."""
+        if isinstance(news, StrayFound):
+            self._strays.add(news.stray_id)
+        else:
+            self._strays.discard(news.stray_id)
+        self.tell_parent(news)
+        self._stop_if_done()
+
     # ── Halting and taking over ───────────────────────────────────────────────────────────────────
 
     def _halt(self, halt: Halt) -> None:
@@ -393,6 +410,7 @@ class RunActor(Actor):
         for process_id, call in self._processes.items():
             if call not in self.children and of_run(self._cells.get(process_id)):
                 self._ports.processes.kill(process_id, halt.grace_s)
+        self._ports.strays.end(self._address, halt.grace_s)
         self._cancel_executions()
         if self._recancel is not None:
             self._recancel.cancel()
@@ -452,6 +470,9 @@ class RunActor(Actor):
         at = self._ports.clock.wall()
         self._halted = adopting.halt
         executor = self._ports.executor
+        # Ahead of the executions: what they have started is known before their end is.
+        self._strays.update(row.process_id for row in adopting.strays)
+        self._ports.strays.adopt(self._address, self.actor_ref, adopting.strays)
         if adopting.agent:
             if executor.adopt(self._address.run, self.actor_ref):
                 self._agent_running = True
@@ -470,6 +491,6 @@ class RunActor(Actor):
     # ── Ends ──────────────────────────────────────────────────────────────────────────────────────
 
     def _stop_if_done(self) -> None:
-        if self._agent_running or self.children or self._executions or self._processes:
+        if self._agent_running or self.children or self._executions or self._processes or self._strays:
             return
         self.stop()

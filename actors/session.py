@@ -99,6 +99,8 @@ from actors.messages import (
     StopKept,
     StopOverdue,
     Stopped,
+    StrayEnded,
+    StrayFound,
     TreesDeadline,
     TreeTaken,
     TryStore,
@@ -110,7 +112,7 @@ from actors.plugins import Plugins
 from actors.ports import Batch, Ports, SpawnSpec
 from actors.process import ProcessActor
 from actors.protocol import Protocol
-from actors.record import AGENT, RunRecord
+from actors.record import AGENT, STRAYS, RunRecord
 from actors.run import Adopting, RunActor, RunStart
 from actors.step import (
     AdoptRun,
@@ -373,6 +375,10 @@ class SessionActor(Actor):
             case ProcessStarted() | ProcessOutput() | ProcessExited() | ProcessRemaining() | ProcessEnded():
                 # From the port itself: a tree that was taken over from a process actor that failed.
                 self._tree_news(message)
+            case StrayFound():
+                protocol.stray_found(message)
+            case StrayEnded():
+                protocol.stray_ended(message)
             case SteeringRequested():
                 protocol.steering_requested(message)
             case RunFinished():
@@ -572,8 +578,7 @@ class SessionActor(Actor):
                 case ShowEphemeral():
                     self._ports.publisher.ephemeral(effect.event)
                 case ForgetPart():
-                    port = self._ports.processes if effect.kind == "process" else self._ports.executor
-                    port.forget(effect.key)
+                    self._forget_part(effect)
                 case ForgetSession():
                     self._ports.processes.forget_session(self._session)
                     self._lift_quarantine()
@@ -590,6 +595,15 @@ class SessionActor(Actor):
                         self._host_tree(owned.address, owned.id, None, None, None)
                 case ForgetStop():
                     self._ports.store.forget_stop(self._session, effect.request_id)
+
+    def _forget_part(self, part: ForgetPart) -> None:
+        match part.kind:
+            case "process":
+                self._ports.processes.forget(part.key)
+            case "stray":
+                self._ports.strays.forget(part.key)
+            case _:
+                self._ports.executor.forget(part.key)
 
     def _start_run(self, run_id: str) -> None:
         record = self._protocol.may_start(run_id)
@@ -620,6 +634,7 @@ class SessionActor(Actor):
             processes=tuple(
                 (part.id, record.processes[part.id].row.call_id) for part in open_parts if part.kind == "process"
             ),
+            strays=tuple(record.processes[part.id].row for part in open_parts if part.kind in STRAYS),
             halt=Halt(provenance, self._grace_s(record.mode)),
         )
         self._start_runner(record, None, adopting)

@@ -75,7 +75,7 @@ class ShowEphemeral(Struct, frozen=True):
 
 
 class ForgetPart(Struct, frozen=True):
-    """The end of an execution or a process tree is in the log: the port may forget it."""
+    """The end of an execution, a process tree or a stray is in the log: the port may forget it."""
 
     kind: str
     key: str

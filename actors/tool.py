@@ -124,6 +124,7 @@ class ToolActor(Actor):
             self._ports.settings.content_max_bytes,
         )
         self._executing = True
+        body = self._ports.strays.within(self._address, self._tool.isolation, body)
         executor.start(key, f"tool {self._tool.name}", self._tool.isolation, body, ref, permit.token, self._context)
         if permit.deadline_s is not None:
             self._timer = self._ports.clock.call_later(permit.deadline_s, ref, CallDeadline())
@@ -193,6 +194,7 @@ class ToolActor(Actor):
         self._halt(Halt(provenance, self._ports.settings.grace_s))
 
     def _halt(self, halt: Halt) -> None:
+        self._ports.strays.end(self._address, halt.grace_s)
         if self._executing:
             self._ports.executor.cancel(self.key)
             if self._recancel is not None:

@@ -42,6 +42,7 @@ from supervisor.retention import Retention
 from supervisor.store.health import StoreHealth
 from supervisor.store.reader import SqliteReader
 from supervisor.store.sqlite import SqliteStore
+from supervisor.strays import Strays
 from supervisor.supervisor import SupervisorActor
 from supervisor.tools.shell import shell as shell_tool
 
@@ -273,7 +274,9 @@ class Supervisor:
         for callback in self._taps:
             self._hub.tap(callback)
         self._undo.append(self._hub.close)
-        self._executor = ThreadExecutor(self._clock)
+        self._strays = Strays(self._clock)
+        self._undo.append(self._strays.close)
+        self._executor = ThreadExecutor(self._clock, on_loop=self._strays.serve)
         self._undo.append(lambda: self._executor.close(CLOSE_STEP_S))
         self._processes = ProcessTrees(
             state_dir,
@@ -297,6 +300,7 @@ class Supervisor:
             clock=self._clock,
             ids=RandomIds(),
             executor=self._executor,
+            strays=self._strays,
             processes=self._processes,
             store=self._store,
             publisher=self._hub,

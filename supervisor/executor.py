@@ -73,10 +73,17 @@ class ThreadExecutor:
     Args:
         clock: for the times of ends.
         threads_max: how many plain functions may run at once, those that ignore their token too.
+        on_loop: told of the event loop before anything runs on it.
     """
 
-    def __init__(self, clock: Clock, threads_max: int = THREADS_MAX) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        threads_max: int = THREADS_MAX,
+        on_loop: Callable[[asyncio.AbstractEventLoop], object] | None = None,
+    ) -> None:
         self._clock = clock
+        self._on_loop = on_loop
         self._threads_max = threads_max
         # A signal handler may come while the main thread has it, and ask, or close.
         self._lock = threading.RLock()
@@ -185,6 +192,8 @@ class ThreadExecutor:
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
             loop = asyncio.new_event_loop()
+            if self._on_loop is not None:
+                self._on_loop(loop)
             thread = threading.Thread(target=self._run_loop, args=(loop,), name="countermand-loop", daemon=True)
             try:
                 thread.start()

@@ -58,6 +58,7 @@ from supervisor.executor import ThreadExecutor
 from supervisor.ids import RandomIds
 from supervisor.publisher import EventHub
 from supervisor.store.sqlite import SqliteStore
+from supervisor.strays import Strays
 from supervisor.supervisor import SupervisorActor
 from tests.kit import WAIT_S, Kit, Listener, check_rest, log, message, say, settled, stop, until
 
@@ -646,7 +647,8 @@ class ByHand:
         self.clock = SystemClock()
         self.store = SqliteStore(state_dir / "store.sqlite3", clock=self.clock)
         self.hub = EventHub(self.store.reader)
-        self.executor = ThreadExecutor(self.clock)
+        self.strays = Strays(self.clock)
+        self.executor = ThreadExecutor(self.clock, on_loop=self.strays.serve)
         self.processes = ProcessTrees(state_dir, self.clock, kill_s=1.0)
         self.processes.start()
         self.dispatcher = PooledDispatcher(2, name="by-hand")
@@ -654,6 +656,7 @@ class ByHand:
             clock=self.clock,
             ids=RandomIds(),
             executor=self.executor,
+            strays=self.strays,
             processes=self.processes,
             store=self.store,
             publisher=self.hub,
@@ -667,6 +670,7 @@ class ByHand:
         self.dispatcher.close(WAIT_S)
         self.processes.close(WAIT_S)
         self.executor.close(WAIT_S)
+        self.strays.close()
         self.hub.close()
         self.store.close(WAIT_S)
         self.clock.close()

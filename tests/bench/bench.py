@@ -53,6 +53,7 @@ from supervisor.executor import ThreadExecutor
 from supervisor.ids import RandomIds
 from supervisor.publisher import EventHub
 from supervisor.store.sqlite import SqliteStore
+from supervisor.strays import Strays
 from tests.daemon_kit import Foreground
 from tests.process_kit import ESCAPE
 
@@ -491,7 +492,9 @@ def by_hand(folder: Path) -> Iterator[tuple[Ports, PausableDispatcher]]:
         undo.callback(store.close, WAIT_S)
         hub = EventHub(store.reader)
         undo.callback(hub.close)
-        executor = ThreadExecutor(clock)
+        strays = Strays(clock)
+        undo.callback(strays.close)
+        executor = ThreadExecutor(clock, on_loop=strays.serve)
         undo.callback(executor.close, WAIT_S)
         processes = ProcessTrees(folder, clock)
         undo.callback(processes.close, WAIT_S)
@@ -499,7 +502,8 @@ def by_hand(folder: Path) -> Iterator[tuple[Ports, PausableDispatcher]]:
         dispatcher = PausableDispatcher()
         undo.callback(dispatcher.close, WAIT_S)
         settings = Settings(agent="waits", grace_s=GRACE_S)
-        ports = Ports(clock, RandomIds(), executor, processes, store, hub, dispatcher, DeadLetters(), settings)
+        ids, letters = RandomIds(), DeadLetters()
+        ports = Ports(clock, ids, executor, strays, processes, store, hub, dispatcher, letters, settings)
         yield ports, dispatcher
 
 

@@ -10,6 +10,7 @@ whole stop with its races is then a function of a seed, and a failure is replaye
     publisher.py   SimPublisher: what subscribers were given
     processes.py   SimProcesses: process trees that behave as their command line says
     executor.py    SimExecutor: coroutines on a loop that is stepped
+    strays.py      SimStrays: what code leaves behind by itself
     agents.py      an agent that does what its messages say, and tools to go with it
     laws.py        what every log has to satisfy
 """

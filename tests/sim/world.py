@@ -44,6 +44,7 @@ from tests.sim.ids import SimIds
 from tests.sim.processes import SimProcesses
 from tests.sim.publisher import SimPublisher
 from tests.sim.store import SimStore
+from tests.sim.strays import SimStrays
 from tests.sim.watch import LawBroken, Watch
 
 STEP_S: Final = 1e-5
@@ -152,6 +153,7 @@ class World:
         self.publisher = SimPublisher(self.watch)
         self.processes = SimProcesses(self.clock, self.random, self.disk.ledgers, self.watch)
         self.executor = SimExecutor(self.clock, self.random, self.watch)
+        self.strays = SimStrays(self.clock, None)
         self.dispatcher = StepDispatcher(seed)
         # Twice: most of what happens are messages, and a fair share for every port would starve them.
         self._turns = [self.dispatcher.step] * 2
@@ -162,6 +164,7 @@ class World:
             clock=self.clock,
             ids=self.ids,
             executor=self.executor,
+            strays=self.strays,
             processes=self.processes,
             store=self.store,
             publisher=self.publisher,

@@ -1,0 +1,224 @@
+"""A process that code inside this process started by itself, and what is below it: asked, killed, proven to be gone.
+
+It has no warden: whoever started it is its parent, and reads its exit status. So nothing is reaped here. A member is
+known by its pidfd, which is opened first and checked after that: its parent is a member that lives, or this process. So
+it is of no other process that got the same pid. The end of a pidfd is the proof of an end.
+
+Before a signal everybody is stopped, in passes, until a pass finds nobody new: who is stopped forks no more, so a
+signal that kills a parent hides no child. Who forks and loses its parent between two looks is not found here, but by
+whoever looks at the orphans that fall to this process.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import time
+from contextlib import suppress
+from typing import Final
+
+from actors.model import How, Row, Signalled
+from supervisor.containment import procfs
+from supervisor.containment.killing import signal_name
+from supervisor.containment.unix import readable
+
+PASSES_MAX: Final = 20
+NAME_MAX_CHARS: Final = 120
+ROWS_MAX: Final = 100
+
+
+class Member:
+    """One process, by its pid, its start time and its pidfd. `fd` is None while none can be had."""
+
+    __slots__ = ("ended_at", "fd", "name", "pid", "started_at", "stopped", "ticks")
+
+    def __init__(self, pid: int, seen: procfs.Stat, fd: int | None, name: str) -> None:
+        self.pid = pid
+        self.ticks = seen.start_ticks
+        self.started_at = seen.started_at
+        self.fd = fd
+        self.name = name
+        self.stopped = False
+        self.ended_at: float | None = None
+
+    @property
+    def alive(self) -> bool:
+        """True until its end is seen."""
+        if self.ended_at is not None:
+            return False
+        if self.fd is not None:
+            ended = readable(self.fd)
+        else:
+            seen = procfs.stat(self.pid)
+            ended = seen is None or seen.start_ticks != self.ticks or seen.dead
+        if ended:
+            self.ended_at = _now()
+        return not ended
+
+    def send(self, number: int) -> str | None:
+        """Signal it; the error's text if that was refused."""
+        if self.fd is None:
+            return "no descriptor could be had for it"
+        try:
+            signal.pidfd_send_signal(self.fd, number)
+        except ProcessLookupError:
+            return None
+        except OSError as error:
+            return error.strerror or str(error)
+        return None
+
+    def close(self) -> None:
+        """Let go of its descriptor."""
+        if self.fd is not None:
+            os.close(self.fd)
+            self.fd = None
+
+
+class Offspring:
+    """A process and its descendants. For one thread at a time.
+
+    Args:
+        root: the process itself.
+    """
+
+    def __init__(self, root: Member) -> None:
+        self.root = root
+        self.members: dict[int, Member] = {root.pid: root}
+        self.ended: list[Member] = []
+        self.signals: list[Signalled] = []
+        self.status: int | None = None
+
+    def look(self) -> bool:
+        """Find who is new below it; True if there is somebody. Takes note of who has ended."""
+        found = False
+        todo = [member for member in self.members.values() if member.alive]
+        while todo:
+            parent = todo.pop()
+            for pid in procfs.children(parent.pid):
+                known = self.members.get(pid)
+                if known is not None and known.alive:
+                    continue
+                member = opened(pid, parent.pid)
+                if member is None:
+                    continue
+                if not parent.alive:
+                    # The number of its parent may be somebody else's by now. It is an orphan, if it is ours.
+                    member.close()
+                    continue
+                if known is not None:
+                    self._over(known)
+                self.members[pid] = member
+                todo.append(member)
+                found = True
+        return found
+
+    def ask(self) -> None:
+        """SIGTERM and SIGCONT to everybody."""
+        self._freeze()
+        self._send(signal.SIGTERM)
+        self._send(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """SIGKILL to everybody. Again: to those who are left, and who is new."""
+        self._freeze()
+        self._send(signal.SIGKILL)
+
+    @property
+    def gone(self) -> bool:
+        """True if nobody of it is left."""
+        if not self.root.alive:
+            self._read_status()
+        for member in list(self.members.values()):
+            if member is not self.root and not member.alive:
+                self._over(member)
+        return not any(member.alive for member in self.members.values())
+
+    @property
+    def how(self) -> How | None:
+        """How the process itself ended; None if whoever started it has read its status."""
+        if self.status is None:
+            return None
+        if self.status in (-signal.SIGTERM, -signal.SIGKILL) and self.signals:
+            return How.SIGKILL if self.status == -signal.SIGKILL else How.SIGTERM
+        return How.EXIT
+
+    @property
+    def reaped(self) -> int:
+        """How many of it are proven dead."""
+        return len(self.ended) + (not self.root.alive)
+
+    def rows(self) -> tuple[Row, ...]:
+        """Those below it, as a receipt lists them."""
+        below = [*self.ended, *(member for member in self.members.values() if member is not self.root)]
+        return tuple(
+            Row("process", one.name, started_at=one.started_at, ended_at=one.ended_at, pid=one.pid)
+            for one in below[:ROWS_MAX]
+        )
+
+    def close(self) -> None:
+        """Let go of all descriptors."""
+        for member in self.members.values():
+            member.close()
+
+    def _freeze(self) -> None:
+        for _ in range(PASSES_MAX):
+            for member in self.members.values():
+                if not member.stopped and member.alive:
+                    member.stopped = member.send(signal.SIGSTOP) is None
+            if not self.look():
+                return
+
+    def _send(self, number: int) -> None:
+        refused = {member.send(number) for member in self.members.values() if member.alive} - {None}
+        for member in self.members.values():
+            member.stopped = False
+        name = signal_name(number)
+        if not any(one.signal == name for one in self.signals):
+            self.signals.append(Signalled(name, _now(), "; ".join(sorted(filter(None, refused))) or None))
+
+    def _over(self, member: Member) -> None:
+        if self.members.get(member.pid) is member:
+            del self.members[member.pid]
+        member.close()
+        self.ended.append(member)
+
+    def _read_status(self) -> None:
+        """Look at the exit status, and leave it for whoever waits for it."""
+        if self.status is not None or self.root.fd is None:
+            return
+        with suppress(OSError):
+            read = os.waitid(os.P_PIDFD, self.root.fd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if read is not None:
+                self.status = read.si_status if read.si_code == os.CLD_EXITED else -read.si_status
+
+
+def opened(pid: int, parent: int | None, name: str | None = None) -> Member | None:
+    """Return a process that lives, if its parent is `parent`; None for `parent`: whoever that is."""
+    try:
+        fd: int | None = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
+    except OSError:
+        # Our table of descriptors is full.
+        fd = None
+    seen = procfs.stat(pid)
+    if seen is None or seen.dead or (parent is not None and seen.ppid != parent):
+        if fd is not None:
+            os.close(fd)
+        return None
+    return Member(pid, seen, fd, name or command_of(pid, seen))
+
+
+def _now() -> float:
+    return time.time()  # noqa: TID251  # beside the kernel's own times, which are of the machine
+
+
+def command_of(pid: int, seen: procfs.Stat) -> str:
+    """The command line of a process, cut; in brackets the name of one that has none."""
+    return named(procfs.command_line(pid)) or f"[{seen.name}]"
+
+
+def named(words: list[str]) -> str:
+    """A command line as a person would type it, cut."""
+    return shlex.join(words)[:NAME_MAX_CHARS]

@@ -1,0 +1,155 @@
+"""SimStrays: what code of a run leaves behind by itself, in virtual time.
+
+Real code leaves processes, threads and tasks, which are tested on real ones. Here an execution leaves what its world
+says: things that end by themselves, when they are told, when they are killed, or long after; and that are nobody's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+from pykka import ActorDeadError
+
+from actors.messages import StrayEnded, StrayFound
+from actors.model import Address, How
+from tests.sim.clock import SimClock
+
+if TYPE_CHECKING:
+    from pykka import ActorRef
+
+    from actors.ports import Isolation, ProcessRow
+
+LEFT: Final = 1 / 3
+KINDS: Final = ("subprocess", "thread", "task")
+LONG_S: Final = 40.0
+
+
+class _Stray:
+    __slots__ = ("ended", "found", "told_to_end")
+
+    def __init__(self, found: StrayFound) -> None:
+        self.found = found
+        self.ended: StrayEnded | None = None
+        self.told_to_end = False
+
+
+class SimStrays:
+    """`actors.ports.Strays`.
+
+    Args:
+        clock: virtual time.
+        random: draws what is left; None: executions leave nothing.
+    """
+
+    def __init__(self, clock: SimClock, random: Random | None) -> None:
+        self._clock = clock
+        self._random = random
+        self._owners: dict[str, ActorRef[Any]] = {}
+        self._strays: dict[str, _Stray] = {}
+        self._ending: dict[str, float] = {}
+        self._count = 0
+
+    def within(self, address: Address, isolation: Isolation, body: Callable[[], Any]) -> Callable[[], Any]:
+        """Return `body`; where it ends, something may be left, which is told before its end."""
+        assert isolation == "task", "simulated worlds run async functions"
+        if self._random is None:
+            return body
+
+        async def leaving() -> Any:
+            try:
+                return await body()
+            finally:
+                self._leave(address)
+
+        return leaving
+
+    def adopt(self, address: Address, owner: ActorRef[Any], claimed: Sequence[ProcessRow] = ()) -> None:
+        """From here on tell `owner`; what is known is told again, and the end of what is not."""
+        self._owners[address.run] = owner
+        for stray in [one for one in self._strays.values() if one.found.address.run == address.run]:
+            self._tell(stray.found)
+            if stray.ended is not None:
+                self._tell(stray.ended)
+        for row in claimed:
+            if row.process_id not in self._strays:
+                self._tell(StrayEnded(address, row.process_id, None, self._clock.wall(), note="gone"))
+
+    def end(self, address: Address, grace_s: float) -> None:
+        """End what a run, or a call, has left: some of it at once, some when it is killed, some long after."""
+        key = address.call or address.run
+        due = self._clock.monotonic() + grace_s
+        self._ending[key] = min(due, self._ending.get(key, due))
+        for stray in self._strays.values():
+            self._end_one(stray)
+
+    def forget(self, stray_id: str) -> None:
+        """The end of it is in the log."""
+        stray = self._strays.get(stray_id)
+        if stray is not None and stray.ended is not None:
+            del self._strays[stray_id]
+
+    # ── For the world ─────────────────────────────────────────────────────────────────────────────
+
+    def lives(self, stray_id: str) -> bool:
+        """True if it was left and has not ended."""
+        stray = self._strays.get(stray_id)
+        return stray is not None and stray.ended is None
+
+    def alive(self, run_id: str) -> list[StrayFound]:
+        """What a run has left and goes on."""
+        return [one.found for one in self._strays.values() if one.ended is None and one.found.address.run == run_id]
+
+    def kept(self) -> list[str]:
+        """What has ended and was not forgotten."""
+        return [key for key, one in self._strays.items() if one.ended is not None]
+
+    # ── Inside ────────────────────────────────────────────────────────────────────────────────────
+
+    def _leave(self, address: Address) -> None:
+        assert self._random is not None, "asked before"
+        while self._random.random() < LEFT:
+            self._count += 1
+            kind = KINDS[int(self._random.random() * len(KINDS))]
+            ours = kind != "subprocess" or self._random.random() < 0.8
+            stray_id = f"{kind}_{address.call or address.run}_{self._count}"
+            stray = _Stray(StrayFound(address, stray_id, kind, "left", self._clock.wall(), ours=ours))
+            self._strays[stray_id] = stray
+            self._tell(stray.found)
+            if self._random.random() < 0.5 or not ours:
+                self._later(stray, self._random.random() * (3.0 if ours else LONG_S))
+            self._end_one(stray)
+
+    def _end_one(self, stray: _Stray) -> None:
+        address = stray.found.address
+        dues = [self._ending[key] for key in (address.run, address.call) if key in self._ending]
+        if not dues or not stray.found.ours:
+            return
+        assert self._random is not None, "it has left something"
+        left_s = max(0.0, min(dues) - self._clock.monotonic())
+        if stray.found.kind == "subprocess":
+            # Killed at the latest when the grace is over.
+            self._later(stray, left_s if self._random.random() < 0.3 else self._random.random() * left_s)
+        elif not stray.told_to_end:
+            # A thread cannot be ended, and a task may take its time.
+            self._later(stray, self._random.random() * (LONG_S if self._random.random() < 0.3 else 1.0))
+        stray.told_to_end = True
+
+    def _later(self, stray: _Stray, delay_s: float) -> None:
+        self._clock.call_at(self._clock.monotonic() + delay_s, lambda: self._over(stray))
+
+    def _over(self, stray: _Stray) -> None:
+        if stray.ended is None:
+            address, key = stray.found.address, stray.found.stray_id
+            stray.ended = StrayEnded(address, key, How.RETURNED, self._clock.wall())
+            self._tell(stray.ended)
+
+    def _tell(self, message: StrayFound | StrayEnded) -> None:
+        owner = self._owners.get(message.address.run)
+        if owner is None:
+            return
+        try:
+            owner.tell(message)
+        except ActorDeadError:
+            return
