@@ -212,6 +212,9 @@ class Signalled(Struct, frozen=True):
 class Row(Struct, frozen=True):
     """One part of a run in a receipt: the agent, a call, a process, with the parts below it.
 
+    `kind`: ``agent | call | process``, the last one a tree of `spawn`; ``subprocess | thread | task``: what code of the
+    run started by itself, in the supervisor's own process.
+
     `status` is an exit status (negative: the signal) for a process and None elsewhere. `how` is None
     while the part is still running, in a receipt that is not complete, and for a process that is proven gone and
     whose own parent read its status: how it ended was not seen. ``handed_over``: it is the session's since
@@ -237,11 +240,11 @@ class Row(Struct, frozen=True):
 class Receipt(Struct, frozen=True):
     """What was running when a run ended, how each part ended, and what could not be ended.
 
-    `provenance` is None for a run that ended by its own completion. `complete` is False when a part
-    was abandoned. `reaped` counts every process that was proven dead. `refused` counts, by kind, what
-    the ended run still tried to do. `waiting` (left waiting) and `withdrawn` are ids of messages. `omitted`
-    counts rows of parts that ended long before and are not listed, in a run with very many. `later` are
-    further causes, in order.
+    `provenance` is None for a run that ended by its own completion. `complete` is False when a part was abandoned, or
+    when there may be processes that cannot be seen (``out_of_reach``). `reaped` counts every process that was proven
+    dead. `refused` counts, by kind, what the ended run still tried to do. `waiting` (left waiting) and `withdrawn` are
+    ids of messages. `omitted` counts rows of parts that ended long before and are not listed, in a run with very many.
+    `later` are further causes, in order.
     """
 
     receipt_id: str

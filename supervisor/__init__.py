@@ -15,6 +15,8 @@ The map, from the outside in:
     ages.py        what is old, by a wall clock that may be wrong
     agents/ tools/ what ships: the shell agent and the shell tool
     executor.py    where agents, tools and callbacks run
+    strays.py      what their code starts by itself: processes, threads, tasks
+    attribution.py whose code starts a process, asked at the moment in which it does
     containment/   process trees: zygote, wardens, output
     store/         the log in SQLite: migrations, writer, reader
     publisher.py   committed events on their way to subscribers

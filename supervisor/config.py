@@ -63,6 +63,9 @@ class Config:
         spool_keep_s: how long after its last byte such a file is kept.
         barrier: what permits do when something of an earlier run could not be ended: ``forced`` lets them go on,
             with an event; ``strict`` refuses them.
+        subreaper: have processes that lose their parent below this one fall to it, for as long as it lives, so that
+            those that agents and tools started by themselves are seen to the end. It changes the whole program. Without
+            it a receipt of a run whose own code started a process is not complete. `countermand serve` sets it.
         limits: for each process that a run starts, both the soft and the hard one: ``nofile`` (descriptors), ``nproc``
             (processes of this user), ``as_bytes`` (address space), ``cpu_s`` (seconds of processor time),
             ``core_bytes`` and ``fsize_bytes`` (of a core dump and of a file). What is not named is inherited.
@@ -91,6 +94,7 @@ class Config:
     spool_total_bytes: int = 1_073_741_824
     spool_keep_s: float = 604_800.0
     barrier: Literal["forced", "strict"] = "forced"
+    subreaper: bool = False
     limits: Mapping[str, int] = field(default_factory=dict)
     layers: Collection[str] = LAYERS
 
@@ -115,6 +119,7 @@ class Config:
             ("agents", _is_by_name, "a mapping of names to functions"),
             ("limits", _is_limits, f"a mapping of {' | '.join(sorted(LIMITS))} to whole numbers, at least 0"),
             ("layers", _is_layers, f"a set of {' | '.join(sorted(LAYERS | OPTIONAL_LAYERS))}"),
+            ("subreaper", lambda value: isinstance(value, bool), "true or false"),
             ("tools", _is_list, "a list of functions marked by actors.tool, or of actors.Tools"),
         )
         for key, fits, expected in checks:

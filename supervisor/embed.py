@@ -145,6 +145,10 @@ class Supervisor:
         """Names of the threads of plain agents and tools; after a stop: those that ignore their token."""
         return self._executor.leaked()
 
+    def left(self) -> list[str]:
+        """What code of agents and tools has started by itself and goes on, as ``kind name``: see `Row.kind`."""
+        return self._strays.left()
+
     def close(self, drain_s: float | None = None) -> bool:
         """Refuse new work, let runs end for `drain_s` seconds, interrupt the rest, and end everything.
 
@@ -274,7 +278,7 @@ class Supervisor:
         for callback in self._taps:
             self._hub.tap(callback)
         self._undo.append(self._hub.close)
-        self._strays = Strays(self._clock)
+        self._strays = Strays(self._clock, subreaper=config.subreaper)
         self._undo.append(self._strays.close)
         self._executor = ThreadExecutor(self._clock, on_loop=self._strays.serve)
         self._undo.append(lambda: self._executor.close(CLOSE_STEP_S))

@@ -159,10 +159,13 @@ class Strays:
 
     Args:
         clock: for the times of ends.
+        subreaper: have orphans fall to this process.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, *, subreaper: bool = False) -> None:
         self._clock = clock
+        if subreaper and not inherit_orphans():
+            logger.warning("orphans cannot be had to fall to this process: receipts say what is not seen")
         self._pid = os.getpid()
         self._boot = procfs.boot_id()
         # Re-entrant: the collector may run foreign code while it is held.

@@ -20,6 +20,7 @@ packets.py        messages over their sockets, with descriptors
 cgroups.py        a group per tree, where cgroup v2 can be written: born inside, killed as one, removed as the proof
 namespaces.py     a PID namespace per tree, where it is asked for: whoever is in it dies with its first process
 probe.py          whether that can be had here
+offspring.py      a process that has no warden, and what is below it: for what is started beside all this
 remaining.py      who is left of a tree after it was killed, and why
 remote.py         commands whose work is done elsewhere, out of reach
 procfs.py         what /proc says: children, identity, ancestry

@@ -330,6 +330,8 @@ class _Loading:
                 Config(state_dir=".", **({key: value} if key != "state_dir" else {}))
                 options[key] = value
         options.setdefault("state_dir", default_state_dir())
+        # A daemon is nobody else's program.
+        options.setdefault("subreaper", True)
         try:
             options["state_dir"] = _expanded(Path(options["state_dir"]), "state_dir")
             config = Config(**options)

@@ -1,0 +1,513 @@
+"""What agents and tools start by themselves inside the supervisor's process: real processes, threads and tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import ctypes
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors import AsyncTurn, Receipt, Row, Turn, tool
+from actors.model import How
+from supervisor import Config, Supervisor, attribution
+from supervisor.strays import ORPHANS, PR_SET_CHILD_SUBREAPER, UNKNOWN, inherits_orphans
+from tests.kit import GRACE_S, KILL_S, WAIT_S, alive, log, poison, rows, say, settled, stop, until
+
+STUBBORN = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.fork() == 0:
+    os.setsid()
+open(sys.argv[1] + "." + str(os.getpid()), "w").close()
+time.sleep(1000)
+"""
+ORPHAN = """
+import os, sys, time
+if os.fork():
+    os._exit(0)
+os.setsid()
+open(sys.argv[1] + "." + str(os.getpid()), "w").close()
+time.sleep(1000)
+"""
+KEPT: list[subprocess.Popen[bytes]] = []
+"""What nobody waits for, so that the collector does not complain of it."""
+
+
+@pytest.fixture
+def subreaper() -> Iterator[None]:
+    """Orphans fall to this process for the time of a test."""
+    try:
+        yield
+    finally:
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+@pytest.fixture
+def mark(tmp_path: Path) -> Iterator[str]:
+    """A path that is in the command line of every process of a test."""
+    made = str(tmp_path / f"stray-{uuid.uuid4().hex[:8]}")
+    try:
+        yield made
+    finally:
+        for pid in alive(made):
+            os.kill(pid, signal.SIGKILL)
+        while KEPT:
+            KEPT.pop().wait()
+
+
+def command(mark: str, script: str = STUBBORN) -> list[str]:
+    return [sys.executable, "-S", "-c", script, mark]
+
+
+def up(mark: str, count: int = 2) -> bool:
+    """True when so many of its processes have said that they run."""
+    folder = Path(mark).parent
+    return len([one for one in folder.iterdir() if one.name.startswith(Path(mark).name)]) >= count
+
+
+def started(tmp_path: Path, agent: Any, *tools: Any, **options: Any) -> Supervisor:
+    config: dict[str, Any] = {"grace_s": GRACE_S, "kill_s": KILL_S, "drain_s": 0.0, "subreaper": True} | options
+    return Supervisor.start(
+        Config(state_dir=tmp_path / "state", agent="mine", agents={"mine": agent}, tools=tools, **config)
+    )
+
+
+def receipt_of(supervisor: Supervisor, run_id: str) -> Receipt:
+    return supervisor.session("s").receipt(run_id, timeout=WAIT_S)
+
+
+def amended(supervisor: Supervisor, run_id: str) -> Receipt:
+    """The receipt, once it is complete."""
+    until(lambda: receipt_of(supervisor, run_id).complete, "the receipt to be amended")
+    return receipt_of(supervisor, run_id)
+
+
+def of_kind(receipt: Receipt, kind: str) -> list[Row]:
+    return [row for row in rows(receipt) if row.kind == kind]
+
+
+def call(name: str, **arguments: Any) -> Callable[[AsyncTurn], Any]:
+    """An agent that makes one call, and waits."""
+
+    async def agent(turn: AsyncTurn) -> None:
+        await turn.call(name, **arguments)
+        await asyncio.sleep(1000)
+
+    return agent
+
+
+# ── Ways in which a process is started ───────────────────────────────────────────────────────────────
+
+
+def by_popen(mark: str) -> None:
+    KEPT.append(subprocess.Popen(command(mark)))
+
+
+def by_run(mark: str) -> None:
+    subprocess.run(command(mark), check=False)
+
+
+def by_system(mark: str) -> None:
+    os.system(f"exec {sys.executable} -S -c '{STUBBORN}' {mark}")
+
+
+def by_posix_spawn(mark: str) -> None:
+    os.posix_spawn(sys.executable, command(mark), os.environ)
+
+
+def by_fork(mark: str) -> None:
+    if os.fork() == 0:  # noqa: TID251  # as foreign code does
+        os.execv(sys.executable, command(mark))
+
+
+def _becomes(mark: str) -> None:
+    os.execv(sys.executable, command(mark))
+
+
+def by_multiprocessing(mark: str) -> None:
+    multiprocessing.get_context("fork").Process(target=_becomes, args=(mark,)).start()
+
+
+def by_spawning(mark: str) -> None:
+    multiprocessing.get_context("spawn").Process(target=_becomes, args=(mark,)).start()
+
+
+PLAIN: list[Any] = [by_popen, by_run, by_system, by_posix_spawn, by_fork, by_multiprocessing, by_spawning]
+
+
+async def by_asyncio(mark: str) -> None:
+    process = await asyncio.create_subprocess_exec(*command(mark))
+    await process.wait()
+
+
+async def by_thread(mark: str) -> None:
+    await asyncio.to_thread(by_run, mark)
+
+
+async def by_executor(mark: str) -> None:
+    await asyncio.get_running_loop().run_in_executor(None, by_run, mark)
+
+
+async def by_task(mark: str) -> None:
+    task = asyncio.create_task(by_asyncio(mark))
+    await asyncio.shield(task)
+
+
+AWAITED: list[Any] = [by_asyncio, by_thread, by_executor, by_task]
+
+
+@pytest.mark.usefixtures("subreaper")
+@pytest.mark.parametrize("way", PLAIN + AWAITED)
+def test_l3_a_process_that_a_tool_starts_by_itself_is_ended_with_its_run_and_proven(
+    tmp_path: Path, mark: str, way: Any
+) -> None:
+    if asyncio.iscoroutinefunction(way):
+
+        @tool(isolation="task", name="starts")
+        async def awaited() -> None:
+            """Start one."""
+            await way(mark)
+
+        starts: Any = awaited
+    else:
+
+        @tool(isolation="thread", name="starts")
+        def plain() -> None:
+            """Start one."""
+            way(mark)
+
+        starts = plain
+    with started(tmp_path, call("starts"), starts) as supervisor:
+        run_id = say(supervisor.session("s"))
+        until(lambda: up(mark), "both processes")
+        stop(supervisor.session("s"))
+        receipt = receipt_of(supervisor, run_id)
+        assert receipt.complete, receipt
+        assert not alive(mark)
+        (called,) = of_kind(receipt, "call")
+        found = [row for row in called.rows if row.kind == "subprocess"]
+        assert found, receipt
+        assert [one.signal for one in found[0].signals] == ["SIGTERM", "SIGCONT", "SIGKILL"]
+        assert any(row.rows for row in found), "the one below it, in a session of its own"
+        assert receipt.reaped >= 2
+
+
+@pytest.mark.usefixtures("subreaper")
+@pytest.mark.parametrize("way", [by_popen, by_asyncio])
+def test_l3_what_an_agent_starts_by_itself_is_ended_when_its_run_has_come_to_its_own_end(
+    tmp_path: Path, mark: str, way: Any
+) -> None:
+    async def agent(turn: AsyncTurn) -> str:
+        if asyncio.iscoroutinefunction(way):
+            await asyncio.create_subprocess_exec(*command(mark))
+        else:
+            way(mark)
+        while not up(mark):  # noqa: ASYNC110  # of processes
+            await asyncio.sleep(0.01)
+        return turn.inputs[0].content
+
+    with started(tmp_path, agent) as supervisor:
+        receipt = receipt_of(supervisor, say(supervisor.session("s")))
+        assert receipt.complete
+        assert not alive(mark)
+        (agent_row,) = receipt.rows
+        (row,) = [one for one in agent_row.rows if one.kind == "subprocess"]
+        assert row.provenance is not None
+        assert row.provenance.source == "run.ended"
+
+
+@pytest.mark.usefixtures("subreaper")
+def test_l3_who_waits_for_a_process_of_its_own_reads_its_status_after_a_stop_too(tmp_path: Path) -> None:
+    read: dict[str, int] = {}
+
+    @tool(isolation="thread")
+    def plain() -> None:
+        """Wait for one."""
+        read["plain"] = subprocess.Popen(["sleep", "1000"]).wait()
+
+    @tool(isolation="task")
+    async def awaited() -> None:
+        """Wait for one."""
+        process = await asyncio.create_subprocess_exec("sleep", "1000")
+        try:
+            await process.wait()
+        finally:
+            read["awaited"] = await process.wait()
+
+    async def agent(turn: AsyncTurn) -> None:
+        await asyncio.gather(turn.call("plain"), turn.call("awaited"))
+
+    with started(tmp_path, agent, plain, awaited) as supervisor:
+        run_id = say(supervisor.session("s"))
+        until(lambda: len(supervisor.left()) >= 2, "both processes")
+        stop(supervisor.session("s"))
+        receipt = receipt_of(supervisor, run_id)
+        assert receipt.complete, receipt
+        assert read == {"plain": -signal.SIGTERM, "awaited": -signal.SIGTERM}
+        assert len(of_kind(receipt, "subprocess")) == 2
+
+
+@pytest.mark.usefixtures("subreaper")
+def test_what_the_program_starts_outside_of_agents_and_tools_is_neither_touched_nor_named(
+    tmp_path: Path, mark: str
+) -> None:
+    with started(tmp_path, call("nothing")) as supervisor:
+        run_id = say(supervisor.session("s"))
+        with subprocess.Popen(command(mark)) as own:
+            until(lambda: up(mark), "both processes")
+            stop(supervisor.session("s"))
+            receipt = receipt_of(supervisor, run_id)
+            assert receipt.complete, receipt
+            assert not of_kind(receipt, "subprocess")
+            assert len(alive(mark)) == 2
+            for pid in alive(mark):
+                os.kill(pid, signal.SIGKILL)
+            assert own.wait() == -signal.SIGKILL
+
+
+@pytest.mark.usefixtures("subreaper")
+def test_l3_an_orphan_of_which_nobody_can_say_who_started_it_is_named_and_left_alone(tmp_path: Path, mark: str) -> None:
+    def agent(turn: Turn) -> None:
+        subprocess.run(command(mark, ORPHAN), check=True)
+        while not up(mark, 1):
+            threading.Event().wait(0.01)
+        turn.emit("done")
+
+    with started(tmp_path, agent) as supervisor:
+        run_id = say(supervisor.session("s"))
+        receipt = receipt_of(supervisor, run_id)
+        assert not receipt.complete
+        (row,) = [one for one in of_kind(receipt, "subprocess") if one.note == UNKNOWN]
+        assert row.how is How.OUT_OF_REACH
+        assert row.pid in alive(mark)
+        os.kill(row.pid or 0, signal.SIGKILL)
+        (row,) = [one for one in of_kind(amended(supervisor, run_id), "subprocess") if one.pid == row.pid]
+        assert row.ended_at is not None
+
+
+def test_l3_where_orphans_fall_to_another_process_a_run_that_started_one_is_not_complete(
+    tmp_path: Path, mark: str
+) -> None:
+    assert not inherits_orphans()
+
+    def agent(turn: Turn) -> None:
+        if turn.inputs[0].content == "start":
+            subprocess.run(["true", mark], check=True)
+
+    with started(tmp_path, agent, subreaper=False) as supervisor:
+        assert receipt_of(supervisor, say(supervisor.session("s"), "nothing")).complete
+        receipt = receipt_of(supervisor, say(supervisor.session("s"), "start"))
+        assert not receipt.complete
+        (row,) = [one for one in of_kind(receipt, "subprocess") if one.name == ORPHANS]
+        assert row.how is How.OUT_OF_REACH
+        assert "subreaper=True" in row.note
+
+
+# ── Threads and tasks ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_l3_a_thread_that_goes_on_is_named_holds_the_barrier_and_amends_the_receipt_when_it_ends(
+    tmp_path: Path,
+) -> None:
+    go_on, began = threading.Event(), threading.Event()
+
+    def works_on() -> None:
+        began.set()
+        go_on.wait(WAIT_S)
+
+    @tool(isolation="task")
+    async def threaded() -> None:
+        """Work on a thread."""
+        await asyncio.to_thread(works_on)
+
+    @tool(isolation="thread")
+    def nothing() -> None:
+        """Do nothing."""
+
+    async def agent(turn: AsyncTurn) -> None:
+        await turn.call(turn.inputs[0].content)
+
+    with started(tmp_path, agent, threaded, nothing, barrier="strict", kill_s=0.5) as supervisor:
+        session = supervisor.session("s")
+        run_id = say(session, "threaded")
+        assert began.wait(WAIT_S)
+        stop(session)
+        receipt = receipt_of(supervisor, run_id)
+        assert not receipt.complete
+        (row,) = of_kind(receipt, "thread")
+        assert (row.name.rpartition(".")[2], row.how, row.ended_at) == ("works_on", How.ABANDONED, None)
+        assert any("works_on" in one for one in supervisor.left())
+        assert any("works_on" in one for one in session.status().barrier)
+        say(session, "nothing")
+        settled(session)
+        assert [one for one in log(session) if one.kind == "tool.ended"][-1].data["outcome"] == "not_started"
+        go_on.set()
+        (row,) = of_kind(amended(supervisor, run_id), "thread")
+        assert row.ended_at is not None
+        assert not supervisor.left()
+        say(session, "nothing")
+        settled(session)
+        assert [one for one in log(session) if one.kind == "tool.ended"][-1].data["outcome"] == "finished"
+
+
+def test_l8_a_task_of_an_agents_own_is_cancelled_once_when_its_run_has_ended_and_may_clean_up(tmp_path: Path) -> None:
+    told: list[str] = []
+
+    async def works_on() -> None:
+        try:
+            await asyncio.sleep(1000)
+        except asyncio.CancelledError:
+            told.append("cancelled")
+            await asyncio.sleep(0.2)
+            told.append("cleaned up")
+            raise
+
+    async def agent(turn: AsyncTurn) -> str:
+        task = asyncio.create_task(works_on())
+        await asyncio.sleep(0)
+        return f"{turn.inputs[0].content} {task.get_name()}"
+
+    with started(tmp_path, agent) as supervisor:
+        receipt = receipt_of(supervisor, say(supervisor.session("s")))
+        assert receipt.complete
+        assert told == ["cancelled", "cleaned up"]
+        (row,) = of_kind(receipt, "task")
+        assert (row.name.rpartition(".")[2], row.how) == ("works_on", How.RAISED)
+
+
+def test_l3_a_task_that_swallows_its_cancel_is_named_abandoned_until_it_ends(tmp_path: Path) -> None:
+    go_on = threading.Event()
+
+    async def deaf() -> None:
+        while not go_on.is_set():
+            try:
+                await asyncio.sleep(0.02)
+            except asyncio.CancelledError:
+                continue
+
+    kept: list[Any] = []
+
+    async def keeping(turn: AsyncTurn) -> None:
+        kept.append(asyncio.create_task(deaf()))
+        await asyncio.sleep(1000)
+
+    with started(tmp_path, keeping, kill_s=0.5) as supervisor:
+        run_id = say(supervisor.session("s"))
+        until(lambda: kept, "the task")
+        stop(supervisor.session("s"))
+        receipt = receipt_of(supervisor, run_id)
+        assert not receipt.complete
+        assert [row.how for row in of_kind(receipt, "task")] == [How.ABANDONED]
+        go_on.set()
+        assert [row.how for row in of_kind(amended(supervisor, run_id), "task")] == [How.RETURNED]
+
+
+@pytest.mark.usefixtures("subreaper")
+def test_l3_what_a_late_thread_starts_after_the_receipt_is_killed_at_once_and_amends_it(
+    tmp_path: Path, mark: str
+) -> None:
+    go_on, began = threading.Event(), threading.Event()
+    status: list[int] = []
+
+    def late() -> None:
+        began.set()
+        go_on.wait(WAIT_S)
+        status.append(subprocess.run(command(mark), check=False).returncode)
+
+    async def agent(turn: AsyncTurn) -> None:
+        await asyncio.to_thread(late)
+
+    with started(tmp_path, agent, kill_s=0.2) as supervisor:
+        run_id = say(supervisor.session("s"))
+        assert began.wait(WAIT_S)
+        stop(supervisor.session("s"))
+        assert not receipt_of(supervisor, run_id).complete
+        go_on.set()
+        receipt = amended(supervisor, run_id)
+        assert status == [-signal.SIGKILL]
+        assert not alive(mark)
+        assert [row.kind for row in receipt.rows[0].rows] == ["thread", "subprocess"]
+
+
+@pytest.mark.usefixtures("subreaper")
+def test_l3_a_process_of_a_clean_up_is_not_told_to_end_before_the_grace_is_over(tmp_path: Path) -> None:
+    status: list[int] = []
+    waiting = threading.Event()
+
+    async def agent(turn: AsyncTurn) -> None:
+        try:
+            waiting.set()
+            await asyncio.sleep(1000)
+        finally:
+            process = await asyncio.create_subprocess_exec("sleep", "0.3")
+            status.append(await process.wait())
+
+    with started(tmp_path, agent, grace_s=5.0) as supervisor:
+        run_id = say(supervisor.session("s"))
+        assert waiting.wait(WAIT_S)
+        stop(supervisor.session("s"))
+        receipt = receipt_of(supervisor, run_id)
+        assert receipt.complete
+        assert status == [0]
+
+
+@pytest.mark.usefixtures("subreaper")
+def test_l13_a_run_whose_actors_failed_has_its_strays_taken_over_and_ended(tmp_path: Path, mark: str) -> None:
+    @tool(isolation="thread")
+    def starts() -> None:
+        """Start one, and wait."""
+        by_run(mark)
+
+    with started(tmp_path, call("starts"), starts) as supervisor:
+        run_id = say(supervisor.session("s"))
+        until(lambda: up(mark), "both processes")
+        until(supervisor.left, "it is known")
+        session = supervisor._actor._actor_weakref().children["s"]  # type: ignore[union-attr]
+        poison(session)
+        until(lambda: not alive(mark), "all are ended")
+        receipt = receipt_of(supervisor, run_id)
+        assert receipt.complete, receipt
+        assert any(row.kind == "subprocess" and row.signals for row in rows(receipt))
+
+
+def test_the_hook_does_nothing_for_other_events_and_lets_no_error_out() -> None:
+    class Broken:
+        def starts(self, event: str, args: Any) -> None:
+            raise RuntimeError(event)
+
+    def within() -> int:
+        attribution.enter(Broken())
+        return subprocess.run(["true"], check=True).returncode
+
+    assert contextvars.copy_context().run(within) == 0
+    assert attribution.current() is None
+
+
+def test_a_child_that_code_forks_attributes_nothing(tmp_path: Path) -> None:
+    def agent(turn: Turn) -> str:
+        reading, writing = os.pipe()
+        pid = os.fork()  # noqa: TID251  # as foreign code does
+        if pid == 0:
+            os.write(writing, b"%d" % subprocess.run(["true"], check=False).returncode)
+            os._exit(0)
+        os.close(writing)
+        said = os.read(reading, 10).decode()
+        os.waitpid(pid, 0)
+        return said + turn.inputs[0].content
+
+    with started(tmp_path, agent, subreaper=False) as supervisor:
+        session = supervisor.session("s")
+        run_id = say(session)
+        assert receipt_of(supervisor, run_id)
+        assert session.run(run_id).result == "0go"
