@@ -325,7 +325,7 @@ class Strays:
 
     def starts_outside(self) -> None:
         """The calling thread is about to start a process for the program around. Called in the audit hook."""
-        if os.getpid() != self._pid or self._closed or not self._runs:
+        if os.getpid() != self._pid or self._closed:
             return
         tid = threading.get_native_id()
         with self._lock:

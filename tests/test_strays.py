@@ -264,16 +264,15 @@ def test_what_the_program_starts_outside_of_agents_and_tools_is_neither_touched_
 ) -> None:
     with started(tmp_path, call("nothing")) as supervisor:
         run_id = say(supervisor.session("s"))
-        with subprocess.Popen(command(mark)) as own:
-            until(lambda: up(mark), "both processes")
-            stop(supervisor.session("s"))
-            receipt = receipt_of(supervisor, run_id)
-            assert receipt.complete, receipt
-            assert not of_kind(receipt, "subprocess")
-            assert len(alive(mark)) == 2
-            for pid in alive(mark):
-                os.kill(pid, signal.SIGKILL)
-            assert own.wait() == -signal.SIGKILL
+        own = subprocess.Popen(command(mark))
+        KEPT.append(own)
+        until(lambda: up(mark), "both processes")
+        stop(supervisor.session("s"))
+        receipt = receipt_of(supervisor, run_id)
+        assert receipt.complete, receipt
+        assert not of_kind(receipt, "subprocess")
+        assert len(alive(mark)) == 2
+        assert own.poll() is None
 
 
 @pytest.mark.usefixtures("subreaper")
