@@ -485,7 +485,7 @@ class RunLifecycle(RunReports):
         if not record.open and record.info.provenance is None:
             # The run came to its end by itself, and that is what ends this.
             part.provenance = record.token.provenance
-        record.parts[key] = part
+        record.add(part)
         row = ProcessRow(
             self.session,
             record.id,
@@ -502,6 +502,8 @@ class RunLifecycle(RunReports):
         )
         record.processes[key] = ProcessRecord(row, None)
         self.step.processes[key] = row
+        if record is self.active and part.kind == SUBPROCESS:
+            self._stray_event("process.started", record, row, {"pid": found.pid, "name": part.name})
         if record.id in self.late:
             self._amend(record, self._clock.wall())
 
@@ -513,12 +515,25 @@ class RunLifecycle(RunReports):
             self.step.later.append(ForgetPart("stray", news.stray_id))
             return
         part.end_stray(news)
-        process = record.processes.get(part.id)
-        if process is not None:
-            self._process_row_ended(process, part)
+        if news.how is How.OUT_OF_REACH:
+            record.unseen.add(part.id)
+        process = record.processes[part.id]
+        if part.kind == SUBPROCESS:
+            data: JsonObject = {"how": str(news.how) if news.how else None, "status": news.status}
+            data |= {"reaped": news.reaped, "proven": news.how is not How.OUT_OF_REACH}
+            if part.note:
+                data["note"] = part.note
+            if part.provenance is not None:
+                data["provenance"] = storable_json(part.provenance)
+            self._stray_event("process.ended", record, process.row, data)
+        self._process_row_ended(process, part)
         self.step.later.append(ForgetPart("stray", part.id))
         record.trim()
         self._after_part(record, self._clock.wall())
+
+    def _stray_event(self, kind: str, record: RunRecord, row: ProcessRow, data: JsonObject) -> None:
+        of: JsonObject = {"call_id": row.call_id} if row.call_id else {}
+        self._event(kind, {**of, "process_id": row.process_id, "kind": row.kind, **data}, record)
 
     def _part_ended(self, address: Address, how: How, at: float, note: str) -> None:
         """An execution ended, of an open or a closed run, in any generation."""

@@ -246,7 +246,10 @@ class ProcessRecord:
 
 @dataclass(slots=True)
 class RunRecord:
-    """One run in its session's memory, until nothing of it can be heard any more."""
+    """One run in its session's memory, until nothing of it can be heard any more.
+
+    `unseen`: parts that stand for what cannot be seen, so that its receipt is never complete.
+    """
 
     info: RunInfo
     token: CancelToken
@@ -254,6 +257,7 @@ class RunRecord:
     calls: Kept[CallRecord] = field(default_factory=Kept)
     processes: dict[str, ProcessRecord] = field(default_factory=dict)
     parts: Kept[Part] = field(default_factory=Kept)
+    unseen: set[str] = field(default_factory=set)
     refused: Counter[str] = field(default_factory=Counter)
     said: bool = False
     called: bool = False
@@ -342,9 +346,9 @@ class RunRecord:
         open_parts, excess = self.parts.open(), len(self.parts) - PARTS_KEPT_MAX
         if excess <= 0:
             return
-        # Their rows stand below it; and what was not seen keeps the receipt from being complete.
+        # Their rows stand below it.
         needed = {AGENT, *(part.parent for part in open_parts), *(call.row.call_id for call in self.calls.open())}
-        needed.update(part.id for part in self.parts.values() if part.how is How.OUT_OF_REACH)
+        needed |= self.unseen
         gone = itertools.islice((part_id for part_id in self.parts.ended() if part_id not in needed), excess)
         for part_id in list(gone):
             self.reaped += self.parts[part_id].reaped
@@ -376,13 +380,18 @@ class RunRecord:
             agent = self.parts.get(AGENT)
             if row.kind == AGENT and agent is not None and row.ended_at is not None and row.how is not None:
                 agent.end(row.how, row.ended_at, row.note)
+            for below in row.rows:
+                if below.kind in STRAYS and below.how is How.OUT_OF_REACH and below.ended_at is not None:
+                    part = Part(f"unseen_{len(self.unseen)}", below.kind, below.name, AGENT, holds=False)
+                    part.restore(below)
+                    self.add(part)
+                    self.unseen.add(part.id)
 
     def file_receipt(self, at: float, later: tuple[Provenance, ...]) -> Receipt:
         """Add the parts up to a receipt; what has not ended is named abandoned in it, what is not ours out of reach."""
         open_parts = self.open_parts()
         for part in open_parts:
             part.how = How.ABANDONED if part.ours else How.OUT_OF_REACH
-        seen = all(part.how is not How.OUT_OF_REACH for part in self.parts.values())
         self.receipt = Receipt(
             receipt_id=self.info.receipt_id,
             run_id=self.id,
@@ -390,7 +399,7 @@ class RunRecord:
             provenance=self.info.provenance,
             fenced_at=self.fenced_at,
             ended_at=at,
-            complete=not open_parts and seen,
+            complete=not open_parts and not self.unseen,
             rows=self._rows(),
             reaped=self.reaped + sum(part.reaped for part in self.parts.values()),
             omitted=self.omitted,
@@ -452,6 +461,8 @@ def restored(
             record.processes[process.process_id] = ProcessRecord(process, None)
         if process.end is not None and (process.owner is Owner.RUN or process.end.how is How.NOT_STARTED):
             part.restore(process.end)
+            if part.how is How.OUT_OF_REACH:
+                record.unseen.add(part.id)
         elif process.owner is Owner.SESSION:
             part.pid, part.started_at = process.pid, process.started_at
             part.end(How.HANDED_OVER, process.owned_at or info.created_at, HANDED_OVER_NOTE)
