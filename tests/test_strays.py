@@ -230,6 +230,7 @@ def test_l3_what_an_agent_starts_by_itself_is_ended_when_its_run_has_come_to_its
 @pytest.mark.usefixtures("subreaper")
 def test_l3_who_waits_for_a_process_of_its_own_reads_its_status_after_a_stop_too(tmp_path: Path) -> None:
     read: dict[str, int] = {}
+    waits = threading.Event()
 
     @tool(isolation="thread")
     def plain() -> None:
@@ -241,6 +242,7 @@ def test_l3_who_waits_for_a_process_of_its_own_reads_its_status_after_a_stop_too
         """Wait for one."""
         process = await asyncio.create_subprocess_exec("sleep", "1000")
         try:
+            waits.set()
             await process.wait()
         finally:
             read["awaited"] = await process.wait()
@@ -250,6 +252,7 @@ def test_l3_who_waits_for_a_process_of_its_own_reads_its_status_after_a_stop_too
 
     with started(tmp_path, agent, plain, awaited) as supervisor:
         run_id = say(supervisor.session("s"))
+        assert waits.wait(WAIT_S)
         until(lambda: len(supervisor.left()) >= 2, "both processes")
         stop(supervisor.session("s"))
         receipt = receipt_of(supervisor, run_id)
