@@ -33,6 +33,7 @@ from actors.cancel import CancelToken
 from actors.messages import ExecutionEnded
 from actors.model import How
 from actors.ports import Clock, Isolation
+from supervisor import attribution
 
 THREADS_MAX: Final = 512
 CALLBACK_THREADS_MAX: Final = 64
@@ -217,6 +218,9 @@ class ThreadExecutor:
 
     def _start_task(self, execution: _Execution, body: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         assert self._loop is not None, "a task starts on the loop"
+        if execution.context is not None:
+            # It is the caller's, whose own task this is not.
+            execution.context.run(attribution.enter, None)
         execution.task = self._loop.create_task(
             self._run_task(execution, body), name=execution.name, context=execution.context
         )

@@ -363,6 +363,24 @@ def test_l3_a_thread_that_goes_on_is_named_holds_the_barrier_and_amends_the_rece
         assert [one for one in log(session) if one.kind == "tool.ended"][-1].data["outcome"] == "finished"
 
 
+def test_l6_the_task_of_a_call_is_the_calls_and_no_task_of_its_agents(tmp_path: Path) -> None:
+    began = threading.Event()
+
+    @tool(isolation="task")
+    async def waits() -> None:
+        """Wait."""
+        began.set()
+        await asyncio.sleep(1000)
+
+    with started(tmp_path, call("waits"), waits) as supervisor:
+        run_id = say(supervisor.session("s"))
+        assert began.wait(WAIT_S)
+        stop(supervisor.session("s"))
+        receipt = receipt_of(supervisor, run_id)
+        assert receipt.complete
+        assert [row.kind for row in rows(receipt)] == ["agent", "call"]
+
+
 def test_l8_a_task_of_an_agents_own_is_cancelled_once_when_its_run_has_ended_and_may_clean_up(tmp_path: Path) -> None:
     told: list[str] = []
 
