@@ -747,8 +747,8 @@ MUTANTS: Final = (
         "L10",
         RequestBook,
         "forget",
-        "    self._forget_to(max([math.floor(at * 1000) / 1000 - 0.0005, *made]), at)\n",
-        "",
+        "    return blank\n",
+        "    self._rows, self._forgotten_to = OrderedDict(), 0.0\n    return []\n",
     ),
     _mutant(
         "the generation begins anew after a deletion",
