@@ -270,7 +270,8 @@ class Spawn:
 
         Args:
             argv: the program and its arguments.
-            cwd: its working directory; None for the supervisor's.
+            cwd: its working directory; None for the one that the supervisor's process is in. Where that was removed,
+                and no other has its name, it is an empty one in the state directory.
             env: added to the clean environment that every tool gets.
             name: what people see; the program by default.
             owner: ``run``: it dies with the run, however that ends; ``session``: it lives on, holds up no later run,

@@ -76,10 +76,14 @@ class Foreground:
         self._words: list[str] = []
         self._started: list[subprocess.Popen[bytes]] = []
 
-    def start(self, *assignments: str, stderr: int | None = None, **popen: Any) -> subprocess.Popen[bytes]:
-        """Start one; the last one is `process`."""
+    def start(
+        self, *assignments: str, stderr: int | None = None, through: str = "", **popen: Any
+    ) -> subprocess.Popen[bytes]:
+        """Start one; the last one is `process`. `through`: a script of Python's that executes its own arguments."""
         sets = [word for assignment in assignments for word in ("--set", assignment)]
         command = [sys.executable, "-m", "supervisor.console", "serve", "--state-dir", str(self.state_dir), *sets]
+        if through:
+            command = [sys.executable, "-c", through, *command]
         environment = {**os.environ, "PYTHONPATH": str(PROJECT), "NOTIFY_SOCKET": self._address, "HOME": "/"}
         with self.log_file.open("ab") as log:
             process = subprocess.Popen(

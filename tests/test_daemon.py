@@ -7,6 +7,8 @@ import os
 import pty
 import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +22,7 @@ from supervisor import Supervisor
 from supervisor.config import Config
 from supervisor.daemon.serve import Exit
 from supervisor.lock import held
-from tests.daemon_kit import WAIT_S, Foreground, output, runs, seed
+from tests.daemon_kit import PROJECT, WAIT_S, Foreground, output, runs, seed
 from tests.kit import alive, until
 
 PLUGINS = "tests.daemon_plugins"
@@ -166,6 +168,46 @@ def test_a_state_directory_that_is_open_to_others_is_refused_with_the_remedy(dae
     daemon.state_dir.chmod(0o755)
     assert daemon.start().wait(WAIT_S) == Exit.REFUSED
     daemon.wait_says(f"chmod 700 {daemon.state_dir}")
+
+
+BLOCKED = (
+    "import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, {signals}); os.execv(sys.argv[1], sys.argv[1:])"
+)
+IGNORED = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+
+
+def test_signals_that_its_parent_has_blocked_end_it_and_its_commands_have_a_clean_mask(daemon: Foreground) -> None:
+    seed(daemon.state_dir, daemon.mark, s="grep -E 'Sig(Blk|Ign)' /proc/self/status")
+    daemon.ready(through=BLOCKED.format(signals="{2, 15, 17}"))
+    until(lambda: runs(daemon.state_dir, "s")[-1].status is RunStatus.COMPLETED, "the command has ended", WAIT_S)
+    assert output(daemon.state_dir, "s").split() == ["SigBlk:", "0" * 16, "SigIgn:", "0" * 16]
+    assert daemon.end() == Exit.OK
+
+
+def test_one_that_came_with_sigint_ignored_as_in_the_background_of_a_script_goes_on(daemon: Foreground) -> None:
+    process = daemon.ready(through=IGNORED)
+    process.send_signal(signal.SIGINT)
+    # Behind it: whoever handles this one has had the other.
+    process.send_signal(signal.SIGHUP)
+    daemon.wait_says("the configuration was read again")
+    with connected(daemon.state_dir / "countermand.sock") as client:
+        assert answers(client)
+    assert daemon.end() == Exit.OK
+    assert not [line for line in daemon.log() if "SIGINT" in line["message"]]
+
+
+def test_one_whose_directory_is_removed_goes_on_running_commands(daemon: Foreground, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    there.mkdir()
+    seed(daemon.state_dir, daemon.mark, s1=f"rmdir {there}; echo removed", s2="true " + "x" * 8)
+    daemon.ready(cwd=there)
+    until(lambda: not there.exists(), "it is removed", WAIT_S)
+    console = [sys.executable, "-m", "supervisor.console", "--state-dir", str(daemon.state_dir)]
+    argv = [*console, "send", "s3", "echo hello; pwd", "--wait"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=WAIT_S, cwd=PROJECT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"hello\n{daemon.state_dir}/workplace\n")
+    assert daemon.end() == Exit.OK
 
 
 @contextmanager

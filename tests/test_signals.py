@@ -82,3 +82,30 @@ def test_who_waits_is_woken_by_a_signal_and_by_a_thread() -> None:
             print(json.dumps(found))
     """)
     assert found == [2, 0] * 50
+
+
+def test_what_a_parent_has_blocked_is_heard_also_what_came_before_and_is_blocked_again_behind() -> None:
+    found = told("""
+        taken = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+        signal.pthread_sigmask(signal.SIG_BLOCK, taken)
+        send(signal.SIGHUP, 1)
+        with Signals() as signals:
+            first = all_of(signals)
+            send(signal.SIGTERM, 1)
+            send(signal.SIGINT, 1)
+            second = sorted(all_of(signals))
+        print(json.dumps([first, second, signal.pthread_sigmask(signal.SIG_BLOCK, ()) == taken]))
+    """)
+    assert found == [[1], [2, 15], True]
+
+
+def test_what_was_ignored_stays_so_but_for_what_ends_a_daemon() -> None:
+    found = told("""
+        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        with Signals() as signals:
+            for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+                send(number, 1)
+            print(json.dumps(all_of(signals)))
+    """)
+    assert found == [15]

@@ -511,7 +511,10 @@ def _why(event: Event) -> str:
 
 @contextmanager
 def _signals(inbox: SimpleQueue[Item]) -> Iterator[None]:
-    """Have signals put into the inbox. SIGHUP stays ignored where it is, as under nohup."""
+    """Have signals put into the inbox, also those that our parent has blocked.
+
+    SIGHUP stays ignored where it is, as under nohup, and SIGINT, as in the background of a script.
+    """
     read_fd, write_fd = os.pipe()
     os.set_blocking(write_fd, False)
     before: dict[signal.Signals, Any] = {}
@@ -525,11 +528,13 @@ def _signals(inbox: SimpleQueue[Item]) -> Iterator[None]:
     thread.start()
     previous_fd = signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+        if number is signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
             before[number] = signal.signal(number, _noted)
+    mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, before)
     try:
         yield
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for number, handler in before.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(previous_fd)

@@ -6,6 +6,7 @@ reactor.py        the one thread that all of the daemon's side runs on
 readers.py        which pipe is read when, so that no flood and no crowd takes that thread
 output.py         what a tree has written, as text: decoded, capped, its tail kept
 spool.py          its exact bytes, in a capped file, where a report has no room for them
+workplace.py      the directory that a command begins in
 pty.py            a terminal for a command that needs one
 ledger.py         the file of a tree, by which the next daemon knows what became of it
 leftovers.py      what nobody inherited: found by marker and pid, identified, killed, counted

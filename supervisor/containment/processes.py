@@ -69,6 +69,7 @@ from supervisor.containment.pty import open_pty
 from supervisor.containment.reactor import Alarm, Reactor
 from supervisor.containment.readers import MUCH_BYTES
 from supervisor.containment.spool import Spool, Spools
+from supervisor.containment.workplace import Workplace
 from supervisor.containment.zygote_handle import ZygoteHandle
 
 if TYPE_CHECKING:
@@ -220,6 +221,7 @@ class ProcessTrees:
     ) -> None:
         # The zygote works elsewhere, so the path must mean the same there.
         self._dir = Path(state_dir).absolute() / "wardens"
+        self._workplace = Workplace(Path(state_dir).absolute())
         self._clock = clock
         self._drain_s = drain_s
         self._kill_s = kill_s
@@ -398,7 +400,7 @@ class ProcessTrees:
         command: Word = {
             "word": "command",
             "argv": list(spec.argv),
-            "cwd": os.path.abspath(spec.cwd) if spec.cwd else os.getcwd(),
+            "cwd": self._workplace.path(spec.cwd),
             "env": {**(TERMINAL if spec.pty else {}), **self._environment, **spec.env, ledger.MARKER: tree.marker},
             "limits": self._limits,
         }

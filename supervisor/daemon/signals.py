@@ -28,7 +28,9 @@ ENDS_MAX: Final = 3
 class Signals:
     """Takes SIGINT, SIGTERM and SIGHUP in a `with`; main thread only, except for `wake`.
 
-    A SIGHUP that is ignored stays ignored, as under nohup.
+    A SIGHUP that is ignored stays ignored, as under nohup, and a SIGINT too: a shell that has no jobs starts what is to
+    run in the background so. Whoever has started us may have blocked them all, which an exec does not undo: in here
+    they are not.
     """
 
     TAKEN: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -45,11 +47,14 @@ class Signals:
     def __enter__(self) -> Self:
         self._previous_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         for number in self.TAKEN:
-            if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            if number is signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._note)
+        # Behind the handlers: what is pending comes now.
+        self._mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, self._before)
         return self
 
     def __exit__(self, *_: object) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
         for number, handler in self._before.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._previous_fd)

@@ -84,6 +84,8 @@ class Sockets:
         self, state_dir: Path, given: list[socket.socket], path: Path, tcp: tuple[str, int] | None = None
     ) -> None:
         self.all = list(given)
+        # Wherever this process goes it names the same place.
+        path = path.absolute()
         self._state_dir = state_dir
         self._home = _identity(state_dir, follow=True)
         self._made: dict[Path, _Identity | None] = {}
@@ -182,7 +184,7 @@ class Sockets:
 
         Where the socket is systemd's the link is kept at the end: whoever connects starts the daemon again.
         """
-        link, target = self._state_dir / NAME, self.path.absolute()
+        link, target = self._state_dir / NAME, self.path
         try:
             if link == self.path or (link.is_symlink() and link.readlink() == target):
                 return

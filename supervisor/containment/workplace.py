@@ -1,0 +1,57 @@
+"""The directory that a command begins in.
+
+By default that is the supervisor's own, which somebody may remove: a build directory, a checkout, what a tool has just
+cleaned up. Where there is another one of that name by now, commands begin in that. Else they begin in an empty one in
+the state directory: in none that has something in it, since a script that clears up meant what was removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Final
+
+from loguru import logger
+
+FOLDER: Final = "workplace"
+
+
+class Workplace:
+    """Where commands begin. `path` may be called from any thread, one at a time.
+
+    Args:
+        state_dir: absolute; a directory is made in it when it is needed.
+    """
+
+    def __init__(self, state_dir: Path) -> None:
+        self._folder = state_dir / FOLDER
+        self._last: str | None = None
+        self._told = ""
+        with contextlib.suppress(FileNotFoundError):
+            self._last = os.getcwd()
+
+    def path(self, wanted: str | None) -> str:
+        """Return the absolute path of the directory for a command that asks for one, or for none.
+
+        Whether there is one that was asked for is found out by the command. Raises OSError where none can be made.
+        """
+        if wanted is not None and os.path.isabs(wanted):
+            return os.path.normpath(wanted)
+        return os.path.normpath(os.path.join(self._own(), wanted or ""))
+
+    def _own(self) -> str:
+        try:
+            self._last = os.getcwd()
+        except FileNotFoundError:
+            if self._last is None or not os.path.isdir(self._last):
+                return self._instead()
+        return self._last
+
+    def _instead(self) -> str:
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        gone = self._last or "in which this was started"
+        if gone != self._told:
+            self._told = gone
+            logger.warning("the directory {} was removed: commands begin in {} instead", gone, self._folder)
+        return str(self._folder)
