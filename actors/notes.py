@@ -8,6 +8,7 @@ from typing import Final
 from actors.cancel import CellState
 from actors.messages import ToolResult
 from actors.model import How, Outcome, Provenance
+from actors.text import one_line
 
 GIVEN_UP: Final = "the agent stopped waiting for the call"
 
@@ -31,9 +32,10 @@ def who(provenance: Provenance) -> str:
     """Say who ended something and why, as a clause."""
     known = _WHO.get(provenance.source)
     if known is not None:
-        return known if provenance.reason == known else f"{known} ({provenance.reason})"
+        return known if provenance.reason == known else f"{known} ({one_line(provenance.reason)})"
     actor = "the user" if provenance.source.startswith("user.") else "a client"
-    return f"{actor} stopped it ({provenance.source}: {provenance.reason})"
+    # A reason is a clause of a sentence: a newline in it would make lines of its own in what the model reads.
+    return f"{actor} stopped it ({one_line(provenance.source)}: {one_line(provenance.reason)})"
 
 
 def run_note(provenance: Provenance, *, calls_started: bool) -> str:

@@ -7,14 +7,17 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 import supervisor.console.api as console_api
 import supervisor.daemon.settings  # noqa: F401  # it has a kind of its own
 from actors.errors import CountermandError, Invalid, RunActive, StoreUnavailable, TooLarge, retold
 from supervisor.console.exits import ExitCode, of_error
+from supervisor.console.stopping import _AllStopped
 from supervisor.console.words import refusal
 from supervisor.http import refusals
+from supervisor.http.bodies import AllStopped, NotStopped
 
 
 def kinds(below: type[CountermandError] = CountermandError) -> Iterator[type[CountermandError]]:
@@ -88,3 +91,10 @@ def test_a_code_and_a_field_that_are_not_known_here_are_kept() -> None:
 )
 def test_a_refusal_earns_its_exit_code_wherever_it_comes_from(code: str, exit_code: ExitCode) -> None:
     assert of_error(retold({"code": code, "message": "no"})) is exit_code
+
+
+def test_what_one_session_refused_of_a_stop_of_all_is_told_without_loss() -> None:
+    refused = refusals.Refusal("no_answer", "the message", "a", "b", "c", "run_1")
+    sent = msgspec.json.encode(AllStopped(stopped=[], failed=[NotStopped("s1", refused)]))
+    again = msgspec.json.encode(msgspec.json.decode(sent, type=_AllStopped))
+    assert json.loads(again) == json.loads(sent)

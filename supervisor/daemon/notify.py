@@ -9,6 +9,8 @@ from collections.abc import MutableMapping
 
 from loguru import logger
 
+from actors.text import one_line
+
 SEND_S = 2.0
 STATUS_MAX_CHARS = 512
 
@@ -77,7 +79,7 @@ class Notifier:
     def _send(self, words: str, status: str | None = None) -> None:
         if status is not None:
             self._status = status
-            line = " ".join(status.split())[:STATUS_MAX_CHARS]
+            line = one_line(" ".join(status.split()))[:STATUS_MAX_CHARS]
             words = f"{words}\nSTATUS={line}" if words else f"STATUS={line}"
         one = self._socket
         if one is None:
