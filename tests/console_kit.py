@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pty
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -123,6 +125,12 @@ class Terminal:
 
     def type(self, text: str) -> None:
         os.write(self._ours, text.encode())
+
+    def is_read(self) -> bool:
+        """True if the console has read every line that the terminal has."""
+        with open(f"/proc/{self.process.pid}/fd/0", "rb", buffering=0) as theirs:
+            (left,) = struct.unpack("i", fcntl.ioctl(theirs, termios.FIONREAD, b"\0" * 4))
+        return bool(left == 0)
 
     def line(self, text: str) -> None:
         self.type(text + "\n")

@@ -476,6 +476,9 @@ def test_on_a_terminal_ctrl_c_drops_a_paste_that_has_no_end(desk: Desk) -> None:
     terminal = desk.terminal("chat")
     terminal.screen.wait("> ")
     terminal.type(f"{BEGIN}echo never\n")
+    terminal.screen.wait("echo never\r\n")
+    # Read by now: the terminal throws away what has not been.
+    until(terminal.is_read, "the line is read", WAIT_S)
     terminal.ctrl_c()
     terminal.screen.wait("nothing is running")
     terminal.screen.wait("> ")

@@ -86,6 +86,12 @@ def test_a_run_whose_output_cannot_be_written_is_waited_for_and_that_is_said_wit
     assert [run["status"] for run in served.json("runs", "full")][-1] == "completed"
 
 
+def test_the_highest_exit_code_decides_also_where_the_output_cannot_be_written(told: Desk) -> None:
+    done = shell(told, '"$@" >/dev/full', "stop", "s1", "--mode", "bad", "--json")
+    assert done.returncode == 2
+    assert "No space left on device" in done.stderr
+
+
 def test_a_run_that_nobody_watches_any_more_is_not_said_to_have_gone_well(served: Desk) -> None:
     # It prints nothing after its first line.
     script = f"echo first; sleep {served.mark}; exit 3"

@@ -9,7 +9,6 @@ A command that reads asks the daemon that runs, and the store on the disk where 
 
 # Annotations are not texts here: typer would compile each of them again, twice, at every start.
 import contextlib
-import errno
 import signal
 import sys
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ import typer
 
 from supervisor.console import completions
 from supervisor.console.ending import EndedBy, end_of
-from supervisor.console.streams import mute_output, open_streams
+from supervisor.console.streams import open_streams
 from supervisor.console.values import take_plainly
 
 if TYPE_CHECKING:
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from supervisor.console.place import Place
     from supervisor.daemon.settings import Source
 
+FAILED: Final = 1
 USAGE: Final = 2
 STOPPED: Final = 130
 RECEIPT_S: Final = 120.0
@@ -95,8 +95,6 @@ Assignments = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Set a key of the configuration, such as drain_s=30. Repeatable."),
 ]
 
-UNWRITABLE: Final = frozenset({errno.EBADF, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC, errno.EPIPE})
-"""What a write to standard output fails with."""
 DEFAULT_SESSION: Final = "main"
 
 EXIT_CODES: Final = (
@@ -625,7 +623,7 @@ def _source(options: dict[str, Any], config: str | None, assignments: list[str] 
 
 def main() -> NoReturn:
     """Run the command and exit; the entry point."""
-    open_streams()
+    output = open_streams()
     interrupted: list[int] = []
 
     def interrupt(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001  # as the interpreter calls it
@@ -634,17 +632,21 @@ def main() -> NoReturn:
 
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, interrupt)
-    code = 0
     try:
         command = typer.main.get_command(app)
         take_plainly(command)
         code = _run(command)
-        code = max(code, _flushed())
+        sys.stdout.flush()
     except EndedBy as ended:
-        _flushed()
+        sys.stdout.flush()
         end_of(ended.number)
     except KeyboardInterrupt:
         code = STOPPED
+    if output.failed is not None and not output.unread:
+        # That nobody wants to read it is no error.
+        why = output.failed.strerror
+        print(f"countermand: the output could not be written: {why}; what was asked for may be done", file=sys.stderr)
+        code = max(code, FAILED)
     if interrupted and code == STOPPED:
         end_of(signal.SIGINT)
     sys.exit(code)
@@ -656,32 +658,7 @@ def _run(command: Any) -> int:
         command(prog_name="countermand")
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-    except BrokenPipeError:
-        mute_output()
-    except OSError as error:
-        if error.errno not in UNWRITABLE:
-            raise
-        return _not_written(error)
     return 0
-
-
-def _flushed() -> int:
-    """Have out what was printed, and return the exit code for that: not 0 where it could not be written."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Nobody wants to read it: no error.
-        mute_output()
-    except OSError as error:
-        return _not_written(error)
-    return 0
-
-
-def _not_written(error: OSError) -> int:
-    """Say that the output could not be written, which undoes nothing, and return the exit code for that."""
-    mute_output()
-    print(f"countermand: the output could not be written: {error}; what was asked for may be done", file=sys.stderr)
-    return 1
 
 
 def _options(
@@ -762,7 +739,7 @@ def _logs(verbose: bool) -> None:
 
 @contextlib.contextmanager
 def _refusals(*, as_json: bool = False, lines: bool = False) -> Iterator[None]:
-    """Say a refusal on standard error, without a traceback; end quietly where nobody reads the output.
+    """Say a refusal on standard error, without a traceback.
 
     Where JSON was asked for the refusal is a document too, in the form of the API's; of `lines`, on one line.
     """
@@ -782,6 +759,3 @@ def _refusals(*, as_json: bool = False, lines: bool = False) -> Iterator[None]:
         raise typer.Exit(int(of_error(error))) from None
     except KeyboardInterrupt:
         raise typer.Exit(STOPPED) from None
-    except BrokenPipeError:
-        mute_output()
-        raise typer.Exit(0) from None

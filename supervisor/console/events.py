@@ -12,7 +12,7 @@ from actors.text import one_line
 from supervisor.console.output import console, print_json_line, say
 from supervisor.console.place import Place
 from supervisor.console.records import open_records
-from supervisor.console.streams import when_unread
+from supervisor.console.streams import is_unread, when_unread
 from supervisor.console.words import clock_time, head
 
 TEXT_MAX: Final = 120
@@ -38,6 +38,8 @@ def show_events(place: Place, session: str, from_seq: int, *, follow: bool, as_j
                 print_json_line(event)
             else:
                 say(out, line(event), _STYLES.get(event.kind, ""))
+            if is_unread():
+                return
 
 
 def line(event: Event) -> str:

@@ -26,9 +26,9 @@ import msgspec
 from actors.errors import CountermandError, NotFound
 from actors.text import below, one_line
 from supervisor.console.api import Api, find_api, no_daemon
-from supervisor.console.output import console, flush, say
+from supervisor.console.output import console, say
 from supervisor.console.place import Place
-from supervisor.console.streams import when_unread
+from supervisor.console.streams import is_unread, when_unread
 
 UNIT: Final = "countermand.service"
 POLL_S: Final = 0.2
@@ -102,7 +102,9 @@ def show_logs(place: Place, wanted: Wanted, unit: str, *, follow: bool, as_json:
             else:
                 for line in as_text(said).split("\n"):
                     say(out, line, _STYLES.get(str(said.get("level")), ""))
-            flush()
+            out.file.flush()
+            if is_unread():
+                return
 
 
 def as_text(said: dict[str, Any]) -> str:

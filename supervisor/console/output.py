@@ -8,7 +8,6 @@ from typing import Any, Final
 import msgspec
 
 from actors.text import one_line, visible
-from supervisor.console.streams import mute_output
 
 PLAIN_WIDTH: Final = 200
 
@@ -17,22 +16,8 @@ def console() -> Any:
     """Return a rich console on standard output; not a terminal, it is plain and wide."""
     from rich.console import Console
 
-    class Output(Console):
-        """As rich has it, but where nobody reads any more the command goes on to its end, which has an exit code."""
-
-        def on_broken_pipe(self) -> None:
-            mute_output()
-
     width = None if sys.stdout.isatty() else PLAIN_WIDTH
-    return Output(width=width, highlight=False, markup=False, emoji=False)
-
-
-def flush() -> None:
-    """Have out what was printed so far; where nobody reads any more the command goes on to its end all the same."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        mute_output()
+    return Console(width=width, highlight=False, markup=False, emoji=False)
 
 
 def grid(*columns: str, right: tuple[str, ...] = ()) -> Any:

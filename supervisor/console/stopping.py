@@ -19,7 +19,7 @@ from actors.messages import UNKNOWN, Stop, new_request_id
 from actors.model import Message, Receipt, Scope
 from supervisor.console.api import Api, need_api, segment
 from supervisor.console.exits import ExitCode
-from supervisor.console.output import console, flush, print_json, say
+from supervisor.console.output import console, print_json, say
 from supervisor.console.place import Place
 from supervisor.console.progress import Progress
 from supervisor.console.receipts import table
@@ -164,7 +164,7 @@ def _outcome(api: Api, answer: StopAnswer, wait_s: float, *, owned: bool, as_jso
             say(out, f"withdrawn: {message.id}  {head(message.content)}")
         if not answer.durable:
             say(out, not_durable(journalled=answer.journalled), "yellow")
-        flush()
+        out.file.flush()
     settled = _settled(api, answer, wait_s, owned=owned) if wait_s else answer
     if as_json:
         print_json(settled)

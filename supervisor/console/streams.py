@@ -15,12 +15,12 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
-GONE: Final = frozenset({errno.EPIPE, errno.ECONNRESET, errno.EIO, errno.ENXIO})
-"""What a write fails with where nobody reads any more: the other end of a pipe, a connection, a terminal."""
+GONE: Final = frozenset({errno.EPIPE, errno.ECONNRESET})
+"""What a write fails with where nobody reads any more: the other end of a pipe or of a connection is closed."""
 
 
-def open_streams() -> None:
-    """Make the standard streams fit; once, at the beginning, on the main thread."""
+def open_streams() -> Output:
+    """Make the standard streams fit, and return what standard output is now; once, at the beginning."""
     for fd in (0, 1, 2):
         try:
             os.fstat(fd)
@@ -33,21 +33,16 @@ def open_streams() -> None:
             os.set_inheritable(fd, True)
     if sys.stdin is None:
         sys.stdin = os.fdopen(0, encoding="utf-8", closefd=False)
-    if sys.stdout is None:
-        sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # In an encoding that lacks a character it is written as its number.
-        sys.stdout.reconfigure(errors="backslashreplace")
+    output = Output(1, "w", closefd=False)
+    encoding = sys.stdout.encoding if sys.stdout is not None else "utf-8"
+    # In an encoding that lacks a character it is written as its number.
+    sys.stdout = io.TextIOWrapper(
+        io.BufferedWriter(output), encoding, "backslashreplace", line_buffering=output.isatty()
+    )
     encoding = sys.stderr.encoding if sys.stderr is not None else "utf-8"
-    raw = _Forgiving(2, "w", closefd=False)
-    sys.stderr = io.TextIOWrapper(io.BufferedWriter(raw), encoding, "backslashreplace", line_buffering=True)
-
-
-def mute_output() -> None:
-    """Lead standard output to where nothing is kept: what is left in a buffer must not be tried again."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 1)
-    os.close(null)
+    said = io.BufferedWriter(_Whole(2, "w", closefd=False))
+    sys.stderr = io.TextIOWrapper(said, encoding, "backslashreplace", line_buffering=True)
+    return output
 
 
 def when_unread(call: Callable[[], object], fd: int = 1) -> None:
@@ -69,16 +64,26 @@ def when_unread(call: Callable[[], object], fd: int = 1) -> None:
     threading.Thread(target=watch, name="console-reader", daemon=True).start()
 
 
-class _Forgiving(io.FileIO):
-    """Writes all, waiting for a slow reader; where nothing can be written it says nothing, for there is no place to."""
+def is_unread() -> bool:
+    """True if nobody reads standard output any more, as far as a write has met with that."""
+    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+    return isinstance(raw, Output) and raw.unread
+
+
+class _Whole(io.FileIO):
+    """Writes all, waiting for a slow reader. What cannot be written is let go."""
+
+    failed: OSError | None = None
+    """Why something could not be written: the first time."""
 
     def write(self, data: Any, /) -> int:
         left = memoryview(data).cast("B")
         size = len(left)
-        while left:
+        while left and self.failed is None:
             try:
                 written = super().write(left)
-            except OSError:
+            except OSError as error:
+                self.failed = error
                 break
             if written is None:
                 # Somebody made this end non-blocking.
@@ -86,3 +91,12 @@ class _Forgiving(io.FileIO):
             else:
                 left = left[written:]
         return size
+
+
+class Output(_Whole):
+    """Standard output. The command goes on to its end, and has its exit code, whatever becomes of what it prints."""
+
+    @property
+    def unread(self) -> bool:
+        """True if nobody reads it any more, as far as that was met with."""
+        return self.failed is not None and self.failed.errno in GONE
