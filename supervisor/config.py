@@ -35,6 +35,23 @@ def default_state_dir() -> Path:
     return (Path(base) if base else Path.home() / ".local" / "state") / "countermand"
 
 
+def absolute(path: Path) -> Path:
+    """Return a path that names the same place wherever this process goes.
+
+    Raises:
+        Invalid: it is relative, and the directory that this process is in was removed.
+    """
+    try:
+        return path.expanduser().absolute()
+    except FileNotFoundError as error:
+        raise Invalid(
+            f"the path {path} leads nowhere",
+            expected="an absolute path, or one that begins in a directory that is there",
+            got="a relative one, in a directory that was removed",
+            remedy="change to another directory, or write the path out",
+        ) from error
+
+
 @dataclass(frozen=True, kw_only=True)
 class Config:
     """How a supervisor works. Times in seconds (ten years at most), sizes in bytes.

@@ -29,7 +29,7 @@ from actors.text import shown
 from supervisor.agents.shell import shell as shell_agent
 from supervisor.ages import Ages
 from supervisor.clock import SystemClock
-from supervisor.config import Config
+from supervisor.config import Config, absolute
 from supervisor.containment.layers import Layers
 from supervisor.containment.processes import ProcessTrees
 from supervisor.executor import ThreadExecutor
@@ -66,7 +66,7 @@ class Supervisor:
         self.config = config
         self._taps = tuple(taps)
         # Absolute, so that it names the same place wherever this process goes.
-        state_dir = self._state_dir = Path(config.state_dir).expanduser().absolute()
+        state_dir = self._state_dir = absolute(Path(config.state_dir))
         plugins = plugins_of(config)
         self._pid = os.getpid()
         # Re-entrant: a signal handler may close what its thread is closing.

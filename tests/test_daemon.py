@@ -170,9 +170,11 @@ def test_a_state_directory_that_is_open_to_others_is_refused_with_the_remedy(dae
     daemon.wait_says(f"chmod 700 {daemon.state_dir}")
 
 
-BLOCKED = (
-    "import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, {signals}); os.execv(sys.argv[1], sys.argv[1:])"
-)
+BLOCKED = """
+import os, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, {signals})
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 IGNORED = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
 
 
@@ -182,6 +184,23 @@ def test_signals_that_its_parent_has_blocked_end_it_and_its_commands_have_a_clea
     until(lambda: runs(daemon.state_dir, "s")[-1].status is RunStatus.COMPLETED, "the command has ended", WAIT_S)
     assert output(daemon.state_dir, "s").split() == ["SigBlk:", "0" * 16, "SigIgn:", "0" * 16]
     assert daemon.end() == Exit.OK
+
+
+def test_a_chat_hears_the_signals_that_its_parent_has_blocked(daemon: Foreground) -> None:
+    chat = [sys.executable, "-m", "supervisor.console", "--state-dir", str(daemon.state_dir), "chat"]
+    argv = [sys.executable, "-c", BLOCKED.format(signals="{2, 15}"), *chat]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=PROJECT) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(f"export {daemon.mark}=1; echo up; sleep 1000\n".encode())
+            process.stdin.flush()
+            assert process.stdout.readline() == b"up\n"
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(WAIT_S) != 0
+        finally:
+            process.kill()
+    assert not alive(daemon.mark)
 
 
 def test_one_that_came_with_sigint_ignored_as_in_the_background_of_a_script_goes_on(daemon: Foreground) -> None:
@@ -199,7 +218,7 @@ def test_one_that_came_with_sigint_ignored_as_in_the_background_of_a_script_goes
 def test_one_whose_directory_is_removed_goes_on_running_commands(daemon: Foreground, tmp_path: Path) -> None:
     there = tmp_path / "there"
     there.mkdir()
-    seed(daemon.state_dir, daemon.mark, s1=f"rmdir {there}; echo removed", s2="true " + "x" * 8)
+    seed(daemon.state_dir, daemon.mark, s1=f"rmdir {there}")
     daemon.ready(cwd=there)
     until(lambda: not there.exists(), "it is removed", WAIT_S)
     console = [sys.executable, "-m", "supervisor.console", "--state-dir", str(daemon.state_dir)]

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from loguru import logger
 
+from actors.errors import Invalid
 from actors.model import How
+from supervisor import Config, Supervisor
 from supervisor.containment.workplace import Workplace
 from tests.process_kit import Bench, bench
+
+ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture
@@ -92,3 +98,21 @@ def test_what_is_removed_is_said_once(here: Path, state: Path) -> None:
     assert {place.path(None) for _ in range(3)} == {str(state / "workplace")}
     logger.remove(sink)
     assert said == [f"the directory {here} was removed: commands begin in {state / 'workplace'} instead"]
+
+
+def test_a_relative_state_directory_is_refused_where_there_is_nothing_that_it_begins_in(here: Path) -> None:
+    here.rmdir()
+    console = [sys.executable, "-m", "supervisor.console"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    for command in ("chat", "serve"):
+        done = subprocess.run(
+            [*console, "--state-dir", "below", command],
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            env=environment,
+        )
+        assert (done.returncode, "in a directory that was removed" in done.stderr) == (2, True), done.stderr
+    with pytest.raises(Invalid):
+        Supervisor.start(Config(state_dir="below"))

@@ -676,12 +676,12 @@ def _options(
 
 def _state_dir(options: dict[str, Any]) -> Path:
     from actors.errors import Invalid
-    from supervisor.config import default_state_dir
+    from supervisor.config import absolute, default_state_dir
 
     chosen: str | None = options["state_dir"]
     if chosen is not None and not chosen.strip():
         raise Invalid("--state-dir is empty", expected="a path", got="''", remedy="name a directory, or leave it out")
-    return (Path(chosen) if chosen is not None else default_state_dir()).expanduser()
+    return absolute(Path(chosen) if chosen is not None else default_state_dir())
 
 
 def _place(options: dict[str, Any]) -> "Place":
