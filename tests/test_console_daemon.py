@@ -210,7 +210,7 @@ def test_a_refusal_of_the_daemon_keeps_its_code_and_the_run_that_it_names(served
         (("stop", "s", "--mode", "bad"), "graceful | immediate"),
         (("stop", "s", "--scope", "bad"), "run | session"),
         (("stop", "s", "--waiting", "bad"), "withdraw | park | keep"),
-        (("logs", "--level", "bad"), "trace, debug, info, warning, error, critical"),
+        (("logs", "--level", "bad"), "trace | debug | info | warning | error | critical"),
     ],
 )
 def test_a_word_that_is_not_known_is_answered_with_those_that_are(
@@ -428,6 +428,9 @@ def test_stop_all_stops_every_session(desk: Desk) -> None:
 @pytest.mark.parametrize("args", [(), ("s1", "--all"), ("--all", "--run", "run_x")])
 def test_stop_takes_one_session_or_all(desk: Desk, args: tuple[str, ...]) -> None:
     assert desk.run("", "stop", *args).returncode == 2
+    refused = desk.run("", "stop", *args, "--json")
+    assert refused.returncode == 2
+    assert json.loads(refused.stdout)["error"]["code"] == "invalid"
 
 
 # ── ps and sessions ───────────────────────────────────────────────────────────────────────────────

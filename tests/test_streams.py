@@ -171,6 +171,17 @@ def test_ctrl_c_ends_a_command_by_the_signal_itself_so_that_a_loop_of_the_shell_
     served.run("", "stop", "loop")
 
 
+def test_ctrl_c_is_heard_where_whoever_started_the_command_has_blocked_it(served: Desk) -> None:
+    assert served.run("", "send", "blocked", "true", "--wait").returncode == 0
+    block = "import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, [2]); os.execv(sys.argv[1], sys.argv[1:])"
+    argv = [COMMAND[0], "-c", block, *COMMAND, "events", "blocked", "--follow"]
+    with subprocess.Popen(argv, env=served.env, cwd=ROOT, stdout=subprocess.PIPE, text=True) as following:
+        assert following.stdout is not None
+        assert following.stdout.readline()
+        following.send_signal(signal.SIGINT)
+        assert following.wait(WAIT_S) == -signal.SIGINT
+
+
 def test_a_loop_of_the_shell_ends_with_ctrl_c(served: Desk) -> None:
     inside = " ".join(COMMAND)
     terminal = served.bash(f"for i in 1 2 3; do echo ROUND $i; {inside} send loop 'echo begun; sleep 60' --wait; done")

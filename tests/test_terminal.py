@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
+import tty
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from supervisor.console.screen import Screen
 from supervisor.console.terminal import COLOURS_MAX, RESET, SEQUENCE_MAX, TerminalFilter, without_colours
 
 ESC = "\x1b"
@@ -135,3 +138,24 @@ def test_colours_without_an_end_are_kept_up_to_a_bound() -> None:
 
 def test_the_text_of_what_was_shown_is_had_without_its_colours() -> None:
     assert without_colours(filtered(f"{ESC}[31mred\n")) == "red\n"
+
+
+def test_a_remark_of_the_console_is_one_line_whatever_is_in_it() -> None:
+    ours, theirs = os.openpty()
+    tty.setraw(theirs)
+    screen = Screen(theirs, theirs)
+    screen.output(f"{ESC}[8mconcealed")
+    screen.remark(f"calls odd\n> forged{ESC}[2J(\u202e)", "to do: x\ry")
+    screen.output("more\n")
+    screen.end_message()
+    screen.output("of another\n", fresh_line=True)
+    os.close(theirs)
+    shown = os.read(ours, 4096).decode()
+    os.close(ours)
+    seen = looks(shown)
+    text = "".join(char for char, _ in seen)
+    assert text == "concealed\ncalls odd\\n> forged\\x1b[2J(\\u202e)\nto do: x\\ry\nmore\nof another\n"
+    # What an agent conceals is its own output, and nothing of the console's or of another's.
+    concealed = {char for char, on in seen if any("8m" in one for one in on)}
+    assert concealed == {*"concealedmore\n"}
+    assert "".join(char for char, on in seen if not any("8m" in one for one in on)).endswith("of another\n")

@@ -411,12 +411,24 @@ def stop(
     Ctrl-C ends the waiting; the stop holds.
     """
     options = _options(context, state_dir, agent, verbose, socket)
-    if everything == (session is not None):
-        raise typer.BadParameter("name a session, or give --all; one of the two")
-    if everything and run is not None:
-        raise typer.BadParameter("--run names one run, and --all means every one")
     with _refusals(as_json=as_json):
+        from actors.errors import Invalid
         from supervisor.console.stopping import stop_all, stop_session, wish
+
+        if everything == (session is not None):
+            raise Invalid(
+                "it is not clear what is to be stopped",
+                expected="the name of a session, or --all",
+                got="both" if everything else "neither",
+                remedy="give one of the two",
+            )
+        if everything and run is not None:
+            raise Invalid(
+                "--run names one run, and --all means every one",
+                expected="one of the two",
+                got="both",
+                remedy="name the run's session with --run, or leave --run out",
+            )
 
         _logs(options["verbose"])
         wanted = wish(reason, identity, run_id=run, mode=mode, scope=scope, waiting=waiting)
@@ -477,10 +489,16 @@ def logs(
     """Show the daemon's own log: its file, or the journal. What happens in a session is in events."""
     options = _options(context, state_dir, agent, verbose, socket)
     with _refusals(as_json=as_json, lines=True):
+        from actors.errors import Invalid
         from supervisor.console.logs import LEVELS, Wanted, show_logs
 
         if level is not None and level not in LEVELS:
-            raise typer.BadParameter(f"no such level: {level!r}; one of {', '.join(LEVELS)}")
+            raise Invalid(
+                "this level is not known",
+                expected=" | ".join(LEVELS),
+                got=repr(level),
+                remedy=f"give --level as one of: {', '.join(LEVELS)}",
+            )
         _logs(options["verbose"])
         show_logs(_place(options), Wanted(lines, session, level), unit, follow=follow, as_json=as_json)
 
@@ -632,6 +650,8 @@ def main() -> NoReturn:
 
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, interrupt)
+        # Whoever started the command may have blocked it, which is inherited.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     try:
         command = typer.main.get_command(app)
         take_plainly(command)
@@ -696,7 +716,14 @@ def _place(options: dict[str, Any]) -> "Place":
 
 def _session(argument: str | None, option: str | None) -> str:
     if argument is not None and option is not None and argument != option:
-        raise typer.BadParameter(f"two sessions are named, {argument!r} and {option!r}: name one")
+        from actors.errors import Invalid
+
+        raise Invalid(
+            "two sessions are named",
+            expected="one session",
+            got=f"{argument!r} and {option!r}",
+            remedy="leave out SESSION or --session",
+        )
     for name in (argument, option):
         if name is not None:
             return name

@@ -108,7 +108,7 @@ class Screen:
     def ask_for_marks(self) -> None:
         """Have the terminal mark what is pasted, until the prompt is left."""
         with self._turn():
-            self._marks = self.err_is_terminal
+            self._marks = self.err_is_terminal and os.environ.get("TERM", "dumb") != "dumb"
             self._say(ASK_FOR_MARKS if self._marks else "")
 
     def line_entered(self) -> None:
