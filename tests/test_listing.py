@@ -137,7 +137,7 @@ def test_ps_says_when_nothing_runs(tmp_path: Path) -> None:
     try:
         assert desk.run("true\n", "chat").returncode == 0
         assert "nothing runs" in desk.run("", "ps").stdout
-        assert desk.json("ps") == {"sessions": [], "more": False}
+        assert desk.json("ps") == {"sessions": [], "more": False, "served": False}
     finally:
         desk.close()
 
