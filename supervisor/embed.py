@@ -145,9 +145,16 @@ class Supervisor:
         """Names of the threads of plain agents and tools; after a stop: those that ignore their token."""
         return self._executor.leaked()
 
-    def left(self) -> list[str]:
-        """What code of agents and tools has started by itself and goes on, as ``kind name``: see `Row.kind`."""
-        return self._strays.left()
+    def left(self, *, overdue: bool = False) -> list[str]:
+        """What code of agents and tools has started by itself and goes on, as ``kind name``: see `Row.kind`.
+
+        `overdue`: only what goes on after the grace of its run.
+        """
+        return self._strays.left(overdue=overdue)
+
+    def reap(self) -> None:
+        """Reap the orphans that fell to this process and have ended: for a program that hears SIGCHLD."""
+        self._strays.reap()
 
     def close(self, drain_s: float | None = None) -> bool:
         """Refuse new work, let runs end for `drain_s` seconds, interrupt the rest, and end everything.

@@ -179,6 +179,7 @@ class Strays:
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._watcher: threading.Thread | None = None
         self._closed = False
+        self._reaps = inherits_orphans()
         self._workers: list[_Workers] = []
         attribution.install(self)
 
@@ -258,10 +259,18 @@ class Strays:
         loop.set_default_executor(workers)
         loop.set_task_factory(self._make_task)
 
-    def left(self) -> list[str]:
-        """What goes on, as ``kind name``: subprocesses, and threads and tasks whose execution has ended."""
+    def left(self, *, overdue: bool = False) -> list[str]:
+        """What goes on, as ``kind name``: subprocesses, and threads and tasks whose execution has ended.
+
+        `overdue`: of those only what goes on after the grace of its run.
+        """
+        now = time.monotonic()
         with self._lock:
-            return sorted(f"{one.found.kind} {one.found.name}" for one in self._strays.values() if one.ended is None)
+            return sorted(
+                f"{one.found.kind} {one.found.name}"
+                for one in self._strays.values()
+                if one.ended is None and (not overdue or (one.run.due(one.call) or now) < now)
+            )
 
     def close(self) -> bool:
         """End the watching thread. Again is harmless. Returns True if nothing goes on."""
@@ -331,6 +340,7 @@ class Strays:
         with self._lock:
             self._settle_start(tid)
             self._starts[tid] = _Start(None, tid, "")
+        self._rouse()
 
     def _settle_start(self, tid: int) -> None:
         """The thread is not starting a process any more: one that it started is there now, or never was, or is gone."""
@@ -339,22 +349,21 @@ class Strays:
             self._find(start)
 
     def _find(self, start: _Start) -> bool:
-        """Look for the process of a start; True if it is there."""
-        found = False
-        for pid in _children(start.tid):
-            if pid not in start.before and not self._knows(pid):
-                found = self._bind(start, pid) or found
+        """Look for the process of a start; True if it is there, or has ended and waits for whoever reads its status."""
+        pids = [pid for pid in _children(start.tid) if pid not in start.before and not self._knows(pid)]
+        found = any(self._bind(start, pid) for pid in pids)
+        if found:
+            self._starts.pop(start.tid, None)
         return found
 
     def _bind(self, start: _Start, pid: int) -> bool:
-        if start.starter is None:
-            seen = procfs.stat(pid)
-            if seen is not None and seen.ppid == self._pid:
-                self._remember(pid, seen.start_ticks)
-            return seen is not None
-        root = offspring.opened(pid, self._pid, start.name)
-        if root is None:
+        seen = procfs.stat(pid)
+        if seen is None or seen.ppid != self._pid:
             return False
+        self._remember(pid, seen.start_ticks)
+        root = offspring.opened(pid, self._pid, start.name) if start.starter is not None else None
+        if start.starter is None or root is None:
+            return True
         stray = self._subprocess(start.starter.run, start.starter.address, root)
         # Begun after the fence: a clean-up's, it may be.
         stray.spared = stray.run.due(stray.call) is not None
@@ -413,7 +422,7 @@ class Strays:
         fresh = [pid for pid in procfs.children(self._pid) if not self._knows(pid)]
         if fresh:
             # Of threads that are starting one just now. No other can begin to: that takes the lock.
-            for start in self._starts.values():
+            for start in list(self._starts.values()):
                 self._find(start)
         for pid in fresh:
             seen = procfs.stat(pid)
@@ -432,6 +441,25 @@ class Strays:
     def _tell_doubt(self, run: _Run) -> None:
         found = StrayFound(run.address, self._new_id("orphans", run.address), "subprocess", ORPHANS, self._clock.wall())
         self._tell_ended(self._tell_found(run, found), How.OUT_OF_REACH, note=UNSEEN)
+
+    def reap(self) -> None:
+        """A child of this process has ended: if it is an orphan, nobody else waits for it."""
+        if self._reaps:
+            self._rouse()
+
+    def _reap(self) -> None:
+        """Reap the orphans that have ended. They fall to the first thread; what was started here is known."""
+        if not self._reaps:
+            return
+        dead = [pid for pid in _children(self._pid) if (seen := procfs.stat(pid)) is not None and seen.dead]
+        if not dead:
+            return
+        for start in list(self._starts.values()):
+            self._find(start)
+        for pid in dead:
+            if not self._knows(pid):
+                with suppress(OSError):
+                    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG)
 
     # ── Tasks ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -541,7 +569,6 @@ class Strays:
                 process.rows(),
                 tuple(process.signals),
             )
-            self._known.pop(process.root.pid, None)
             process.close()
         if stray.found.name != ORPHANS:
             self._look_around(stray.run)
@@ -551,7 +578,7 @@ class Strays:
 
     def _rouse(self) -> None:
         with self._lock:
-            if self._watcher is None and not self._closed and (self._starts or self._strays):
+            if self._watcher is None and not self._closed and (self._reaps or self._starts or self._strays):
                 self._watcher = threading.Thread(target=self._watch, name="countermand-strays", daemon=True)
                 self._watcher.start()
         with suppress(BlockingIOError):
@@ -582,17 +609,19 @@ class Strays:
         """Do what is due; returns after how many seconds there is more to do without a word from anybody."""
         now, waits = time.monotonic(), list[float]()
         with self._lock:
+            self._reap()
             for tid, start in list(self._starts.items()):
                 if start.next_s > now:
                     waits.append(start.next_s - now)
-                elif self._find(start):
-                    del self._starts[tid]
-                else:
+                elif not self._find(start):
                     start.looks += 1
                     if start.looks < LOOKS_MAX or (start.starter is not None and start.starter.run.dues):
                         wait_s = LOOK_S * 2 ** min(start.looks, 6)
                         start.next_s = now + wait_s
                         waits.append(wait_s)
+                    elif start.starter is None:
+                        # It could not be started. Who falls to this thread later is somebody else.
+                        del self._starts[tid]
                     else:
                         # It is looked for again when its thread says something.
                         start.next_s = float("inf")

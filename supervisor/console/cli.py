@@ -541,9 +541,12 @@ def serve(
 
     # Before the import that loads the daemon.
     collector.hold()
+    from supervisor.daemon.serve import exit_in_time
     from supervisor.daemon.serve import serve as run_daemon
 
-    raise typer.Exit(run_daemon(_source(options, config, assignments)))
+    code = run_daemon(_source(options, config, assignments))
+    exit_in_time(code)
+    raise typer.Exit(code)
 
 
 config_app = typer.Typer(help="Check and show the daemon's configuration.", no_args_is_help=True)

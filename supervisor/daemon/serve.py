@@ -48,6 +48,8 @@ from supervisor.lock import held
 TICK_S: Final = 1.0
 LOOK_S: Final = 1.0
 """How often it is looked whether clients can still reach the socket."""
+EXIT_S: Final = 2.0
+"""How long the interpreter has for its own end."""
 PATIENCE_S: Final = 15.0
 """What systemd is asked for, each tick."""
 CLOSING_STEPS: Final = 8
@@ -101,6 +103,19 @@ def serve(source: Source) -> int:
         notifier.close()
 
 
+def exit_in_time(code: int) -> None:
+    """Have the process end within `EXIT_S`, whatever code of agents has left.
+
+    The interpreter waits for threads that are no daemons, and `multiprocessing` for its children, without a limit.
+    """
+
+    def end() -> None:
+        time.sleep(EXIT_S)
+        os._exit(code)
+
+    threading.Thread(target=end, name="countermand-exit", daemon=True).start()
+
+
 class Daemon:
     """One daemon, from its start to its end.
 
@@ -147,6 +162,8 @@ class Daemon:
         self._notifier.ready(f"serving {place}")
         collector.release()
         logger.info("ready: serving {}, process {}, state in {}", place, os.getpid(), settings.state_dir)
+        self._signals.on_child = supervisor.reap
+        self._signals.on_child = supervisor.reap
         self._until_told(place, lambda: _look_after(sockets, server))
         watchdog.close()
         return _Shutdown(self, supervisor, server, sockets).run()
@@ -231,7 +248,7 @@ class _Shutdown:
             if time.monotonic() < limit:
                 self._notifier.extend(PATIENCE_S)
         if not self._quiet:
-            busy = ", ".join(self._supervisor.busy_threads())
+            busy = ", ".join([*self._supervisor.busy_threads(), *self._supervisor.left()])
             logger.error("not everything is proven to have ended; the next start takes it up; busy: {}", busy or "-")
             return Exit.FAILED
         logger.info("ended, after {:.1f} s: every session at rest, every process gone", time.monotonic() - started)

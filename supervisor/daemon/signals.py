@@ -17,6 +17,7 @@ import signal
 import socket
 import time
 from collections import deque
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final, Self
 
@@ -41,6 +42,8 @@ class Signals:
         self._writer.setblocking(False)
         self._noted: deque[int] = deque()
         self._woken = False
+        self.on_child: Callable[[], object] | None = None
+        """Called by `wait` when a child has ended."""
         self._before: dict[signal.Signals, Any] = {}
         self._previous_fd = -1
 
@@ -49,6 +52,7 @@ class Signals:
         for number in self.TAKEN:
             if number is signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._note)
+        self._before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, self._note)
         # Behind the handlers: what is pending comes now.
         self._mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, self._before)
         return self
@@ -70,7 +74,12 @@ class Signals:
                 while self._reader.recv(4096):
                     continue
             if self._noted:
-                return self._noted.popleft()
+                number = self._noted.popleft()
+                if number != signal.SIGCHLD:
+                    return number
+                if self.on_child is not None:
+                    self.on_child()
+                continue
             if self._woken:
                 self._woken = False
                 return WAKE
@@ -87,5 +96,5 @@ class Signals:
 
     def _note(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002  # as the interpreter calls it
         """Note a signal; see the head of this file."""
-        if self._noted.count(number) < (1 if number == signal.SIGHUP else ENDS_MAX):
+        if self._noted.count(number) < (1 if number in (signal.SIGHUP, signal.SIGCHLD) else ENDS_MAX):
             self._noted.append(number)

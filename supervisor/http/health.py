@@ -220,6 +220,12 @@ def _runs(supervisor: Supervisor) -> Iterator[Finding]:
         "abandoned", "with a part that could not be ended", late, "see the receipt for what it is: countermand why RUN"
     )
     yield _named("threads", "that ignore their stop", leaked_threads(supervisor), "only a restart ends a thread")
+    yield _named(
+        "strays",
+        "that code of ended runs has started by itself, and that go on",
+        supervisor.left(overdue=True),
+        "end a process by its pid, see the receipt: countermand why RUN; only a restart ends a thread or a task",
+    )
     ill = [row.session for row in supervisor.store.every_session() if row.quarantined]
     yield _named("quarantine", "sessions that failed too often", ill, "see the log for why; a restart tries them again")
 
