@@ -37,6 +37,8 @@ class LiveProcess(Struct, frozen=True):
 
     The command of a tree began when it was executed: the kernel's own start time of it may lie before the call.
 
+    Of a tree that code of the run started by itself, without `spawn`, the `process_id` begins with ``subprocess``.
+
     `process_id`, `name` and `owner` are those of its tree, `leader` says that it is the command of the tree itself.
     `parent` is the pid of its parent; that of a leader, or of what fell to the warden, is the warden (in a
     namespace: to its keeper). `state` is a word of psutil's. What another user's process does not show is None.
@@ -88,7 +90,11 @@ def live_processes(state_dir: Path, reader: SqliteReader, session: str | None = 
             seen[process.pid] = facts
             below[facts["ppid"]].append(process.pid)
     found: list[LiveProcess] = []
+    boot = procfs.boot_id()
     for row in rows:
+        if row.kind != "process":
+            found += _stray(row, boot, seen, below)
+            continue
         words = ledger.read_path(state_dir / "wardens" / f"{quote(row.process_id, safe='')}.ledger")
         warden = _warden(words, seen)
         if warden is not None:
@@ -136,6 +142,22 @@ def _tree(
         todo += sorted(below.get(pid, ()), reverse=True)
         if pid != keeper or seen[pid]["ppid"] != warden:
             found.append(_process(row, seen[pid], began, leader=pid == leader))
+    return found
+
+
+def _stray(row: ProcessRow, boot: str, seen: _Seen, below: dict[int, list[int]]) -> list[LiveProcess]:
+    """A process that code of a run started by itself, with what is below it; none of a thread or a task."""
+    root = procfs.stat(row.pid) if row.pid in seen else None
+    if root is None or f"{boot}:{root.start_ticks}" != row.born:
+        return []
+    found: list[LiveProcess] = []
+    todo, passed = [root.pid], set[int]()
+    while todo:
+        pid = todo.pop()
+        if pid not in passed:
+            passed.add(pid)
+            todo += sorted(below.get(pid, ()), reverse=True)
+            found.append(_process(row, seen[pid], 0.0, leader=pid == root.pid))
     return found
 
 

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from actors.model import Owner, RunInfo
 from actors.ports import CallRow
@@ -47,12 +47,26 @@ class LiveRun(Struct, frozen=True):
     processes: list[LiveProcess]
 
 
+class LiveStray(Struct, frozen=True):
+    """A thread or a task that code of a run started by itself, and that goes on after that code has ended."""
+
+    kind: str
+    name: str
+    run_id: str
+    call_id: str
+    started_at: float | None
+
+
 class LiveSession(Struct, frozen=True):
-    """A session in which something lives. `processes` are the session's own, and those that no unsettled run has."""
+    """A session in which something lives. `processes` are the session's own, and those that no unsettled run has.
+
+    `strays` are of runs that are being ended, and of runs whose receipt names them.
+    """
 
     session: str
     runs: list[LiveRun]
     processes: list[LiveProcess]
+    strays: list[LiveStray] = field(default_factory=list)
 
 
 class Living(Struct, frozen=True):
@@ -92,10 +106,16 @@ def living(
         processes[one.session, run_id, call_id].append(one)
     sessions: dict[str, LiveSession] = {}
     for run in runs[:ENTRIES_MAX]:
-        live = sessions.setdefault(run.session, LiveSession(run.session, [], []))
+        live = sessions.setdefault(run.session, LiveSession(run.session, [], [], []))
         live.runs.append(_run(run, calls[run.session, run.run_id], processes))
     for (name, _, _), left in processes.items():
-        sessions.setdefault(name, LiveSession(name, [], [])).processes.extend(left)
+        sessions.setdefault(name, LiveSession(name, [], [], [])).processes.extend(left)
+    # They live in the supervisor's process, and end with it.
+    for left_row in store.live_processes(session)[:ENTRIES_MAX] if served else ():
+        if left_row.kind in ("thread", "task"):
+            name, of, call = left_row.session, left_row.run_id, left_row.call_id
+            stray = LiveStray(left_row.kind, left_row.name, of, call, left_row.started_at)
+            sessions.setdefault(name, LiveSession(name, [], [], [])).strays.append(stray)
     return Living(sorted(sessions.values(), key=lambda live: live.session), more, served)
 
 

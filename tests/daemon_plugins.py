@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
+import multiprocessing
+import signal
+import subprocess
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from loguru import logger
 
-from actors import Spawn, Turn, tool
+from actors import AsyncTurn, Spawn, Turn, tool
 from supervisor.daemon.logs import LINES_MAX
 from supervisor.store.sqlite import SqliteStore
 from supervisor.supervisor import SupervisorActor
@@ -88,3 +93,35 @@ def keep(seconds: str, spawn: Spawn) -> None:
 def keeps(turn: Turn) -> None:
     """Start what the message names for the session."""
     turn.call("keep", seconds=turn.inputs[0].content)
+
+
+def _hears_nothing() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    threading.Event().wait()
+
+
+def leaves(turn: Turn) -> str:
+    """Leave what the interpreter waits for at its end: threads that are no daemons, a worker of a pool, a child."""
+    threading.Thread(target=threading.Event().wait).start()
+    ThreadPoolExecutor().submit(threading.Event().wait)
+    child = multiprocessing.get_context("fork").Process(target=_hears_nothing)
+    child.start()
+    logger.info("left a child: {}", child.pid)
+    return turn.inputs[0].content
+
+
+async def works_on(turn: AsyncTurn) -> None:
+    """Block a thread of the loop's executor, for good."""
+
+    def never_ends() -> None:
+        logger.info("blocked")
+        threading.Event().wait()
+
+    await asyncio.to_thread(never_ends)
+
+
+def loses(turn: Turn) -> str:
+    """Start a process that leaves an orphan, which ends soon."""
+    done = subprocess.run(["sh", "-c", "sleep 0.2 >&- & echo $!"], capture_output=True, text=True, check=True)
+    logger.info("lost an orphan: {}", done.stdout.strip())
+    return turn.inputs[0].content

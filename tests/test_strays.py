@@ -21,7 +21,12 @@ import pytest
 from actors import AsyncTurn, Receipt, Row, Turn, tool
 from actors.model import How
 from supervisor import Config, Supervisor, attribution
+from supervisor.containment import procfs
+from supervisor.daemon.serve import Exit
+from supervisor.http.health import diagnose
+from supervisor.living import living
 from supervisor.strays import ORPHANS, PR_SET_CHILD_SUBREAPER, UNKNOWN, inherits_orphans
+from tests.daemon_kit import Foreground, seed
 from tests.kit import GRACE_S, KILL_S, WAIT_S, alive, log, poison, rows, say, settled, stop, until
 
 STUBBORN = """
@@ -190,11 +195,13 @@ def test_l3_a_process_that_a_tool_starts_by_itself_is_ended_with_its_run_and_pro
         starts = plain
     with started(tmp_path, call("starts"), starts) as supervisor:
         run_id = say(supervisor.session("s"))
-        until(lambda: up(mark), "both processes")
+        until(lambda: up(mark) and set(alive(mark)) <= {one.pid for one in supervisor.processes()}, "both, in ps")
+        assert {one.run_id for one in supervisor.processes()} == {run_id}
         stop(supervisor.session("s"))
         receipt = receipt_of(supervisor, run_id)
         assert receipt.complete, receipt
         assert not alive(mark)
+        assert not supervisor.processes()
         (called,) = of_kind(receipt, "call")
         found = [row for row in called.rows if row.kind == "subprocess"]
         assert found, receipt
@@ -351,6 +358,11 @@ def test_l3_a_thread_that_goes_on_is_named_holds_the_barrier_and_amends_the_rece
         assert (row.name.rpartition(".")[2], row.how, row.ended_at) == ("works_on", How.ABANDONED, None)
         assert any("works_on" in one for one in supervisor.left())
         assert any("works_on" in one for one in session.status().barrier)
+        (live,) = living(supervisor.store, supervisor.processes()).sessions
+        assert [(one.kind, one.name.rpartition(".")[2], one.run_id) for one in live.strays] == [
+            ("thread", "works_on", run_id)
+        ]
+        assert not next(one for one in diagnose(supervisor) if one.check == "strays").ok
         say(session, "nothing")
         settled(session)
         assert [one for one in log(session) if one.kind == "tool.ended"][-1].data["outcome"] == "not_started"
@@ -358,6 +370,8 @@ def test_l3_a_thread_that_goes_on_is_named_holds_the_barrier_and_amends_the_rece
         (row,) = of_kind(amended(supervisor, run_id), "thread")
         assert row.ended_at is not None
         assert not supervisor.left()
+        assert not living(supervisor.store, supervisor.processes()).sessions
+        assert next(one for one in diagnose(supervisor) if one.check == "strays").ok
         say(session, "nothing")
         settled(session)
         assert [one for one in log(session) if one.kind == "tool.ended"][-1].data["outcome"] == "finished"
@@ -531,3 +545,69 @@ def test_a_child_that_code_forks_attributes_nothing(tmp_path: Path) -> None:
         run_id = say(session)
         assert receipt_of(supervisor, run_id)
         assert session.run(run_id).result == "0go"
+
+
+# ── In a daemon ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Foreground]:
+    """A daemon that is ended whatever happens."""
+    made = Foreground(tmp_path)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def runs_agent(daemon: Foreground, name: str) -> None:
+    """Start a daemon in which an agent of tests/daemon_plugins.py runs a message."""
+    seed(daemon.state_dir, daemon.mark, s="go")
+    chosen = (f'agents={{{name} = "tests.daemon_plugins:{name}"}}', f"agent={name}")
+    daemon.ready(*chosen, "drain_s=0.2", "grace_s=0.2", "kill_s=0.5")
+
+
+def test_l14_the_daemon_ends_whatever_the_interpreter_would_wait_for(daemon: Foreground) -> None:
+    runs_agent(daemon, "leaves")
+    child = int(daemon.wait_says("left a child")["message"].rpartition(" ")[2])
+    until(lambda: procfs.stat(child) is None or procfs.stat(child).dead, "the child's end")  # type: ignore[union-attr]
+    assert daemon.end() == Exit.OK
+
+
+def test_l3_the_daemons_last_word_names_a_thread_that_goes_on(daemon: Foreground) -> None:
+    runs_agent(daemon, "works_on")
+    daemon.wait_says("blocked")
+    assert daemon.end() == Exit.FAILED
+    assert "never_ends" in daemon.wait_says("not everything is proven to have ended")["message"]
+
+
+def test_l3_an_orphan_falls_to_the_daemon_and_is_reaped_by_it(daemon: Foreground) -> None:
+    runs_agent(daemon, "loses")
+    orphan = int(daemon.wait_says("lost an orphan")["message"].rpartition(" ")[2])
+    until(lambda: procfs.stat(orphan) is None, "it is reaped")
+    assert daemon.end() == Exit.OK
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="a PID namespace of its own is made by root")
+
+
+@needs_root
+def test_as_process_1_the_daemon_reaps_what_falls_to_it(daemon: Foreground, tmp_path: Path) -> None:
+    first = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    state, log_file = tmp_path / "one", tmp_path / "one.log"
+    command = [*first, sys.executable, "-m", "supervisor.console", "serve", "--state-dir", str(state)]
+    with log_file.open("wb") as written:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=written, stderr=written)
+    try:
+        until((state / "countermand.sock").exists, "the socket")
+        inside = procfs.children(process.pid)[0]
+        enter = ["nsenter", "-t", str(inside), "-p", "-m"]
+        said = subprocess.run([*enter, "sh", "-c", "setsid sleep 0.1 >&- & echo $!"], capture_output=True, check=True)
+        orphan = said.stdout.decode().strip()
+        look = [*enter, "test", "-e", f"/proc/{orphan}"]
+        until(lambda: subprocess.run(look, check=False).returncode == 1, "it is reaped")
+        os.kill(inside, signal.SIGTERM)
+        assert process.wait(WAIT_S) == 0
+    finally:
+        process.kill()
+        process.wait(WAIT_S)

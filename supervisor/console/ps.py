@@ -74,6 +74,9 @@ def _lines(tree: Living) -> Iterator[_Line]:
         yield _Line(0, f"session {head(session.session, 60)}", everything, "bold")
         for run in session.runs:
             yield from _run(run, served=tree.served)
+        for stray in session.strays:
+            what = f"{stray.kind} {head(stray.name, 60)} · of {stray.call_id or 'the agent'} of {stray.run_id}"
+            yield _Line(1, what, (), "bold red", age_s=_since(stray.started_at))
         if session.processes:
             yield _Line(1, "of the session itself", tuple(session.processes), "cyan")
             yield from _processes(session.processes, 2)
@@ -90,7 +93,7 @@ def _run(run: LiveRun, *, served: bool) -> Iterator[_Line]:
         yield _Line(2, what, tuple(call.processes), age_s=_since(call.started_at) if served else None)
         yield from _processes(call.processes, 3)
     if run.processes:
-        yield _Line(2, "of calls that have ended", tuple(run.processes))
+        yield _Line(2, "of its agent, and of calls that have ended", tuple(run.processes))
         yield from _processes(run.processes, 3)
 
 
