@@ -39,6 +39,7 @@ The map, from the outside in; imports point down only:
 from actors.agent import AsyncTurn, Turn
 from actors.cancel import AsyncCancelToken, CancelToken
 from actors.errors import (
+    AgentUnavailable,
     AheadOfLog,
     BlockingAskError,
     CountermandError,
@@ -103,6 +104,7 @@ be_quiet()
 
 __all__ = [
     "Accepted",
+    "AgentUnavailable",
     "AheadOfLog",
     "Answer",
     "AsyncCancelToken",

@@ -130,6 +130,12 @@ class StoreUnavailable(CountermandError):
         self.superseded_run_id = superseded_run_id
 
 
+class AgentUnavailable(CountermandError):
+    """The agent that runs messages could not be loaded. What there is can be read, and stopped, all the same."""
+
+    code = "agent_unavailable"
+
+
 class Quarantined(CountermandError):
     """The session failed too often in a window; it takes Stop and nothing else."""
 

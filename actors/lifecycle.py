@@ -129,6 +129,9 @@ class RunLifecycle(RunReports):
         if self._taking_up:
             # What ends meanwhile must not start the next turn in front of a retry, or of a Stop that was kept.
             return
+        if self._unavailable() is not None:
+            # It waits for its agent.
+            return
         turn = self.room.take_next()
         if turn is not None:
             self._start_run(turn.run_id, [row.message for row in turn.rows], at)

@@ -580,6 +580,10 @@ class Activate(Command, frozen=True):
     session: str
 
 
+class PluginsMended(Command, frozen=True):
+    """An agent or a tool that could not be loaded is there now: what waited for it goes on."""
+
+
 class Passivate(Command, frozen=True):
     """Leave memory, if there is nothing under way that is not in the store; the session answers `Rested`.
 

@@ -15,13 +15,14 @@ import math
 import re
 import typing
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypeVar, get_args, get_origin
 
 import msgspec
 from msgspec import Struct
 
 from actors.cancel import AsyncCancelToken, CancelToken
-from actors.errors import Invalid, NotFound
+from actors.errors import AgentUnavailable, CountermandError, Invalid, NotFound
 from actors.model import JsonObject
 from actors.ports import Isolation
 from actors.secrets import Withheld, is_secret, withheld
@@ -137,33 +138,59 @@ class Tool:
         return {field: getattr(converted, field) for field in self._arguments.__struct_fields__}
 
 
+@dataclass(frozen=True, slots=True)
+class Unloaded:
+    """In place of an agent or a tool that could not be loaded: what was named (``module:name``), and why not."""
+
+    spelled: str
+    error: CountermandError
+
+    @property
+    def why(self) -> str:
+        """Why it could not be loaded, in one line."""
+        return f"{self.error.message}: {self.error.got}"
+
+
 class Plugins:
     """The agents and tools of one supervisor, by name.
 
     Args:
-        agents: agents by name: plain or async functions of a Turn.
-        tools: `Tool`s, or functions marked by `tool`.
+        agents: agents by name: plain or async functions of a Turn, or `Unloaded`.
+        tools: `Tool`s, functions marked by `tool`, or `Unloaded`.
 
     Raises:
         Invalid: something cannot be registered; the error names it and the choices.
     """
 
-    def __init__(self, agents: Mapping[str, Callable[..., Any]], tools: Iterable[Tool | Callable[..., Any]]) -> None:
+    def __init__(
+        self,
+        agents: Mapping[str, Callable[..., Any] | Unloaded],
+        tools: Iterable[Tool | Callable[..., Any] | Unloaded],
+    ) -> None:
+        self.agents: dict[str, Callable[..., Any]] = {}
+        self.unloaded_agents: dict[str, Unloaded] = {}
         for name, agent in agents.items():
-            if not callable(agent):
+            if isinstance(agent, Unloaded):
+                self.unloaded_agents[storable(name)] = agent
+            elif callable(agent):
+                self.agents[storable(name)] = agent
+            else:
                 raise Invalid(
                     f"the agent {name!r} is not a function",
                     expected="a plain or an async function of a Turn",
                     got=repr(agent),
                     remedy="register agents={'name': function}",
                 )
-        self.agents: dict[str, Callable[..., Any]] = {storable(name): agent for name, agent in agents.items()}
         self.tools: dict[str, Tool] = {}
+        self.unloaded_tools: dict[str, Unloaded] = {}
         for entry in tools:
-            self.add(entry if isinstance(entry, Tool) else Tool(entry))
+            if isinstance(entry, Unloaded):
+                self.unloaded_tools[entry.spelled] = entry
+            else:
+                self.add(entry if isinstance(entry, Tool) else Tool(entry))
 
     def add(self, tool: Tool) -> None:
-        """Register one more tool, before the first run.
+        """Register one more tool.
 
         Raises:
             Invalid: its name is taken.
@@ -182,7 +209,11 @@ class Plugins:
 
         Raises:
             NotFound: there is none.
+            AgentUnavailable: it could not be loaded.
         """
+        unavailable = self.unavailable(name)
+        if unavailable is not None:
+            raise unavailable
         agent = self.agents.get(name)
         if agent is None:
             raise NotFound(
@@ -192,6 +223,48 @@ class Plugins:
                 remedy="choose one of these, or register it: Config(agents={name: function})",
             )
         return agent
+
+    def unavailable(self, name: str) -> AgentUnavailable | None:
+        """Return the refusal of what the agent `name` is to run, where it could not be loaded. Any thread."""
+        unloaded = self.unloaded_agents.get(name)
+        if unloaded is None:
+            return None
+        return AgentUnavailable(
+            f"the agent {name!r} could not be loaded",
+            expected=f"{unloaded.spelled}, a function that can be imported",
+            got=unloaded.why,
+            remedy="mend it, then let the daemon read its configuration again (systemctl reload), or restart it",
+        )
+
+    def mend(
+        self,
+        agents: Mapping[str, Callable[..., Any] | Unloaded],
+        tools: Mapping[str, Tool | Callable[..., Any] | Unloaded],
+    ) -> list[str]:
+        """Take what could not be loaded, and now can be; what was loaded stays as it is.
+
+        Args:
+            agents: by name.
+            tools: by what names them, ``module:name``.
+
+        Returns:
+            What was taken: names of agents, and of tools what names them.
+        """
+        mended = []
+        for name in list(self.unloaded_agents):
+            agent = agents.get(name)
+            if agent is not None and not isinstance(agent, Unloaded):
+                # In this order: at no moment there is no such agent.
+                self.agents[name] = agent
+                del self.unloaded_agents[name]
+                mended.append(name)
+        for spelled in list(self.unloaded_tools):
+            entry = tools.get(spelled)
+            if entry is not None and not isinstance(entry, Unloaded):
+                self.add(entry if isinstance(entry, Tool) else Tool(entry))
+                del self.unloaded_tools[spelled]
+                mended.append(spelled)
+        return mended
 
     @property
     def isolation(self) -> dict[str, str]:

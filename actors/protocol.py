@@ -215,6 +215,9 @@ class Protocol(OwnedTrees):
                 got=what,
                 remedy="send it again, under the same id, after the restart",
             )
+        unavailable = self._unavailable()
+        if unavailable is not None:
+            raise unavailable
 
     def _enqueue(self, message: NewMessage, at: float) -> Accepted:
         self.room.refuse_if_full()
@@ -809,7 +812,8 @@ class Protocol(OwnedTrees):
         elif info.status is RunStatus.IN_PROGRESS:
             untouched = not record.said and not record.called
             # What a person wanted to end does not begin anew.
-            if untouched and not stops and info.attempt < self._settings.attempts_max and not self.quarantined:
+            can_run = not stops and not self.quarantined and self._unavailable() is None
+            if untouched and info.attempt < self._settings.attempts_max and can_run:
                 again = info
             self._fence(cause, record, at)
             self._close(record, RunStatus.FAILED, cause, at, noted=again is None, error=cause.reason)
@@ -854,6 +858,11 @@ class Protocol(OwnedTrees):
         )
         self._attach_restored(record)
         return record
+
+    def plugins_mended(self, isolation: Mapping[str, str]) -> None:
+        """An agent or a tool was loaded after all: what waited for it goes on. `isolation` is of each tool, by name."""
+        self._isolation = isolation
+        self._start_next(self._clock.wall())
 
     def drain(self) -> None:
         """Refuse new work from now on; what runs may end by itself, what waits stays for the next start."""

@@ -76,6 +76,7 @@ from actors.messages import (
     Permit,
     PermitRefused,
     PermitWaiting,
+    PluginsMended,
     ProcessEnded,
     ProcessExited,
     ProcessNews,
@@ -385,6 +386,8 @@ class SessionActor(Actor):
                 protocol.run_finished(message)
             case RunExpired():
                 protocol.run_expired(message)
+            case PluginsMended():
+                protocol.plugins_mended(self._plugins.isolation)
             case _:
                 logger.warning("{} does not know {!r:.200}", self, message)
 
@@ -752,7 +755,13 @@ class SessionActor(Actor):
     def _fresh_protocol(self) -> Protocol:
         ports = self._ports
         protocol = Protocol(
-            self._session, ports.settings, ports.clock, ports.ids, ports.executor.call, self._plugins.isolation
+            self._session,
+            ports.settings,
+            ports.clock,
+            ports.ids,
+            ports.executor.call,
+            self._plugins.isolation,
+            lambda: self._plugins.unavailable(ports.settings.agent),
         )
         if getattr(self, "_draining", False):
             protocol.drain()

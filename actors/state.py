@@ -7,9 +7,10 @@ hold? And there is one place where an event gets its sequence number: `_event`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from actors.cancel import Notify
+from actors.errors import CountermandError
 from actors.messages import (
     NewMessage,
 )
@@ -42,6 +43,7 @@ class SessionState:
         ids: makes the ids of runs and receipts.
         notify: where callbacks of cancel tokens run.
         isolation: of each tool, by name.
+        unavailable: why the agent cannot run what is sent; None: it can.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class SessionState:
         ids: Ids,
         notify: Notify,
         isolation: Mapping[str, str],
+        unavailable: Callable[[], CountermandError | None] = lambda: None,
     ) -> None:
         self.session = session
         self._settings = settings
@@ -59,6 +62,7 @@ class SessionState:
         self._ids = ids
         self._notify = notify
         self._isolation = isolation
+        self._unavailable = unavailable
         self.generation = 0
         self.seq = 0
         self.active: RunRecord | None = None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from actors.errors import Invalid
-from actors.plugins import Tool, duration
+from actors.plugins import Tool, Unloaded, duration
 from actors.ports import Settings
 from actors.text import shown, storable
 
@@ -95,8 +95,8 @@ class Config:
 
     state_dir: str | Path = field(default_factory=default_state_dir, kw_only=False)
     agent: str = "shell"
-    agents: Mapping[str, Agent] = field(default_factory=dict)
-    tools: Sequence[Tool | Agent] = ()
+    agents: Mapping[str, Agent | Unloaded] = field(default_factory=dict)
+    tools: Sequence[Tool | Agent | Unloaded] = ()
     grace_s: float = 2.0
     kill_s: float = 5.0
     drain_s: float = 10.0

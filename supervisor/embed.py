@@ -19,17 +19,17 @@ from pykka import ActorDeadError, Timeout
 
 from actors.dead_letters import DeadLetter, DeadLetters
 from actors.dispatcher import PooledDispatcher
-from actors.errors import Invalid, StoreUnavailable
-from actors.messages import Activate, DrainOver, Old, Ping, Pong, Shutdown
+from actors.errors import AgentUnavailable, Invalid, StoreUnavailable
+from actors.messages import Activate, DrainOver, Old, Ping, PluginsMended, Pong, Shutdown
 from actors.model import Event, Policy
-from actors.plugins import Plugins, Tool, duration
+from actors.plugins import Plugins, Tool, Unloaded, duration
 from actors.ports import Ports
 from actors.session import SessionActor
 from actors.text import shown
 from supervisor.agents.shell import shell as shell_agent
 from supervisor.ages import Ages
 from supervisor.clock import SystemClock
-from supervisor.config import Config, absolute
+from supervisor.config import Agent, Config, absolute
 from supervisor.containment.layers import Layers
 from supervisor.containment.processes import ProcessTrees
 from supervisor.executor import ThreadExecutor
@@ -67,7 +67,7 @@ class Supervisor:
         self._taps = tuple(taps)
         # Absolute, so that it names the same place wherever this process goes.
         state_dir = self._state_dir = absolute(Path(config.state_dir))
-        plugins = plugins_of(config)
+        plugins = self._plugins = plugins_of(config)
         self._pid = os.getpid()
         # Re-entrant: a signal handler may close what its thread is closing.
         self._closing = threading.RLock()
@@ -132,6 +132,22 @@ class Supervisor:
     def store_health(self) -> StoreHealth:
         """How the store and its stop journal are, at this moment. Waits for nothing."""
         return self._store.health()
+
+    def unavailable(self) -> AgentUnavailable | None:
+        """Why no message is taken, where the agent that runs them could not be loaded."""
+        return self._plugins.unavailable(self.config.agent)
+
+    def unloaded(self) -> dict[str, str]:
+        """The agents and tools that could not be loaded, each with why."""
+        agents = {f"agent {name}": one.why for name, one in list(self._plugins.unloaded_agents.items())}
+        return agents | {f"tool {spelled}": one.why for spelled, one in list(self._plugins.unloaded_tools.items())}
+
+    def mend(self, agents: Mapping[str, Agent | Unloaded], tools: Mapping[str, Tool | Agent | Unloaded]) -> list[str]:
+        """Take agents and tools that could not be loaded, and now can be; see `Plugins.mend`. One thread at a time."""
+        mended = self._plugins.mend(agents, tools)
+        if mended:
+            self._actor.tell(PluginsMended())
+        return mended
 
     def layers(self) -> Layers:
         """Which layers of containment hold its process trees."""
@@ -378,5 +394,7 @@ def plugins_of(config: Config) -> Plugins:
     plugins = Plugins({"shell": shell_agent, **config.agents}, config.tools)
     if "shell" not in plugins.tools:
         plugins.add(Tool(shell_tool))
-    plugins.agent(config.agent)
+    with contextlib.suppress(AgentUnavailable):
+        # One that could not be loaded refuses what is sent to it, and keeps nobody from reading and stopping.
+        plugins.agent(config.agent)
     return plugins

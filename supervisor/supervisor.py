@@ -39,6 +39,7 @@ from actors.messages import (
     Old,
     Passivate,
     Ping,
+    PluginsMended,
     Pong,
     Quiet,
     Rested,
@@ -132,6 +133,9 @@ class SupervisorActor(Actor):
                 self._failures.pop(message.session, None)
             case LookForOld():
                 self._look_for_old()
+            case PluginsMended():
+                for session in self.children.values():
+                    tell(session, message)
             case Old():
                 self._expire(message)
             case Shutdown():

@@ -9,11 +9,13 @@ import msgspec
 import pytest
 from pykka import ActorRef
 
+from actors.agent import AsyncTurn
 from actors.base import Actor
-from actors.errors import Invalid, Quarantined, StoreUnavailable
+from actors.errors import AgentUnavailable, Invalid, Quarantined, StoreUnavailable
 from actors.late_stops import STOP_OVERDUE_S, STOP_UNREAD_S, STOPS_KEPT_MAX
-from actors.messages import GoOn, Stop, Stopped
+from actors.messages import GoOn, PluginsMended, Resume, Stop, Stopped
 from actors.model import Event, Receipt, RunStatus
+from actors.plugins import Unloaded
 from actors.session import RETRY_FIRST_S, RETRY_MAX_S, UNFIT_MAX, SessionActor
 from supervisor.supervisor import RestartPolicy
 from tests.sim.world import World
@@ -641,3 +643,56 @@ def test_l3_a_session_that_fails_in_quarantine_leaves_no_tree_of_its_own(seed: i
         assert not world.processes.alive()
         world.answer("s", stop())
         settled(world)
+
+
+# ── An agent that could not be loaded ─────────────────────────────────────────────────────────────
+
+UNLOADED = Unloaded("my:agent", Invalid("'my:agent' cannot be imported", got="ImportError: no model"))
+
+
+def mend(world: World, agent: Any) -> None:
+    """What a reload does where the agent can be imported now."""
+    plugins = world.session()._plugins
+    assert plugins.mend({"scripted": agent}, {}) == ["scripted"]
+    world.supervisor.tell(PluginsMended())
+
+
+async def speak(turn: AsyncTurn) -> None:
+    await turn.emit("spoken")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_l13_a_message_to_an_agent_that_could_not_be_loaded_is_refused_with_the_reason_until_it_is(seed: int) -> None:
+    with World(seed, agents={"scripted": UNLOADED}) as world:
+        for request in (message("a", "say=1"), Resume(id="r")):
+            with pytest.raises(AgentUnavailable) as refused:
+                world.answer("s", request)
+            assert "ImportError: no model" in refused.value.got
+            assert "systemctl reload" in refused.value.remedy
+        assert world.answer("s", stop()).outcome == "nothing_running"
+        mend(world, speak)
+        run = world.answer("s", message("a", "say=1"))
+        settled(world)
+        assert world.status(run.run_id) is RunStatus.COMPLETED
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_l4_what_waits_at_a_start_without_its_agent_waits_for_it(seed: int) -> None:
+    with World(seed) as before:
+        first = before.answer("s", message("a", "forever"))
+        waits = before.answer("s", message("b", "say=1", policy="enqueue"))
+        before._agents = {"scripted": UNLOADED}
+        after = before.crash()
+    with after as world:
+        world.settle()
+        # Its inputs would be tried again, if its agent were there.
+        assert world.status(first.run_id) is RunStatus.FAILED
+        assert world.status(waits.run_id) is RunStatus.QUEUED
+        assert world.answer("s", message("b", "say=1", policy="enqueue")).run_id == waits.run_id, "as it was answered"
+        world.answer("s", stop(waiting="keep"))
+        world.settle()
+        assert world.disk.waiting("s") == ["b"]
+        mend(world, speak)
+        laws = settled(world)
+        assert world.status(waits.run_id) is RunStatus.COMPLETED
+        assert laws.input_order == ["a", "b"]

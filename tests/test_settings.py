@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from actors import Invalid
-from supervisor import Config
+from actors import Invalid, NewMessage
+from supervisor import Config, Supervisor
 from supervisor.daemon.settings import KEYS, VARIABLES, HttpSettings, Settings, Source, WrongSettings, as_toml
+from tests.daemon_plugins import deaf
 
 PROJECT = Path(__file__).parent.parent
 
@@ -78,9 +79,8 @@ def test_the_file_is_looked_for_in_the_users_configuration_and_where_the_environ
         ("[log]\nlevel = 'loud'", "'log.level' has a value", "'debug'"),
         ("log = 'loud'", "'log' has a value", "a table"),
         ("agents = ['x']", "'agents' has a value", "module:name"),
-        ("agents = {x = 'no.such:thing'}", "'no.such:thing' cannot be imported", "module:name"),
         ("agents = {x = 'os'}", "'os' cannot be imported", "module:name"),
-        ("tools = ['os:getcwd']", "", "isolation"),
+        ("tools = ['os']", "'os' cannot be imported", "module:name"),
         ("agent = 'nobody'", "no such agent", "shell"),
         ("[http]\nlisten = '0.0.0.0:80'", "no address that the API is served on", "loopback"),
         ("[http]\nlisten = '127.0.0.1:x'", "no address that the API is served on", "127.0.0.1:8123"),
@@ -111,7 +111,7 @@ def test_a_variable_that_is_nearly_a_key_is_refused_and_others_are_let_be(tmp_pa
 def test_an_agent_is_imported_by_its_name(tmp_path: Path) -> None:
     text = "agent = 'deaf'\n[agents]\ndeaf = 'tests.daemon_plugins:deaf'"
     settings = source(tmp_path, text).load()
-    assert settings.config.agents["deaf"].__name__ == "deaf"
+    assert settings.config.agents["deaf"] is deaf
     assert settings.found["agents"].value == {"deaf": "tests.daemon_plugins:deaf"}
 
 
@@ -202,10 +202,33 @@ def test_a_file_that_is_nested_too_deeply_cannot_be_read(tmp_path: Path) -> None
     assert "cannot be read" in wrong(source(tmp_path, text))[0]
 
 
-def test_a_module_that_exits_when_it_is_imported_cannot_be_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("agents = {x = 'no.such:thing'}", "'no.such:thing' cannot be imported: ModuleNotFoundError: No module named"),
+        ("agents = {x = 'leaves_at_once:x'}", "'leaves_at_once:x' cannot be imported: SystemExit: 3"),
+        ("agents = {x = 'os:sep'}", "is not a function: '/'"),
+        ("tools = ['leaves_at_once:x']", "'leaves_at_once:x' cannot be imported: SystemExit: 3"),
+        ("tools = ['os:getcwd']", "the tool 'getcwd' has no isolation"),
+    ],
+)
+def test_l13_an_agent_or_a_tool_that_cannot_be_loaded_is_its_own_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, told: str
 ) -> None:
     (tmp_path / "leaves_at_once.py").write_text("import sys; sys.exit(3)")
     monkeypatch.syspath_prepend(str(tmp_path))
-    (said,) = wrong(source(tmp_path, "tools = ['leaves_at_once:x']"))
-    assert "'leaves_at_once:x' cannot be imported" in said
+    settings = source(tmp_path, text).load()
+    (unloaded,) = settings.unloaded
+    assert told in unloaded.why
+    with Supervisor.start(settings.config) as supervisor:
+        assert list(supervisor.unloaded().values()) == [unloaded.why]
+        session = supervisor.session("s")
+        assert session.receipt(session.ask(NewMessage(content="true"), timeout=30).run_id, timeout=30).complete
+
+
+def test_check_names_what_cannot_be_loaded(tmp_path: Path) -> None:
+    done = command(tmp_path, "check", "--set", "agents={x = 'no.such:thing'}", "--json")
+    assert done.returncode == 2
+    assert "'no.such:thing' cannot be imported" in done.stderr
+    said = json.loads(done.stdout)
+    assert (said["ok"], [one["code"] for one in said["problems"]]) == (False, ["invalid"])

@@ -571,16 +571,19 @@ def config_check(
 
     try:
         settings = _source(options, config, assignments).load()
+        # A daemon serves without them, and they are wrong all the same.
+        file, problems = settings.file, [one.error for one in settings.unloaded]
     except WrongSettings as error:
-        for problem in error.problems:
-            print(f"countermand: {refusal(problem)}", file=sys.stderr)
-        if as_json:
-            print_json({"ok": False, "file": None, "problems": [problem.told() for problem in error.problems]})
-        raise typer.Exit(USAGE) from None
+        file, problems = None, list(error.problems)
+    for problem in problems:
+        print(f"countermand: {refusal(problem)}", file=sys.stderr)
     if as_json:
-        print_json({"ok": True, "file": settings.file and str(settings.file), "problems": []})
-    else:
-        print(f"ok: {one_line(settings.file)}" if settings.file else "ok: no file, the defaults hold")
+        told = [problem.told() for problem in problems]
+        print_json({"ok": not problems, "file": file and str(file), "problems": told})
+    if problems:
+        raise typer.Exit(USAGE)
+    if not as_json:
+        print(f"ok: {one_line(file)}" if file else "ok: no file, the defaults hold")
 
 
 @config_app.command("show")

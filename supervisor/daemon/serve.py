@@ -163,20 +163,24 @@ class Daemon:
         collector.release()
         logger.info("ready: serving {}, process {}, state in {}", place, os.getpid(), settings.state_dir)
         self._signals.on_child = supervisor.reap
-        self._signals.on_child = supervisor.reap
-        self._until_told(place, lambda: _look_after(sockets, server))
+        for name, why in supervisor.unloaded().items():
+            logger.error("{} cannot be used: {}; mend it, and reload or restart", name, why)
+        self._until_told(place, supervisor, lambda: _look_after(sockets, server))
         watchdog.close()
         return _Shutdown(self, supervisor, server, sockets).run()
 
-    def _until_told(self, place: str, look: Callable[[], object]) -> None:
+    def _until_told(self, place: str, supervisor: Supervisor, look: Callable[[], object]) -> None:
         while (number := self._signals.wait(LOOK_S)) in (None, WAKE, signal.SIGHUP):
             if number == signal.SIGHUP:
-                self._reload(place)
+                self._reload(place, supervisor)
             look()
         logger.info("{}: shutting down", signal.Signals(number).name)
 
-    def _reload(self, place: str) -> None:
-        """Read the settings again. What would touch a run waits for the next start (law L11)."""
+    def _reload(self, place: str, supervisor: Supervisor) -> None:
+        """Read the settings again. What would touch a run waits for the next start (law L11).
+
+        What could not be loaded is tried again, by the name that the start had for it: nothing runs that uses it.
+        """
         self._notifier.reloading()
         status = f"serving {place}"
         try:
@@ -192,10 +196,19 @@ class Daemon:
             self._now = fresh
             self._logs.apply(fresh.log)
             logger.info("the configuration was read again; changed: {}", ", ".join(now) or "nothing")
+            self._mend(fresh, supervisor)
             if later:
                 logger.warning("changed, but only at the next start: {}", ", ".join(later))
                 status += f"; at the next start: {', '.join(later)}"
         self._notifier.ready(status)
+
+    def _mend(self, fresh: Settings, supervisor: Supervisor) -> None:
+        names, fresh_names = self._settings.found["agents"].value, fresh.found["agents"].value
+        agents = {name: one for name, one in fresh.config.agents.items() if fresh_names[name] == names.get(name)}
+        for name in supervisor.mend(agents, fresh.tools):
+            logger.info("{} could be loaded now", name)
+        for one in fresh.unloaded:
+            logger.error("{} cannot be used: {}", one.spelled, one.why)
 
     @property
     def settings(self) -> Settings:

@@ -16,7 +16,7 @@ import ipaddress
 import os
 import tomllib
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -24,6 +24,7 @@ import msgspec
 from msgspec import Struct
 
 from actors.errors import CountermandError, Invalid
+from actors.plugins import Plugins, Unloaded
 from actors.text import one_line, shown
 from supervisor.config import Config, default_state_dir
 from supervisor.embed import plugins_of
@@ -127,6 +128,16 @@ class Settings(Struct, frozen=True):
         if self.http.token_file:
             return _expanded(Path(self.http.token_file), "http.token_file")
         return self.state_dir / "token"
+
+    @property
+    def unloaded(self) -> list[Unloaded]:
+        """The agents and tools that cannot be used; a daemon serves without them."""
+        return [one for one in (*self.config.agents.values(), *self.config.tools) if isinstance(one, Unloaded)]
+
+    @property
+    def tools(self) -> dict[str, Any]:
+        """The tools, by what names them."""
+        return dict(zip(self.found["tools"].value, self.config.tools, strict=True))
 
     def changes(self, other: Settings) -> list[str]:
         """The keys in which another one differs."""
@@ -345,9 +356,11 @@ class _Loading:
 
     def _loaded(self, key: str, value: Any) -> Any:
         if key == "agents":
-            return {name: load(spelled) for name, spelled in value.items()}
+            return {
+                name: _plug_in(spelled, lambda agent: Plugins({"it": agent}, ())) for name, spelled in value.items()
+            }
         if key == "tools":
-            return [load(spelled) for spelled in value]
+            return [_plug_in(spelled, lambda tool: Plugins({}, (tool,))) for spelled in value]
         return value
 
     def _table(self, table: str, kind: type[Struct]) -> Struct:
@@ -399,6 +412,19 @@ class _Noting:
         return True
 
 
+def _plug_in(spelled: str, check: Callable[[Any], object]) -> Any:
+    """Load an agent or a tool. Where it cannot be used that is its own failure, and said where it is asked for."""
+    try:
+        value = load(spelled)
+        check(value)
+    except CountermandError as error:
+        if ":" not in spelled:
+            # What is wrong is in the configuration, and not in what it names.
+            raise
+        return Unloaded(spelled, error)
+    return value
+
+
 def load(spelled: str) -> Any:
     """Import what ``module:name`` names.
 
@@ -409,6 +435,8 @@ def load(spelled: str) -> Any:
     try:
         if not colon:
             raise ImportError("there is no ':' in it")
+        # What was installed since the last attempt is found.
+        importlib.invalidate_caches()
         value: Any = importlib.import_module(module)
         for part in name.split("."):
             value = getattr(value, part)

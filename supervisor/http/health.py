@@ -14,7 +14,7 @@ from typing import Final
 from litestar import Response, Router, get
 from litestar.openapi.datastructures import ResponseSpec
 
-from actors.errors import CountermandError
+from actors.errors import AgentUnavailable, CountermandError
 from actors.model import RunInfo
 from actors.text import storable
 from supervisor.containment.layers import Layers
@@ -87,7 +87,7 @@ def readiness(supervisor: Supervisor) -> Readiness:
     # After the probe: what that waited for is in it.
     health = supervisor.store_health()
     phase = pong.phase if pong is not None else None
-    reason, remedy = _why_not(phase, health, store=store)
+    reason, remedy = _why_not(phase, health, supervisor.unavailable(), store=store)
     return Readiness(
         ready=not reason,
         phase=phase,
@@ -101,7 +101,9 @@ def readiness(supervisor: Supervisor) -> Readiness:
     )
 
 
-def _why_not(phase: str | None, health: StoreHealth, *, store: bool) -> tuple[str, str]:
+def _why_not(
+    phase: str | None, health: StoreHealth, unavailable: AgentUnavailable | None, *, store: bool
+) -> tuple[str, str]:
     """Return why nothing is taken, and what helps; both are empty where it is."""
     if phase is None:
         return "the supervisor does not answer", RESTART
@@ -111,6 +113,8 @@ def _why_not(phase: str | None, health: StoreHealth, *, store: bool) -> tuple[st
         return f"the store's thread is busy for longer than {PROBE_S:g} s: {health.words}", health.remedy or HANGS
     if phase != "serving":
         return f"the daemon is {phase}: it is being shut down", "send it again after the restart"
+    if unavailable is not None:
+        return f"{unavailable.message}: {unavailable.got}", unavailable.remedy
     return "", ""
 
 
@@ -124,6 +128,7 @@ def diagnose(supervisor: Supervisor) -> Iterator[Finding]:
         "" if found.supervisor else RESTART,
     )
     yield from _store(supervisor.store_health(), answers=found.store)
+    yield _plugins(supervisor)
     yield from _places(supervisor.state_dir)
     yield _layers(supervisor.layers())
     yield _spool(supervisor)
@@ -164,6 +169,15 @@ def _store(health: StoreHealth, *, answers: bool) -> Iterator[Finding]:
         + (f"; it hangs: a write of it has taken {journal.writing_s:.0f} s so far" if journal.hangs else ""),
         journal.remedy,
     )
+
+
+def _plugins(supervisor: Supervisor) -> Finding:
+    unloaded = supervisor.unloaded()
+    if not unloaded:
+        return Finding("plug-ins", ok=True, found="every agent and tool of the configuration was loaded")
+    found = "; ".join(f"{name}: {why}" for name, why in unloaded.items())
+    remedy = f"mend it, then have the configuration read again: kill -HUP {os.getpid()}, or systemctl reload"
+    return Finding("plug-ins", ok=False, found=f"could not be loaded: {found}", remedy=remedy)
 
 
 def _places(state_dir: Path) -> Iterator[Finding]:

@@ -37,6 +37,7 @@ STATUSES: Final = {
     "headers_too_large": 431,
     "internal": 500,
     "store_unavailable": 503,
+    "agent_unavailable": 503,
     "shutting_down": 503,
     "busy": 503,
     "no_answer": 504,

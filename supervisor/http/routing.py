@@ -28,7 +28,7 @@ _WHY: Final = {
     423: "The session is quarantined: it takes a stop and nothing else.",
     429: "The session's queue is full.",
     431: "The request line and the headers are too large.",
-    503: "The store takes no writes, the daemon is ending, or a bound is reached. See Retry-After.",
+    503: "The store takes no writes, the agent could not be loaded, the daemon is ending, or a bound is reached.",
     504: "The session did not answer in time.",
 }
 

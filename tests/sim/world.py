@@ -32,7 +32,7 @@ from actors.log_context import speak
 from actors.mailbox import Mailbox
 from actors.messages import Activate, Idle, Inspect, OutsideRequest, Rested, Route, Shutdown
 from actors.model import Event, Message, RunStatus
-from actors.plugins import Tool
+from actors.plugins import Tool, Unloaded
 from actors.ports import Ports, Settings
 from actors.session import Phase, SessionActor
 from supervisor.supervisor import RestartPolicy, SupervisorActor
@@ -120,7 +120,7 @@ class World:
         self,
         seed: int,
         *,
-        agents: Mapping[str, Callable[..., Any]] | None = None,
+        agents: Mapping[str, Callable[..., Any] | Unloaded] | None = None,
         more_tools: Iterable[Tool] = (),
         settings: Settings | None = None,
         policy: RestartPolicy | None = None,
@@ -146,7 +146,7 @@ class World:
         self.watch: Watch = before.watch if before else Watch(self.disk)
         self.effects: Effects = before.effects if before else Effects(self.watch)
         self.clock: SimClock = SimClock(before.clock.monotonic() if before else 0.0)
-        self._agents = dict(agents or {"scripted": scripted(self.watch)})
+        self._agents: dict[str, Callable[..., Any] | Unloaded] = dict(agents or {"scripted": scripted(self.watch)})
         self._more_tools = tuple(more_tools)
         self._policy = policy
         self.store = SimStore(self.disk, self.random, self.watch)
