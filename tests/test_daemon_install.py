@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -230,3 +231,78 @@ def test_a_mistaken_option_changes_nothing(tmp_path: Path) -> None:
         done = install(tmp_path, *words)
         assert done.returncode == 2
         assert list(tmp_path.iterdir()) == []
+
+
+# ── What was installed into the environment for agents ────────────────────────────────────────────
+
+CARRY_OVER = str(PROJECT / "scripts" / "carry_over.py")
+
+
+def environment_of(prefix: Path, version: str = "python3.11") -> Path:
+    """A folder of packages with one of ours in it."""
+    site = prefix / "lib" / version / "site-packages"
+    site.mkdir(parents=True)
+    put(site, "msgspec", "0.21", {"msgspec/__init__.py": f"of {prefix.name}"})
+    return site
+
+
+def put(site: Path, name: str, version: str, files: dict[str, str]) -> None:
+    """Install a distribution, as far as others can see it."""
+    info = f"{name}-{version}.dist-info"
+    files = {**files, f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"}
+    files[f"{info}/RECORD"] = "".join(f"{file},,\n" for file in files) + f"{info}/RECORD,,\n"
+    for file, text in files.items():
+        place = site / file
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+
+
+def carry_over(old: Path, new: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-I", CARRY_OVER, str(old), str(new)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_an_upgrade_keeps_what_was_installed_for_agents_and_nothing_of_ours(tmp_path: Path) -> None:
+    old, new = tmp_path / "prefix.before", tmp_path / "prefix"
+    before, site = environment_of(old), environment_of(new)
+    (old / "bin").mkdir()
+    put(before, "old_dependency", "1.0", {"old_dependency.py": "x"})
+    put(site, "old-dependency", "2.0", {"old_dependency.py": "ours"})
+    put(before, "My.Agents", "1.2", {"my_agents/__init__.py": "a", "my_agents/data/x": "b", "../../../bin/mine": "c"})
+    (before / "loose.py").write_text("d")
+    (before / "there.pth").write_text("/srv/agents")
+    (before / "__pycache__").mkdir()
+    done = carry_over(old, new)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "carried over: my-agents 1.2, loose.py, there.pth\n"
+    kept = {"my_agents/__init__.py": "a", "my_agents/data/x": "b", "loose.py": "d", "there.pth": "/srv/agents"}
+    assert {name: (site / name).read_text() for name in kept} == kept
+    assert (new / "bin" / "mine").read_text() == "c"
+    assert (site / "msgspec" / "__init__.py").read_text() == "of prefix"
+    assert (site / "old_dependency.py").read_text() == "ours"
+    assert not (site / "__pycache__").exists()
+    assert not (site / "old_dependency-1.0.dist-info").exists()
+    # The next upgrade finds them as the first did.
+    again = tmp_path / "again"
+    environment_of(again)
+    assert "my-agents 1.2" in carry_over(new, again).stdout
+
+
+def test_what_was_installed_for_another_python_is_named(tmp_path: Path) -> None:
+    old, new = tmp_path / "prefix.before", tmp_path / "prefix"
+    put(environment_of(old), "my_agents", "1.2", {"my_agents.py": "a"})
+    site = environment_of(new, "python3.12")
+    done = carry_over(old, new)
+    assert done.returncode == 1
+    assert "python3.11; install them again: my-agents 1.2" in done.stdout
+    assert not (site / "my_agents.py").exists()
+
+
+def test_a_record_that_names_what_is_outside_takes_nothing_from_there(tmp_path: Path) -> None:
+    old, new = tmp_path / "prefix.before", tmp_path / "prefix"
+    (tmp_path / "secret").write_text("x")
+    put(environment_of(old), "odd", "1", {"odd.py": "a", "../../../../secret": "x"})
+    environment_of(new)
+    assert carry_over(old, new).returncode == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["prefix", "prefix.before", "secret"]
+    assert (new / "lib" / "python3.11" / "site-packages" / "odd.py").exists()
