@@ -40,6 +40,7 @@ from actors.messages import (
     request_time,
 )
 from actors.model import (
+    OUTSIDE_SOURCES,
     SUPERSEDING,
     JsonObject,
     Message,
@@ -461,14 +462,15 @@ class Protocol(OwnedTrees):
                 return Stopped("stopping", record.id, record.info.receipt_id, None)
         if aim is None:
             return Stopped("nothing_running", None, stop.id, None)
-        waits = self._queued.get(aim) or (self.active.info if self.active and self.active.id == aim else None)
-        if waits is not None and aim not in ended:
-            return Stopped("stopped", aim, waits.receipt_id, None)
-        known = waits or ended.get(aim) or (self.ending[aim].info if aim in self.ending else None)
+        end, held = ended.get(aim), self._record(aim)
+        known = self._queued.get(aim) or end or (held.info if held is not None else None)
         over = known.receipt_id if known is not None else self.over.get(aim)
         if over is None:
             raise _no_such_run(aim)
-        return Stopped("already_over", aim, over, None)
+        waits = aim in self._queued or aim in unstarted or (end is not None and end.started_at is None)
+        # What was refused since then, as it could not be stored, has not ended it.
+        cancelled = end is not None and end.provenance is not None and _is_of_stop(end.provenance)
+        return Stopped("stopped" if waits and not cancelled else "already_over", aim, over, None)
 
     def cancelled_unstored(self, stop: Stop, answer: Stopped, provenance: Provenance) -> list[RunInfo]:
         """The runs that a Stop ends which is answered while the store fails, with what ended each first (law L5)."""
@@ -479,6 +481,7 @@ class Protocol(OwnedTrees):
             ends.append(msgspec.structs.replace(record.info, status=RunStatus.CANCELLING, provenance=first))
         queued = [info for info in self._queued.values() if self._takes_from_queue(stop, answer, info.run_id)]
         if record is not None and answer.outcome == "stopped":
+            # It had begun, and the store did not take that.
             queued.append(record.info)
         cancelled = {"status": RunStatus.CANCELLED, "provenance": provenance}
         return [*ends, *(msgspec.structs.replace(info, **cancelled) for info in queued)]
@@ -881,6 +884,11 @@ class Protocol(OwnedTrees):
         self._halt(active, provenance, provenance.mode)
         self._unsteer(at)
         self._settle_if_done(active, at)
+
+
+def _is_of_stop(provenance: Provenance) -> bool:
+    """True if a Stop is the cause: what came from outside, and is not refused where it cannot be stored."""
+    return provenance.source.startswith(OUTSIDE_SOURCES) and provenance.source != "client.withdraw"
 
 
 def _no_such_run(run_id: str) -> NotFound:

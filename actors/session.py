@@ -107,7 +107,7 @@ from actors.messages import (
     TryStore,
     Withdraw,
 )
-from actors.model import Address, Event, Mode, Owner, Provenance, RunInfo, Scope, SessionStatus
+from actors.model import Address, Event, Mode, Owner, Provenance, RunInfo, RunStatus, Scope, SessionStatus
 from actors.pending import fail, settle
 from actors.plugins import Plugins
 from actors.ports import Batch, Ports, SpawnSpec
@@ -943,7 +943,10 @@ class SessionActor(Actor):
             for process_id in self._protocol.owned:
                 self._end_tree(process_id, Halt(provenance, self._grace_s(stop.mode)))
         for info in self._protocol.cancelled_unstored(stop, answer, provenance):
-            self._ended.setdefault(info.run_id, info)
+            if info.status is RunStatus.CANCELLED:
+                self._ended[info.run_id] = info
+            else:
+                self._ended.setdefault(info.run_id, info)
         record = None if answer.run_id is None else self._protocol.record(answer.run_id)
         if record is not None and stop.mode is Mode.IMMEDIATE and answer.outcome != "already_over":
             self._tell_runner(record.id, Halt(record.token.provenance or provenance, 0.0))

@@ -115,6 +115,86 @@ REGRESSIONS = {
         Settings(agent="scripted", barrier="strict", passivate_s=1.0),
         (("stop", "graceful", None, None, "run", "user", None), ("idle", 2), ("delete",), ("repeat", 0)),
     ),
+    # A Stop had withdrawn what waits, and the store did not take it: the next one, aimed at what waits, was answered
+    # that it had stopped that, and when it was decided again that it was over already.
+    "a Stop of what a kept Stop withdraws": Schedule(
+        2837381277,
+        Settings(agent="scripted"),
+        (
+            ("stop", "graceful", 1, "park", "session", "user", None),
+            ("lose", 2),
+            ("at", "t", ("stop", "graceful", 1, "park", "session", "bot", 0.5)),
+            ("steps", 10),
+            ("new", "say=1", None, "user", True, None),
+            ("new", "stubborn", "enqueue", "user", True, None),
+            ("steps", 3),
+            ("steps", 3),
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("stop", "graceful", 3, "withdraw", "run", "bot", None),
+        ),
+    ),
+    # The same with a batch that cannot be stored, and a run that goes on.
+    "a Stop of what waits, behind one that was unfit": Schedule(
+        1310140804,
+        Settings(agent="scripted"),
+        (
+            ("at", "t", ("new", "hand=60,children=1 say=1", "enqueue", "user", False, 0.5)),
+            ("new", "leave=60,ignores_term", None, "user", True, None),
+            ("new", "stubborn", "enqueue", "bot", False, 0.0),
+            ("steps", 60),
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("unfit", 1),
+            ("stop", "graceful", 1, None, "session", "user", None),
+        ),
+    ),
+    # The session's actor died before the journal had written its Stop: nobody took that up.
+    "a Stop that the journal has not written when its actor dies": Schedule(
+        1799579204,
+        Settings(agent="scripted", passivate_s=0.05),
+        (
+            ("fail", 1),
+            ("stop", "immediate", 0, "withdraw", "run", "bot", None),
+            ("steps", 20),
+            ("stop", "graceful", 2, "withdraw", "run", "bot", 0.5),
+            ("steps", 1),
+            ("stop", "immediate", 1, "withdraw", "run", "bot", 0.5),
+            ("steps", 9),
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("steps", 9),
+            ("new", "sleep=60", None, "user", True, None),
+            ("later", 0.0, ("stop", "graceful", 0, "park", "run", "bot", None)),
+            ("poison", 0, 1, False),
+        ),
+    ),
+    # A Stop with a stored answer came again while its session was being read: it was answered that nothing ran.
+    "a repeat of a Stop while its session is being read": Schedule(
+        2276856906,
+        Settings(agent="scripted", run_deadline_s=3.0, barrier="strict", passivate_s=0.05),
+        (
+            ("unfit", 2),
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("idle", 0),
+            ("steps", 1),
+            ("hold", True),
+            ("repeat", 7),
+            ("idle", 2),
+        ),
+    ),
+    # Messages that were refused had taken over from one that waits: a Stop of that was answered that it is over.
+    "a Stop of what waits again, since what took over was refused": Schedule(
+        1698601656,
+        Settings(agent="scripted"),
+        (
+            ("new", "forever", None, "user", True, None),
+            ("steps", 2),
+            ("new", "run=1,absent", "enqueue", "bot", False, None),
+            ("wait", 0.05),
+            ("fail", 2),
+            ("new", "say=1", None, "user", True, None),
+            ("new", "say=1", None, "user", True, None),
+            ("stop", "immediate", 3, "keep", "session", "user", None),
+        ),
+    ),
     # The session was quiet while its erasure waited for a Stop to be durable.
     "an erasure that waits for a Stop, in a shutdown": Schedule(
         3750389533,

@@ -479,13 +479,18 @@ MUTANTS: Final = (
         "answer = None if kept is None else kept.answer",
         "answer = None",
     ),
-    _mutant(
+    Mutant(
         "what a Stop was answered while the store fails is forgotten",
         "L10",
-        SessionActor,
-        "_request_while_failed",
-        "answer = self._late_stops.given(request)",
-        "answer = None",
+        (
+            Edit(LateStops, "given", "return kept.answer if kept is not None else None", "return None"),
+            Edit(
+                LateStops,
+                "store_failed",
+                "    answer = kept.answer if kept is not None and kept.answer is not None else answer\n",
+                "",
+            ),
+        ),
     ),
     _mutant(
         "a stored answer is not looked up while the store fails",

@@ -449,6 +449,7 @@ class Watch:
                     self._fenced(event, batch, told, moved)
                 case "run.started":
                     self._tried_again(event)
+                    self._begins_again(event)
                     if event.at > self.refused_at.get(batch.session, event.at):
                         self.break_(f"{event.run_id} starts, and the supervisor is shutting down (L11)")
                 case "run.status":
@@ -628,6 +629,14 @@ class Watch:
         if given.answer != said:
             self.break_(f"{request_id} was answered {given.answer}, and is answered {said} now (L10)")
 
+    def _begins_again(self, event: Event) -> None:
+        """A run that a client was told is stopped does not begin behind that (law L7)."""
+        for request_id in self.given:
+            given = self._given(request_id)
+            if given is None or given.answer[1] != event.run_id or event.at <= given.at:
+                continue
+            self.break_(f"{event.run_id} begins, and {request_id} was told before that it is {given.answer[0]} (L7)")
+
     def _tried_again(self, event: Event) -> None:
         """What a Stop of the session came behind does not begin anew by itself (law L12)."""
         before = self._disk.run(event.data.get("retry_of", ""))
@@ -779,9 +788,9 @@ class Watch:
         """True if a Stop is refused where it is decided: its run never came to be, or its session was deleted."""
         stop, kept = self.requests[request_id], self.kept.get(request_id)
         assert isinstance(stop, Stop), "nothing else is answered so"
-        row = self._disk.of(kept.session).row if kept is not None else None
+        deleted = kept is not None and kept.session in self._disk.deleted
         runs = [run_id for tables in self._disk.tables.values() for run_id in tables.runs]
-        return (row is not None and row.deleted) or (stop.run_id is not None and stop.run_id not in runs)
+        return deleted or (stop.run_id is not None and stop.run_id not in runs)
 
     def at_rest(self) -> None:
         """Nothing has failed and everything has settled: what has ended is on record as ended (laws L3, L6).
