@@ -268,11 +268,12 @@ class LateStops:
             journal: what the stop journal has of this session.
         """
         for entry in journal:
+            mine = entry.stop.id in self._kept and self._kept[entry.stop.id].entry == entry
             kept = self._kept.setdefault(entry.stop.id, Kept(entry))
             if kept.answer is None:
                 kept.entry, kept.answer = entry, entry.answer
             # It may have been answered by an incarnation before: then somebody waits for the word.
-            kept.told = True
+            kept.told = kept.told or not mine
         undecided = {request_id for request_id, kept in self._kept.items() if kept.answer is None}
         stay = self._in_stash & undecided
         decided = [kept.entry for request_id, kept in self._kept.items() if request_id not in stay]

@@ -868,12 +868,9 @@ class SessionActor(Actor):
         for sent in sent_before:
             unfit = sent.requests if failed.unfit and sent.number == failed.number else frozenset()
             for effect in sent.later:
-                if isinstance(effect, AnswerRequest) and effect.request.id not in unstored:
-                    # A repeat: its answer is on record, and has only waited behind what is not.
-                    if effect.reply is not None:
-                        effect.reply.try_set(effect.answer)
-                elif isinstance(effect, AnswerRequest):
-                    self._answer_unstored(effect, failed.error if effect.request.id in unfit else None)
+                if isinstance(effect, AnswerRequest):
+                    stored = effect.request.id not in unstored
+                    self._answer_unstored(effect, failed.error if effect.request.id in unfit else None, stored=stored)
                 elif isinstance(effect, StartRun):
                     self._unstarted.add(effect.run_id)
         for request, reply in self._protocol.take_deletions():
@@ -898,12 +895,17 @@ class SessionActor(Actor):
         self._unfit.clear()
         self.tell_parent(Erased(self._session))
 
-    def _answer_unstored(self, effect: AnswerRequest, unfit: str | None) -> None:
+    def _answer_unstored(self, effect: AnswerRequest, unfit: str | None, *, stored: bool) -> None:
         """Answer a request whose batch was not stored: a Stop has happened, anything else has not.
 
-        `unfit` says why its batch never can be stored, where it is that.
+        `unfit` says why its batch never can be stored, where it is that. `stored`: it is a repeat, whose answer is on
+        record, and has waited behind what is not.
         """
         request, answer, reply = effect.request, effect.answer, effect.reply
+        if isinstance(request, Stop) and stored:
+            if reply is not None:
+                reply.try_set(answer)
+            return
         if isinstance(request, Stop) and isinstance(answer, Stopped):
             self._answer_kept(request, answer, reply)
             return

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import threading
 import time
 import uuid
@@ -22,9 +23,12 @@ from pykka import ActorRef
 from pykka.messages import ProxyCall
 
 from actors import NewMessage, Receipt, Row, Stop, Stopped
+from actors.errors import StoreUnavailable
 from actors.model import TERMINAL, Event
+from actors.ports import Snapshot
 from supervisor import Config, SessionHandle, Supervisor
 from supervisor.containment import procfs
+from supervisor.store.sqlite import SqliteStore
 from tests.process_kit import until as poll
 
 GRACE_S = 0.3
@@ -267,6 +271,41 @@ class Kit:
                     continue
 
 
+class StoreFaults:
+    """The real store, whose writes can be made to fail, and whose reads of a session can be made to wait."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.failing = False
+        self.failures = 0
+        self.may_read = threading.Event()
+        self.may_read.set()
+        write, read = SqliteStore._write, SqliteStore._snapshot
+
+        def failing_write(store: SqliteStore, connection: sqlite3.Connection, group: list[Any]) -> bool:
+            if self.failing:
+                self.failures += 1
+                raise sqlite3.OperationalError("disk I/O error")
+            return write(store, connection, group)
+
+        def waiting_read(store: SqliteStore, connection: sqlite3.Connection, session: str) -> Snapshot:
+            assert self.may_read.wait(WAIT_S), "whoever makes reads wait lets them go"
+            return read(store, connection, session)
+
+        monkeypatch.setattr(SqliteStore, "_write", failing_write)
+        monkeypatch.setattr(SqliteStore, "_snapshot", waiting_read)
+
+    def fail(self, session: SessionHandle) -> None:
+        """Let writes fail from here on, and let the session find that out."""
+        self.failing = True
+        with pytest.raises(StoreUnavailable):
+            session.ask(NewMessage(content="nobody can store it", policy="enqueue", origin="bot"), timeout=WAIT_S)
+
+    def fail_again(self) -> None:
+        """Wait until what was decided since the failure could not be stored either."""
+        seen = self.failures
+        until(lambda: self.failures > seen, "the store is tried again")
+
+
 class ClockSteps:
     """Sets the machine's wall clock, as far as this process can tell, while time goes on."""
 
@@ -285,6 +324,12 @@ class ClockSteps:
 def steps(monkeypatch: pytest.MonkeyPatch) -> ClockSteps:
     """A wall clock that may be set."""
     return ClockSteps(monkeypatch)
+
+
+@pytest.fixture
+def faults(monkeypatch: pytest.MonkeyPatch) -> StoreFaults:
+    """Faults of the real store."""
+    return StoreFaults(monkeypatch)
 
 
 @pytest.fixture

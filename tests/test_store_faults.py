@@ -22,6 +22,7 @@ import pytest
 from actors import NewMessage, RunStatus, Stop, Turn
 from actors.errors import ReceiptPending, StoreUnavailable
 from actors.messages import CommitFailed, Committed, LoadFailed
+from actors.ports import KeptStop
 from supervisor import Config, SessionHandle, Supervisor
 from supervisor.store.journal import StopJournal
 from supervisor.store.sqlite import SqliteStore
@@ -321,6 +322,50 @@ def test_l12_without_the_stop_the_same_run_is_tried_again(tmp_path: Path) -> Non
         session = supervisor.session("s")
         until(lambda: len(session.runs()) == 2, "it is tried again")
         assert [info.retry_of for info in session.runs()] == [None, run["run_id"]]
+
+
+def test_l10_the_answer_in_the_journal_stands_after_a_kill(tmp_path: Path) -> None:
+    told = {}
+    with child(tmp_path) as daemon:
+        run = daemon.ask("NewMessage", content="hold")
+        waiting = daemon.ask("NewMessage", content="say", policy="enqueue", origin="bot")
+        with locked_by_another(tmp_path / STORE, 2 * PATIENCE_S):
+            # The second is aimed at what the first has withdrawn, the third at what it has stopped.
+            for asked in (stop(), stop(run_id=waiting["run_id"]), stop(run_id=run["run_id"])):
+                fields = {"id": asked.id} if asked.run_id is None else {"id": asked.id, "run_id": asked.run_id}
+                told[asked] = answer = daemon.stop(**fields)
+                assert (answer["durable"], answer["journalled"]) == (False, True)
+            daemon.kill()
+    assert [answer["outcome"] for answer in told.values()][:2] == ["stopped", "already_over"]
+    with Supervisor.start(config(tmp_path)) as supervisor:
+        session = supervisor.session("s")
+        for asked, answer in told.items():
+            again = session.ask(asked, timeout=WAIT_S)
+            stands = again.outcome, again.run_id, again.receipt_id
+            assert stands == (answer["outcome"], answer["run_id"], answer["receipt_id"])
+            assert session.receipt(again.receipt_id, timeout=WAIT_S).complete
+        info = session.run(run["run_id"])
+        assert info.provenance is not None
+        assert info.provenance.source == "user.test"
+        assert len(session.runs()) == 2, "nothing is tried again that a person has stopped"
+
+
+def test_l12_a_stop_that_was_left_in_the_journal_ends_no_run_that_began_behind_it(tmp_path: Path) -> None:
+    with child(tmp_path) as daemon:
+        run = daemon.ask("NewMessage", content="hold")
+        daemon.kill()
+    left = StopJournal(tmp_path / f"{STORE}-stops")
+    assert left.keep(KeptStop("s", stop(id="the-stop"), StandingClock().wall()))
+    assert left.synced(WAIT_S)
+    assert left.close(PATIENCE_S)
+    with Supervisor.start(config(tmp_path)) as supervisor:
+        session = supervisor.session("s")
+        until(lambda: len(session.runs()) == 2, "it is tried again")
+        before, again = session.runs()
+        assert before.provenance is not None
+        assert before.provenance.source == "supervisor.recovery"
+        assert again.retry_of == run["run_id"]
+        assert told_durable(session) == ["the-stop"], "it is decided all the same, and finds nothing"
 
 
 # ── A disk that is full ───────────────────────────────────────────────────────────────────────────

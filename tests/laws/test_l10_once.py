@@ -8,11 +8,38 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from actors import Accepted, CountermandError, Invalid, NewMessage, RequestReused, RequestTooOld, Resume, Stop, Turn
+from actors import (
+    Accepted,
+    CountermandError,
+    Invalid,
+    NewMessage,
+    ReceiptPending,
+    RequestReused,
+    RequestTooOld,
+    Resume,
+    Stop,
+    Stopped,
+    Turn,
+)
+from actors.late_stops import STOP_OVERDUE_S
 from actors.messages import request_time
 from actors.requests import RequestBook
 from supervisor import SessionHandle
-from tests.kit import WAIT_S, YEAR_S, ClockSteps, Kit, check_rest, fates, log, message, say, settled, stop, until
+from tests.kit import (
+    WAIT_S,
+    YEAR_S,
+    ClockSteps,
+    Kit,
+    StoreFaults,
+    check_rest,
+    fates,
+    log,
+    message,
+    say,
+    settled,
+    stop,
+    until,
+)
 
 
 def hold(turn: Turn) -> None:
@@ -207,3 +234,133 @@ def test_l10_an_id_that_cannot_be_one_is_refused_where_it_is_made(identity: str)
 
 def test_l10_each_request_makes_an_id_of_its_own() -> None:
     assert len({NewMessage(content="same").id for _ in range(10_000)}) == 10_000
+
+
+def answers(session: SessionHandle, *stops: Stop) -> list[tuple[str, str | None, str]]:
+    """What of the answers to some Stops stands."""
+    told = [session.ask(one, timeout=WAIT_S) for one in stops]
+    return [(answer.outcome, answer.run_id, answer.receipt_id) for answer in told]
+
+
+def a_stop(**fields: Any) -> Stop:
+    return Stop(source="user.test", reason="once", **fields)
+
+
+def test_l10_what_a_stop_was_answered_while_the_store_failed_it_is_answered_when_it_is_back(
+    kit: Kit, faults: StoreFaults
+) -> None:
+    session = kit.session(hold)
+    run_id = say(session, "one")
+    waiting = session.ask(NewMessage(content="two", policy="enqueue", origin="bot")).run_id
+    until_holding(session, run_id)
+    faults.fail(session)
+    # The second is aimed at what the first has withdrawn.
+    first, second, third = a_stop(), a_stop(run_id=waiting, scope="session"), a_stop(run_id=run_id)
+    told = answers(session, first, second, third)
+    assert [(outcome, run) for outcome, run, _ in told] == [
+        ("stopping", run_id),
+        ("already_over", waiting),
+        ("stopping", run_id),
+    ]
+    assert answers(session, first, second, third) == told, "while it fails"
+    faults.fail_again()
+    late = a_stop()
+    told += answers(session, late)
+    assert answers(session, first, second, third, late) == told, "when it has failed again"
+    faults.failing = False
+    until(lambda: session.ask(late, timeout=WAIT_S).durable, "the store takes them")
+    assert answers(session, first, second, third, late) == told, "when it is back"
+    for _, _, receipt_id in told:
+        assert session.receipt(receipt_id, timeout=WAIT_S).complete
+    kit.close()
+    session = kit.session(hold)
+    assert answers(session, first, second, third, late) == told, "after a restart"
+    check_rest(session)
+
+
+def test_l10_a_stored_answer_is_given_while_the_store_fails(kit: Kit, faults: StoreFaults) -> None:
+    session = kit.session(hold)
+    until_holding(session, say(session, "one"))
+    first = a_stop()
+    told = session.ask(first)
+    assert (told.outcome, told.durable) == ("stopped", True)
+    faults.fail(session)
+    assert session.ask(first, timeout=WAIT_S) == told
+    with pytest.raises(RequestReused):
+        session.ask(replace(first, reason="another"), timeout=WAIT_S)
+    faults.failing = False
+    until(lambda: session.ask(a_stop(), timeout=WAIT_S).durable, "the store is back")
+    assert session.ask(first, timeout=WAIT_S) == told
+
+
+def read_slowly(faults: StoreFaults, session: SessionHandle, request: Stop) -> Stopped:
+    """Ask while the session is read, which goes on until somebody is answered, or for a second."""
+    told: list[Stopped] = []
+    asking = threading.Thread(target=lambda: told.append(session.ask(request, timeout=WAIT_S)))
+    asking.start()
+    asking.join(1.0)
+    faults.may_read.set()
+    asking.join(WAIT_S)
+    (answer,) = told
+    return answer
+
+
+def test_l10_a_stop_of_a_session_with_a_long_log_waits_for_what_is_true(kit: Kit, faults: StoreFaults) -> None:
+    session = kit.session(hold)
+    session.ask(NewMessage(content="it is there"))
+    stop(session)
+    session.ask(NewMessage(content="to wait", policy="enqueue", origin="bot"))
+    until_holding(session, session.runs()[-1].run_id)
+    session.ask(a_stop(waiting="park"))
+    settled(session)
+    kit.close()
+    faults.may_read.clear()
+    session = kit.session(hold)
+    request = a_stop()
+    first = read_slowly(faults, session, request)
+    assert first.outcome == "nothing_running"
+    assert first.durable, "it is known, and so it is on record"
+    assert session.ask(request, timeout=WAIT_S) == first
+    assert session.receipt(first.receipt_id, timeout=WAIT_S).receipt_id == first.receipt_id
+    check_rest(session)
+
+
+def test_l10_a_stored_answer_is_given_again_when_the_session_has_been_read(kit: Kit, faults: StoreFaults) -> None:
+    session = kit.session(hold)
+    until_holding(session, say(session, "one"))
+    request = a_stop()
+    first = session.ask(request)
+    settled(session)
+    kit.close()
+    faults.may_read.clear()
+    session = kit.session(hold)
+    assert read_slowly(faults, session, request) == first
+    assert not [event for event in log(session) if event.kind == "session.stop_durable"]
+
+
+def test_l10_what_is_not_known_is_said_to_be_and_its_receipt_is_found_when_it_is(
+    kit: Kit, faults: StoreFaults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actors.late_stops.STOP_UNREAD_S", STOP_OVERDUE_S)
+    session = kit.session(hold)
+    until_holding(session, say(session, "go"))
+    session.ask(NewMessage(content="parked", policy="enqueue", origin="bot"))
+    session.ask(a_stop(waiting="park"))
+    settled(session)
+    parked = session.runs()[-1].run_id
+    kit.close()
+    faults.may_read.clear()
+    session = kit.session(hold)
+    request = a_stop(run_id=parked)
+    told = session.ask(request, timeout=WAIT_S)
+    assert (told.outcome, told.run_id, told.receipt_id, told.durable) == ("unknown", None, request.id, False)
+    with pytest.raises(ReceiptPending):
+        session.receipt(told.receipt_id)
+    faults.may_read.set()
+    receipt = session.receipt(told.receipt_id, timeout=WAIT_S)
+    again = session.ask(request, timeout=WAIT_S)
+    assert (again.outcome, again.run_id, again.durable) == ("stopped", parked, True)
+    assert receipt.receipt_id == again.receipt_id
+    durable = [event.data for event in log(session) if event.kind == "session.stop_durable"]
+    assert [(data["request_id"], data["receipt_id"]) for data in durable] == [(request.id, again.receipt_id)]
+    check_rest(session)

@@ -11,7 +11,7 @@ import pytest
 from actors import CancelToken, How, Invalid, Mode, NewMessage, Provenance, Row, RunStatus, Spawn, Stop, Turn, tool
 from actors.messages import CallDeadline
 from supervisor import SessionHandle
-from tests.kit import WAIT_S, Kit, check_rest, log, message, poison, rows, say, settled, stop, until
+from tests.kit import WAIT_S, Kit, StoreFaults, check_rest, log, message, poison, rows, say, settled, stop, until
 
 
 def hold(turn: Turn) -> None:
@@ -308,3 +308,38 @@ def test_l5_a_queued_run_that_ends_without_starting_names_its_end(kit: Kit) -> N
     assert receipt.provenance is not None
     assert receipt.provenance.reason == "both"
     check_rest(session)
+
+
+@pytest.mark.parametrize("when", ["at once", "when it has failed again"])
+def test_l5_what_a_failing_store_has_ended_keeps_that_cause_though_somebody_stops_it_then(
+    kit: Kit, faults: StoreFaults, when: str
+) -> None:
+    """The run is over, its tree is dead, and then a person stops it: the first cause stands, and so does the answer."""
+
+    def agent(turn: Turn) -> None:
+        turn.call("shell", script="sleep 600")
+
+    session = kit.session(agent)
+    run_id = say(session)
+    until(lambda: bool(session.processes()), "its command runs")
+    faults.fail(session)
+    if when != "at once":
+        faults.fail_again()
+        until(lambda: not session.processes(), "its tree is dead")
+    asked = Stop(source="user.test", reason="too late", requested_by="a person", sent_at=0.0)
+    told = session.ask(asked, timeout=WAIT_S)
+    expected = ("stopping", run_id) if when == "at once" else ("nothing_running", None)
+    assert (told.outcome, told.run_id) == expected
+    faults.failing = False
+    until(lambda: session.ask(asked, timeout=WAIT_S).durable, "the store is back")
+    final = session.ask(asked, timeout=WAIT_S)
+    assert (final.outcome, final.run_id, final.receipt_id) == (told.outcome, told.run_id, told.receipt_id)
+    receipt, (info, *others) = session.receipt(run_id, timeout=WAIT_S), session.runs()
+    assert not others, "what a person stopped is not tried again"
+    assert receipt.provenance is not None
+    assert info.provenance == receipt.provenance
+    assert receipt.provenance.source == "store.failure"
+    assert [later.requested_by for later in receipt.later] == (["a person"] if when == "at once" else [])
+    assert all(later.initiated_at == 0.0 for later in receipt.later), "when it was asked for, also in 1970"
+    assert info.status is (RunStatus.CANCELLED if when == "at once" else RunStatus.FAILED)
+    assert session.receipt(told.receipt_id, timeout=WAIT_S).complete
