@@ -408,7 +408,8 @@ class Strays:
             return
         if root is not None:
             root.close()
-        self._tell_ended(stray, None, note="the supervisor that it was started in has ended")
+        how = None if row.kind == "subprocess" else How.SIGKILL
+        self._tell_ended(stray, how, note="the supervisor that it was started in has ended")
 
     def _look_around(self, run: _Run) -> None:
         """Before what may be the last end of a run: tell it what nobody can attribute, and what cannot be seen."""

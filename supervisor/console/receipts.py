@@ -33,7 +33,7 @@ def how_ended(row: Row) -> str:
     if row.how is How.RAISED and (not row.note or row.note.startswith(CANCELLATIONS)):
         # An execution that raised an error of its own says which in its note.
         return "cut off"
-    if row.how is How.SIGKILL and row.kind != "process":
+    if row.how is How.SIGKILL and row.kind not in ("process", "subprocess"):
         # A function is never killed: the process that it ran in was.
         return "lost with its supervisor"
     text = _HOW[row.how]

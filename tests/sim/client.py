@@ -164,6 +164,8 @@ class Client:
                 world.store.down(is_down)
             case ("poison", int(kind), int(which), bool(before)):
                 world.poison(KINDS[kind % len(KINDS)], which=which, before=before)
+            case ("litter", int(seed)):
+                world.strays.random = Random(seed)
             case ("leave",):
                 for stream in self.streams.values():
                     stream.disconnect()
@@ -436,10 +438,15 @@ class Client:
             assert receipt is not None, f"{process_id} lives, and there is no receipt of its run"
             assert not receipt.complete, f"{process_id} lives, and its receipt is complete (L3)"
             alive += 1
+        for stray in world.strays.alive():
+            receipt = world.disk.receipt(stray.address.run)
+            assert receipt is not None, f"{stray} goes on, and there is no receipt of its run"
+            assert not receipt.complete, f"{stray} goes on, and its receipt is complete (L3)"
+            alive += 1
         left = [actor for actor in world.actors(Actor) if not isinstance(actor, SupervisorActor | SessionActor)]
         assert len(left) <= 3 * (len(running) + alive), f"actors that never end: {left} (L14)"
         if not self.watch.faults:
-            kept = world.executor.kept() + world.processes.kept()
+            kept = world.executor.kept() + world.processes.kept() + world.strays.kept()
             assert not kept, f"ended, and forgotten by nobody: {kept} (L14)"
         if not self.watch.faults:
             self.watch.at_rest()

@@ -23,7 +23,7 @@ from actors.messages import Down
 from actors.owned import OwnedTrees
 from actors.ports import KeptStop
 from actors.protocol import Protocol
-from actors.record import Part
+from actors.record import Part, RunRecord
 from actors.reports import RunReports
 from actors.requests import RequestBook
 from actors.run import RunActor
@@ -198,6 +198,38 @@ MUTANTS: Final = (
     ),
     # ── containment and the barrier ──
     _mutant("no barrier", "L3", SessionState, "barrier", "    return [\n", "    return [] and [\n"),
+    _mutant(
+        "what code started by itself is taken for ended",
+        "L3",
+        RunLifecycle,
+        "stray_found",
+        "record.add(part)",
+        "part.end(None, found.at), record.add(part)",
+    ),
+    _mutant(
+        "what code started by itself holds no barrier",
+        "L3",
+        RunLifecycle,
+        "stray_found",
+        "found.ours, found.ours, started_at",
+        "False, found.ours, started_at",
+    ),
+    _mutant(
+        "a process of nobody knows whom is left out of the receipt",
+        "L3",
+        RunRecord,
+        "file_receipt",
+        "complete=not open_parts",
+        "complete=not self.awaited_parts()",
+    ),
+    _mutant(
+        "a run actor ends before what its code started by itself",
+        "L3",
+        RunActor,
+        "_stop_if_done",
+        " or self._strays",
+        "",
+    ),
     _mutant(
         "barrier for the last generation only",
         "L3",

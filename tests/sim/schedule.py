@@ -64,6 +64,8 @@ IDLES: Final = (0.001, 0.05, 1.0)
 TROUBLES: Final = ("none", "none", "store", "failures", "crashes", "shutdowns", "all", "stops", "stops", "stops")
 OPS_MIN, OPS_MAX = 5, 22
 WORLDS: Final = 1 << 32
+LITTERED: Final = 0.25
+"""In how many schedules executions leave something behind that they started by themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,12 @@ def draw(seed: int) -> Schedule:
         if random.random() < 0.1:
             op = ("later", random.choice((0.0, 0.001, 0.5)), op) if _asks(op) else op
         script.append(op)
-    return Schedule(random.randrange(WORLDS), settings, tuple(script))
+    world = random.randrange(WORLDS)
+    # Of a source of its own: what else is drawn stays what it was.
+    litter = Random(f"litter {seed}")
+    if litter.random() < LITTERED:
+        script.insert(0, ("litter", litter.randrange(WORLDS)))
+    return Schedule(world, settings, tuple(script))
 
 
 def _settings(random: Random) -> Settings:

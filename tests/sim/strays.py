@@ -45,7 +45,7 @@ class SimStrays:
 
     def __init__(self, clock: SimClock, random: Random | None) -> None:
         self._clock = clock
-        self._random = random
+        self.random = random
         self._owners: dict[str, ActorRef[Any]] = {}
         self._strays: dict[str, _Stray] = {}
         self._ending: dict[str, float] = {}
@@ -53,7 +53,7 @@ class SimStrays:
 
     def within(self, address: Address, isolation: Isolation, body: Callable[[], Any]) -> Callable[[], Any]:
         """Return `body`; where it ends, something may be left, which is told before its end."""
-        if self._random is None or isolation == "thread":
+        if self.random is None or isolation == "thread":
             # The executor refuses what needs a thread.
             return body
 
@@ -74,7 +74,8 @@ class SimStrays:
                 self._tell(stray.ended)
         for row in claimed:
             if row.process_id not in self._strays:
-                self._tell(StrayEnded(address, row.process_id, None, self._clock.wall(), note="gone"))
+                how = None if row.kind == "subprocess" else How.SIGKILL
+                self._tell(StrayEnded(address, row.process_id, how, self._clock.wall(), note="gone"))
 
     def end(self, address: Address, grace_s: float) -> None:
         """End what a run, or a call, has left: some of it at once, some when it is killed, some long after."""
@@ -97,9 +98,9 @@ class SimStrays:
         stray = self._strays.get(stray_id)
         return stray is not None and stray.ended is None
 
-    def alive(self, run_id: str) -> list[StrayFound]:
-        """What a run has left and goes on."""
-        return [one.found for one in self._strays.values() if one.ended is None and one.found.address.run == run_id]
+    def alive(self) -> list[StrayFound]:
+        """What was left and goes on."""
+        return [one.found for one in self._strays.values() if one.ended is None]
 
     def kept(self) -> list[str]:
         """What has ended and was not forgotten."""
@@ -108,17 +109,17 @@ class SimStrays:
     # ── Inside ────────────────────────────────────────────────────────────────────────────────────
 
     def _leave(self, address: Address) -> None:
-        assert self._random is not None, "asked before"
-        while self._random.random() < LEFT:
+        assert self.random is not None, "asked before"
+        while self.random.random() < LEFT:
             self._count += 1
-            kind = KINDS[int(self._random.random() * len(KINDS))]
-            ours = kind != "subprocess" or self._random.random() < 0.8
+            kind = KINDS[int(self.random.random() * len(KINDS))]
+            ours = kind != "subprocess" or self.random.random() < 0.8
             stray_id = f"{kind}_{address.call or address.run}_{self._count}"
             stray = _Stray(StrayFound(address, stray_id, kind, "left", self._clock.wall(), ours=ours))
             self._strays[stray_id] = stray
             self._tell(stray.found)
-            if self._random.random() < 0.5 or not ours:
-                self._later(stray, self._random.random() * (3.0 if ours else LONG_S))
+            if self.random.random() < 0.5 or not ours:
+                self._later(stray, self.random.random() * (3.0 if ours else LONG_S))
             self._end_one(stray)
 
     def _end_one(self, stray: _Stray) -> None:
@@ -126,14 +127,14 @@ class SimStrays:
         dues = [self._ending[key] for key in (address.run, address.call) if key in self._ending]
         if not dues or not stray.found.ours:
             return
-        assert self._random is not None, "it has left something"
+        assert self.random is not None, "it has left something"
         left_s = max(0.0, min(dues) - self._clock.monotonic())
         if stray.found.kind == "subprocess":
             # Killed at the latest when the grace is over.
-            self._later(stray, left_s if self._random.random() < 0.3 else self._random.random() * left_s)
+            self._later(stray, left_s if self.random.random() < 0.3 else self.random.random() * left_s)
         elif not stray.told_to_end:
             # A thread cannot be ended, and a task may take its time.
-            self._later(stray, self._random.random() * (LONG_S if self._random.random() < 0.3 else 1.0))
+            self._later(stray, self.random.random() * (LONG_S if self.random.random() < 0.3 else 1.0))
         stray.told_to_end = True
 
     def _later(self, stray: _Stray, delay_s: float) -> None:

@@ -376,6 +376,8 @@ class Watch:
         for process in tables.processes.values():
             if process.process_id in self.spawned and world.processes.lives(process.process_id):
                 self.break_(f"{session} leaves while {process.process_id} lives (L11)")
+            if world.strays.lives(process.process_id):
+                self.break_(f"{session} leaves while {process.process_id} goes on (L11)")
         for fence, of in self.inside.items():
             if of == session and not self.faults:
                 self.break_(f"{session} leaves while {fence} runs (L11)")
@@ -392,6 +394,8 @@ class Watch:
         for process in tables.processes.values():
             if process.process_id in self.spawned and world.processes.lives(process.process_id):
                 self.break_(f"{session} is deleted while {process.process_id} lives (L3)")
+            if world.strays.lives(process.process_id):
+                self.break_(f"{session} is deleted while {process.process_id} goes on (L3)")
         for fence, of in self.inside.items():
             if of == session:
                 self.break_(f"{session} is deleted while {fence} runs (L3)")
@@ -479,6 +483,7 @@ class Watch:
             self._receipt(batch.session, receipt)
         self._parked(batch, laws, inputs_before, waiting_before)
         self._of_session(batch)
+        self._granted(batch, laws)
         self._cut_off(batch)
         for row in _answers(batch):
             answer = _decode(row.answer)
@@ -532,7 +537,11 @@ class Watch:
 
     def _process_ended(self, event: Event) -> None:
         process, world = event.data["process_id"], self._world
-        if event.data["proven"] and world is not None and world.processes.lives(process):
+        if (
+            event.data["proven"]
+            and world is not None
+            and (world.processes.lives(process) or world.strays.lives(process))
+        ):
             self.break_(f"{process} is on record as gone, and lives (L3)")
         if event.data["how"] == How.NOT_STARTED and process in self.ran:
             self.break_(f"{process} is on record as never started, and did run (L6)")
@@ -553,6 +562,9 @@ class Watch:
             for process in tables.processes.values():
                 if _of(process, receipt) and world.processes.lives(process.process_id):
                     self.break_(f"the receipt of {receipt.run_id} is complete, and {process.process_id} lives (L3)")
+            for stray in world.strays.alive():
+                if stray.address.run == receipt.run_id:
+                    self.break_(f"the receipt of {receipt.run_id} is complete, and {stray.stray_id} goes on (L3)")
             for fence, of in self.inside.items():
                 call = tables.calls.get(fence.rpartition(":")[2]) if of == session else None
                 if call is not None and call.run_id == receipt.run_id:
@@ -563,6 +575,9 @@ class Watch:
         for process in tables.processes.values():
             if _of(process, receipt) and world.processes.lives(process.process_id):
                 self.abandoned.add(process.process_id)
+        if all(row.how is How.OUT_OF_REACH for row in rows if row.ended_at is None):
+            # Of nobody knows whom, for whom it does not wait.
+            return
         if receipt.ended_at < self._deadline(receipt, world.settings) - INSTANT_S:
             self.break_(f"the receipt of {receipt.run_id} names what is left before its time is over (L7)")
 
@@ -593,6 +608,19 @@ class Watch:
         parked = any(_parks(request, answer) for request, answer in answered)
         if parked and laws.waiting and not new_inputs and batch.row is not None and not batch.row.parked:
             self.break_(f"{laws.waiting} were parked, and that is not on record (L12)")
+
+    def _granted(self, batch: Batch, laws: LogLaws) -> None:
+        """No call is granted while something goes on that code of an earlier run is known to have started (L3)."""
+        world, tables = self._world, self._disk.of(batch.session)
+        for call in batch.calls:
+            known = tables.calls.get(call.call_id)
+            if call.state != "granted" or world is None or (known is not None and known.state == "granted"):
+                continue
+            generation = laws.run_generation.get(call.run_id, 0)
+            for row in tables.processes.values():
+                earlier = laws.run_generation.get(row.run_id, 0) < generation and row.run_id not in laws.forced
+                if earlier and row.ours and world.strays.lives(row.process_id):
+                    self.break_(f"{call.call_id} is granted while {row.process_id} of {row.run_id} goes on (L3)")
 
     def _of_session(self, batch: Batch) -> None:
         """A Stop of the whole session ends what is its own, in the same step; a tree is handed over or ended (L3)."""

@@ -153,7 +153,7 @@ class World:
         self.publisher = SimPublisher(self.watch)
         self.processes = SimProcesses(self.clock, self.random, self.disk.ledgers, self.watch)
         self.executor = SimExecutor(self.clock, self.random, self.watch)
-        self.strays = SimStrays(self.clock, None)
+        self.strays: SimStrays = SimStrays(self.clock, before.strays.random if before else None)
         self.dispatcher = StepDispatcher(seed)
         # Twice: most of what happens are messages, and a fair share for every port would starve them.
         self._turns = [self.dispatcher.step] * 2
