@@ -248,7 +248,7 @@ def test_l3_a_stop_between_the_cell_and_the_spawn_ends_what_is_spawned_then(
 
 
 DAEMON = """
-    import sys, time
+    import os, sys, time
     from actors import NewMessage, Spawn, Stop, tool
     from supervisor import Config, Supervisor
 
@@ -266,6 +266,8 @@ DAEMON = """
     supervisor = Supervisor.start(config)
     session = supervisor.session("s1")
     session.receipt(session.ask(NewMessage(content="serve")).run_id, timeout=20)
+    while not os.path.exists(sys.argv[4]):
+        time.sleep(0.01)
     if sys.argv[3] == "stopping":
         print(session.ask(Stop(source="user.test", reason="by hand", scope="session")).receipt_id, flush=True)
     else:
@@ -275,9 +277,13 @@ DAEMON = """
 
 
 @pytest.mark.parametrize("when", ["serving", "stopping"])
-def test_l12_when_the_daemon_is_killed_its_warden_ends_it_and_the_next_start_says_so(kit: Kit, when: str) -> None:
-    script = kit.script("trap '' TERM; setsid sleep 60 & sleep 61 & while :; do wait; done")
-    argv = [sys.executable, "-c", textwrap.dedent(DAEMON), str(kit.state_dir), script, when]
+def test_l12_when_the_daemon_is_killed_its_warden_ends_it_and_the_next_start_says_so(
+    kit: Kit, tmp_path: Path, when: str
+) -> None:
+    # Told to end before it ignores that, it would end.
+    up = tmp_path / "up"
+    script = kit.script(f"trap '' TERM; setsid sleep 60 & sleep 61 & touch {up}; while :; do wait; done")
+    argv = [sys.executable, "-c", textwrap.dedent(DAEMON), str(kit.state_dir), script, when, str(up)]
     daemon = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent.parent)
     try:
         assert daemon.stdout is not None

@@ -432,7 +432,8 @@ def test_the_command_begins_no_schedule_long_before_its_time(monkeypatch: pytest
     monkeypatch.setattr(main.Tally, "add", counted)
     tally = main.play_all(Console(stderr=True), chunks(), None, 1)
     assert tally.schedules == done == 12
-    assert max(ahead) <= 2
+    # What has come back is counted before the next is taken, also where two come back at once.
+    assert max(ahead) <= 1
 
 
 def test_the_command_replays_a_seed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -126,9 +126,9 @@ def play_all(console: Console, chunks: Iterator[range], total: int | None, jobs:
         playing = {pool.submit(play, chunk) for chunk in itertools.islice(chunks, jobs + 1)}
         while playing:
             done, playing = wait(playing, return_when=FIRST_COMPLETED)
-            playing |= {pool.submit(play, chunk) for chunk in itertools.islice(chunks, len(done))}
             for one in done:
                 tally.add(one.result())
+            playing |= {pool.submit(play, chunk) for chunk in itertools.islice(chunks, len(done))}
             progress.update(task, completed=tally.schedules)
             if not console.is_terminal and time.monotonic() - said > 10:
                 said = time.monotonic()
