@@ -135,7 +135,8 @@ def test_receipts_say_who_ended_a_run_and_with_its_id_what_became_of_each_part(t
 def test_why_as_json_is_one_document_with_the_run_and_its_receipt(told: Desk) -> None:
     run = told.json("runs", "s1")[2]
     story = told.json("why", run["run_id"])
-    assert story["run"] == run
+    # Whether somebody works on it is said of the run, and stands beside what the store has of it.
+    assert {**story["run"], "attended": story["attended"]} == run
     assert story["receipt"]["receipt_id"] == run["receipt_id"]
     assert story["inputs"][0]["content"].startswith("echo begun")
     assert [one["what"] for one in story["moments"]][-1] == f"its receipt was filed: {run['receipt_id']}"
@@ -145,6 +146,7 @@ def test_why_as_json_is_one_document_with_the_run_and_its_receipt(told: Desk) ->
 
 def test_why_takes_a_receipt_and_the_beginning_of_an_id(told: Desk) -> None:
     run = told.json("runs", "s1")[2]
+    del run["attended"]
     assert told.json("why", run["receipt_id"])["run"] == run
     assert told.json("why", run["run_id"][:-3])["run"] == run
     assert told.json("why", run["run_id"].removeprefix("run_")[:-3])["run"] == run
@@ -191,7 +193,7 @@ def test_the_store_is_readable_while_a_chat_holds_it(desk: Desk) -> None:
     assert run["status"] == "in_progress"
     assert desk.json("thread", "s1")[0]["role"] == "user"
     story = desk.json("why", run["run_id"])
-    assert (story["run"], story["receipt"]) == (run, None)
+    assert ({**story["run"], "attended": True}, story["receipt"]) == (run, None)
     assert "nobody yet" in desk.run("", "why", run["run_id"]).stdout
     # Reading has disturbed nobody.
     assert chatting.process.poll() is None

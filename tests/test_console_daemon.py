@@ -237,6 +237,10 @@ def test_of_a_daemon_that_hangs_it_is_said_what_is_waited_for_and_then_what_to_d
         assert f"to do: look at process {daemon.pid} (countermand logs), or end it: kill {daemon.pid}" in found.stdout
         # A shell that completes is told nothing.
         assert offered(desk, "countermand why run_") == []
+        waiting = desk.start("chat")
+        waiting.err.wait("has not answered yet")
+        waiting.signal(signal.SIGINT)
+        assert waiting.ended() == 130
     finally:
         daemon.send_signal(signal.SIGCONT)
 

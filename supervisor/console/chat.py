@@ -98,9 +98,16 @@ def chat(config: Config | None, session: str, place: Place | None = None, *, age
     check_session_name(session)
     screen = Screen()
     inbox: SimpleQueue[Item] = SimpleQueue()
+    logger.debug("chat with session {}", session)
+    # Before signals are taken: a daemon may take its time to answer, and Ctrl-C ends the waiting.
+    attached = _attached(config, place, screen, agent)
     with _signals(inbox):
-        logger.debug("chat with session {}", session)
-        host = _host(config, session, place, screen, agent)
+        host: Host
+        if attached is not None:
+            host = attached
+        else:
+            assert config is not None, "it is for a supervisor of the chat's own"
+            host = Embedded(config, session, screen)
         drain_s: float | None = 0.0
         try:
             talk = Chat(host, session, screen, inbox)
@@ -114,10 +121,10 @@ def chat(config: Config | None, session: str, place: Place | None = None, *, age
     return code
 
 
-def _host(config: Config | None, session: str, place: Place | None, screen: Screen, agent: str | None) -> Host:
-    """Attach to the daemon that runs at a place; where there is none, start a supervisor."""
+def _attached(config: Config | None, place: Place | None, screen: Screen, agent: str | None) -> Host | None:
+    """Attach to the daemon that runs at a place; None where there is none and a supervisor is to be started."""
     if config is not None and (place is None or not place.is_listening()):
-        return Embedded(config, session, screen)
+        return None
     assert place is not None, "a daemon has a place"
     # Here, for it takes longer to load than a chat without it to start.
     from supervisor.console.api import need_api
