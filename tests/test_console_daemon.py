@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from actors.errors import NotFound
 from supervisor.console.api import Api
@@ -19,6 +20,7 @@ from supervisor.console.place import Place
 from supervisor.console.reading import StoreRecords
 from supervisor.console.records import Records
 from supervisor.console.remote import RemoteRecords
+from supervisor.living import Living
 from tests.console_kit import COMMAND, ROOT, WAIT_S, Desk, short_desk
 from tests.process_kit import until
 
@@ -455,7 +457,7 @@ def test_ps_is_the_tree_of_session_run_call_and_process(served: Desk, name: str)
     (line,) = [one for one in served.json("sessions") if one["session"] == name]
     assert (line["state"], line["run_id"], line["processes"]) == ("running", run_id, len(call["processes"]))
     assert served.run("", "stop", name, "--mode", "immediate").returncode == 0
-    assert served.json("ps", name) == {"sessions": [], "more": False}
+    assert served.json("ps", name) == {"sessions": [], "more": False, "served": True}
     (line,) = [one for one in served.json("sessions") if one["session"] == name]
     assert (line["state"], line["run_id"], line["processes"]) == ("idle", None, 0)
 
@@ -464,13 +466,17 @@ def test_ps_is_the_tree_of_session_run_call_and_process(served: Desk, name: str)
 
 
 def all_of(records: Records, run_id: str) -> list[Any]:
-    """Everything that records tell, as JSON would have it."""
-    told: list[Any] = [records.sessions(), records.living(None), records.runs_beginning("run_")]
+    """Everything that records tell, but for whether somebody works on what lives: that is not the same for both."""
+
+    def living(name: str | None) -> Living:
+        return structs.replace(records.living(name), served=True)
+
+    told: list[Any] = [records.sessions(), living(None), records.runs_beginning("run_")]
     told += [records.runs_beginning(run_id[4:]), records.runs_beginning("nope"), records.receipt("s1", run_id)]
     for facts in records.sessions():
         name = facts.session
         assert records.session(name) == facts
-        told += [records.thread(name), records.waiting(name), records.runs(name), records.living(name)]
+        told += [records.thread(name), records.waiting(name), records.runs(name), living(name)]
         told += [records.receipt(name, run.run_id) for run in records.runs(name)]
         after = 2
         while events := records.events(name, after):
