@@ -253,6 +253,8 @@ def test_l10_what_a_stop_was_answered_while_the_store_failed_it_is_answered_when
     run_id = say(session, "one")
     waiting = session.ask(NewMessage(content="two", policy="enqueue", origin="bot")).run_id
     until_holding(session, run_id)
+    # Until then the session is not read anew either: it stays as the failure has left it.
+    faults.may_read.clear()
     faults.fail(session)
     # The second is aimed at what the first has withdrawn.
     first, second, third = a_stop(), a_stop(run_id=waiting, scope="session"), a_stop(run_id=run_id)
@@ -263,6 +265,7 @@ def test_l10_what_a_stop_was_answered_while_the_store_failed_it_is_answered_when
         ("stopping", run_id),
     ]
     assert answers(session, first, second, third) == told, "while it fails"
+    faults.may_read.set()
     faults.fail_again()
     late = a_stop()
     told += answers(session, late)

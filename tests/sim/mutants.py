@@ -391,8 +391,8 @@ MUTANTS: Final = (
         "L7",
         RunLifecycle,
         "_settle_if_done",
-        "not record.open_parts()",
-        'not [part for part in record.open_parts() if part.kind != "process"]',
+        "not record.awaited_parts()",
+        'not [part for part in record.awaited_parts() if part.kind != "process"]',
     ),
     _mutant(
         "second stop with a second receipt",
@@ -577,8 +577,8 @@ MUTANTS: Final = (
         "L12",
         Protocol,
         "_take_up",
-        "untouched and not stops and",
-        "untouched and",
+        "can_run = not stops and",
+        "can_run =",
     ),
     _mutant(
         "a Stop that is decided again leaves waiting what it had stopped",
