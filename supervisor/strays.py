@@ -61,6 +61,7 @@ PR_GET_CHILD_SUBREAPER: Final = 37
 UNKNOWN: Final = "process, whose is not known"
 ORPHANS: Final = "what its processes may have left"
 UNSEEN: Final = "orphans fall to another process and cannot be seen: see Config(subreaper=True)"
+LOST: Final = "what had lost its parent when the supervisor died cannot be seen any more"
 CONTAINED: Final = "COUNTERMAND_FENCE="
 KEEPER: Final = "/containment/zygote.py"
 
@@ -90,9 +91,9 @@ class _Run:
 
 
 class _Stray:
-    """Something that was told to its run. `process` is of a subprocess alone."""
+    """Something that was told to its run. `process` is of a subprocess alone; `left` threads or tasks are in it."""
 
-    __slots__ = ("asked", "call", "ended", "found", "id", "process", "run", "spared", "task")
+    __slots__ = ("asked", "call", "ended", "found", "id", "left", "process", "run", "spared", "tasks")
 
     def __init__(self, run: _Run, found: StrayFound) -> None:
         self.run = run
@@ -101,7 +102,8 @@ class _Stray:
         self.found = found
         self.ended: StrayEnded | None = None
         self.process: Offspring | None = None
-        self.task: asyncio.Task[Any] | None = None
+        self.tasks: set[asyncio.Task[Any]] = set()
+        self.left = 0
         self.asked = False
         # It is not asked before what has started it has ended; it is killed when its time is over.
         self.spared = False
@@ -124,7 +126,7 @@ class _Work:
 class _Starter:
     """One execution: the agent's of a run, or that of a call. What its code starts is the starter's."""
 
-    __slots__ = ("address", "over", "run", "strays", "tasks", "told", "works")
+    __slots__ = ("address", "more", "over", "run", "strays", "tasks", "told", "works")
 
     def __init__(self, strays: Strays, run: _Run, address: Address) -> None:
         self.strays = strays
@@ -133,7 +135,9 @@ class _Starter:
         self.over = False
         self.tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
         self.works: set[_Work] = set()
-        self.told = 0
+        self.told: dict[str, int] = {}
+        # By kind: all that are more than are told one by one.
+        self.more: dict[str, _Stray] = {}
 
     def starts(self, event: str, args: Sequence[Any]) -> None:
         """The calling thread is about to start a process."""
@@ -398,6 +402,8 @@ class Strays:
             address, row.process_id, row.kind, row.name, row.started_at or 0.0, row.pid, row.born, row.ours
         )
         stray = self._tell_found(run, found)
+        if row.kind == "subprocess":
+            self._tell_doubt(run, LOST)
         boot, _, ticks = row.born.rpartition(":")
         root = offspring.opened(row.pid, None, row.name) if row.pid is not None and boot == self._boot else None
         if root is not None and str(root.ticks) != ticks:
@@ -417,9 +423,8 @@ class Strays:
             return
         if any(one.ended is None and one.found.ours for one in run.strays.values()):
             return
-        if run.forks and not run.doubted and not inherits_orphans():
-            run.doubted = True
-            self._tell_doubt(run)
+        if run.forks and not inherits_orphans():
+            self._tell_doubt(run, UNSEEN)
         fresh = [pid for pid in procfs.children(self._pid) if not self._knows(pid)]
         if fresh:
             # Of threads that are starting one just now. No other can begin to: that takes the lock.
@@ -439,9 +444,13 @@ class Strays:
         seen = None if ticks is None else procfs.stat(pid)
         return seen is not None and seen.start_ticks == ticks
 
-    def _tell_doubt(self, run: _Run) -> None:
+    def _tell_doubt(self, run: _Run, note: str) -> None:
+        """Tell, once, that there may be processes which cannot be seen."""
+        if run.doubted:
+            return
+        run.doubted = True
         found = StrayFound(run.address, self._new_id("orphans", run.address), "subprocess", ORPHANS, self._clock.wall())
-        self._tell_ended(self._tell_found(run, found), How.OUT_OF_REACH, note=UNSEEN)
+        self._tell_ended(self._tell_found(run, found), How.OUT_OF_REACH, note=note)
 
     def reap(self) -> None:
         """A child of this process has ended: if it is an orphan, nobody else waits for it."""
@@ -476,25 +485,25 @@ class Strays:
         return task
 
     def _tell_task(self, starter: _Starter, task: asyncio.Task[Any]) -> None:
-        name = _task_name(task)
-        stray = self._tell_found(starter.run, self._found(starter, "task", name, self._clock.wall()))
-        stray.task = task
+        stray = self._tell_one(starter, "task", _task_name(task), self._clock.wall())
+        stray.tasks.add(task)
         task.add_done_callback(functools.partial(self._task_done, stray))
 
     def _task_done(self, stray: _Stray, task: asyncio.Task[Any]) -> None:
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         note = "" if error is None else type(error).__name__
         with self._lock:
-            self._tell_ended(stray, How.RETURNED if error is None else How.RAISED, note=note)
+            stray.tasks.discard(task)
+            self._one_ended(stray, How.RETURNED if error is None else How.RAISED, note)
 
     def _cancel(self, stray: _Stray) -> None:
-        """Cancel a task, once."""
-        task = stray.task
-        if task is None or stray.asked or stray.run.due(stray.call) is None:
+        """Cancel its tasks, once."""
+        if stray.asked or not stray.tasks or stray.run.due(stray.call) is None:
             return
         stray.asked = True
         with suppress(RuntimeError):
-            task.get_loop().call_soon_threadsafe(_cancel_once, task)
+            for task in stray.tasks:
+                task.get_loop().call_soon_threadsafe(_cancel_once, task)
 
     # ── Threads ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -530,17 +539,32 @@ class Strays:
             work.over = True
             work.starter.works.discard(work)
             if work.stray is not None:
-                self._tell_ended(work.stray, How.RETURNED)
+                self._one_ended(work.stray, How.RETURNED)
 
     def _tell_work(self, work: _Work) -> None:
         if work.stray is None and not work.over:
-            found = self._found(work.starter, "thread", work.name, work.started_at)
-            work.stray = self._tell_found(work.starter.run, found)
+            work.stray = self._tell_one(work.starter, "thread", work.name, work.started_at)
 
     # ── Telling ───────────────────────────────────────────────────────────────────────────────────────
 
-    def _found(self, starter: _Starter, kind: str, name: str, at: float) -> StrayFound:
-        return StrayFound(starter.address, self._new_id(kind, starter.address), kind, name, at)
+    def _tell_one(self, starter: _Starter, kind: str, name: str, at: float) -> _Stray:
+        """Tell of a thread or a task; of very many the last ones together."""
+        stray = starter.more.get(kind)
+        if stray is None or stray.ended is not None:
+            starter.told[kind] = starter.told.get(kind, 0) + 1
+            crowded = starter.told[kind] > STRAYS_MAX
+            name = f"{name}, and others" if crowded else name
+            found = StrayFound(starter.address, self._new_id(kind, starter.address), kind, name, at)
+            stray = self._tell_found(starter.run, found)
+            if crowded:
+                starter.more[kind] = stray
+        stray.left += 1
+        return stray
+
+    def _one_ended(self, stray: _Stray, how: How, note: str = "") -> None:
+        stray.left -= 1
+        if not stray.left:
+            self._tell_ended(stray, how, note=note)
 
     def _new_id(self, kind: str, address: Address) -> str:
         self._number += 1

@@ -125,3 +125,10 @@ def loses(turn: Turn) -> str:
     done = subprocess.run(["sh", "-c", "sleep 0.2 >&- & echo $!"], capture_output=True, text=True, check=True)
     logger.info("lost an orphan: {}", done.stdout.strip())
     return turn.inputs[0].content
+
+
+def starts(turn: Turn) -> None:
+    """Start a process without `spawn`, and wait for it."""
+    turn.call("shell", script="true")
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        logger.info("started a process: {}", process.pid)

@@ -20,13 +20,16 @@ import pytest
 
 from actors import AsyncTurn, Receipt, Row, Turn, tool
 from actors.model import How
+from actors.ports import ProcessRow
 from supervisor import Config, Supervisor, attribution
 from supervisor.containment import procfs
 from supervisor.daemon.serve import Exit
 from supervisor.http.health import diagnose
 from supervisor.living import living
-from supervisor.strays import ORPHANS, PR_SET_CHILD_SUBREAPER, UNKNOWN, inherits_orphans
+from supervisor.store.reader import SqliteReader
+from supervisor.strays import ORPHANS, PR_SET_CHILD_SUBREAPER, STRAYS_MAX, UNKNOWN, inherits_orphans
 from tests.daemon_kit import Foreground, seed
+from tests.daemon_plugins import starts
 from tests.kit import GRACE_S, KILL_S, WAIT_S, alive, log, poison, rows, say, settled, stop, until
 
 STUBBORN = """
@@ -447,6 +450,27 @@ def test_l3_a_task_that_swallows_its_cancel_is_named_abandoned_until_it_ends(tmp
         assert [row.how for row in of_kind(amended(supervisor, run_id), "task")] == [How.RETURNED]
 
 
+def test_l14_of_very_many_tasks_the_last_ones_are_named_together(tmp_path: Path) -> None:
+    ended: list[int] = []
+
+    async def works_on(number: int) -> None:
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            ended.append(number)
+
+    async def agent(turn: AsyncTurn) -> str:
+        tasks = [asyncio.create_task(works_on(number)) for number in range(3 * STRAYS_MAX)]
+        await asyncio.sleep(0)
+        return f"{turn.inputs[0].content} {len(tasks)}"
+
+    with started(tmp_path, agent) as supervisor:
+        receipt = receipt_of(supervisor, say(supervisor.session("s")))
+        assert receipt.complete
+        assert sorted(ended) == list(range(3 * STRAYS_MAX))
+        assert len(of_kind(receipt, "task")) == STRAYS_MAX + 1
+
+
 @pytest.mark.usefixtures("subreaper")
 def test_l3_what_a_late_thread_starts_after_the_receipt_is_killed_at_once_and_amends_it(
     tmp_path: Path, mark: str
@@ -567,6 +591,14 @@ def runs_agent(daemon: Foreground, name: str) -> None:
     daemon.ready(*chosen, "drain_s=0.2", "grace_s=0.2", "kill_s=0.5")
 
 
+def live_rows(daemon: Foreground) -> list[ProcessRow]:
+    reader = SqliteReader(daemon.state_dir / "store.sqlite3")
+    try:
+        return reader.live_processes()
+    finally:
+        reader.close()
+
+
 def test_l14_the_daemon_ends_whatever_the_interpreter_would_wait_for(daemon: Foreground) -> None:
     runs_agent(daemon, "leaves")
     child = int(daemon.wait_says("left a child")["message"].rpartition(" ")[2])
@@ -586,6 +618,23 @@ def test_l3_an_orphan_falls_to_the_daemon_and_is_reaped_by_it(daemon: Foreground
     orphan = int(daemon.wait_says("lost an orphan")["message"].rpartition(" ")[2])
     until(lambda: procfs.stat(orphan) is None, "it is reaped")
     assert daemon.end() == Exit.OK
+
+
+def test_l12_what_code_had_started_when_the_daemon_was_killed_is_ended_by_the_next_start(daemon: Foreground) -> None:
+    runs_agent(daemon, "starts")
+    pid = int(daemon.wait_says("started a process")["message"].rpartition(" ")[2])
+    until(lambda: any(row.pid == pid for row in live_rows(daemon)), "it is on record")
+    daemon.end(signal.SIGKILL)
+    assert procfs.stat(pid) is not None
+    config = Config(daemon.state_dir, grace_s=GRACE_S, kill_s=KILL_S, agents={"starts": starts}, agent="starts")
+    with Supervisor.start(config) as supervisor:
+        run = supervisor.session("s").runs()[-1]
+        receipt = receipt_of(supervisor, run.run_id)
+        seen = procfs.stat(pid)
+        assert seen is None or seen.dead
+        (row,) = [one for one in of_kind(receipt, "subprocess") if one.pid == pid]
+        assert row.ended_at is not None
+        assert not receipt.complete, "an orphan of it could not be seen"
 
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="a PID namespace of its own is made by root")
