@@ -260,7 +260,8 @@ class RunActor(Actor):
         self._stop_if_done()
 
     def _arm_deadline(self) -> None:
-        if self._deadline_left_s is None or self._timer is not None or self._waiting or self._halted:
+        """Let the deadline run; only where no call waits in the barrier."""
+        if self._deadline_left_s is None or self._timer is not None or self._halted:
             return
         clock = self._ports.clock
         self._deadline_stage += 1
@@ -278,7 +279,7 @@ class RunActor(Actor):
         self._deadline_left_s = max(self._deadline_left_s, 0.0)
 
     def _deadline(self, deadline: RunDeadline) -> None:
-        if deadline.stage != self._deadline_stage or not self._agent_running or self._start is None:
+        if deadline.stage != self._deadline_stage or self._start is None:
             return
         self._timer = None
         reason = f"the run took longer than {self._start.deadline_s:g} s"

@@ -3,21 +3,42 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import dataclasses
+from concurrent.futures import Future
+from typing import Any, TypeVar, cast
 
 import pytest
 
 from actors.agent import AsyncTurn
 from actors.base import Actor
-from actors.cancel import CancelToken
+from actors.cancel import CancelToken, Cell
 from actors.credit import Credit
-from actors.messages import Down, RunFinished
-from actors.model import Address, How, Provenance, RunStatus
+from actors.messages import (
+    CallEnded,
+    CallRequested,
+    Down,
+    Halt,
+    PermitRefused,
+    PermitWaiting,
+    ProcessEnded,
+    ProcessReport,
+    RunDeadline,
+    RunExpired,
+    RunFinished,
+    SpawnPermit,
+    SpawnRequested,
+    ToolResult,
+)
+from actors.model import Address, How, Outcome, Owner, Provenance, RunStatus
 from actors.plugins import Tool
+from actors.ports import Executor, SpawnSpec
+from actors.ports import Processes as ProcessesPort
 from actors.run import RunActor, RunStart
 from actors.thread import Thread
 from tests.sim.world import World
 from tests.world_kit import SEEDS, message, of, settings, settled, stop
+
+M = TypeVar("M")
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
@@ -92,31 +113,145 @@ def test_l7_an_agent_that_swallows_many_cancels_is_cancelled_until_it_ends(seed:
         assert world.status(run.run_id) is RunStatus.CANCELLED
 
 
-def test_l8_a_run_that_was_closed_before_its_actors_first_turn_is_born_stopped() -> None:
-    heard: list[Any] = []
+class Alone:
+    """The actor of one run, under a parent that notes what it reports; its agent never ends."""
 
-    class Parent(Actor):
-        def on_receive(self, report: Any) -> None:
-            heard.append(report)
+    def __init__(self, world: World, *, deadline_s: float | None = None, cancelled: bool = False) -> None:
+        heard = self.heard = list[Any]()
+        killed = self.killed = list[str]()
 
-    def never(turn: AsyncTurn) -> None:
-        raise AssertionError("the agent of a closed run is not called")
+        class Parent(Actor):
+            def on_receive(self, report: Any) -> None:
+                heard.append(report)
 
-    with World(0) as world:
+        async def waits(turn: AsyncTurn) -> None:
+            raise AssertionError("never called: nothing is executed here")
+
+        class Nothing:
+            """An executor whose executions begin and never end."""
+
+            def start(self, *execution: object) -> None:
+                assert not cancelled, "the agent of a closed run is not started"
+
+            def cancel(self, key: str, *, again: bool = False) -> None:
+                return
+
+        class Processes:
+            def kill(self, process_id: str, grace_s: float) -> None:
+                killed.append(process_id)
+
+            def adopt(self, process_id: str, owner: object) -> None:
+                return
+
         world.answer("s", message("a", "say=1"))
         session = world.session()
-        token = CancelToken(world.executor.call)
-        token.cancel(Provenance(source="user.test", reason="too soon"))
-        start = RunStart(never, "never", token, Credit(1, 1), Thread(), (), None)
-        parent = Parent.start(dispatcher=world.dispatcher)
-        address = Address("s", 1, "run_x")
-        child = RunActor.start(
-            session._ports, session._plugins, address, start, None, key="x", parent=parent, dispatcher=world.dispatcher
+        ports = dataclasses.replace(
+            session._ports, processes=cast("ProcessesPort", Processes()), executor=cast("Executor", Nothing())
         )
+        self.world = world
+        self.token = CancelToken(world.executor.call)
+        if cancelled:
+            self.token.cancel(Provenance(source="user.test", reason="too soon"))
+        start = RunStart(waits, "waits", self.token, Credit(1, 1), Thread(), (), deadline_s)
+        self.address = Address("s", 1, "run_x")
+        self.ref = RunActor.start(
+            ports,
+            session._plugins,
+            self.address,
+            start,
+            None,
+            key="x",
+            parent=Parent.start(dispatcher=world.dispatcher),
+            dispatcher=world.dispatcher,
+        )
+
+    def tell(self, *messages: Any) -> None:
+        """Tell it something, and let it take that."""
+        for one in messages:
+            self.ref.tell(one)
+        self.world.wait(0.01)
+
+    def reports(self, kind: type[M]) -> list[M]:
+        return [report for report in self.heard if isinstance(report, kind)]
+
+    def call(self, call_id: str = "call_1") -> Future[ToolResult]:
+        """Ask for a call, as its agent does; returns what the agent waits on."""
+        reply: Future[ToolResult] = Future()
+        self.tell(CallRequested(self.address.of_call(call_id), "write", {"seconds": 1.0}, reply=reply, size=1))
+        return reply
+
+
+REFUSED = ToolResult(Outcome.NOT_STARTED, "refused", is_error=True)
+HALT = Halt(Provenance(source="user.test", reason="enough"), 2.0)
+
+
+def test_l8_a_run_that_was_closed_before_its_actors_first_turn_is_born_stopped() -> None:
+    with World(0) as world:
+        run = Alone(world, cancelled=True)
         world.settle()
-        assert not child.is_alive()
-        assert [type(report) for report in heard] == [RunFinished, Down]
-        assert heard[0].how is How.NOT_STARTED
+        assert not run.ref.is_alive()
+        assert [type(report) for report in run.heard] == [RunFinished, Down]
+        assert run.heard[0].how is How.NOT_STARTED
+
+
+def test_a_deadline_that_passed_as_a_call_came_to_the_barrier_stands_still_all_the_same() -> None:
+    with World(0) as world:
+        run = Alone(world, deadline_s=5.0)
+        run.call()
+        # It was in the mailbox behind the news of the barrier.
+        run.tell(PermitWaiting("call_1"), RunDeadline(1))
+        assert run.reports(RunExpired) == []
+        world.wait(60.0)
+        assert run.reports(RunExpired) == []
+
+
+def test_a_call_that_is_refused_in_the_barrier_holds_up_the_deadline_no_longer() -> None:
+    with World(0) as world:
+        run = Alone(world, deadline_s=5.0)
+        reply = run.call()
+        run.tell(PermitWaiting("call_1"), PermitRefused("call_1", REFUSED))
+        assert reply.result(0) is REFUSED
+        world.wait(10.0)
+        assert len(run.reports(RunExpired)) == 1
+
+
+def test_a_run_that_was_halted_in_the_barrier_has_no_deadline_any_more() -> None:
+    with World(0) as world:
+        run = Alone(world, deadline_s=5.0)
+        run.call()
+        run.tell(PermitWaiting("call_1"), HALT, PermitRefused("call_1", REFUSED))
+        world.wait(60.0)
+        assert run.reports(RunExpired) == []
+
+
+def test_l6_a_call_that_ended_without_a_word_has_a_result_for_its_agent() -> None:
+    with World(0) as world:
+        run = Alone(world)
+        reply = run.call()
+        run.tell(CallEnded(run.address.of_call("call_1"), How.NOT_STARTED, 1.0, None, note="no thread"))
+        assert reply.result(0).outcome is Outcome.NOT_STARTED
+        assert "no thread" in str(reply.result(0).content)
+
+
+def test_l2_a_spawn_whose_call_is_gone_when_its_permit_comes_is_not_made_and_that_is_reported() -> None:
+    with World(0) as world:
+        run = Alone(world)
+        cell: Cell[None] = Cell()
+        run.tell(SpawnPermit("call_1", "proc_1", cell))
+        assert not cell.start()
+        (report,) = run.reports(ProcessReport)
+        assert isinstance(report.news, ProcessEnded)
+        assert (report.process_id, report.news.how, report.news.proven) == ("proc_1", How.NOT_STARTED, True)
+
+
+@pytest.mark.parametrize("owner", [Owner.RUN, Owner.SESSION])
+def test_l3_a_halt_ends_what_its_run_asked_for_and_nothing_that_was_asked_for_the_session(owner: Owner) -> None:
+    with World(0) as world:
+        run = Alone(world)
+        spec = SpawnSpec(("sim",), "sim")
+        run.tell(SpawnRequested(run.address.of_call("call_1"), "proc_1", spec, owner=owner))
+        run.tell(HALT)
+        assert run.killed == (["proc_1"] if owner is Owner.RUN else [])
 
 
 def test_a_plain_function_is_refused_with_the_reason() -> None:

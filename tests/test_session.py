@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 import msgspec
 import pytest
 from pykka import ActorRef
+from pykka._envelope import Envelope
 
 from actors.agent import AsyncTurn
 from actors.base import Actor
 from actors.errors import AgentUnavailable, Invalid, Quarantined, StoreUnavailable
+from actors.future import ReplyFuture
 from actors.late_stops import STOP_OVERDUE_S, STOP_UNREAD_S, STOPS_KEPT_MAX
-from actors.messages import GoOn, PluginsMended, Resume, Stop, Stopped
+from actors.messages import GoOn, PluginsMended, Resume, Route, Stop, Stopped
 from actors.model import Event, Receipt, RunStatus
 from actors.plugins import Unloaded
-from actors.session import RETRY_FIRST_S, RETRY_MAX_S, UNFIT_MAX, SessionActor
+from actors.run import RunActor
+from actors.session import RETRY_FIRST_S, RETRY_MAX_S, UNFIT_MAX, UNFIT_WINDOW_S, SessionActor
 from supervisor.supervisor import RestartPolicy
 from tests.sim.world import World
 from tests.world_kit import SEEDS, message, of, settings, settled, stop
@@ -696,3 +700,90 @@ def test_l4_what_waits_at_a_start_without_its_agent_waits_for_it(seed: int) -> N
         laws = settled(world)
         assert world.status(waits.run_id) is RunStatus.COMPLETED
         assert laws.input_order == ["a", "b"]
+
+
+# ── While a session is read ───────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_l14_few_requests_wait_for_a_session_to_be_read_and_a_stop_always_does(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actors.session.STASH_MAX", 2)
+    with World(seed) as world:
+        world.store.hold(True)
+        kept = [world.ask("s", message(f"m{number}", "say=1", policy="enqueue")) for number in range(2)]
+        world.run(max_steps=20)
+        with pytest.raises(StoreUnavailable) as refused:
+            world.answer("s", message("m2", "say=1", policy="enqueue"))
+        assert "still being read" in str(refused.value)
+        stopped = world.ask("s", stop())
+        world.run(max_steps=20)
+        world.store.hold(False)
+        assert world.run(lambda: all(one.done() for one in kept) and stopped.done())
+        assert all(one.get(timeout=0).message_id for one in kept)
+        assert isinstance(stopped.get(timeout=0), Stopped)
+        settled(world)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_waits_for_a_session_to_be_read_is_answered_by_the_next_incarnation_where_this_one_ends(seed: int) -> None:
+    with World(seed) as world:
+        world.store.hold(True)
+        # Asked once, by somebody who does not ask again.
+        reply: ReplyFuture[Any] = ReplyFuture()
+        world.supervisor.actor_inbox.put(Envelope(Route("s", message("a", "say=1")), reply))
+        assert world.run(lambda: any(actor._stash for actor in world.actors(SessionActor)))
+        world.session().actor_ref.stop(block=False)
+        world.run(max_steps=50)
+        world.store.hold(False)
+        world.settle()
+        assert world.status(reply.get(timeout=0).run_id) is RunStatus.COMPLETED
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_batches_that_cannot_be_stored_once_in_a_while_quarantine_nothing(seed: int) -> None:
+    with World(seed) as world:
+        for number in range(2 * UNFIT_MAX):
+            world.store.unfit_next()
+            with pytest.raises(Invalid):
+                world.answer("s", message(f"m{number}", "say=1"))
+            assert world.run(lambda: world.session_if_alive("s") is not None)
+            world.wait(UNFIT_WINDOW_S / UNFIT_MAX + 1.0)
+        assert world.answer("s", message("good", "say=1")).run_id
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_run_has_one_actor_after_its_session_was_read_anew(seed: int) -> None:
+    with World(seed) as world:
+        run = world.answer("s", message("a", "run=600,never_dies"))
+        assert world.run(lambda: bool(world.processes.alive()))
+        for _ in range(2):
+            world.store.fail_next()
+            with pytest.raises(StoreUnavailable):
+                world.answer("s", message("b", "say=1", policy="enqueue"))
+            assert world.run(lambda: world.session_if_alive("s") is not None)
+            world.wait(0.1)
+            assert len(world.actors(RunActor)) == 1, "what it left is taken over from the actor before, which ends"
+        assert world.status(run.run_id) is not RunStatus.COMPLETED
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_progress_is_shown_in_its_place_among_what_is_stored(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    with World(seed) as world:
+        given: list[str] = []
+        publish, ephemeral = world.publisher.publish, world.publisher.ephemeral
+
+        def published(session: str, events: Sequence[Event]) -> None:
+            given.extend(event.kind for event in events)
+            publish(session, events)
+
+        def shown(event: Event) -> None:
+            given.append(event.kind)
+            ephemeral(event)
+
+        monkeypatch.setattr(world.publisher, "publish", published)
+        monkeypatch.setattr(world.publisher, "ephemeral", shown)
+        world.answer("s", message("a", "sleep=1 say=1 show say=1 show say=1 show"))
+        world.settle()
+        assert [kind for kind in given if kind in ("text", "progress")] == ["text", "progress"] * 3

@@ -10,7 +10,7 @@ import pytest
 from actors.agent import AsyncTurn
 from actors.base import Actor
 from actors.cancel import CellState
-from actors.messages import ToolResult
+from actors.messages import GoOn, ToolResult
 from actors.model import Message, Provenance, RunStatus
 from actors.plugins import Tool
 from actors.run import RunActor
@@ -332,3 +332,23 @@ def test_l5_what_a_call_that_is_given_up_had_started_is_ended_with_that_cause(se
         assert receipt is not None
         assert receipt.complete
         assert world.status(run.run_id) is RunStatus.COMPLETED
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_l3_the_tree_of_a_call_whose_actor_fails_is_ended_and_its_run_hears_of_that(seed: int) -> None:
+    with World(seed) as world:
+        run = world.answer("s", message("a", "run=600,ignores_term say=1"))
+        assert world.run(lambda: bool(of(world, "process.started")))
+        before = world.clock.monotonic()
+        world.poison(ToolActor)
+        # Any message: it fails at the next one.
+        world.actors(ToolActor)[0].actor_ref.tell(GoOn(0))
+        assert world.run(lambda: bool(of(world, "process.ended")))
+        assert world.run(lambda: not world.actors(RunActor)), "it waits for no tree that nobody tells it of"
+        assert world.clock.monotonic() - before < 60.0
+        settled(world)
+        (ended,) = of(world, "process.ended")
+        assert ended.data["how"] == "sigkill"
+        receipt = world.disk.receipt(run.run_id)
+        assert receipt is not None
+        assert receipt.complete
