@@ -564,9 +564,9 @@ def test_its_state_directory_may_be_named_in_the_configuration(desk: Desk, tmp_p
 
 
 def test_a_configuration_that_cannot_be_right_is_refused_with_all_that_is_wrong(desk: Desk, tmp_path: Path) -> None:
-    args = configured(tmp_path, 'grace_s = "long"\nagents = { mine = "nowhere:answer" }\n')
+    args = configured(tmp_path, 'grace_s = "long"\nbarrier = "nope"\n')
     done = desk.run("true\n", "chat", *args)
     assert (done.returncode, done.stdout) == (2, "")
     assert "grace_s" in done.stderr
-    assert "nowhere:answer" in done.stderr
+    assert "barrier" in done.stderr
     assert "Traceback" not in done.stderr
