@@ -78,7 +78,7 @@ def body(
         try:
             result = as_result(await tool.function(**tool.convert(arguments), **extra), max_bytes)
         except BaseException as error:  # noqa: BLE001  # every way out gives the cell its word
-            return _raised(cell, error, secrets)
+            return _raised(cell, error, secrets, token)
         return _returned(cell, _without(secrets, result))
 
     def as_thread() -> Executed:
@@ -89,30 +89,36 @@ def body(
             with named(address.log_context):
                 result = as_result(tool.function(**tool.convert(arguments), **extra), max_bytes)
         except BaseException as error:  # noqa: BLE001  # every way out gives the cell its word
-            return _raised(cell, error, secrets)
+            return _raised(cell, error, secrets, token)
         return _returned(cell, _without(secrets, result))
 
     return as_task if tool.isolation == "task" else as_thread
 
 
 def agent_body(
-    agent: Callable[..., Any], turn: object, address: Address, max_bytes: int, *, as_task: bool
+    agent: Callable[..., Any],
+    turn: object,
+    address: Address,
+    max_bytes: int,
+    *,
+    as_task: bool,
+    token: CancelToken | None = None,
 ) -> Callable[[], Any]:
-    """Return what the executor runs for an agent: a function, or one that gives a coroutine."""
+    """Return what the executor runs for an agent: a function, or one that gives a coroutine; `token` is the run's."""
 
     async def task() -> AgentDone:
         name_task(address.log_context)
         try:
             return AgentDone(How.RETURNED, plain(await agent(turn), max_bytes), None)
         except BaseException as error:  # noqa: BLE001  # every way out of an agent is told
-            return AgentDone(How.RAISED, None, words(error))
+            return _failed(error, token)
 
     def thread() -> AgentDone:
         try:
             with named(address.log_context):
                 return AgentDone(How.RETURNED, plain(agent(turn), max_bytes), None)
         except BaseException as error:  # noqa: BLE001  # every way out of an agent is told
-            return AgentDone(How.RAISED, None, words(error))
+            return _failed(error, token)
 
     return task if as_task else thread
 
@@ -134,8 +140,19 @@ def call_ended(address: Address, ended: ExecutionEnded, cell: Cell[ToolResult] |
     executed = ended.value
     if isinstance(executed, Executed):
         return CallEnded(address, executed.how, ended.at, executed.result, executed.late)
-    how = How.NOT_STARTED if cell is not None and cell.close()[0] is CellState.VOID else How.RAISED
+    how = How.NOT_STARTED if cell is not None and cell.close()[0] is CellState.VOID else ended.how
     return CallEnded(address, how, ended.at, None, note=ended.error or "")
+
+
+def _failed(error: BaseException, token: CancelToken | None) -> AgentDone:
+    if _was_cancelled(error, token):
+        return AgentDone(How.CANCELLED, None, None)
+    return AgentDone(How.RAISED, None, words(error))
+
+
+def _was_cancelled(error: BaseException, token: CancelToken | None) -> bool:
+    """True where code ended because it was told to; a CancelledError that nobody asked for is an error of its own."""
+    return token is not None and token.cancelled and isinstance(error, asyncio.CancelledError)
 
 
 def _returned(cell: Cell[ToolResult], result: ToolResult) -> Executed:
@@ -150,12 +167,13 @@ def _without(secrets: Withheld, result: ToolResult) -> ToolResult:
     return ToolResult(result.outcome, content, result.is_error, data)
 
 
-def _raised(cell: Cell[ToolResult], error: BaseException, secrets: Withheld) -> Executed:
+def _raised(cell: Cell[ToolResult], error: BaseException, secrets: Withheld, token: CancelToken) -> Executed:
+    how = How.CANCELLED if _was_cancelled(error, token) else How.RAISED
     result = _without(secrets, ToolResult(Outcome.FINISHED, words(error), is_error=True))
     if cell.finish(result):
-        return Executed(How.RAISED, result, late=False)
+        return Executed(how, result, late=False)
     # A tool that gave up because it was cancelled brings nothing late; one that failed by itself does.
-    return Executed(How.RAISED, None, late=not isinstance(error, asyncio.CancelledError))
+    return Executed(how, None, late=how is How.RAISED)
 
 
 # ── What is foreign is made plain ────────────────────────────────────────────────────────────────────

@@ -51,6 +51,7 @@ from actors.record import AGENT, SUBPROCESS, Part, ProcessRecord, RunRecord
 from actors.reports import RunReports
 from actors.step import (
     AdoptRun,
+    CloseCall,
     ForgetPart,
     HaltRun,
     RefuseCall,
@@ -388,7 +389,9 @@ class RunLifecycle(RunReports):
             # The execution is gone and brought no result (its actor failed, or it could not be started).
             if call.cell is not None:
                 call.cell.close()
-            self._end_call(record, call, notes.lost_result(report.how, report.note), report.at)
+            result = notes.lost_result(report.how, report.note)
+            self.step.now.append(CloseCall(record.id, call.row.call_id, result, None))
+            self._end_call(record, call, result, report.at)
         elif report.late or (report.result is not None and not (call is not None and call.finished)):
             self._stale("result", report.address, report.how)
         self._part_ended(report.address, report.how, report.at, report.note)

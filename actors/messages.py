@@ -1064,12 +1064,16 @@ class TryStore(Timer, frozen=True):
 
 
 class ToolResult(Struct, frozen=True):
-    """What a call brought, as the agent and the next model call see it; `outcome` tells the truth (law L6)."""
+    """What a call brought, as the agent and the next model call see it; `outcome` tells the truth (law L6).
+
+    `provenance` says who ended the call before its own end, such as its deadline (source ``tool.deadline``).
+    """
 
     outcome: Outcome
     content: str
     is_error: bool = False
     data: Json = None
+    provenance: Provenance | None = None
 
 
 def digest(request: OutsideRequest) -> bytes:

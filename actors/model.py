@@ -188,10 +188,14 @@ class Provenance(Struct, frozen=True):
 
 
 class How(StrEnum):
-    """How one part of a run ended, as a receipt says it."""
+    """How one part of a run ended, as a receipt says it.
+
+    `cancelled`: an agent or a call was told to end, and did. `gone`: it is proven gone, and nobody saw how it ended.
+    """
 
     RETURNED = "returned"
     RAISED = "raised"
+    CANCELLED = "cancelled"
     EXIT = "exit"
     SIGTERM = "sigterm"
     SIGKILL = "sigkill"
@@ -199,6 +203,7 @@ class How(StrEnum):
     OUT_OF_REACH = "out_of_reach"
     NOT_STARTED = "not_started"
     HANDED_OVER = "handed_over"
+    GONE = "gone"
 
 
 class Signalled(Struct, frozen=True):
@@ -216,11 +221,11 @@ class Row(Struct, frozen=True):
     run started by itself, in the supervisor's own process.
 
     `status` is an exit status (negative: the signal) for a process and None elsewhere. `how` is None
-    while the part is still running, in a receipt that is not complete, and for a process that is proven gone and
-    whose own parent read its status: how it ended was not seen. ``handed_over``: it is the session's since
-    `ended_at`, and is no part of this run any more. `provenance` is who ended a process, where that was not whoever
-    ended the run: its own tool, the deadline of its call, the agent that gave its call up, or the end that its run came
-    to by itself. Times: seconds, epoch, UTC.
+    while the part is still running, in a receipt that is not complete. ``gone``: it has ended, and how was not seen:
+    its own parent read the status of a process, or an agent or a call was lost with the supervisor that ran it.
+    ``handed_over``: it is the session's since `ended_at`, and is no part of this run any more. `provenance` is who
+    ended a process, where that was not whoever ended the run: its own tool, the deadline of its call, the agent that
+    gave its call up, or the end that its run came to by itself. Times: seconds, epoch, UTC.
     """
 
     kind: str

@@ -78,5 +78,5 @@ def closed_result(
                 where = ", ".join(spools)
                 text += f" What it printed, up to the limit of such a file, is in {where}, unless it had just ended."
             text += f" Its output so far ended with:\n{output}"
-        return ToolResult(Outcome.INTERRUPTED, text, is_error=True)
-    return ToolResult(Outcome.NOT_STARTED, f"Not started: {who(provenance)}.", is_error=True)
+        return ToolResult(Outcome.INTERRUPTED, text, is_error=True, provenance=provenance)
+    return ToolResult(Outcome.NOT_STARTED, f"Not started: {who(provenance)}.", is_error=True, provenance=provenance)

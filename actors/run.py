@@ -16,7 +16,7 @@ from typing import Any
 from loguru import logger
 from pykka import ActorRef
 
-from actors import execution, notes
+from actors import execution
 from actors.agent import AsyncTurn, Turn, TurnCore
 from actors.base import Actor, tell
 from actors.cancel import CancelToken, Cell, CellState
@@ -235,7 +235,12 @@ class RunActor(Actor):
         as_task = is_async(start.agent)
         turn = AsyncTurn(core) if as_task else Turn(core)
         body = execution.agent_body(
-            start.agent, turn, self._address, self._ports.settings.content_max_bytes, as_task=as_task
+            start.agent,
+            turn,
+            self._address,
+            self._ports.settings.content_max_bytes,
+            as_task=as_task,
+            token=start.token,
         )
         self._agent_running = True
         isolation: Isolation = "task" if as_task else "thread"
@@ -338,10 +343,9 @@ class RunActor(Actor):
         call_id = ended.address.call or ""
         self._executions.discard(call_id)
         self._permits.pop(call_id, None)
+        # Without a result of its own the session says what the result is: it knows who closed the call.
         if ended.result is not None:
             self._answer(call_id, ended.result)
-        elif self._halted is None:
-            self._answer(call_id, notes.lost_result(ended.how, ended.note))
         self.tell_parent(ended)
         self._stop_if_done()
 
@@ -478,12 +482,12 @@ class RunActor(Actor):
             if executor.adopt(self._address.run, self.actor_ref):
                 self._agent_running = True
             else:
-                self.tell_parent(RunFinished(self._address, How.SIGKILL, at, error=GONE))
+                self.tell_parent(RunFinished(self._address, How.GONE, at, error=GONE))
         for call_id in adopting.calls:
             if executor.adopt(call_id, self.actor_ref):
                 self._executions.add(call_id)
             else:
-                self.tell_parent(CallEnded(self._address.of_call(call_id), How.SIGKILL, at, None, note=GONE))
+                self.tell_parent(CallEnded(self._address.of_call(call_id), How.GONE, at, None, note=GONE))
         for process_id, call_id in adopting.processes:
             self._processes[process_id] = call_id
             self._take_tree(process_id, adopting.halt.grace_s)

@@ -240,7 +240,7 @@ class ThreadExecutor:
     def _task_gone(self, execution: _Execution, task: asyncio.Task[None]) -> None:
         if execution.ended is None:
             # It was cancelled before its first line, so nothing in it could tell.
-            self._end(execution, How.RAISED, None, "CancelledError: cancelled before its first line")
+            self._end(execution, How.NOT_STARTED, None, "cancelled before its first line")
         if not task.cancelled():
             task.exception()
 

@@ -414,8 +414,7 @@ class Strays:
             return
         if root is not None:
             root.close()
-        how = None if row.kind == "subprocess" else How.SIGKILL
-        self._tell_ended(stray, how, note="the supervisor that it was started in has ended")
+        self._tell_ended(stray, How.GONE, note="the supervisor that it was started in has ended")
 
     def _look_around(self, run: _Run) -> None:
         """Before what may be the last end of a run: tell it what nobody can attribute, and what cannot be seen."""
@@ -490,11 +489,12 @@ class Strays:
         task.add_done_callback(functools.partial(self._task_done, stray))
 
     def _task_done(self, stray: _Stray, task: asyncio.Task[Any]) -> None:
-        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        error = None if task.cancelled() else task.exception()
         note = "" if error is None else type(error).__name__
+        how = How.CANCELLED if task.cancelled() else How.RETURNED if error is None else How.RAISED
         with self._lock:
             stray.tasks.discard(task)
-            self._one_ended(stray, How.RETURNED if error is None else How.RAISED, note)
+            self._one_ended(stray, how, note)
 
     def _cancel(self, stray: _Stray) -> None:
         """Cancel its tasks, once."""

@@ -51,7 +51,7 @@ def test_each_line_is_waited_for_until_its_run_has_fully_ended(desk: Desk) -> No
 
 def test_a_script_that_is_not_utf8_is_not_run_and_its_bytes_are_kept(desk: Desk) -> None:
     done = desk.run(b"echo a\xffb\necho after\n", "chat", "--session", "s1")
-    assert done.returncode == 1
+    assert done.returncode == 4
     assert "not run" in done.stdout
     assert "after" in done.stdout
     first = next(one for one in desk.json("thread", "s1") if one["role"] == "user")
@@ -442,7 +442,9 @@ def test_a_reader_of_lines_can_be_closed_with_lines_left_that_nobody_asked_for()
         (RunStatus.COMPLETED, {"exit_code": 0}, ExitCode.OK),
         (RunStatus.COMPLETED, "text", ExitCode.OK),
         (RunStatus.COMPLETED, {"exit_code": 2}, ExitCode.FAILED),
-        (RunStatus.COMPLETED, {"exit_code": -9}, ExitCode.FAILED),
+        (RunStatus.COMPLETED, {"exit_code": -9, "outcome": "killed"}, ExitCode.RUN),
+        (RunStatus.COMPLETED, {"exit_code": None, "outcome": "timed_out"}, ExitCode.RUN),
+        (RunStatus.COMPLETED, {"answer": 42}, ExitCode.OK),
         (RunStatus.FAILED, None, ExitCode.RUN),
         (RunStatus.EXPIRED, None, ExitCode.RUN),
         (RunStatus.CANCELLED, None, ExitCode.STOPPED),

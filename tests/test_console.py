@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from actors import AsyncTurn, NewMessage, Stop, tool
@@ -16,7 +17,7 @@ from actors.errors import Invalid
 from actors.model import How, Provenance, Receipt, Row, Signalled
 from actors.text import visible
 from supervisor import Config, Supervisor
-from supervisor.console.receipts import table
+from supervisor.console.receipts import how_ended, table
 from supervisor.console.words import head, refusal
 from tests.console_kit import COMMAND, ROOT, WAIT_S, Desk, desk_at
 
@@ -353,6 +354,27 @@ def test_the_head_of_a_text_has_a_bound() -> None:
 def test_a_refusal_says_what_was_expected_what_came_and_what_to_do() -> None:
     text = refusal(Invalid("no", expected="a", got="b", remedy="c"))
     assert text == "no\n  expected: a\n  got: b\n  to do: c"
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (Row("agent", "a", 1.0, 2.0, How.CANCELLED), "cancelled"),
+        (Row("agent", "a", 1.0, 2.0, How.RAISED, note="ValueError: no"), "raised an error"),
+        (Row("process", "sleep", 1.0, 2.0, How.GONE, pid=7), "gone"),
+        (Row("call", "shell", 1.0, 2.0, How.GONE, note="what ran it is gone"), "lost with its supervisor"),
+        (Row("process", "sh", 1.0, 2.0, How.EXIT, status=3), "exited with 3"),
+        (Row("process", "sh", 1.0, 2.0, How.EXIT, status=-11), "killed by SIGSEGV"),
+        # As receipts said it before.
+        (Row("agent", "a", 1.0, 2.0, How.RAISED, note="CancelledError: "), "cancelled"),
+        (Row("call", "shell", 1.0, 2.0, How.SIGKILL, note="what ran it is gone"), "lost with its supervisor"),
+        (Row("process", "sleep", 1.0, 2.0, None, pid=7), "gone"),
+        (Row("process", "sleep", 1.0, None, None, pid=7), "still running"),
+    ],
+)
+def test_how_a_part_ended_is_said_in_words_also_of_an_old_receipt(row: Row, said: str) -> None:
+    assert how_ended(row) == said
+    assert msgspec.json.decode(msgspec.json.encode(row), type=Row) == row
 
 
 def test_a_receipt_names_what_could_not_be_ended_and_what_is_not_listed() -> None:

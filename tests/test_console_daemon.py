@@ -125,6 +125,20 @@ def test_send_waits_if_asked_prints_what_the_run_says_and_has_its_exit_code(serv
     assert served.run("echo piped\n", "send", name, "--wait").stdout.startswith("piped\n")
 
 
+def test_a_script_that_was_killed_or_timed_out_says_so_to_whoever_waits_and_to_whoever_asks_later(desk: Desk) -> None:
+    desk.serve("--set", "grace_s=0.2", "--set", "call_deadline_s=3")
+    for script, outcome, words, code in (
+        ("kill -KILL $$", "killed", "killed by SIGKILL", -9),
+        (f"sleep {desk.mark}", "timed_out", "timed out", None),
+    ):
+        done = desk.run("", "send", outcome, script, "--wait")
+        assert (done.returncode, words in done.stdout + done.stderr) == (4, True)
+        (run,) = desk.json("runs", outcome)
+        assert (run["result"]["exit_code"], run["result"]["outcome"]) == (code, outcome)
+        assert f"completed ({words})" in desk.run("", "runs", outcome).stdout
+        assert f"completed, {words}" in desk.run("", "why", run["run_id"]).stdout
+
+
 def test_a_message_sent_again_under_its_id_has_one_effect(served: Desk, name: str) -> None:
     identity = f"req-{uuid.uuid4()}"
     first, second = (send(served, name, "true", "--id", identity) for _ in range(2))

@@ -224,6 +224,8 @@ def test_l5_of_a_deadline_and_a_given_up_call_the_first_is_the_cause(seed: int) 
         assert first is not None
         assert ended.data["provenance"]["source"] == first.source
         assert where_it_is(world) == ["tool.requested", "tool.ended", "text"]
+        # What the agent was told is what the log says.
+        assert [one.content for one in agent.seen if one.role == "tool"] == [ended.data["content"]]
 
 
 @pytest.mark.parametrize("seed", SEEDS)

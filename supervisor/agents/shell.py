@@ -2,41 +2,63 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from actors.agent import AsyncTurn
+from actors.messages import ToolResult
 from actors.model import Message, Outcome
 from supervisor.tools.shell import describe_exit
+
+PROBLEM_MAX_CHARS: Final = 500
 
 
 async def shell(turn: AsyncTurn) -> dict[str, Any]:
     """Run each input as a script, in order, and tell its exit code and duration.
 
-    Resumed without inputs, it says what was interrupted and completes. Returns the exit code of the last
-    script that did not exit with 0, else 0; one that is not UTF-8 is not run, and counts as 1.
+    Resumed without inputs, it says what was interrupted and completes. Returns the ``exit_code`` of the last script
+    that did not exit with 0, else 0. Of one that did not come to an exit of its own it returns ``outcome`` (``killed |
+    timed_out | interrupted | not_started | failed``) and ``problem``, a sentence; ``exit_code`` is the negative signal
+    then, or None. A script that is not UTF-8 is not started.
     """
     if not turn.inputs:
         await turn.emit(_interrupted(turn.messages))
         return {"exit_code": 0}
-    exit_code = 0
+    returned: dict[str, Any] = {"exit_code": 0}
     for message in turn.inputs:
         if message.attachments:
             # What is shown of it is another script than the one that was sent.
-            exit_code = 1
             kept = ", ".join(message.attachments)
-            await turn.emit(f"[not run: the script is not UTF-8; send it as UTF-8, its bytes are kept as {kept}]\n")
+            problem = f"not run: the script is not UTF-8; send it as UTF-8, its bytes are kept as {kept}"
+            returned = _without_exit("not_started", problem)
+            await turn.emit(f"[{problem}]\n")
             continue
         result = await turn.call("shell", script=message.content)
         data = result.data or {}
         status = data.get("exit_code")
         if result.outcome is not Outcome.FINISHED or status is None:
-            exit_code = 1
+            returned = _without_exit(_outcome(result), result.content)
             await turn.emit(f"[{result.content}]\n")
             continue
-        exit_code = status or exit_code
+        if status < 0:
+            returned = {"exit_code": status, "outcome": "killed", "problem": describe_exit(status)}
+        elif status:
+            returned = {"exit_code": status}
         held = ", a process in the background still holds the output" if data.get("held") else ""
         await turn.emit(f"[{describe_exit(status)}, {data['duration_s']:.2f} s{held}]\n")
-    return {"exit_code": exit_code}
+    return returned
+
+
+def _without_exit(outcome: str, problem: str) -> dict[str, Any]:
+    return {"exit_code": None, "outcome": outcome, "problem": problem.partition("\n")[0][:PROBLEM_MAX_CHARS]}
+
+
+def _outcome(result: ToolResult) -> str:
+    """Name what became of a script that has no exit status."""
+    if result.outcome is Outcome.FINISHED:
+        return "failed"
+    if result.provenance is not None and result.provenance.source == "tool.deadline":
+        return "timed_out"
+    return str(result.outcome)
 
 
 def _interrupted(messages: list[Message]) -> str:

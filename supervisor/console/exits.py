@@ -24,7 +24,7 @@ class ExitCode(IntEnum):
     NO_DAEMON = 3
     """No daemon answers, or it went away before its answer."""
     RUN = 4
-    """A run failed or expired, or a request got no answer."""
+    """A run failed or expired, its script was killed, refused or timed out, or a request got no answer."""
     STOPPED = 130
     """A run ended cancelled, or nobody reads the output any more. As a shell shows it, also Ctrl-C: see `ending.py`."""
 
@@ -47,8 +47,13 @@ def of_run(status: RunStatus, result: Json) -> ExitCode:
     """Return the exit code that a run earned which ended in `status` and returned `result`."""
     if status in _BY_STATUS:
         return _BY_STATUS[status]
-    said = result.get("exit_code") if isinstance(result, dict) else None
-    return ExitCode.OK if said in (None, 0) else ExitCode.FAILED
+    if not isinstance(result, dict) or "exit_code" not in result:
+        return ExitCode.OK
+    said = result["exit_code"]
+    if said is None or (isinstance(said, int) and said < 0):
+        # The script did not come to an exit of its own.
+        return ExitCode.RUN
+    return ExitCode.OK if said == 0 else ExitCode.FAILED
 
 
 def of_error(error: CountermandError) -> ExitCode:

@@ -10,12 +10,14 @@ from actors.text import one_line
 from supervisor.console.words import cause, clock_time, duration, head, plural
 
 ROWS_SHOWN_MAX = 100
-CANCELLATIONS = ("CancelledError", "RunCancelled")
-"""What an agent or a tool raises that ends because it was told to: an end, and no error of its own."""
+_CANCELLATIONS = ("CancelledError", "RunCancelled")
+"""What agents and tools that were told to end are said to have raised in receipts from before ``cancelled``."""
 
 _HOW = {
     How.RETURNED: "returned",
     How.RAISED: "raised an error",
+    How.CANCELLED: "cancelled",
+    How.GONE: "gone",
     How.EXIT: "exited",
     How.SIGTERM: "ended by SIGTERM",
     How.SIGKILL: "killed by SIGKILL",
@@ -30,14 +32,20 @@ def how_ended(row: Row) -> str:
     """Say how a part ended, with its exit status where that tells more."""
     if row.how is None:
         return "still running" if row.ended_at is None else "gone"
-    if row.how is How.RAISED and (not row.note or row.note.startswith(CANCELLATIONS)):
+    if row.how is How.RAISED and (not row.note or row.note.startswith(_CANCELLATIONS)):
         # An execution that raised an error of its own says which in its note.
-        return "cut off"
-    if row.how is How.SIGKILL and row.kind not in ("process", "subprocess"):
-        # A function is never killed: the process that it ran in was.
+        return _HOW[How.CANCELLED]
+    if row.how in (How.GONE, How.SIGKILL) and row.kind not in ("process", "subprocess"):
+        # A function is never killed: the process that it ran in was. SIGKILL is what older receipts say.
         return "lost with its supervisor"
     text = _HOW[row.how]
-    return f"exited with {row.status}" if row.how is How.EXIT and row.status is not None else text
+    if row.how is not How.EXIT or row.status is None:
+        return text
+    if row.status >= 0:
+        return f"exited with {row.status}"
+    from supervisor.tools.shell import describe_exit
+
+    return describe_exit(row.status)
 
 
 def signals_sent(row: Row) -> str:
@@ -94,7 +102,7 @@ def table(receipt: Receipt, width: int, *, colour: bool) -> str:
         for _, row in rows[:ROWS_SHOWN_MAX]:
             if row.provenance is not None:
                 console.print(Text(f"{row.kind} {head(row.name)}{_pid(row)} was ended by {cause(row.provenance)}"))
-            if row.note and not row.note.startswith(CANCELLATIONS):
+            if row.note and not row.note.startswith(_CANCELLATIONS):
                 console.print(Text(f"{row.kind} {head(row.name)}{_pid(row)}: {head(row.note, 300)}"))
     console.print(Text(summary(receipt), style="" if receipt.complete else "bold red"))
     return out.getvalue()

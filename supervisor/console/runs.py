@@ -12,7 +12,7 @@ from supervisor.console.attended import attended, say_if_nobody
 from supervisor.console.output import console, print_json
 from supervisor.console.place import Place
 from supervisor.console.records import RUNS_MAX, open_records
-from supervisor.console.words import cause, date_time, duration, exit_code, head
+from supervisor.console.words import cause, date_time, duration, head, script_ended, script_problem
 
 ID_WIDTH: Final = 30
 
@@ -47,7 +47,7 @@ def show_runs(place: Place, session: str, *, as_json: bool) -> None:
         out.print(Text(f"the newest {RUNS_MAX} runs", style="dim"))
     # A line of facts for each run, and below it what it was given and why it ended: both may be long.
     for run in runs:
-        code = _exit_code(run)
+        code = script_ended(run.result) if run.status is RunStatus.COMPLETED else ""
         line = Text(f"{one_line(run.run_id):<{ID_WIDTH}}  ")
         line.append(f"{run.status} ({code})" if code else str(run.status), style=STYLES.get(run.status, ""))
         lasted = "" if run.ended_at is None else f"  {duration(run.started_at, run.ended_at)}"
@@ -61,15 +61,12 @@ def show_runs(place: Place, session: str, *, as_json: bool) -> None:
     say_if_nobody(out, runs, served=served)
 
 
-def _exit_code(run: RunInfo) -> str:
-    """Say the exit code of a run that completed with another than 0."""
-    code = run.result.get("exit_code") if isinstance(run.result, dict) else None
-    return exit_code(code) if isinstance(code, int) and code else ""
-
-
 def _why_in_brief(run: RunInfo) -> str:
     if run.provenance is not None:
         return f"ended by {cause(run.provenance)}"
     if run.error:
         return f"failed with {head(run.error, 120)}"
+    problem = script_problem(run.result)
+    if problem:
+        return head(problem, 120)
     return f"retry of {one_line(run.retry_of)}" if run.retry_of else ""

@@ -21,7 +21,7 @@ from supervisor.console.receipts import summary
 from supervisor.console.remote import RemoteRecords
 from supervisor.console.screen import OutputClosed, Screen
 from supervisor.console.streams import when_unread
-from supervisor.console.words import cause, head, plural
+from supervisor.console.words import cause, head, plural, script_ended, script_problem
 
 TRIED_AGAIN: Final = frozenset({"actor.failure", "store.failure", "supervisor.recovery"})
 """By what a run ends that may be tried again."""
@@ -215,6 +215,9 @@ def _earned(sent: Sent, screen: Screen) -> ExitCode:
         by = f" by {cause(sent.receipt.provenance)}" if sent.receipt.provenance is not None else ""
         why = f": {head(sent.error, 300)}" if sent.error else ""
         screen.remark(f"run {sent.receipt.run_id} {sent.status}{by}{why}")
+    elif script_problem(sent.result):
+        why = head(script_problem(sent.result), 300)
+        screen.remark(f"run {sent.receipt.run_id} {sent.status} ({script_ended(sent.result)}): {why}")
     if sent.status is RunStatus.CANCELLED or not sent.receipt.complete:
         screen.remark(summary(sent.receipt))
     return of_run(sent.status, sent.result)

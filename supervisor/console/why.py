@@ -13,7 +13,7 @@ from supervisor.console.output import console, heading, print_json, say
 from supervisor.console.place import Place
 from supervisor.console.receipts import table
 from supervisor.console.records import Records, find_run, open_records
-from supervisor.console.words import cause_in_full, clock_time, date_time, duration, exit_code, head, plural
+from supervisor.console.words import cause_in_full, clock_time, date_time, duration, head, plural, script_ended
 
 MOMENTS_MAX: Final = 60
 """Moments that are told of a run, the first and the last of them; the log has the others."""
@@ -245,10 +245,10 @@ def _tell(out: Any, story: Story) -> None:
 
 
 def _status(run: RunInfo) -> str:
-    if run.status is RunStatus.COMPLETED and isinstance(run.result, dict) and "exit_code" in run.result:
-        code = run.result["exit_code"]
-        return f"completed, {exit_code(code)}" if isinstance(code, int) else "completed"
-    return str(run.status)
+    if run.status is RunStatus.COMPLETED and isinstance(run.result, dict) and run.result.get("exit_code") == 0:
+        return "completed, exit code 0"
+    ended = script_ended(run.result) if run.status is RunStatus.COMPLETED else ""
+    return f"completed, {ended}" if ended else str(run.status)
 
 
 def _ending(run: RunInfo) -> list[str]:

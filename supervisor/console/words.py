@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from actors.errors import CountermandError
-from actors.model import Provenance
+from actors.model import Json, Provenance
 from actors.text import one_line
 
 
@@ -62,11 +62,24 @@ def refusal_lines(error: CountermandError) -> list[str]:
     return [one_line(error.message), *(one_line(f"{label}{value}") for label, value in said if value)]
 
 
-def exit_code(code: int) -> str:
-    """Say how a script ended, as its agent does."""
+def script_ended(result: Json) -> str:
+    """Say how a script ended, by what its agent returned; empty where that was an exit with 0, or it was no script."""
     from supervisor.tools.shell import describe_exit
 
-    return describe_exit(code)
+    if not isinstance(result, dict) or "exit_code" not in result:
+        return ""
+    code, outcome = result["exit_code"], result.get("outcome")
+    if isinstance(code, int):
+        return describe_exit(code) if code else ""
+    return one_line(outcome).replace("_", " ") if isinstance(outcome, str) else ""
+
+
+def script_problem(result: Json) -> str:
+    """Say why a script did not come to an exit of its own, in the words of its agent; empty where it did."""
+    if not isinstance(result, dict) or result.get("exit_code") is not None:
+        return ""
+    problem = result.get("problem")
+    return problem if isinstance(problem, str) else ""
 
 
 def age(seconds: float | None) -> str:

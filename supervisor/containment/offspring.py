@@ -135,10 +135,10 @@ class Offspring:
         return not any(member.alive for member in self.members.values())
 
     @property
-    def how(self) -> How | None:
-        """How the process itself ended; None if whoever started it has read its status."""
+    def how(self) -> How:
+        """How the process itself ended; gone, if whoever started it has read its status."""
         if self.status is None:
-            return None
+            return How.GONE
         if self.status in (-signal.SIGTERM, -signal.SIGKILL) and self.signals:
             return How.SIGKILL if self.status == -signal.SIGKILL else How.SIGTERM
         return How.EXIT
@@ -152,7 +152,14 @@ class Offspring:
         """Those below it, as a receipt lists them."""
         below = [*self.ended, *(member for member in self.members.values() if member is not self.root)]
         return tuple(
-            Row("process", one.name, started_at=one.started_at, ended_at=one.ended_at, pid=one.pid)
+            Row(
+                "process",
+                one.name,
+                started_at=one.started_at,
+                ended_at=one.ended_at,
+                how=None if one.ended_at is None else How.GONE,
+                pid=one.pid,
+            )
             for one in below[:ROWS_MAX]
         )
 

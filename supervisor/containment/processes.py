@@ -1132,8 +1132,9 @@ class ProcessTrees:
 
     @staticmethod
     def _ended(process_id: str, word: Word, *, proven: bool) -> ProcessEnded:
-        """The report of a last word. Where nobody saw the command itself end, it was lost: abandoned."""
-        how = How(word["how"]) if word["how"] is not None else How.ABANDONED
+        """The report of a last word. Where nobody saw the command itself end, it is gone if that is proven."""
+        unseen = How.GONE if proven else How.ABANDONED
+        how = How(word["how"]) if word["how"] is not None else unseen
         return ProcessEnded(
             process_id,
             how=how,
@@ -1191,12 +1192,13 @@ def _remaining(process_id: str, word: Word) -> ProcessRemaining:
 
 
 def _row(word: Word) -> Row:
+    unseen = How.GONE if word["ended_at"] is not None else None
     return Row(
         kind=word.get("kind", "process"),
         name=word["name"],
         started_at=word["started_at"],
         ended_at=word["ended_at"],
-        how=How(word["how"]) if word["how"] is not None else None,
+        how=How(word["how"]) if word["how"] is not None else unseen,
         status=word["status"],
         signals=tuple(_signalled(signal) for signal in word["signals"]),
         pid=word["pid"],

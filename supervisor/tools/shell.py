@@ -32,6 +32,8 @@ async def shell(script: str, spawn: AsyncSpawn, cwd: str | None = None, pty: boo
         "cpu_s": done.cpu_s,
         "max_rss_kb": done.max_rss_kb,
     }
+    if done.status < 0:
+        data["signal"] = signal_name(-done.status)
     if done.spool is not None:
         data.update(spool=done.spool, spooled_bytes=done.spooled_bytes)
     return ToolResult(Outcome.FINISHED, _told(done), is_error=done.status != 0, data=data)
@@ -77,11 +79,14 @@ def _where(done: Exit) -> str:
 
 def describe_exit(status: int) -> str:
     """Say an exit status in words: a code, or the signal that ended the command."""
+    return f"exit code {status}" if status >= 0 else f"killed by {signal_name(-status)}"
+
+
+def signal_name(number: int) -> str:
+    """Return the name of a signal, such as SIGKILL."""
     import signal
 
-    if status >= 0:
-        return f"exit code {status}"
     try:
-        return f"killed by {signal.Signals(-status).name}"
+        return signal.Signals(number).name
     except ValueError:
-        return f"killed by signal {-status}"
+        return f"signal {number}"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from actors import AsyncTurn, How, RunCancelled, RunStatus, Turn, tool
+from actors import AsyncTurn, CancelToken, How, RunCancelled, RunStatus, Turn, tool
 from actors.errors import InvalidTransition
 from actors.model import TERMINAL, TRANSITIONS, transition
 from tests.kit import WAIT_S, Kit, check_rest, log, rows, say, settled, stop, until
@@ -221,3 +221,67 @@ def test_l7_no_run_is_left_open_by_a_shutdown(kit: Kit) -> None:
         session = supervisor.session(name)
         assert session.run(run_id).status is RunStatus.CANCELLED
         assert session.receipt(run_id).provenance.source == "supervisor.shutdown"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("kind", ["async", "plain"])
+def test_l7_what_was_told_to_end_and_did_is_cancelled_and_what_failed_meanwhile_has_raised(kit: Kit, kind: str) -> None:
+    inside, broke = threading.Semaphore(0), threading.Semaphore(0)
+
+    @tool(isolation="thread")
+    def plain(token: CancelToken, fails: bool) -> None:
+        inside.release()
+        token.wait()
+        if fails:
+            raise ValueError("of its own")
+        token.raise_if_cancelled()
+
+    @tool(isolation="task")
+    async def task(fails: bool) -> None:
+        inside.release()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            if fails:
+                raise ValueError("of its own")
+
+    @tool(isolation="task")
+    async def alone() -> None:
+        broke.release()
+        raise asyncio.CancelledError("nobody asked for it")
+
+    async def agent(turn: AsyncTurn) -> None:
+        await turn.call("alone")
+        name = "task" if kind == "async" else "plain"
+        await asyncio.gather(turn.call(name, fails=False), turn.call(name, fails=True))
+
+    session = kit.session(agent, tools=[plain, task, alone])
+    run_id = say(session)
+    for semaphore in (broke, inside, inside):
+        assert semaphore.acquire(timeout=WAIT_S)
+    stop(session)
+    receipt = session.receipt(run_id, timeout=WAIT_S)
+    assert receipt.complete
+    ends = sorted((row.kind, str(row.how)) for row in receipt.rows)
+    assert ends == [("agent", "cancelled"), ("call", "cancelled"), ("call", "raised"), ("call", "raised")]
+    assert [row.note for row in receipt.rows if row.how is How.CANCELLED] == ["", ""]
+
+
+def test_l7_a_plain_agent_that_was_told_to_end_and_did_is_cancelled(kit: Kit) -> None:
+    session = kit.session(lambda turn: turn.call("shell", script="sleep 60"))
+    run_id = say(session)
+    until(lambda: any(event.kind == "process.started" for event in log(session)), "the command runs")
+    stop(session)
+    receipt = session.receipt(run_id, timeout=WAIT_S)
+    assert [(row.kind, row.how) for row in receipt.rows] == [("agent", How.CANCELLED), ("call", How.CANCELLED)]
+
+
+def test_l7_a_process_whose_own_parent_read_its_status_is_gone(kit: Kit) -> None:
+    session = kit.session(agent=None)
+    run_id = say(session, kit.script("sleep 60 & echo begun; trap : TERM; wait; wait; exit 0"))
+    until(lambda: any(event.kind == "tool.output" for event in log(session)), "the script waits for its child")
+    stop(session)
+    receipt = session.receipt(run_id, timeout=WAIT_S)
+    assert receipt.complete
+    ended = [row for row in rows(receipt) if row.ended_at is not None]
+    assert all(row.how is not None for row in ended), "of each part that ended it is said how, or that nobody saw it"
+    assert [row.how for row in ended if row.name == "sleep"] == [How.GONE]

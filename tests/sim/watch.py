@@ -477,8 +477,8 @@ class Watch:
             if call.state != "requested":
                 # Remembered also where the session is deleted since then: what is under way finds its gate shut.
                 self.granted.add(call.call_id)
-            if call.how is How.SIGKILL and call.call_id in self.left and not (self.crashes or self.restarts):
-                self.break_(f"{call.call_id} is on record as killed, and has returned (L6)")
+            if call.how is How.GONE and call.call_id in self.left and not (self.crashes or self.restarts):
+                self.break_(f"{call.call_id} is on record as gone, and has returned (L6)")
         for receipt in batch.receipts:
             self._receipt(batch.session, receipt)
         self._parked(batch, laws, inputs_before, waiting_before)
