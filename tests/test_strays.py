@@ -420,7 +420,7 @@ def test_l8_a_task_of_an_agents_own_is_cancelled_once_when_its_run_has_ended_and
         assert receipt.complete
         assert told == ["cancelled", "cleaned up"]
         (row,) = of_kind(receipt, "task")
-        assert (row.name.rpartition(".")[2], row.how) == ("works_on", How.RAISED)
+        assert (row.name.rpartition(".")[2], row.how) == ("works_on", How.CANCELLED)
 
 
 def test_l3_a_task_that_swallows_its_cancel_is_named_abandoned_until_it_ends(tmp_path: Path) -> None:
