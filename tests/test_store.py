@@ -578,6 +578,7 @@ def test_a_file_that_is_locked_is_waited_for_with_a_bound_and_heals(store: Sqlit
         failed = owner.next()
         assert isinstance(failed, CommitFailed)
         assert "locked" in failed.error
+        assert store.health().integrity is None, "a lock is no damage: nothing is opened again, or looked for"
         assert store.reader.events("s") == []
         other.execute("ROLLBACK")
         write(store, batch(1, incarnation="i2"))
@@ -660,6 +661,41 @@ def test_l14_of_few_incarnations_it_is_known_without_a_read_what_is_written(
     write(store, batch(1, session="s1"))
     write(store, batch(2, session="s1"))
     assert [event.seq for event in store.reader.events("s1")] == [1, 2]
+
+
+def test_l14_a_transaction_holds_a_bounded_number_of_batches(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("supervisor.store.sqlite.GROUP_MAX", 3)
+    commits: list[str] = []
+    assert store._connection is not None
+    store._connection.set_trace_callback(lambda sql: commits.append(sql) if sql == "COMMIT" else None)
+    owner = Owner()
+    leave = hold_group(store)
+    for number in range(1, 8):
+        store.commit(batch(number), owner.ref)
+    leave.set()
+    told = [owner.next() for _ in range(3)]
+    assert told == [Committed(3), Committed(6), Committed(7)]
+    assert len(commits) == 3
+
+
+def test_l14_what_could_not_be_stored_is_kept_and_named_up_to_a_bound(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("supervisor.store.sqlite.LEFT_OUT_MAX", 3)
+    monkeypatch.setattr("supervisor.store.tables.UNFIT_KEPT", 3)
+    store = SqliteStore(path, clock=StandingClock())
+    try:
+        for number in range(1, 6):
+            owner = Owner()
+            store.commit(batch(1, session=f"s{number}", events=(text(1, "\ud800", f"s{number}"),)), owner.ref)
+            assert isinstance(owner.next(), CommitFailed)
+        assert [one.session for one in store.reader.unfit()] == ["s3", "s4", "s5"]
+        assert [name.split(":")[0] for name in store.health().left_out] == ["session s3", "session s4", "session s5"]
+        assert store.health().unfit == 5
+    finally:
+        assert store.close(PATIENCE_S)
 
 
 FULL_DISK = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import resource
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ import pytest
 from actors.errors import StoreUnavailable
 from actors.messages import Stop
 from actors.ports import KeptStop
-from supervisor.store.journal import SLOT_BYTES, SLOTS, StopJournal
+from supervisor.store.journal import RETRY_FIRST_S, SLOT_BYTES, SLOTS, StopJournal
 from tests.process_kit import until
 from tests.store_kit import small_disk
 
@@ -357,6 +358,30 @@ def test_a_write_that_fails_is_made_again_until_it_works(path: Path) -> None:
     finally:
         process.kill()
         process.communicate()
+
+
+def test_l14_a_write_that_fails_is_made_again_after_intervals_that_double_up_to_a_bound(
+    journal: StopJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(fd: int, data: bytes, offset: int) -> None:
+        raise OSError(errno.EIO, "the disk fails")
+
+    waits: list[float] = []
+    wait_for = journal._changed.wait_for
+
+    def noted(condition: Callable[[], object], timeout: float | None = None) -> object:
+        if timeout is not None:
+            waits.append(timeout)
+        return wait_for(condition, timeout)
+
+    monkeypatch.setattr("supervisor.store.journal.RETRY_MAX_S", 4 * RETRY_FIRST_S)
+    monkeypatch.setattr("supervisor.store.journal._write_all", fails)
+    monkeypatch.setattr(journal._changed, "wait_for", noted)
+    assert journal.keep(kept("a"))
+    until(lambda: len(waits) >= 5, "five attempts")
+    monkeypatch.undo()
+    assert waits[:5] == [RETRY_FIRST_S * factor for factor in (1, 2, 4, 4, 4)]
+    assert journal.synced(PATIENCE_S)
 
 
 def test_its_file_is_made_again_where_it_was_taken_away_and_holds_all_that_is_kept(path: Path) -> None:
