@@ -351,7 +351,7 @@ def test_a_receipt_that_is_not_filed_yet_is_said_to_be_so_and_with_its_run_named
     wait_said(served, name, "begun")
     (receipt,) = served.json("receipts", name)
     assert receipt["run_id"] == done
-    assert f"run {run_id} is in_progress: its receipt is not filed yet" in served.run("", "receipts", name).stdout
+    assert f"run {run_id} is in progress: its receipt is not filed yet" in served.run("", "receipts", name).stdout
     refused = served.run("", "receipts", "--run", run_id)
     assert (refused.returncode, refused.stdout) == (1, "")
     assert "not filed yet" in refused.stderr
