@@ -649,13 +649,15 @@ def test_l14_a_zygote_that_cannot_live_ends_the_spawn_after_a_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(zygote_handle, "SCRIPT", tmp_path / "missing.py")
+    # What an earlier test has left to die may still be there.
+    before = set(our_children())
     with bench(tmp_path) as b:
         b.sh("true")
         ended = b.owner.ended()
         assert (ended.how, ended.proven) == (How.NOT_STARTED, True)
         assert "warden" in ended.note
         assert b.owner.kinds() == ["ProcessEnded"]
-    assert our_children() == []
+    assert set(our_children()) <= before
 
 
 def test_an_interpreter_that_does_not_exist_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
