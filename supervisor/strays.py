@@ -177,7 +177,6 @@ class Strays:
         self._runs: weakref.WeakValueDictionary[str, _Run] = weakref.WeakValueDictionary()
         self._strays: dict[str, _Stray] = {}
         self._starts: dict[int, _Start] = {}
-        self._threads: dict[int, _Starter] = {}
         self._known: dict[int, int] = {}
         self._number = 0
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -198,21 +197,20 @@ class Strays:
         starter = _Starter(self, run, address)
 
         def as_thread() -> Any:
-            tid = threading.get_native_id()
             attribution.enter(starter)
-            self._begun(starter, tid)
+            self._begun(starter)
             try:
                 return body()
             finally:
-                self._over(starter, tid)
+                self._over(starter)
 
         async def as_task() -> Any:
             attribution.enter(starter)
-            self._begun(starter, None)
+            self._begun(starter)
             try:
                 return await body()
             finally:
-                self._over(starter, None)
+                self._over(starter)
 
         return as_task if isolation == "task" else as_thread
 
@@ -290,13 +288,11 @@ class Strays:
 
     # ── Executions ────────────────────────────────────────────────────────────────────────────────────
 
-    def _begun(self, starter: _Starter, tid: int | None) -> None:
+    def _begun(self, starter: _Starter) -> None:
         with self._lock:
             starter.run.open += 1
-            if tid is not None:
-                self._threads[tid] = starter
 
-    def _over(self, starter: _Starter, tid: int | None) -> None:
+    def _over(self, starter: _Starter) -> None:
         """An execution ends, on its own thread: tell what of it goes on, before its end is told. Never raises."""
         if os.getpid() != self._pid:
             return
@@ -304,8 +300,6 @@ class Strays:
             with self._lock:
                 run = starter.run
                 self._settle_start(threading.get_native_id())
-                if tid is not None:
-                    self._threads.pop(tid, None)
                 starter.over = True
                 run.open -= 1
                 run.agent_over = run.agent_over or starter.address.call is None
@@ -517,18 +511,12 @@ class Strays:
         return work
 
     def do_work(self, work: _Work, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Do it, on a thread of the executor."""
-        tid = threading.get_native_id()
-        starter = work.starter
-        with self._lock:
-            self._threads[tid] = starter
-        attribution.enter(starter)
+        """Do it, on a thread of the executor, in the context in which it was given."""
         try:
             return function(*args, **kwargs)
         finally:
             with self._lock:
-                self._threads.pop(tid, None)
-                self._settle_start(tid)
+                self._settle_start(threading.get_native_id())
             self.work_over(work)
 
     def work_over(self, work: _Work) -> None:

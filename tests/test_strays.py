@@ -211,6 +211,24 @@ def test_l3_a_process_that_a_tool_starts_by_itself_is_ended_with_its_run_and_pro
         assert [one.signal for one in found[0].signals] == ["SIGTERM", "SIGCONT", "SIGKILL"]
         assert any(row.rows for row in found), "the one below it, in a session of its own"
         assert receipt.reaped >= 2
+        assert [own.wait() for own in KEPT] == [-signal.SIGKILL] * len(KEPT), "whoever waits reads it afterwards too"
+
+
+@pytest.mark.usefixtures("subreaper")
+def test_l3_a_stop_that_kills_at_once_kills_what_is_below_such_a_process_with_it(tmp_path: Path, mark: str) -> None:
+    @tool(isolation="thread")
+    def starts() -> None:
+        """Start one."""
+        by_run(mark)
+
+    with started(tmp_path, call("starts"), starts, grace_s=60.0) as supervisor:
+        run_id = say(supervisor.session("s"))
+        until(lambda: up(mark), "both processes")
+        until(supervisor.left, "it is known")
+        stop(supervisor.session("s"), mode="immediate")
+        receipt = receipt_of(supervisor, run_id)
+        assert receipt.complete, receipt
+        assert not alive(mark)
 
 
 @pytest.mark.usefixtures("subreaper")
