@@ -286,7 +286,8 @@ class RunActor(Actor):
     def _deadline(self, deadline: RunDeadline) -> None:
         if deadline.stage != self._deadline_stage or self._start is None:
             return
-        self._timer = None
+        # It is told once: a permit that is under way does not begin it anew.
+        self._timer = self._deadline_left_s = None
         reason = f"the run took longer than {self._start.deadline_s:g} s"
         provenance = Provenance(source="run.deadline", reason=reason, initiated_at=self._ports.clock.wall())
         self.tell_parent(RunExpired(self._address, provenance))

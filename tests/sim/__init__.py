@@ -12,5 +12,6 @@ whole stop with its races is then a function of a seed, and a failure is replaye
     executor.py    SimExecutor: coroutines on a loop that is stepped
     strays.py      SimStrays: what code leaves behind by itself
     agents.py      an agent that does what its messages say, and tools to go with it
+    bounds.py      Bounds: what may grow, last or be tried again only so far
     laws.py        what every log has to satisfy
 """

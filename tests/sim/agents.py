@@ -7,6 +7,10 @@ A message is a list of words, done one after the other:
     write=2        a tool that awaits 2 s and then writes, if its token is not cancelled
     late=2         as write, and it swallows its cancels
     deaf=2         a tool that awaits 2 s and ignores its token and its cancels
+    patient=9      as write, by a tool with a deadline of its own
+    fan=4          four calls of `write` at once
+    many=9         a tool that runs nine processes, one after the other
+    crowd=4        a tool that starts four processes at once, as far as it may, and returns
     limit=0.5      a call of `write` that takes 1 s, under a time limit of the agent's own; it goes on when that is over
     both=1         two calls of `write` at once
     open=5         a call of `write` that nobody waits for: the agent may end with it open
@@ -27,7 +31,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cache
@@ -35,8 +39,10 @@ from typing import Any, Final
 
 from actors.agent import AsyncTurn
 from actors.cancel import AsyncCancelToken
+from actors.errors import QueueFull
 from actors.plugins import Plugins, Tool
 from actors.spawning import AsyncSpawn
+from tests.sim.bounds import PATIENT_S
 from tests.sim.watch import Watch
 
 SWALLOWED_MAX: Final = 3
@@ -126,7 +132,7 @@ async def _do(turn: AsyncTurn, speaker: Speaker, word: str, watch: Watch) -> Non
             await turn.progress(of=run)
         case "sleep":
             await asyncio.sleep(float(value))
-        case "write" | "deaf" | "late":
+        case "write" | "deaf" | "late" | "patient":
             await turn.call(name, seconds=float(value), of=run)
         case "limit":
             await _limited(turn, speaker, watch, float(value))
@@ -134,6 +140,10 @@ async def _do(turn: AsyncTurn, speaker: Speaker, word: str, watch: Watch) -> Non
             await asyncio.gather(
                 turn.call("write", seconds=float(value), of=run), turn.call("write", seconds=0.1, of=run)
             )
+        case "fan":
+            await asyncio.gather(*(turn.call("write", seconds=0.1, of=run) for _ in range(int(value))))
+        case "many" | "crowd":
+            await turn.call(name, number=int(value), of=run)
         case "open":
             call = asyncio.ensure_future(turn.call("write", seconds=float(value), of=run))
             call.add_done_callback(_looked_at)
@@ -282,6 +292,34 @@ def _functions(effects: Effects | None) -> list[Callable[..., Any]]:
             done = await process.wait()
         return f"exit {done.status}"
 
+    async def patient(seconds: float, token: AsyncCancelToken, fence: str, of: str = "") -> str:
+        """As `write`; its deadline is its own."""
+        with inside(fence):
+            await asyncio.sleep(seconds)
+            if effects is not None and not token.cancelled:
+                effects.write(fence)
+        return "written"
+
+    patient.deadline_s = PATIENT_S  # type: ignore[attr-defined]  # as the decorator does
+
+    async def many(number: int, spawn: AsyncSpawn, fence: str, of: str = "") -> str:
+        """Run processes, one after the other."""
+        with inside(fence):
+            for _ in range(number):
+                process = await spawn(["sim", "runs=0.01"])
+                await process.wait()
+                # Its end is proven a little later.
+                await asyncio.sleep(0.1)
+        return "all of them"
+
+    async def crowd(number: int, spawn: AsyncSpawn, fence: str, of: str = "") -> str:
+        """Start processes that run beside each other, as far as there may be so many."""
+        with inside(fence):
+            for _ in range(number):
+                with suppress(QueueFull):
+                    await spawn(["sim", "runs=3"])
+        return "as many as there may be"
+
     async def leave(argv: list[str], spawn: AsyncSpawn, fence: str, of: str = "") -> str:
         """Start a process and leave it running."""
         with inside(fence):
@@ -312,7 +350,7 @@ def _functions(effects: Effects | None) -> list[Callable[..., Any]]:
         with inside(fence):
             raise AgentBroke("the tool broke")
 
-    return [write, tidy, late, deaf, run, leave, serve, hand, fail]
+    return [write, tidy, late, deaf, run, patient, many, crowd, leave, serve, hand, fail]
 
 
 @cache

@@ -23,7 +23,7 @@ from actors.process import ProcessActor
 from actors.run import RunActor
 from actors.session import SessionActor
 from actors.tool import ToolActor
-from supervisor.supervisor import SupervisorActor
+from supervisor.supervisor import RestartPolicy, SupervisorActor
 from tests.sim.laws import LogLaws
 from tests.sim.world import Asked, World
 
@@ -86,10 +86,11 @@ class Client:
     Args:
         seed: of the first world, and of what the client itself draws.
         settings: of every world.
+        policy: when a session is quarantined, in every world.
     """
 
-    def __init__(self, seed: int, settings: Settings | None = None) -> None:
-        self.world = World(seed, settings=settings)
+    def __init__(self, seed: int, settings: Settings | None = None, policy: RestartPolicy | None = None) -> None:
+        self.world = World(seed, settings=settings, policy=policy)
         self.worlds = [self.world]
         self.watch = self.world.watch
         self.random = Random(seed)

@@ -17,13 +17,17 @@ EPOCH: Final = 1_750_000_000.0
 class SimTimer:
     """A pending timer of virtual time."""
 
-    __slots__ = ("action",)
+    __slots__ = ("_now", "action", "cancelled_at")
 
-    def __init__(self, action: Callable[[], None]) -> None:
+    def __init__(self, action: Callable[[], None], now: Callable[[], float]) -> None:
         self.action: Callable[[], None] | None = action
+        self._now = now
+        self.cancelled_at: float | None = None
 
     def cancel(self) -> None:
         """Take it back; nothing happens when it has fired."""
+        if self.action is not None:
+            self.cancelled_at = self._now()
         self.action = None
 
 
@@ -32,10 +36,13 @@ class SimClock:
 
     Args:
         now: seconds of virtual time at which it begins.
+
+    `on_timer` is told of every timer of an actor: the actor, the message, the delay in seconds, and the timer.
     """
 
     def __init__(self, now: float = 0.0) -> None:
         self._now = now
+        self.on_timer: Callable[[Any, object, float, SimTimer], None] | None = None
         self._heap: list[tuple[float, int, SimTimer]] = []
         self._numbers = itertools.count()
 
@@ -56,11 +63,14 @@ class SimClock:
             except ActorDeadError:
                 return
 
-        return self.call_at(self._now + delay_s, tell)
+        timer = self.call_at(self._now + delay_s, tell)
+        if self.on_timer is not None:
+            self.on_timer(ref._actor_weakref(), message, delay_s, timer)
+        return timer
 
     def call_at(self, due: float, action: Callable[[], None]) -> SimTimer:
         """Call `action` at `due`: for the other simulated ports."""
-        timer = SimTimer(action)
+        timer = SimTimer(action, self.monotonic)
         heapq.heappush(self._heap, (due, next(self._numbers), timer))
         return timer
 

@@ -209,6 +209,11 @@ class SimProcesses:
         found = self._ledgers.get(process_id)
         return found is not None and (found.at is None or found.at > self._clock.monotonic())
 
+    def to_be_killed(self) -> list[_Tree]:
+        """The trees that live, and whose SIGKILL is not due, nor behind them."""
+        now = self._clock.monotonic()
+        return [tree for tree in self._trees.values() if tree.alive and (tree.kill_at is None or tree.kill_at > now)]
+
     def proven(self, process_id: str) -> bool:
         """True if a tree is gone and its warden has seen that, or it never was."""
         tree = self._trees.get(process_id)

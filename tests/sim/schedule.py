@@ -14,10 +14,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
+from unittest import mock
 
 import msgspec
 
+from actors import record
 from actors.ports import Settings
+from supervisor.supervisor import RestartPolicy
 from tests.sim.client import Client, Op
 
 CONTENTS: Final = (
@@ -58,6 +61,19 @@ CONTENTS: Final = (
     "hand=60,after=1.9998",
     "serve=0.5 hand=0.5 leave=0.5 sleep=1",
 )
+TIGHT: Final = (
+    "sleep=0.3 write=0.1 say=1",
+    "sleep=0.4 write=0.1 sleep=0.4 write=0.1",
+    "patient=1 say=1",
+    "patient=9 say=1",
+    "many=14 say=1",
+    "crowd=4 sleep=1 crowd=4",
+    "fan=4 say=1",
+    "leave=60,ignores_term leave=60 sleep=1",
+    "run=30,ignores_term",
+    "serve=60,ignores_term say=1",
+    "deaf=3",
+)
 POLICIES: Final = (None, "interrupt", "enqueue", "enqueue", "steer", "reject", "rollback")
 AGES: Final = (None, None, None, 0.0, 0.5, 5.0)
 IDLES: Final = (0.001, 0.05, 1.0)
@@ -75,6 +91,8 @@ class Schedule:
     seed: int
     settings: Settings
     script: tuple[Op, ...]
+    failures_max: int = 5
+    parts_max: int = 1000
 
     def play(self) -> int:
         """Play it in a fresh world; returns how many steps that took.
@@ -82,7 +100,10 @@ class Schedule:
         Raises:
             AssertionError: a law was broken.
         """
-        with Client(self.seed, self.settings) as client:
+        with (
+            mock.patch.object(record, "PARTS_KEPT_MAX", self.parts_max),
+            Client(self.seed, self.settings, RestartPolicy(failures_max=self.failures_max)) as client,
+        ):
             client.play(self.script)
             return client.steps
 
@@ -105,7 +126,37 @@ def draw(seed: int) -> Schedule:
     litter = Random(f"litter {seed}")
     if litter.random() < LITTERED:
         script.insert(0, ("litter", litter.randrange(WORLDS)))
-    return Schedule(world, settings, tuple(script))
+    drawn = Schedule(world, settings, tuple(script))
+    tight = Random(f"{seed} tight")
+    return _tight(tight, drawn) if tight.random() < 0.25 else drawn
+
+
+def _tight(random: Random, drawn: Schedule) -> Schedule:
+    """Have a schedule come to its limits: they are low, and what its messages say goes beyond them."""
+    script = tuple(_to_the_limit(random, op) for op in drawn.script)
+    match random.choice(("deadlines", "limits", "quarantine")):
+        case "deadlines":
+            run_s, call_s = random.choice((1.0, 3.0)), random.choice((0.5, None))
+            settings = _changed(drawn.settings, run_deadline_s=run_s, call_deadline_s=call_s)
+            return replace(drawn, settings=settings, script=script)
+        case "limits":
+            settings = _changed(drawn.settings, queue_max=2, calls_open_max=2, processes_max=2)
+            return replace(drawn, settings=settings, script=script, parts_max=6)
+        case _:
+            ops: list[Op] = []
+            for op in script:
+                ops.append(op)
+                if random.random() < 0.3:
+                    ops.append(("poison", 0, random.randrange(4), random.random() < 0.5))
+            return replace(drawn, script=tuple(ops), failures_max=1)
+
+
+def _to_the_limit(random: Random, op: Op) -> Op:
+    match op:
+        case ("new", _, *rest) if random.random() < 0.5:
+            return ("new", random.choice(TIGHT), *rest)
+        case _:
+            return op
 
 
 def _settings(random: Random) -> Settings:

@@ -192,12 +192,13 @@ class SimStore:
             self._lose_next -= 1
             self._fail(group, "the outcome of the simulated commit is not known")
             return
-        durable: dict[int, tuple[int, ActorRef[Any]]] = {}
+        durable: dict[int, tuple[Batch, ActorRef[Any]]] = {}
         for batch, owner in group:
             if batch not in refused:
-                durable[id(owner)] = (batch.number, owner)
-        for number, owner in durable.values():
-            _tell(owner, Committed(number))
+                durable[id(owner)] = (batch, owner)
+        for batch, owner in durable.values():
+            self._watch.bounds.told(batch.incarnation, batch.number)
+            _tell(owner, Committed(batch.number))
         self._fail([(batch, owner) for batch, owner in group if batch in unfit], "it cannot be stored", unfit=True)
         behind = [(batch, owner) for batch, owner in group if batch in refused and batch not in unfit]
         self._fail(behind, "it does not follow")

@@ -34,6 +34,7 @@ from actors.messages import (
 from actors.model import Event, How, Mode, Outcome, Owner, Provenance, Receipt, Row, RunStatus, Scope, Waiting
 from actors.ports import Batch, KeptStop, ProcessRow, RequestRow, Settings
 from actors.record import CallRecord, RunRecord
+from tests.sim.bounds import Bounds
 from tests.sim.laws import LogLaws
 
 if TYPE_CHECKING:
@@ -120,12 +121,15 @@ class Watch:
         # When a request was sent first, and last.
         self.sent: dict[str, tuple[float, float]] = {}
         disk.on_batch = self._batch
+        self.bounds = Bounds(disk, self.broken)
 
     def enter(self, world: World) -> None:
         """From here on this is the world that is watched; what was inside a function in the last one is gone."""
         self.inside.clear()
         self.refused_at.clear()
         self._world = world
+        self.bounds.enter(world)
+        world.clock.on_timer = self.bounds.timer
 
     def laws(self, session: str) -> LogLaws:
         """The laws of a session's durable log, as far as it is written."""
@@ -164,6 +168,7 @@ class Watch:
         if call is None or call.state == "ended":
             self.break_(f"{process_id} is spawned for a call that is closed (L1)")
         self._barrier(row.session, row.run_id, process_id)
+        self.bounds.spawns(process_id)
 
     def begins(self, fence: str) -> None:
         """The first line of a tool runs: no fence was first, and nothing of an earlier run is left (laws L2, L3)."""
@@ -471,6 +476,7 @@ class Watch:
                     self._stop_durable(event, told)
                 case _:
                     pass
+        self.bounds.batch(batch)
         for row in batch.requests:
             self.told_at.setdefault(row.request_id, row.at)
         for call in batch.calls:
@@ -744,6 +750,7 @@ class Watch:
         if self.requests[request.id] is not request:
             # Another request under an id that was used: its answer is no answer to that id.
             return
+        self.bounds.answered(request, outcome)
         if isinstance(outcome, ShuttingDown) and self._world is not None:
             self.refused_at.setdefault(session, self._world.clock.wall())
         if isinstance(outcome, CountermandError):

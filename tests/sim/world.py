@@ -30,7 +30,7 @@ from actors.dispatcher import StepDispatcher
 from actors.future import ReplyFuture
 from actors.log_context import speak
 from actors.mailbox import Mailbox
-from actors.messages import Activate, Idle, Inspect, OutsideRequest, Rested, Route, Shutdown
+from actors.messages import Activate, Down, Idle, Inspect, OutsideRequest, Rested, Route, Shutdown
 from actors.model import Event, Message, RunStatus
 from actors.plugins import Tool, Unloaded
 from actors.ports import Ports, Settings
@@ -101,6 +101,8 @@ class SimSupervisor(SupervisorActor):
         """Handle one message."""
         if isinstance(message, Rested) and message.leaves:
             self._watch.passivates(message.session)
+        if isinstance(message, Down) and message.failure is not None:
+            self._watch.bounds.down(message.key, quarantined=message.key in self._quarantined)
         super().on_receive(message)
 
 
@@ -148,7 +150,7 @@ class World:
         self.clock: SimClock = SimClock(before.clock.monotonic() if before else 0.0)
         self._agents: dict[str, Callable[..., Any] | Unloaded] = dict(agents or {"scripted": scripted(self.watch)})
         self._more_tools = tuple(more_tools)
-        self._policy = policy
+        self.policy = policy or RestartPolicy()
         self.store = SimStore(self.disk, self.random, self.watch)
         self.publisher = SimPublisher(self.watch)
         self.processes = SimProcesses(self.clock, self.random, self.disk.ledgers, self.watch)
@@ -173,7 +175,7 @@ class World:
             settings=self.settings,
         )
         plugins = SimPlugins(self._agents, [*tools(self.effects), *self._more_tools])
-        self.supervisor: ActorRef[SimSupervisor] = SimSupervisor.start(self.watch, ports, plugins, policy)
+        self.supervisor: ActorRef[SimSupervisor] = SimSupervisor.start(self.watch, ports, plugins, self.policy)
         self.watch.enter(self)
         for session in sorted({*self.disk.unfinished(), *(session for session, _ in self.disk.journal)}):
             self.supervisor.tell(Activate(session))
@@ -386,7 +388,7 @@ class World:
                 handle(message)
             raise ActorPoisoned(f"at a {type(message).__name__}")
 
-        self.watch.faults = self.watch.forgot = True
+        self.watch.faults = self.watch.forgot = self.watch.bounds.poisoned = True
         actor.on_receive = failing  # type: ignore[method-assign]  # the fault that is injected
         return True
 
@@ -411,7 +413,7 @@ class World:
             agents=self._agents,
             more_tools=self._more_tools,
             settings=self.settings,
-            policy=self._policy,
+            policy=self.policy,
             before=self,
         )
 
