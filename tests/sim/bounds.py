@@ -48,6 +48,7 @@ class Bounds:
         self.poisoned = False
         # By incarnation: the last batch that its session was told is durable.
         self._told: dict[str, int] = {}
+        self._failures_told: set[str] = set()
         self._tried: dict[int, str] = {}
         self._deadlines: dict[str, list[tuple[float, float, SimTimer]]] = {}
         self._killed_at: dict[str, float] = {}
@@ -163,7 +164,12 @@ class Bounds:
 
     def told(self, incarnation: str, number: int) -> None:
         """A session is told that its batches are durable, up to this one."""
-        self._told[incarnation] = number
+        if incarnation not in self._failures_told:
+            self._told[incarnation] = number
+
+    def told_failure(self, incarnation: str) -> None:
+        """A session is told that a batch was not stored: what it is told behind that is nothing to it."""
+        self._failures_told.add(incarnation)
 
     def spawns(self, process_id: str) -> None:
         """A process starts: with the others of its owner there are no more than there may be."""
@@ -185,6 +191,9 @@ class Bounds:
         world = self._world
         if world is None:
             return
+        if batch.erase:
+            # Whoever uses the name again begins anew.
+            self._failed.pop(batch.session, None)
         tables, settings = self._disk.of(batch.session), world.settings
         if len(tables.waiting) > settings.queue_max:
             self._break(f"{len(tables.waiting)} messages wait: at most {settings.queue_max} (L14)")

@@ -209,6 +209,7 @@ class SimStore:
         self._watch.faults = True
         self.failures += len(group)
         for batch, owner in group:
+            self._watch.bounds.told_failure(batch.incarnation)
             _tell(owner, CommitFailed(batch.number, why, unfit=unfit))
 
 
