@@ -715,7 +715,8 @@ class Protocol(OwnedTrees):
         if quarantined:
             # A restart of the supervisor lifts it: the count of failures lives with the supervisor.
             self.quarantined = True
-            self._event("session.quarantined", {}, None)
+            if not self.deleted:
+                self._event("session.quarantined", {}, None)
         halves = [info for info in snapshot.runs if info.status is not RunStatus.QUEUED and not info.settled]
         gone = self._inside("supervisor.recovery", "the supervisor ended, and its process trees with it", at, None)
         self._restore_owned(snapshot, lambda tree: gone if crashed else (trees or {}).get(tree))

@@ -788,11 +788,13 @@ class SessionActor(Actor):
         self._sent.clear()
         self._phase = Phase.SERVING
         self._was_read = True
+        row = loaded.snapshot.row
+        if self._quarantined and self._cause is None and row is not None and row.deleted:
+            # Somebody asked for it; one that was restarted for its failures may go on failing.
+            self._lift_quarantine()
         # The first cause stands until it is on record, however often that has to be tried.
         self._cause = self._cause or self._protocol.recovery_cause(self._ports.clock.wall())
         self._mailbox.release()
-        if self._quarantined and loaded.snapshot.row is not None and loaded.snapshot.row.deleted:
-            self._lift_quarantine()
         for name in loaded.snapshot.left_out:
             at = self._ports.clock.wall()
             self._ports.dead_letters.add("row", "it is stored, and cannot be read", None, at, name)

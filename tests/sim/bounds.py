@@ -136,6 +136,10 @@ class Bounds:
         row = self._disk.process(process_id)
         return row is not None and row.run_id == run_id and row.owner is Owner.RUN
 
+    def erased(self, session: str) -> None:
+        """The supervisor hears that a session was deleted: whoever uses the name again begins anew."""
+        self._failed.pop(session, None)
+
     def down(self, session: str, *, quarantined: bool) -> None:
         """A session's actor has failed: too often, and it is quarantined.
 
@@ -191,9 +195,6 @@ class Bounds:
         world = self._world
         if world is None:
             return
-        if batch.erase:
-            # Whoever uses the name again begins anew.
-            self._failed.pop(batch.session, None)
         tables, settings = self._disk.of(batch.session), world.settings
         if len(tables.waiting) > settings.queue_max:
             self._break(f"{len(tables.waiting)} messages wait: at most {settings.queue_max} (L14)")

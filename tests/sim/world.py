@@ -30,7 +30,7 @@ from actors.dispatcher import StepDispatcher
 from actors.future import ReplyFuture
 from actors.log_context import speak
 from actors.mailbox import Mailbox
-from actors.messages import Activate, Down, Idle, Inspect, OutsideRequest, Rested, Route, Shutdown
+from actors.messages import Activate, Down, Erased, Idle, Inspect, OutsideRequest, Rested, Route, Shutdown
 from actors.model import Event, Message, RunStatus
 from actors.plugins import Tool, Unloaded
 from actors.ports import Ports, Settings
@@ -101,6 +101,8 @@ class SimSupervisor(SupervisorActor):
         """Handle one message."""
         if isinstance(message, Rested) and message.leaves:
             self._watch.passivates(message.session)
+        if isinstance(message, Erased):
+            self._watch.bounds.erased(message.session)
         if isinstance(message, Down) and message.failure is not None:
             self._watch.bounds.down(message.key, quarantined=message.key in self._quarantined)
         super().on_receive(message)
