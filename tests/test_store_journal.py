@@ -194,6 +194,22 @@ def test_the_ring_holds_what_was_kept_and_not_forgotten_after_any_number_of_laps
     assert laps > 100
 
 
+def test_a_stop_that_has_no_room_behind_the_last_one_is_kept_in_front(path: Path) -> None:
+    journal = StopJournal(path, slots=4)
+    try:
+        for name in ("a", "b", "c"):
+            assert journal.keep(kept(name))
+        for name in ("a", "b"):
+            journal.forget("s", name)
+        # It takes two slots, and one is free at the end.
+        long = kept("long", reason="x" * SLOT_BYTES)
+        assert journal.keep(long)
+        assert journal.synced(PATIENCE_S)
+        assert journal.of("s") == (kept("c"), long)
+    finally:
+        assert journal.close(PATIENCE_S)
+
+
 def test_l14_a_journal_that_is_full_refuses_says_so_and_loses_nothing(path: Path) -> None:
     journal = StopJournal(path, slots=4)
     try:
