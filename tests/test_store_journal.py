@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from actors.errors import StoreUnavailable
 from actors.messages import Stop
@@ -105,6 +106,45 @@ def test_the_same_stop_again_is_kept_once_and_the_first_time_counts(path: Path, 
     assert journal.synced(PATIENCE_S)
     assert reread(path) == (kept("a", at=1.0),)
     assert journal.health().kept == 1
+
+
+def answered(entry: KeptStop, outcome: str = "stopped") -> KeptStop:
+    return replace(entry, outcome=outcome, run_id="run-1", receipt_id="receipt-1")
+
+
+def test_l10_what_a_stop_was_answered_is_written_when_it_is_known_and_stands(path: Path, journal: StopJournal) -> None:
+    assert journal.keep(kept("a"))
+    assert journal.keep(kept("b"))
+    assert journal.synced(PATIENCE_S)
+    told = threading.Event()
+    assert journal.keep(answered(kept("a")), told.set)
+    assert told.wait(PATIENCE_S)
+    assert reread(path) == (answered(kept("a")), kept("b")), "in the order in which they came"
+    assert journal.keep(answered(kept("a"), "stopping"))
+    assert journal.keep(kept("a"))
+    assert journal.synced(PATIENCE_S)
+    assert journal.of("s") == reread(path) == (answered(kept("a")), kept("b"))
+    assert journal.health().slots_free == SLOTS - 2, "the record without the answer was let go"
+    journal.forget("s", "a")
+    assert journal.synced(PATIENCE_S)
+    assert reread(path) == (kept("b"),)
+
+
+@pytest.mark.parametrize("first", ["the record with the answer", "the record without it"])
+def test_l10_where_a_crash_leaves_a_stop_with_its_answer_and_without_the_answer_counts(path: Path, first: str) -> None:
+    journal = StopJournal(path)
+    assert journal.keep(kept("a"))
+    assert journal.synced(PATIENCE_S)
+    without = path.read_bytes()[:SLOT_BYTES]
+    assert journal.keep(answered(kept("a")))
+    assert journal.synced(PATIENCE_S)
+    assert journal.close(PATIENCE_S)
+    data = path.read_bytes()
+    slots = [data[SLOT_BYTES : 2 * SLOT_BYTES], without]
+    if first == "the record without it":
+        slots.reverse()
+    path.write_bytes(b"".join(slots) + data[2 * SLOT_BYTES :])
+    assert reread(path) == (answered(kept("a")),)
 
 
 def test_the_file_has_its_size_and_its_blocks_from_the_start_and_never_grows(path: Path, journal: StopJournal) -> None:
