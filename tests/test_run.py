@@ -14,7 +14,6 @@ from actors.base import Actor
 from actors.cancel import CancelToken, Cell
 from actors.credit import Credit
 from actors.messages import (
-    CallEnded,
     CallRequested,
     Down,
     Halt,
@@ -222,15 +221,6 @@ def test_a_run_that_was_halted_in_the_barrier_has_no_deadline_any_more() -> None
         run.tell(PermitWaiting("call_1"), HALT, PermitRefused("call_1", REFUSED))
         world.wait(60.0)
         assert run.reports(RunExpired) == []
-
-
-def test_l6_a_call_that_ended_without_a_word_has_a_result_for_its_agent() -> None:
-    with World(0) as world:
-        run = Alone(world)
-        reply = run.call()
-        run.tell(CallEnded(run.address.of_call("call_1"), How.NOT_STARTED, 1.0, None, note="no thread"))
-        assert reply.result(0).outcome is Outcome.NOT_STARTED
-        assert "no thread" in str(reply.result(0).content)
 
 
 def test_l2_a_spawn_whose_call_is_gone_when_its_permit_comes_is_not_made_and_that_is_reported() -> None:

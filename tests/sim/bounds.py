@@ -104,7 +104,8 @@ class Bounds:
         """The deadline of a tool is its own where it has one, else the configured one."""
         world = self._world
         assert world is not None, "a world was entered"
-        expected = PATIENT_S if tool == "patient" else world.settings.call_deadline_s
+        own = {"patient": PATIENT_S} | {one.name: one.deadline_s for one in world._more_tools}
+        expected = own.get(tool) or world.settings.call_deadline_s
         if delay_s != expected:
             self._break(f"a call of {tool} may take {delay_s:g} s: its deadline is {expected} s (L7)")
 
