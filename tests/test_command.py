@@ -32,7 +32,12 @@ def theirs(tmp_path: Path) -> Path:
 
 
 def run(first: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": f"{first}:{ROOT}", "HOME": str(first), "XDG_STATE_HOME": str(first)}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{first}:{ROOT}:{ROOT / 'scripts'}",
+        "HOME": str(first),
+        "XDG_STATE_HOME": str(first),
+    }
     return subprocess.run(
         [sys.executable, "-c", START, *words], capture_output=True, text=True, check=False, env=environment, cwd=first
     )
@@ -90,7 +95,7 @@ def test_what_supervisord_takes_along_when_it_is_uninstalled_is_named(tmp_path: 
     (tmp_path / "supervisor" / "__init__.py").unlink()
     # Without the checkout on the path, which holds a whole one.
     shutil.copytree(ROOT / "actors", tmp_path / "actors", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "countermand.py", tmp_path)
+    shutil.copy(ROOT / "scripts" / "countermand.py", tmp_path)
     script = f"import sys; sys.path[:] = [one for one in sys.path if one != {str(ROOT)!r}]; {START}"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "HOME": str(tmp_path)}
     command = [sys.executable, "-c", script, "doctor", "--state-dir", str(tmp_path / "state"), "--json"]
