@@ -61,8 +61,13 @@ def body(
     spawn: Spawn,
     started: Callable[[], None],
     max_bytes: int,
+    within: Callable[[Callable[[], Any]], Callable[[], Any]],
 ) -> Callable[[], Any]:
-    """Return what the executor runs for a call: a function, or one that gives a coroutine, by the isolation."""
+    """Return what the executor runs for a call: a function, or one that gives a coroutine, by the isolation.
+
+    `within` attributes what the tool's code starts. It is around that code alone: a call whose cell was shut first
+    counts as ended before its execution has, so nothing that it does may be news to its run.
+    """
     if tool.isolation == "task":
         given: dict[str, Any] = {"token": token.aio, "spawn": AsyncSpawn(spawn), "fence": address.fence}
     else:
@@ -71,9 +76,6 @@ def body(
     _, secrets = tool.withheld(arguments)
 
     async def as_task() -> Executed:
-        if not cell.start():
-            return NOT_STARTED
-        started()
         name_task(address.log_context)
         try:
             result = as_result(await tool.function(**tool.convert(arguments), **extra), max_bytes)
@@ -82,9 +84,6 @@ def body(
         return _returned(cell, _without(secrets, result))
 
     def as_thread() -> Executed:
-        if not cell.start():
-            return NOT_STARTED
-        started()
         try:
             with named(address.log_context):
                 result = as_result(tool.function(**tool.convert(arguments), **extra), max_bytes)
@@ -92,7 +91,21 @@ def body(
             return _raised(cell, error, secrets, token)
         return _returned(cell, _without(secrets, result))
 
-    return as_task if tool.isolation == "task" else as_thread
+    code = within(as_task if tool.isolation == "task" else as_thread)
+
+    def begins() -> bool:
+        if not cell.start():
+            return False
+        started()
+        return True
+
+    async def task() -> Executed:
+        return await code() if begins() else NOT_STARTED
+
+    def thread() -> Executed:
+        return code() if begins() else NOT_STARTED
+
+    return task if tool.isolation == "task" else thread
 
 
 def agent_body(

@@ -122,9 +122,9 @@ class ToolActor(Actor):
             spawn,
             _contained(started),
             self._ports.settings.content_max_bytes,
+            functools.partial(self._ports.strays.within, self._address, self._tool.isolation),
         )
         self._executing = True
-        body = self._ports.strays.within(self._address, self._tool.isolation, body)
         executor.start(key, f"tool {self._tool.name}", self._tool.isolation, body, ref, permit.token, self._context)
         if permit.deadline_s is not None:
             self._timer = self._ports.clock.call_later(permit.deadline_s, ref, CallDeadline())

@@ -15,12 +15,15 @@ from pykka import ActorRegistry
 
 from actors import AsyncTurn, CancelToken, Invalid, Outcome, ToolResult, Turn, tool
 from actors.cancel import Cell
-from actors.execution import ERROR_MAX_BYTES, agent_body, as_result, call_ended, plain, words
+from actors.execution import ERROR_MAX_BYTES, Executed, agent_body, as_result, body, call_ended, plain, words
 from actors.log_context import about
 from actors.messages import ExecutionEnded
 from actors.model import Address, How
 from actors.notes import lost_result
+from actors.pending import Pending
+from actors.plugins import Tool
 from actors.session import SessionActor
+from actors.spawning import Spawn
 from supervisor import SessionHandle
 from tests.kit import Kit, check_rest, say, settled, stop, until
 
@@ -258,6 +261,39 @@ def test_a_call_that_could_not_be_started_is_not_started_to_all(kit: Kit) -> Non
     assert content == logged["content"]
     assert "threads are busy" in content
     assert [row.how for row in receipt.rows if row.kind == "call"] == ["not_started"]
+
+
+@pytest.mark.parametrize("kind", ["async", "plain"])
+def test_nothing_is_attributed_to_a_call_that_was_shut_before_its_first_line(kind: str) -> None:
+    async def as_async() -> str:
+        return "ran"
+
+    def as_plain() -> str:
+        return "ran"
+
+    attributed: list[str] = []
+
+    def within(code: Callable[[], Any]) -> Callable[[], Any]:
+        def run() -> Any:
+            attributed.append("run")
+            return code()
+
+        return run
+
+    def execute(cell: Cell[ToolResult]) -> Executed:
+        token = CancelToken(lambda callback: callback())
+        spawn = Spawn(lambda *_: None, Pending(token), lambda *_: None, lambda *_: None)
+        function = Tool(as_async, isolation="task") if kind == "async" else Tool(as_plain, isolation="thread")
+        made = body(function, {}, ADDRESS.of_call("c"), cell, token, spawn, lambda: None, MAX, within)()
+        done: Executed = asyncio.run(made) if asyncio.iscoroutine(made) else made
+        return done
+
+    shut: Cell[ToolResult] = Cell()
+    shut.close()
+    assert execute(shut).how is How.NOT_STARTED
+    assert not attributed
+    assert execute(Cell()).how is How.RETURNED
+    assert attributed == ["run"]
 
 
 @pytest.mark.parametrize("began", [False, True])

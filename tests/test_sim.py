@@ -219,6 +219,27 @@ REGRESSIONS = {
             ("shutdown", 3.0),
         ),
     ),
+    # A call counted as not started, and what its execution looked for behind that was news to a run that was over.
+    "a call that is shut before its first line, in a run that leaves things behind": Schedule(
+        2137270146,
+        Settings(agent="scripted"),
+        (
+            ("litter", 1306278588),
+            ("stop", "immediate", 2, "withdraw", "run", "bot", 0.0),
+            ("new", "open=0.1 say=1", None, "user", True, None),
+            ("steps", 30),
+        ),
+    ),
+    # An agent that swallows its end, and cleans up when it hears of it again, was told of it at the first time.
+    "an agent that swallows its end, and cleans up later": Schedule(
+        2751701519,
+        Settings(agent="scripted", run_deadline_s=1.0, call_deadline_s=0.5),
+        (
+            ("new", "say=1", None, "user", True, None),
+            ("new", "stubborn", "enqueue", "user", True, 5.0),
+            ("new", "tidy=1", None, "user", True, None),
+        ),
+    ),
 }
 
 

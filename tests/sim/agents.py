@@ -108,6 +108,8 @@ def scripted(watch: Watch) -> Callable[[AsyncTurn], Awaitable[dict[str, int]]]:
         """Do what the inputs say, in order."""
         speaker, words = Speaker(turn), 0
         watch.inside[speaker.run] = turn.address.session
+        # From its first line on: an end that the agent swallows is one that it was told of.
+        turn.cancel_token._token.add_waker(lambda: watch.tells(speaker.run))
         try:
             for message in turn.inputs:
                 for word in message.content.split():
@@ -189,7 +191,7 @@ async def _limited(turn: AsyncTurn, speaker: Speaker, watch: Watch, seconds: flo
 
 async def _tidy(turn: AsyncTurn, watch: Watch, seconds: float) -> None:
     """Be in a door of the turn or outside, as the end may come; then clean up, which takes its time."""
-    async with _cleaned_up(watch, turn.address.run, turn.cancel_token, seconds):
+    async with _cleaned_up(watch, turn.address.run, seconds):
         for number in range(24):
             await asyncio.sleep(0 if number % 8 else 0.2)
             await turn.typing()
@@ -197,9 +199,8 @@ async def _tidy(turn: AsyncTurn, watch: Watch, seconds: float) -> None:
 
 
 @asynccontextmanager
-async def _cleaned_up(watch: Watch, key: str, token: AsyncCancelToken, seconds: float) -> AsyncIterator[None]:
+async def _cleaned_up(watch: Watch, key: str, seconds: float) -> AsyncIterator[None]:
     """Have a clean-up of several awaits behind the block: an end is told once, and does not cut it (law L8)."""
-    token._token.add_waker(lambda: watch.tells(key))
     try:
         yield
     except asyncio.CancelledError as error:
@@ -263,7 +264,9 @@ def _functions(effects: Effects | None) -> list[Callable[..., Any]]:
         """Wait, and clean up when told to end."""
         with inside(fence):
             assert effects is not None, "a template is never called"
-            async with _cleaned_up(effects.watch, fence, token, seconds):
+            watch = effects.watch
+            token._token.add_waker(lambda: watch.tells(fence))
+            async with _cleaned_up(watch, fence, seconds):
                 await asyncio.sleep(0.2)
                 token.raise_if_cancelled()
                 await asyncio.sleep(60)
