@@ -299,20 +299,21 @@ class RunLifecycle(RunReports):
         if record is None or record.stage != stage:
             return
         at = self._clock.wall()
-        held = record.barrier()
-        waiting = [call for call in self.active.open_calls() if call.waits] if self.active else []
+        self._wait_no_longer(record, record.barrier(), at)
+        self._settle(record, at)
+
+    def _wait_no_longer(self, record: RunRecord, held: list[Part], at: float) -> None:
+        """The time is over in which parts of a closed run had to end: permits go on without them, or are refused."""
         if self._settings.barrier == "forced":
             record.forced = True
             if held:
                 names = [f"{part.kind} {part.name}" for part in held]
                 self._event("session.barrier_forced", {"run_id": record.id, "abandoned": names}, self.active or record)
-            self._settle(record, at)
-            return
-        self._settle(record, at)
-        if held and self.active is not None:
+        elif held and self.active is not None:
             # Strict: what waits is refused, and so is what comes until the parts are proven ended.
-            for call in waiting:
-                self._refuse_strictly(self.active, call, at)
+            for call in self.active.open_calls():
+                if call.waits:
+                    self._refuse_strictly(self.active, call, at)
 
     def abandon(self, provenance: Provenance) -> None:
         """Shut every gate at once, without a record: the actor is failing, or the store takes no writes."""
@@ -511,7 +512,10 @@ class RunLifecycle(RunReports):
         if record is self.active and part.kind == SUBPROCESS:
             self._stray_event("process.started", record, row, {"pid": found.pid, "name": part.name})
         if record.id in self.late:
-            self._amend(record, self._clock.wall())
+            at = self._clock.wall()
+            # Its code went on after the kill deadline, and this was found only now.
+            self._wait_no_longer(record, [part] if part.holds else [], at)
+            self._amend(record, at)
 
     def stray_ended(self, news: StrayEnded) -> None:
         """A stray ended: taken of an open and of a closed run, in any generation."""

@@ -17,7 +17,7 @@ from actors.errors import AgentUnavailable, Invalid, Quarantined, StoreUnavailab
 from actors.future import ReplyFuture
 from actors.late_stops import STOP_OVERDUE_S, STOP_UNREAD_S, STOPS_KEPT_MAX
 from actors.messages import GoOn, PluginsMended, Resume, Route, Stop, Stopped
-from actors.model import Event, Receipt, RunStatus
+from actors.model import Address, Event, Receipt, RunStatus
 from actors.plugins import Unloaded
 from actors.run import RunActor
 from actors.session import RETRY_FIRST_S, RETRY_MAX_S, UNFIT_MAX, UNFIT_WINDOW_S, SessionActor
@@ -128,6 +128,55 @@ def test_the_strict_barrier_refuses_what_waits_and_what_comes(seed: int) -> None
         results = [event.data["outcome"] for event in of(world, "tool.ended")]
         assert results == ["interrupted", "not_started", "not_started"]
         assert not of(world, "session.barrier_forced")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_l3_what_is_found_of_a_run_after_its_kill_deadline_is_named_before_a_call_goes_on_without_it(seed: int) -> None:
+    with World(seed) as world:
+        first = is_left_behind(world)
+        assert not of(world, "session.barrier_forced")
+        found(world, first)
+        world.answer("s", message("b", "write=0.1"))
+        settled(world)
+        kinds = world.kinds()
+        assert kinds.index("session.barrier_forced") < kinds.index("tool.started", kinds.index("run.ended"))
+        (forced,) = of(world, "session.barrier_forced")
+        assert forced.data == {"run_id": first.run, "abandoned": ["thread left 1"]}
+        assert [event.data["outcome"] for event in of(world, "tool.ended")] == ["interrupted", "finished"]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_l7_a_strict_barrier_refuses_what_waits_when_more_is_found_of_a_run_after_its_kill_deadline(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # No timer comes early: the call still waits when it is found.
+    monkeypatch.setattr("tests.sim.world.EARLY_TIMER", 0.0)
+    with World(seed, settings=settings(barrier="strict")) as world:
+        first = is_left_behind(world)
+        world.answer("s", message("b", "run=60,ignores_term"))
+        world.wait(1.0)
+        third = world.answer("s", message("c", "write=0.1"))
+        assert world.run(lambda: len(of(world, "tool.requested")) == 3)
+        found(world, first)
+        settled(world)
+        assert of(world, "tool.ended")[-1].data["outcome"] == "not_started"
+        assert world.status(third.run_id) is RunStatus.COMPLETED
+
+
+def is_left_behind(world: World) -> Address:
+    """Stop a run whose call goes on long after its kill deadline, and wait for that; returns the call's address."""
+    accepted = world.answer("s", message("a", "late=60"))
+    assert world.run(lambda: bool(of(world, "tool.started")))
+    world.answer("s", stop())
+    assert world.run(lambda: world.status(accepted.run_id) is RunStatus.CANCELLED)
+    call_id = of(world, "tool.started")[0].data["call_id"]
+    return Address("s", accepted.generation, accepted.run_id, call_id)
+
+
+def found(world: World, address: Address) -> None:
+    """Find a thread that code of a call has left, and wait until that is on record."""
+    thread = world.strays.leave(address, "thread").found
+    assert world.run(lambda: world.disk.process(thread.stray_id) is not None)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -240,6 +240,47 @@ REGRESSIONS = {
             ("new", "tidy=1", None, "user", True, None),
         ),
     ),
+    # A thread that was found after the kill deadline of its run held up no call, and no event said so.
+    "a thread of a run whose kill deadline has passed": Schedule(
+        741529104,
+        Settings(agent="scripted"),
+        (
+            ("litter", 351204943),
+            ("new", "tidy=9", None, "user", True, None),
+            ("later", 0.5, ("stop", "immediate", 0, "keep", "session", "user", 0.0)),
+            ("new", "tidy=1", "enqueue", "user", False, 0.5),
+        ),
+    ),
+    "threads of a call that goes on after the kill deadline": Schedule(
+        2181281700,
+        Settings(agent="scripted"),
+        (
+            ("litter", 2468585329),
+            ("new", "late=9", None, "user", True, None),
+            ("wait", 0.05),
+            ("new", "late=9", "enqueue", "user", True, 0.5),
+            ("new", "leave=60", None, "user", True, None),
+        ),
+    ),
+    # The agent's time limit was over while it waited for credit: it had not asked for the call.
+    "a time limit that is over before a call is asked for": Schedule(
+        197,
+        Settings(agent="scripted", credit_events=1),
+        (("new", "limit=0.9998 limit=0.01 limit=0", None, "user", True, None),),
+    ),
+    # The journal had the Stop of the incarnation before, and the simulated one overwrote it: nobody heard more of it.
+    "a Stop that an incarnation had answered as not known": Schedule(
+        3548231974,
+        Settings(agent="scripted", passivate_s=1.0),
+        (
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("hold_reads", True),
+            ("steps", 8),
+            ("steps", 2),
+            ("poison", 0, 2, False),
+            ("wait", 0.3),
+        ),
+    ),
 }
 
 

@@ -31,15 +31,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final
 
-from actors.agent import AsyncTurn
+from actors.agent import AsyncTurn, Wish
 from actors.cancel import AsyncCancelToken
 from actors.errors import QueueFull
+from actors.messages import ToolResult
+from actors.model import JsonObject
 from actors.plugins import Plugins, Tool
 from actors.spawning import AsyncSpawn
 from tests.sim.bounds import PATIENT_S
@@ -89,6 +92,18 @@ class Speaker:
     turn: AsyncTurn
     said: int = 0
     limits: int = 0
+    asked: list[JsonObject] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Know which calls were asked for: a time limit may be over before that."""
+        core = self.turn._core
+        request = core.request_call
+
+        def asks(wish: Wish) -> tuple[str, Future[ToolResult]]:
+            self.asked.append(wish.arguments)
+            return request(wish)
+
+        core.request_call = asks  # type: ignore[method-assign]  # what the agent does is watched
 
     @property
     def run(self) -> str:
@@ -183,8 +198,7 @@ async def _limited(turn: AsyncTurn, speaker: Speaker, watch: Watch, seconds: flo
     except TimeoutError:
         calls = [call.arguments for message in turn.messages for call in message.tool_calls]
         mine = {"seconds": takes_s, "of": speaker.run}
-        # A limit of nothing may end before the call is asked for.
-        if mine not in calls and seconds and turn.cancelled_by is None:
+        if mine in speaker.asked and mine not in calls and turn.cancelled_by is None:
             watch.break_(f"{speaker.run} goes on, and the call that it gave up has no result (L6)")
     await speaker.say()
 

@@ -57,7 +57,8 @@ class LogLaws:
         self.run_inputs: dict[str, list[str]] = {}
         self.closed_at: dict[str, int] = {}
         self.cause: dict[str, Any] = {}
-        self.forced: set[str] = set()
+        # By run: what was named when permits went on without it.
+        self.forced: dict[str, set[str]] = {}
         self.said: dict[str, int] = {}
         self.thread = Thread() if fold else None
         self._checked: list[Message] = []
@@ -139,7 +140,7 @@ class LogLaws:
             case "tool.ended":
                 self._call_ended(event)
             case "session.barrier_forced":
-                self.forced.add(event.data["run_id"])
+                self.forced.setdefault(event.data["run_id"], set()).update(event.data["abandoned"])
             case _:
                 pass
         if self.thread is not None:

@@ -215,6 +215,14 @@ MUTANTS: Final = (
         "False, found.ours, started_at",
     ),
     _mutant(
+        "what is found after the kill deadline is not named",
+        "L3",
+        RunLifecycle,
+        "stray_found",
+        "self._wait_no_longer(record, [part] if part.holds else [], at)",
+        "pass",
+    ),
+    _mutant(
         "a process of nobody knows whom is left out of the receipt",
         "L3",
         RunRecord,

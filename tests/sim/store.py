@@ -116,7 +116,7 @@ class SimStore:
         first, second = self._journal.popleft()
         if isinstance(first, KeptStop):
             key = first.session, first.stop.id
-            if key not in self._disk.journal or self._disk.journal[key].outcome is None:
+            if _replaces(first, self._disk.journal.get(key)):
                 self._disk.journal[key] = first
             self._watch.journalled(first)
             assert not isinstance(second, str), "an owner, beside a Stop"
@@ -173,10 +173,8 @@ class SimStore:
             if not isinstance(first, KeptStop):
                 if first == snapshot.session:
                     kept.pop(str(second), None)
-            elif first.session == snapshot.session:
-                known = kept.get(first.stop.id)
-                if known is None or known.outcome is None:
-                    kept[first.stop.id] = first
+            elif first.session == snapshot.session and _replaces(first, kept.get(first.stop.id)):
+                kept[first.stop.id] = first
         return msgspec.structs.replace(snapshot, kept=tuple(kept.values()))
 
     def _commit(self, group: list[tuple[Batch, ActorRef[Any]]]) -> None:
@@ -211,6 +209,11 @@ class SimStore:
         for batch, owner in group:
             self._watch.bounds.told_failure(batch.incarnation)
             _tell(owner, CommitFailed(batch.number, why, unfit=unfit))
+
+
+def _replaces(kept: KeptStop, known: KeptStop | None) -> bool:
+    """As the real journal: what is written stays, unless the answer was not known then and is now."""
+    return known is None or (known.outcome is None and kept.outcome is not None)
 
 
 def _tell(owner: ActorRef[Any], message: object) -> None:

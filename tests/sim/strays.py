@@ -106,18 +106,23 @@ class SimStrays:
         """What has ended and was not forgotten."""
         return [key for key, one in self._strays.items() if one.ended is not None]
 
+    def leave(self, address: Address, kind: str, *, ours: bool = True) -> _Stray:
+        """Something goes on of which the supervisor was not told when it began."""
+        self._count += 1
+        stray_id = f"{kind}_{address.call or address.run}_{self._count}"
+        found = StrayFound(address, stray_id, kind, f"left {self._count}", self._clock.wall(), ours=ours)
+        stray = self._strays[stray_id] = _Stray(found)
+        self._tell(found)
+        return stray
+
     # ── Inside ────────────────────────────────────────────────────────────────────────────────────
 
     def _leave(self, address: Address) -> None:
         assert self.random is not None, "asked before"
         while self.random.random() < LEFT:
-            self._count += 1
             kind = KINDS[int(self.random.random() * len(KINDS))]
             ours = kind != "subprocess" or self.random.random() < 0.8
-            stray_id = f"{kind}_{address.call or address.run}_{self._count}"
-            stray = _Stray(StrayFound(address, stray_id, kind, "left", self._clock.wall(), ours=ours))
-            self._strays[stray_id] = stray
-            self._tell(stray.found)
+            stray = self.leave(address, kind, ours=ours)
             if self.random.random() < 0.5 or not ours:
                 self._later(stray, self.random.random() * (3.0 if ours else LONG_S))
             self._end_one(stray)

@@ -616,7 +616,10 @@ class Watch:
             self.break_(f"{laws.waiting} were parked, and that is not on record (L12)")
 
     def _granted(self, batch: Batch, laws: LogLaws) -> None:
-        """No call is granted while something goes on that code of an earlier run is known to have started (L3)."""
+        """No call is granted while something goes on that code of an earlier run is known to have started (L3).
+
+        Where the session was made to go on without it, it is named in the log before.
+        """
         world, tables = self._world, self._disk.of(batch.session)
         for call in batch.calls:
             known = tables.calls.get(call.call_id)
@@ -624,7 +627,8 @@ class Watch:
                 continue
             generation = laws.run_generation.get(call.run_id, 0)
             for row in tables.processes.values():
-                earlier = laws.run_generation.get(row.run_id, 0) < generation and row.run_id not in laws.forced
+                named = f"{row.kind} {row.name}" in laws.forced.get(row.run_id, ())
+                earlier = laws.run_generation.get(row.run_id, 0) < generation and not named
                 if earlier and row.ours and world.strays.lives(row.process_id):
                     self.break_(f"{call.call_id} is granted while {row.process_id} of {row.run_id} goes on (L3)")
 
