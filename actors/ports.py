@@ -159,6 +159,9 @@ class Processes(Protocol):
         0 kills at once. Again with less grace it escalates; it is never put off. An id that is not known is ignored.
         """
 
+    def kill_session(self, session: str, grace_s: float) -> None:
+        """End every tree of a session that was spawned here; see `kill`."""
+
     def adopt(self, process_id: str, owner: ActorRef[Any]) -> None:
         """From here on tell `owner`, and tell it again what it may have missed (exit, who remains, end).
 

@@ -1058,14 +1058,17 @@ class SessionActor(Actor):
         """Shut every gate at once: nothing of this generation begins while the session is being restarted."""
         self._hand_back_stash()
         self._late_stops.answer_all_held()
-        if self._quarantined:
-            # Nobody starts this session again by himself, and a tree has to have an owner.
-            for process_id in self._protocol.owned:
-                self._ports.processes.kill(process_id, self._ports.settings.grace_s)
         name = exception_type.__name__ if exception_type else "failure"
         reason = f"the session's actor failed: {name}: {exception_value}"
-        at = self._ports.clock.wall()
-        self._protocol.abandon(Provenance(source="actor.failure", reason=reason, initiated_at=at))
+        cause = Provenance(source="actor.failure", reason=reason, initiated_at=self._ports.clock.wall())
+        if self._quarantined:
+            # Nobody starts this session again by himself, and a tree has to have an owner: those that are about to be
+            # spawned, and those of an incarnation before, which this one may not have read.
+            grace_s = self._ports.settings.grace_s
+            for process_id in self._protocol.owned:
+                self._end_tree(process_id, Halt(cause, grace_s))
+            self._ports.processes.kill_session(self._session, grace_s)
+        self._protocol.abandon(cause)
 
 
 def _unknown(stop: Stop) -> Stopped:

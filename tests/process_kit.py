@@ -215,11 +215,13 @@ class Bench:
         """Spawn a shell script."""
         self.run(("/bin/sh", "-c", script), process_id, cwd, **options)
 
-    def run(self, argv: tuple[str, ...], process_id: str = "p", cwd: str | None = None, **options: Any) -> None:
+    def run(
+        self, argv: tuple[str, ...], process_id: str = "p", cwd: str | None = None, session: str = "", **options: Any
+    ) -> None:
         """Spawn a command."""
         name, value = self.mark.split("=")
         spec = SpawnSpec(argv, "test", cwd=cwd, env={name: value}, **options)
-        self.trees.spawn(process_id, spec, self.owner)  # type: ignore[arg-type]
+        self.trees.spawn(process_id, spec, self.owner, session)  # type: ignore[arg-type]
 
     def parent_named_in_output(self) -> int:
         """The pid that a command has printed after one word, on its first line."""

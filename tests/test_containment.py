@@ -505,6 +505,17 @@ def test_l3_killing_one_tree_leaves_the_other_alone(b: Bench) -> None:
     assert "ProcessEnded" not in b.owner.kinds("two")
 
 
+def test_l3_killing_the_trees_of_a_session_leaves_those_of_another_alone(b: Bench) -> None:
+    for process_id, session in (("one", "mine"), ("two", "mine"), ("three", "other")):
+        b.sh("sleep 1000", process_id, session=session)
+    other = b.owner.started("three").pid
+    b.trees.kill_session("mine", 0.0)
+    for process_id in ("one", "two"):
+        assert b.owner.ended(process_id).proven
+    assert procfs.stat(other) is not None
+    assert "ProcessEnded" not in b.owner.kinds("three")
+
+
 def test_an_unknown_id_is_ignored_by_kill_and_forget(b: Bench) -> None:
     b.trees.kill("nobody", 0.0)
     b.trees.forget("nobody")

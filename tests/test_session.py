@@ -698,6 +698,24 @@ def test_l3_a_session_that_fails_in_quarantine_leaves_no_tree_of_its_own(seed: i
         settled(world)
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_l3_a_session_that_fails_in_quarantine_before_it_is_read_leaves_no_tree_of_its_own(seed: int) -> None:
+    with World(seed, policy=RestartPolicy(failures_max=0)) as world:
+        world.answer("s", message("a", "serve=1,serves say=1"))
+        world.answer("t", message("b", "serve=1,serves say=1"))
+        world.settle()
+        first = world.session()
+        world.poison(SessionActor, which=world.actors(SessionActor).index(first))
+        first.actor_ref.tell(GoOn(0))
+        assert world.run(lambda: any(one.key == "s" and one is not first for one in world.actors(SessionActor)))
+        second = world.session()
+        assert not second._protocol.owned, "it has not been read"
+        world.poison(SessionActor, which=world.actors(SessionActor).index(second))
+        world.settle()
+        assert [one.key for one in world.actors(SessionActor)] == ["t"]
+        assert world.processes.alive() == list(world.session("t")._protocol.owned)
+
+
 # ── An agent that could not be loaded ─────────────────────────────────────────────────────────────
 
 UNLOADED = Unloaded("my:agent", Invalid("'my:agent' cannot be imported", got="ImportError: no model"))

@@ -130,9 +130,17 @@ class Tree:
     """One process tree as the daemon knows it. Reactor thread only."""
 
     def __init__(
-        self, process_id: str, spec: SpawnSpec, owner: ActorRef[Any], path: Path, output: Output, spool: Spool
+        self,
+        process_id: str,
+        spec: SpawnSpec,
+        owner: ActorRef[Any],
+        session: str,
+        path: Path,
+        output: Output,
+        spool: Spool,
     ) -> None:
         self.process_id = process_id
+        self.session = session
         self.spec = spec
         # Not to be guessed, so that nobody has it who did not inherit it.
         self.marker = f"{process_id}:{os.urandom(8).hex()}"
@@ -282,6 +290,10 @@ class ProcessTrees:
         """See `actors.ports.Processes.kill`."""
         self._reactor.post(lambda: self._kill(process_id, grace_s))
 
+    def kill_session(self, session: str, grace_s: float) -> None:
+        """See `actors.ports.Processes.kill_session`."""
+        self._reactor.post(lambda: self._kill_session(session, grace_s))
+
     def adopt(self, process_id: str, owner: ActorRef[Any]) -> None:
         """See `actors.ports.Processes.adopt`."""
         self._reactor.post(lambda: self._adopt(process_id, owner))
@@ -352,7 +364,7 @@ class ProcessTrees:
         spool = Spool(self._spools, process_id, self._reactor, self._tail_max, lambda: self._resume(tree), session)
         elsewhere = f", and its beginning is in {spool.path}" if self._spools.file_max_bytes else ""
         output = Output(self._log_max, self._tail_max, elsewhere)
-        tree = Tree(process_id, spec, owner, path, output, spool)
+        tree = Tree(process_id, spec, owner, session, path, output, spool)
         self._trees[process_id] = tree
         if self._closing:
             self._never(tree, "the supervisor is shutting down")
@@ -827,6 +839,10 @@ class ProcessTrees:
             self._end(tree, self._ended(tree.process_id, tree.last, proven=tree.last.get("proven", True)))
 
     # ── Ending ────────────────────────────────────────────────────────────────────────────────────
+
+    def _kill_session(self, session: str, grace_s: float) -> None:
+        for process_id in [one.process_id for one in self._trees.values() if one.session == session]:
+            self._kill(process_id, grace_s)
 
     def _kill(self, process_id: str, grace_s: float) -> None:
         tree = self._trees.get(process_id)

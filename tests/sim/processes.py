@@ -91,6 +91,7 @@ class _Tree:
     process_id: str
     command: Command
     owner: ActorRef[Any]
+    session: str = ""
     todo: deque[Callable[[], None]] = field(default_factory=deque)
     pid: int | None = None
     started_at: float = 0.0
@@ -132,7 +133,7 @@ class SimProcesses:
         self._watch.spawns(process_id)
         assert process_id not in self._trees, f"{process_id} is spawned twice"
         self.spawned.append(process_id)
-        tree = _Tree(process_id, Command.of(spec.argv), owner)
+        tree = _Tree(process_id, Command.of(spec.argv), owner, session)
         self._trees[process_id] = tree
         tree.todo.append(lambda: self._start(tree))
 
@@ -158,6 +159,12 @@ class SimProcesses:
         if tree.killing is not None:
             tree.killing.cancel()
         tree.killing = self._clock.call_at(due, lambda: self._sigkill(tree))
+
+    def kill_session(self, session: str, grace_s: float) -> None:
+        """End the trees of a session that were spawned in this world."""
+        for tree in list(self._trees.values()):
+            if tree.session == session:
+                self.kill(tree.process_id, grace_s)
 
     def adopt(self, process_id: str, owner: ActorRef[Any]) -> None:
         """From here on tell `owner`; an unknown id is looked up in the ledgers."""
