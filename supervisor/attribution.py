@@ -23,11 +23,18 @@ from typing import Any, Final, Protocol
 from loguru import logger
 
 SPAWN: Final = "countermand.spawn"
-STARTS: Final = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", SPAWN})
+SERVED: Final = "countermand.served"
+STARTS: Final = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", SPAWN, SERVED})
+KEPT_BY: Final = frozenset({"multiprocessing.forkserver", "multiprocessing.resource_tracker"})
+"""Modules that start one process for the whole program, when somebody needs it first."""
 
 
 class Starter(Protocol):
     """Whose code runs."""
+
+    @property
+    def strays(self) -> Outside:
+        """Who knows whose code that is."""
 
     def starts(self, event: str, args: Sequence[Any]) -> None:
         """The calling thread is about to start a process. Must not wait."""
@@ -74,8 +81,9 @@ def _hear(event: str, args: tuple[Any, ...]) -> None:
         starter = _STARTER.get()
         if starter is not None:
             starter.starts(event, args)
-        else:
-            for outside in list(_OUTSIDE):
+        for outside in list(_OUTSIDE) if event != SERVED else ():
+            # To another supervisor in this process it is the program's.
+            if starter is None or starter.strays is not outside:
                 outside.starts_outside()
     except Exception:  # noqa: BLE001  # it runs inside of foreign code, which has done nothing wrong
         with contextlib.suppress(Exception):
@@ -83,8 +91,22 @@ def _hear(event: str, args: tuple[Any, ...]) -> None:
 
 
 def _announce_spawns() -> None:
-    """Have `multiprocessing` say that it starts a process: by its own way of spawning no audit event is raised."""
-    from multiprocessing import util
+    """Have `multiprocessing` say that it starts a process: by its own way of spawning no audit event is raised.
+
+    What it keeps for the whole program is nobody's: other code depends on it when whoever needed it first has ended.
+    """
+    from multiprocessing import forkserver, util
+
+    served: Any = getattr(forkserver, "connect_to_new_process", None)
+    if served is not None:
+
+        @functools.wraps(served)
+        def connect_to_new_process(fds: Any) -> Any:
+            if _STARTER.get() is not None:
+                sys.audit(SERVED)
+            return served(fds)
+
+        forkserver.connect_to_new_process = connect_to_new_process
 
     plain: Any = getattr(util, "spawnv_passfds", None)
     if plain is None:
@@ -92,8 +114,15 @@ def _announce_spawns() -> None:
 
     @functools.wraps(plain)
     def spawnv_passfds(path: Any, args: Any, passfds: Any) -> Any:
-        sys.audit(SPAWN, path, args)
-        return plain(path, args, passfds)
+        if sys._getframe(1).f_globals.get("__name__") not in KEPT_BY:
+            sys.audit(SPAWN, path, args)
+            return plain(path, args, passfds)
+        before = _STARTER.set(None)
+        try:
+            sys.audit(SPAWN, path, args)
+            return plain(path, args, passfds)
+        finally:
+            _STARTER.reset(before)
 
     util.spawnv_passfds = spawnv_passfds
 

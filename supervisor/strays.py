@@ -21,7 +21,11 @@ last part ends the children of this process are looked at: one that began during
 who started it, is told to the run as not its own. Where orphans fall to somebody else, a run that started processes is
 told that what they left cannot be seen. So a receipt is never complete by ignorance of a process.
 
+What `multiprocessing` keeps for the whole program is the program's own, whoever needs it first. Of what a run has its
+fork server start nothing is seen, and the run is told so.
+
 Bounds. Of one execution at most STRAYS_MAX threads and tasks are told one by one; the others are one stray together.
+Of ends that nobody has put on record, such as those of what a timer starts after its run, the last ENDED_MAX are kept.
 """
 
 from __future__ import annotations
@@ -53,13 +57,17 @@ from supervisor.containment.offspring import Member, Offspring
 STRAYS_MAX: Final = 100
 WORKERS_MAX: Final = 128
 KNOWN_MAX: Final = 4096
+STARTS_MAX: Final = 100
+ENDED_MAX: Final = 1000
 LOOKS_MAX: Final = 12
+LOOKS_ENDING_MAX: Final = 1000
 LOOK_S: Final = 0.0005
 LADDER_S: Final = 0.02
 PR_SET_CHILD_SUBREAPER: Final = 36
 PR_GET_CHILD_SUBREAPER: Final = 37
 UNKNOWN: Final = "process, whose is not known"
 ORPHANS: Final = "what its processes may have left"
+SERVED: Final = "processes of multiprocessing's fork server are below that, which is the whole program's"
 UNSEEN: Final = "orphans fall to another process and cannot be seen: see Config(subreaper=True)"
 LOST: Final = "what had lost its parent when the supervisor died cannot be seen any more"
 CONTAINED: Final = "COUNTERMAND_FENCE="
@@ -141,18 +149,23 @@ class _Starter:
 
     def starts(self, event: str, args: Sequence[Any]) -> None:
         """The calling thread is about to start a process."""
-        self.strays.starting(self, attribution.command(event, args))
+        if event == attribution.SERVED:
+            self.strays.served(self)
+        else:
+            self.strays.starting(self, attribution.command(event, args))
 
 
 class _Start:
     """A process that a thread is about to start, or has started and whose pid is not known. None: the program's own."""
 
-    __slots__ = ("before", "looks", "name", "next_s", "starter", "tid")
+    __slots__ = ("before", "looks", "name", "next_s", "starter", "ticks", "tid")
 
     def __init__(self, starter: _Starter | None, tid: int, name: str) -> None:
         self.starter = starter
         self.tid = tid
         self.name = name
+        # Its number may be another thread's later.
+        self.ticks = _thread_ticks(tid)
         self.before = frozenset(_children(tid))
         self.looks = 0
         self.next_s = 0.0
@@ -177,14 +190,23 @@ class Strays:
         self._runs: weakref.WeakValueDictionary[str, _Run] = weakref.WeakValueDictionary()
         self._strays: dict[str, _Stray] = {}
         self._starts: dict[int, _Start] = {}
+        self._starts_max = STARTS_MAX
+        # By id, in the order of their ends: strays that have ended, and whose end is not in the log yet.
+        self._ended: dict[str, None] = {}
         self._known: dict[int, int] = {}
         self._number = 0
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._wake: int | None = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._watcher: threading.Thread | None = None
         self._closed = False
         self._reaps = inherits_orphans()
         self._workers: list[_Workers] = []
         attribution.install(self)
+        # What the program has started before is its own, and so is the status of that.
+        with self._lock:
+            for pid in procfs.children(self._pid):
+                seen = procfs.stat(pid)
+                if seen is not None:
+                    self._known.setdefault(pid, seen.start_ticks)
 
     # ── For the actors ────────────────────────────────────────────────────────────────────────────────
 
@@ -249,8 +271,7 @@ class Strays:
         with self._lock:
             stray = self._strays.get(stray_id)
             if stray is not None and stray.ended is not None:
-                del self._strays[stray_id]
-                stray.run.strays.pop(stray_id, None)
+                self._drop(stray)
 
     # ── For the executor, and for people ──────────────────────────────────────────────────────────────
 
@@ -284,6 +305,10 @@ class Strays:
         self._rouse()
         if watcher is not None and watcher is not threading.current_thread():
             watcher.join(5.0)
+        with self._lock:
+            if self._wake is not None and (watcher is None or not watcher.is_alive()):
+                os.close(self._wake)
+                self._wake = None
         return not self.left()
 
     # ── Executions ────────────────────────────────────────────────────────────────────────────────────
@@ -323,21 +348,31 @@ class Strays:
         if os.getpid() != self._pid or self._closed:
             # In a child that was forked there is nobody to tell, and a lock may be held for ever.
             return
-        tid = threading.get_native_id()
-        with self._lock:
-            self._settle_start(tid)
-            starter.run.forks = True
-            self._starts[tid] = _Start(starter, tid, offspring.named(words))
-        self._rouse()
+        self._begin(starter, offspring.named(words))
 
     def starts_outside(self) -> None:
         """The calling thread is about to start a process for the program around. Called in the audit hook."""
         if os.getpid() != self._pid or self._closed:
             return
+        self._begin(None, "")
+
+    def served(self, starter: _Starter) -> None:
+        """The fork server of `multiprocessing` is about to start a process for a starter. Called in the audit hook."""
+        if os.getpid() == self._pid:
+            with self._lock:
+                self._tell_doubt(starter.run, SERVED)
+
+    def _begin(self, starter: _Starter | None, name: str) -> None:
         tid = threading.get_native_id()
         with self._lock:
             self._settle_start(tid)
-            self._starts[tid] = _Start(None, tid, "")
+            if starter is not None:
+                starter.run.forks = True
+            if len(self._starts) >= self._starts_max:
+                for start in list(self._starts.values()):
+                    self._find(start)
+                self._starts_max = max(STARTS_MAX, 2 * len(self._starts))
+            self._starts[tid] = _Start(starter, tid, name)
         self._rouse()
 
     def _settle_start(self, tid: int) -> None:
@@ -347,7 +382,14 @@ class Strays:
             self._find(start)
 
     def _find(self, start: _Start) -> bool:
-        """Look for the process of a start; True if it is there, or has ended and waits for whoever reads its status."""
+        """Look for the process of a start; True if there is nothing more to look for.
+
+        It is there, or has ended and waits for whoever reads its status, or its thread is gone.
+        """
+        if _thread_ticks(start.tid) != start.ticks:
+            if self._starts.get(start.tid) is start:
+                del self._starts[start.tid]
+            return True
         pids = [pid for pid in _children(start.tid) if pid not in start.before and not self._knows(pid)]
         found = any(self._bind(start, pid) for pid in pids)
         if found:
@@ -471,9 +513,10 @@ class Strays:
         context = options.get("context")
         starter = attribution.current(context)
         if isinstance(starter, _Starter) and starter.strays is self:
-            starter.tasks.add(task)
-            if starter.over:
-                with self._lock:
+            # It may be another thread's starter, which ends in this moment.
+            with self._lock:
+                starter.tasks.add(task)
+                if starter.over:
                     self._tell_task(starter, task)
         return task
 
@@ -586,6 +629,14 @@ class Strays:
         if stray.found.name != ORPHANS:
             self._look_around(stray.run)
         _tell(stray.run, stray.ended)
+        self._ended[stray.id] = None
+        if len(self._ended) > ENDED_MAX:
+            self._drop(self._strays[next(iter(self._ended))])
+
+    def _drop(self, stray: _Stray) -> None:
+        self._ended.pop(stray.id, None)
+        del self._strays[stray.id]
+        stray.run.strays.pop(stray.id, None)
 
     # ── The watching thread ───────────────────────────────────────────────────────────────────────────
 
@@ -594,8 +645,9 @@ class Strays:
             if self._watcher is None and not self._closed and (self._reaps or self._starts or self._strays):
                 self._watcher = threading.Thread(target=self._watch, name="countermand-strays", daemon=True)
                 self._watcher.start()
-        with suppress(BlockingIOError):
-            os.eventfd_write(self._wake, 1)
+            if self._wake is not None:
+                with suppress(BlockingIOError):
+                    os.eventfd_write(self._wake, 1)
 
     def _watch(self) -> None:
         while not self._closed:
@@ -606,8 +658,10 @@ class Strays:
                 time.sleep(LADDER_S)
 
     def _wait(self, timeout_s: float | None) -> None:
+        wake = self._wake
+        assert wake is not None, "it is closed when this thread has ended"
         poll = select.poll()
-        poll.register(self._wake, select.POLLIN)
+        poll.register(wake, select.POLLIN)
         with self._lock:
             for stray in self._strays.values():
                 if stray.ended is None and stray.process is not None:
@@ -616,7 +670,7 @@ class Strays:
                             poll.register(member.fd, select.POLLIN)
         poll.poll(None if timeout_s is None else max(1, int(timeout_s * 1000)))
         with suppress(BlockingIOError):
-            os.eventfd_read(self._wake)
+            os.eventfd_read(wake)
 
     def _turn(self) -> float | None:
         """Do what is due; returns after how many seconds there is more to do without a word from anybody."""
@@ -628,7 +682,8 @@ class Strays:
                     waits.append(start.next_s - now)
                 elif not self._find(start):
                     start.looks += 1
-                    if start.looks < LOOKS_MAX or (start.starter is not None and start.starter.run.dues):
+                    ending = start.starter is not None and bool(start.starter.run.dues)
+                    if start.looks < (LOOKS_ENDING_MAX if ending else LOOKS_MAX):
                         wait_s = LOOK_S * 2 ** min(start.looks, 6)
                         start.next_s = now + wait_s
                         waits.append(wait_s)
@@ -724,6 +779,12 @@ def _children(tid: int) -> list[int]:
         return []
 
 
+def _thread_ticks(tid: int) -> int | None:
+    """When a thread of this process began, as the kernel counts; None: there is none."""
+    seen = procfs.stat(tid)
+    return None if seen is None else seen.start_ticks
+
+
 def _is_contained(pid: int) -> bool:
     """True of the supervisor's own processes, and of those in trees: their wardens, or a ledger, tell of them."""
     if any(word.endswith(KEEPER) for word in procfs.command_line(pid)):
@@ -754,8 +815,6 @@ def _function_name(function: Callable[..., Any]) -> str:
 def _tell(run: _Run, message: StrayFound | StrayEnded) -> None:
     if run.owner is None:
         return
-    try:
+    # Where the owner is gone: whoever takes the run over hears it.
+    with suppress(ActorDeadError):
         run.owner.tell(message)
-    except ActorDeadError:
-        # Kept: whoever takes the run over hears it.
-        logger.debug("the owner of {} is gone", run.address)

@@ -27,7 +27,16 @@ from supervisor.daemon.serve import Exit
 from supervisor.http.health import diagnose
 from supervisor.living import living
 from supervisor.store.reader import SqliteReader
-from supervisor.strays import ORPHANS, PR_SET_CHILD_SUBREAPER, STRAYS_MAX, UNKNOWN, inherits_orphans
+from supervisor.strays import (
+    ENDED_MAX,
+    ORPHANS,
+    PR_SET_CHILD_SUBREAPER,
+    SERVED,
+    STARTS_MAX,
+    STRAYS_MAX,
+    UNKNOWN,
+    inherits_orphans,
+)
 from tests.daemon_kit import Foreground, seed
 from tests.daemon_plugins import starts
 from tests.kit import GRACE_S, KILL_S, WAIT_S, alive, log, poison, rows, say, settled, stop, until
@@ -344,6 +353,157 @@ def test_l3_where_orphans_fall_to_another_process_a_run_that_started_one_is_not_
         assert "subreaper=True" in row.note
 
 
+@pytest.mark.usefixtures("subreaper")
+def test_the_status_of_what_the_program_had_started_before_is_the_programs_to_read(tmp_path: Path) -> None:
+    own = subprocess.Popen([sys.executable, "-S", "-c", "import sys; sys.stdin.read(); sys.exit(7)"], stdin=-1)
+    with started(tmp_path, call("nothing")) as supervisor:
+        own.stdin.close()  # type: ignore[union-attr]  # it is a pipe
+        until(lambda: (seen := procfs.stat(own.pid)) is None or seen.dead, "its end")
+        stop(supervisor.session("s"), run_id=say(supervisor.session("s")))
+        assert supervisor._strays._watcher is not None
+        supervisor._strays._turn()
+        assert own.wait() == 7
+
+
+@pytest.mark.usefixtures("subreaper")
+def test_l13_what_the_agents_of_another_supervisor_start_is_nobodys_doubt(tmp_path: Path, mark: str) -> None:
+    async def starts_one(turn: AsyncTurn) -> None:
+        KEPT.append(subprocess.Popen(command(mark)))  # noqa: ASYNC220  # as code does
+        await turn.cancel_token.wait()
+
+    async def waits(turn: AsyncTurn) -> None:
+        await turn.cancel_token.wait()
+
+    with started(tmp_path / "a", starts_one) as one, started(tmp_path / "b", waits) as other:
+        run_id = say(other.session("s"))
+        say(one.session("s"))
+        until(lambda: up(mark), "both processes")
+        stop(other.session("s"))
+        receipt = receipt_of(other, run_id)
+        assert receipt.complete, receipt
+        assert len(alive(mark)) == 2
+
+
+SHARED = """
+import multiprocessing, sys, time
+from multiprocessing import resource_tracker
+from pathlib import Path
+from actors import NewMessage, Stop
+from supervisor import Config, Supervisor
+
+def work(s):
+    time.sleep(s)
+
+def agent(turn):
+    resource_tracker.ensure_running()
+    process = multiprocessing.get_context("forkserver").Process(target=work, args=(0,))
+    process.start()
+    process.join()
+    while not turn.cancel_token.wait(0.1):
+        pass
+
+if __name__ == "__main__":
+    options = {"grace_s": 0.2, "kill_s": 0.5, "subreaper": True}
+    config = Config(state_dir=Path(sys.argv[1]), agent="m", agents={"m": agent}, **options)
+    with Supervisor.start(config) as supervisor:
+        session = supervisor.session("s")
+        run_id = session.ask(NewMessage(content="x")).run_id
+        while multiprocessing.forkserver._forkserver._forkserver_pid is None:
+            time.sleep(0.01)
+        mine = multiprocessing.get_context("forkserver").Process(target=work, args=(1000,))
+        mine.start()
+        tracker = resource_tracker._resource_tracker._pid
+        session.ask(Stop(source="user.console", reason="enough"))
+        receipt = session.receipt(run_id, timeout=60)
+        print(receipt.complete, [(row.kind, row.note) for row in receipt.rows[0].rows])
+        print(mine.is_alive(), Path(f"/proc/{tracker}/exe").exists())
+        mine.kill()
+        mine.join()
+"""
+
+
+def test_l13_what_multiprocessing_keeps_for_the_whole_program_is_no_runs_to_end(tmp_path: Path) -> None:
+    script = tmp_path / "shared.py"
+    script.write_text(SHARED)
+    ran = subprocess.run(
+        [sys.executable, script, tmp_path / "state"], capture_output=True, text=True, timeout=WAIT_S, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.splitlines() == [f"False {[('subprocess', SERVED)]}", "True True"]
+
+
+@pytest.mark.usefixtures("subreaper")
+def test_l14_of_what_a_timer_starts_after_its_run_so_many_ends_are_kept_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("supervisor.strays.ENDED_MAX", 3)
+    count = 0
+
+    async def agent(turn: AsyncTurn) -> None:
+        loop = asyncio.get_running_loop()
+
+        def again() -> None:
+            nonlocal count
+            KEPT.append(subprocess.Popen([sys.executable, "-S", "-c", "import sys; sys.stdin.read()"], stdin=-1))
+            KEPT[-1].stdin.close()  # type: ignore[union-attr]  # it is a pipe
+            count += 1
+            if count < 20:
+                loop.call_later(0.001, again)
+
+        loop.call_later(0.001, again)
+
+    with started(tmp_path, agent) as supervisor:
+        receipt_of(supervisor, say(supervisor.session("s")))
+        until(lambda: count == 20, "the last of them")
+        until(lambda: not supervisor.left(), "the ends of all")
+        assert len(supervisor._strays._strays) <= 3
+        assert len(supervisor._strays._ended) <= 3
+    assert ENDED_MAX > 3
+    while KEPT:
+        KEPT.pop().wait()
+
+
+def test_l14_of_threads_that_are_gone_no_start_is_kept_and_no_process_is_looked_for(tmp_path: Path) -> None:
+    done = threading.Event()
+
+    async def agent(turn: AsyncTurn) -> None:
+        gate = threading.Event()
+
+        def fails() -> None:
+            # As one that could not be started: it is announced, and never there.
+            sys.audit("subprocess.Popen", "nothing", ["nothing"], None, None)
+            gate.wait()
+
+        threads = []
+        for _ in range(2 * STARTS_MAX):
+            thread = threading.Thread(target=contextvars.copy_context().run, args=(fails,))
+            thread.start()
+            threads.append(thread)
+        gate.set()
+        for thread in threads:
+            thread.join()
+        fails()
+        done.set()
+        await turn.cancel_token.wait()
+
+    with started(tmp_path, agent) as supervisor:
+        say(supervisor.session("s"))
+        assert done.wait(WAIT_S)
+        with supervisor._strays._lock:
+            assert len(supervisor._strays._starts) <= STARTS_MAX
+        stop(supervisor.session("s"))
+
+
+def test_l14_a_supervisor_that_has_ended_holds_no_descriptor(tmp_path: Path) -> None:
+    with started(tmp_path / "first", call("nothing"), subreaper=False):
+        pass
+    before = set(os.listdir("/proc/self/fd"))
+    for number in range(3):
+        with started(tmp_path / str(number), call("nothing"), subreaper=False):
+            pass
+    assert len(set(os.listdir("/proc/self/fd"))) == len(before)
+
+
 # ── Threads and tasks ────────────────────────────────────────────────────────────────────────────────
 
 
@@ -559,6 +719,8 @@ def test_l13_a_run_whose_actors_failed_has_its_strays_taken_over_and_ended(tmp_p
 
 def test_the_hook_does_nothing_for_other_events_and_lets_no_error_out() -> None:
     class Broken:
+        strays: Any = None
+
         def starts(self, event: str, args: Any) -> None:
             raise RuntimeError(event)
 
