@@ -83,6 +83,9 @@ WORLDS: Final = 1 << 32
 LITTERED: Final = 0.25
 """In how many schedules executions leave something behind that they started by themselves."""
 
+UNSTORED: Final = 0.02
+"""In how many schedules what waits is stopped as it begins, and the store takes neither."""
+
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
@@ -126,6 +129,10 @@ def draw(seed: int) -> Schedule:
     litter = Random(f"litter {seed}")
     if litter.random() < LITTERED:
         script.insert(0, ("litter", litter.randrange(WORLDS)))
+    unstored = Random(f"unstored {seed}")
+    if unstored.random() < UNSTORED:
+        place = unstored.randint(0, len(script))
+        script[place:place] = _unstored(unstored)
     drawn = Schedule(world, settings, tuple(script))
     tight = Random(f"{seed} tight")
     return _tight(tight, drawn) if tight.random() < 0.25 else drawn
@@ -249,6 +256,26 @@ def _moment(random: Random) -> Op:
     if random.random() < 0.6:
         return ("steps", random.choice((1, 2, 4, 8)))
     return ("wait", random.choice((0.02, 0.11, 0.16, 0.3)))
+
+
+def _unstored(random: Random) -> list[Op]:
+    """A turn waits, and that is stored. It begins behind a store that hangs, is stopped, and then the store fails.
+
+    The Stop leaves what waits: on record that is the turn which it has stopped.
+    """
+    mode, waiting = random.choice(("graceful", "immediate")), random.choice(("park", "keep"))
+    return [
+        ("new", "sleep=0.3 say=1", None, "user", True, None),
+        ("new", random.choice(CONTENTS), "enqueue", "user", True, None),
+        ("steps", random.choice((20, 60))),
+        ("hold", True),
+        ("wait", 1.0),
+        ("stop", mode, None, waiting, "run", "user", None),
+        random.choice((("steps", 9), ("wait", 0.3))),
+        random.choice((("fail", 1), ("unfit", 1), ("lose", 1))),
+        ("hold", False),
+        ("wait", 1.0),
+    ]
 
 
 def _tree(random: Random) -> Op:
