@@ -10,20 +10,28 @@ import secrets
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from pykka import ActorRef
 from rich.console import Console
 
-from actors.ports import Batch, Settings
+from actors.messages import Stop
+from actors.ports import Batch, KeptStop, Settings
 from supervisor.store import tables
+from supervisor.store.journal import StopJournal
 from supervisor.store.schema import migrations
 from tests.sim import main
 from tests.sim.client import Client
 from tests.sim.disk import Disk
 from tests.sim.mutants import MUTANTS, Mutant
 from tests.sim.schedule import Schedule, broken, draw, shrink
+from tests.sim.store import SimStore
 from tests.sim.timeline import timeline
-from tests.sim.watch import LawBroken
+from tests.sim.watch import LawBroken, Watch
 from tests.sim.world import World, quiet_log
 
 CHUNK = 50
@@ -281,6 +289,42 @@ REGRESSIONS = {
             ("wait", 0.3),
         ),
     ),
+    # The session was quiet, and then what it had named as abandoned ended: a shutdown does not wait for such news.
+    "an abandoned part that ends behind the word that all is quiet": Schedule(
+        809033412,
+        Settings(agent="scripted", run_deadline_s=3.0),
+        (
+            ("litter", 2538926440),
+            ("new", "tidy=1", None, "user", True, None),
+            ("new", "run=30,children=2,output=3", None, "bot", True, None),
+            ("steps", 9),
+            ("shutdown", 3.0),
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("new", "say=1", None, "user", True, None),
+            ("steps", 60),
+            ("steps", 1),
+            ("new", "say=1", None, "user", True, None),
+            ("steps", 1),
+            ("shutdown", 3.0),
+        ),
+    ),
+    # The run that a Stop of the journal had ended was not on record when the crash came: it has a receipt, and no more.
+    "a Stop of the journal whose run was never on record": Schedule(
+        2101566741,
+        Settings(agent="scripted", passivate_s=1.0),
+        (
+            ("new", "say=1", None, "user", True, None),
+            ("new", "serve=0,serves,ignores_term", "enqueue", "user", True, None),
+            ("new", "hand=60,children=1", None, "user", True, None),
+            ("wait", 0.05),
+            ("new", "say=1", None, "user", True, None),
+            ("hold", True),
+            ("steps", 7),
+            ("stop", "immediate", None, "keep", "session", "bot", 5.0),
+            ("steps", 20),
+            ("crash",),
+        ),
+    ),
 }
 
 
@@ -461,6 +505,28 @@ def test_the_disk_in_memory_holds_what_the_tables_hold(monkeypatch: pytest.Monke
                 assert disk.events(session) == tables.events(disk.connection, session, 0, 100_000)
             assert disk.unfinished() == tables.unfinished(disk.connection)
             disk.connection.close()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_journal_in_memory_keeps_what_the_stop_journal_keeps(tmp_path: Path, seed: int) -> None:
+    """Through records that come again, with and without an answer, and some that are let go."""
+    random, simulated = Random(seed), Disk()
+    real, mine = StopJournal(tmp_path / "stops"), SimStore(simulated, random, Watch(simulated))
+    nobody = cast("ActorRef[Any]", SimpleNamespace(tell=lambda _: None))
+    for at in range(40):
+        request = Stop(id=random.choice("xyz"), source="user.test", reason="enough")
+        if random.random() < 0.2:
+            real.forget("s", request.id)
+            mine._journal.append(("s", request.id))
+        else:
+            answer = ("stopped", "run_1", "rcpt_1") if random.random() < 0.4 else (None, None, None)
+            kept = KeptStop("s", request, at, *answer)
+            real.keep(kept)
+            mine.keep_stop(kept, nobody)
+        if random.random() < 0.5:
+            mine.journal_step()
+        assert mine._with_unwritten_stops(simulated.snapshot("s")).kept == real.of("s")
+    real.close()
 
 
 # ── The command ───────────────────────────────────────────────────────────────────────────────────

@@ -419,8 +419,9 @@ class Client:
             assert message.id in laws.returned, f"{message.id} is withdrawn in an answer, and was not returned"
         if answer.outcome in ("stopped", "stopping"):
             assert answer.run_id is not None
-            # Of a run that a failing store never heard of there is a receipt, and no more.
-            status = laws.status.get(answer.run_id, RunStatus.CANCELLED if self.watch.faults else None)
+            # Of a run that the store never heard of, since it failed or a crash came first, there is a receipt alone.
+            unheard_of = self.watch.faults or self.watch.crashes
+            status = laws.status.get(answer.run_id, RunStatus.CANCELLED if unheard_of else None)
             assert status is RunStatus.CANCELLED, f"{answer}: {status}"
         else:
             assert answer.outcome in ("nothing_running", "already_over")

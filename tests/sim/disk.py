@@ -242,3 +242,8 @@ def status(disk: Disk, run_id: str) -> RunStatus | None:
     """The durable status of a run."""
     info = disk.run(run_id)
     return info.status if info else None
+
+
+def journal_takes(kept: KeptStop, known: KeptStop | None) -> bool:
+    """True if the journal writes this record: what it has stays, unless only the new one has an answer."""
+    return known is None or (known.outcome is None and kept.outcome is not None)

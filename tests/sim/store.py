@@ -16,16 +16,13 @@ from pykka import ActorDeadError
 
 from actors.messages import CommitFailed, Committed, Loaded, LoadFailed, StopKept
 from actors.ports import Batch, KeptStop, Snapshot
-from tests.sim.disk import Disk
+from tests.sim.disk import Disk, journal_takes
 from tests.sim.watch import Watch
 
 if TYPE_CHECKING:
     from pykka import ActorRef
 
 GROUP_MAX: Final = 4
-
-
-AMENDED: Final = "receipt.amended"
 
 
 class SimStore:
@@ -116,7 +113,7 @@ class SimStore:
         first, second = self._journal.popleft()
         if isinstance(first, KeptStop):
             key = first.session, first.stop.id
-            if _replaces(first, self._disk.journal.get(key)):
+            if journal_takes(first, self._disk.journal.get(key)):
                 self._disk.journal[key] = first
             self._watch.journalled(first)
             assert not isinstance(second, str), "an owner, beside a Stop"
@@ -142,15 +139,9 @@ class SimStore:
             group.append((batch, of))
         self._commit(group)
 
-    def unwritten(self, session: str) -> bool:
-        """True if a batch of a session waits to be written, other than news of a part that was abandoned.
-
-        A session does not wait for such a part; the store writes what comes of it as it closes.
-        """
-        return any(
-            isinstance(work, Batch) and work.session == session and any(one.kind != AMENDED for one in work.events)
-            for work, _ in self._queue
-        )
+    def unwritten(self, session: str) -> list[Batch]:
+        """The batches of a session that wait to be written."""
+        return [work for work, _ in self._queue if isinstance(work, Batch) and work.session == session]
 
     def drop(self) -> None:
         """A crash: what was handed in and not written is gone."""
@@ -173,7 +164,7 @@ class SimStore:
             if not isinstance(first, KeptStop):
                 if first == snapshot.session:
                     kept.pop(str(second), None)
-            elif first.session == snapshot.session and _replaces(first, kept.get(first.stop.id)):
+            elif first.session == snapshot.session and journal_takes(first, kept.get(first.stop.id)):
                 kept[first.stop.id] = first
         return msgspec.structs.replace(snapshot, kept=tuple(kept.values()))
 
@@ -209,11 +200,6 @@ class SimStore:
         for batch, owner in group:
             self._watch.bounds.told_failure(batch.incarnation)
             _tell(owner, CommitFailed(batch.number, why, unfit=unfit))
-
-
-def _replaces(kept: KeptStop, known: KeptStop | None) -> bool:
-    """As the real journal: what is written stays, unless the answer was not known then and is now."""
-    return known is None or (known.outcome is None and kept.outcome is not None)
 
 
 def _tell(owner: ActorRef[Any], message: object) -> None:
