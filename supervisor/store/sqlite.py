@@ -6,7 +6,8 @@ owner. While it flushes, the next group gathers: the busier the daemon, the larg
 
 There are two threads and one pen: who has it writes. Where a commit has one owner and nothing else waits, the writer
 gives that owner its turn itself, which saves waking another thread. It lays the pen down before: a turn may take long,
-and what other sessions hand in meanwhile is written by the second thread.
+and what other sessions hand in meanwhile is written by the second thread. That one gives no turn meanwhile, so one of
+them is always free to write.
 
 Order and once. A session numbers its batches from 1 within an incarnation, and the number of the last one is
 written in the batch's own transaction. So the file itself knows what is done: a batch at or below that number
@@ -640,7 +641,10 @@ class SqliteStore:
                 if key not in durable or durable[key].batch.number < commit.batch.number:
                     durable[key] = commit
         failed = [commit for commit in group if commit.error is not None]
-        lends = len(durable) == 1 and not failed and not self._work
+        with self._wake:
+            lends = len(durable) == 1 and not failed and not self._work and self._lending is None
+            if lends:
+                self._lending = threading.get_ident()
         with self._lend() if lends else nullcontext():
             # Where a group holds good batches of an incarnation and its first bad one, the good ones come first.
             for commit in durable.values():
@@ -656,7 +660,6 @@ class SqliteStore:
             if lends:
                 with self._wake:
                     self._lay_down_pen()
-                    self._lending = threading.get_ident()
                     if self._work:
                         self._wake.notify()
 
