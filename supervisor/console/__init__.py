@@ -2,6 +2,7 @@
 
 The map, from the outside in:
 
+    __main__.py     `python -m supervisor.console`
     cli.py          the commands, their options, and what becomes of a refusal
     values.py       the values of options, without what typer would load to look at them
     completions.py  what the shell offers behind Tab
@@ -24,6 +25,7 @@ The map, from the outside in:
     sessions.py     `sessions`
     thread.py       `thread`
     runs.py         `runs`
+    receiving.py    `receipts`
     ps.py           `ps`: what lives now
     why.py          `why`: the story of one run
     doctor.py       `doctor`: what is wrong, and what helps
@@ -34,6 +36,7 @@ The map, from the outside in:
     records.py      what is on record: asked of the daemon, else read from the disk
     remote.py       the one
     reading.py      the other
+    attended.py     whether somebody works on a run that is on record as open
     api.py          the daemon's API, over its socket
     attached.py     a daemon as the host of a chat
     follower.py     its events as they come, across breaks of the connection

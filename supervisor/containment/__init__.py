@@ -1,6 +1,7 @@
 """Containment: process trees that end when their owner ends, and whose end is said only when it is proven.
 
 processes.py      ProcessTrees, the port: spawn, kill, adopt, forget; what the daemon knows of each tree
+layers.py         which layers a daemon has, and why one is missing
 zygote_handle.py  the daemon's end of a zygote
 reactor.py        the one thread that all of the daemon's side runs on
 readers.py        which pipe is read when, so that no flood and no crowd takes that thread
@@ -31,6 +32,6 @@ the tree; the warden, a subreaper; the zygote, which inherits from a killed ward
 when both were killed. One more is there only where it is asked for: a PID namespace around the tree, which nobody
 leaves and nobody outlives.
 
-From zygote.py on all but probe.py, and ledger.py, also run in the zygote, where there is nothing but the standard
+From zygote.py on all but probe.py and offspring.py, and ledger.py, also run in the zygote, where there is nothing but the standard
 library.
 """

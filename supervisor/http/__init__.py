@@ -12,7 +12,6 @@ The map, from the outside in:
     desk.py        Desk: what the routes ask of the supervisor, without ever blocking the loop
     streams.py     a session's events as Server-Sent Events
     gauges.py      what is counted, and what is read when somebody asks for it
-    tree.py        the live tree: session, run, call, process
     document.py    the OpenAPI document
     routing.py     what all routes have in common
     bodies.py      what comes and goes as JSON
