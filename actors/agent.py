@@ -36,9 +36,9 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class Wish(NamedTuple):
-    """A call that an agent asks for: plain, with its size in bytes, and why it cannot be right, where it cannot.
+    """A call that an agent asks for, its size in bytes, and what is wrong with it, if anything is.
 
-    `arguments` are as they are shown, `secrets` what they hide.
+    `arguments` are shown; `secrets` are the arguments that they hide.
     """
 
     tool: str
@@ -174,10 +174,10 @@ class TurnCore:
         return call_id, reply
 
     async def give_up(self, call_id: str, reply: Future[ToolResult]) -> None:
-        """End a call that the agent waits for no longer, and wait until it has its result: what comes then follows it.
+        """End a call whose await was cancelled, and wait until its result is in the thread.
 
-        The await of it was cancelled, and may be again and again meanwhile. That is put off for the one trip to the
-        session, so that the agent finds the result in the thread; the end of the run ends this at once.
+        Further cancels are put off for this one trip to the session, so that what the agent says next comes after the
+        result. The end of the run ends the wait at once.
         """
         self.say_given_up(call_id)
         while not reply.done():
@@ -276,7 +276,7 @@ class _Turn:
 
     @property
     def cancelled_by(self) -> Provenance | None:
-        """Who ended this run and why, once that is so; None before. It tells a Stop from a time limit of one's own."""
+        """Who ended this run and why; None while it goes on. It tells a Stop from a time limit of your own."""
         return self._core.token.provenance
 
 
@@ -368,8 +368,8 @@ class AsyncTurn(_Turn):
     async def call(self, tool: str, /, **arguments: Any) -> ToolResult:
         """Call a tool and wait for its result; several may be open at once (`asyncio.gather`).
 
-        Where this await is cancelled (`asyncio.timeout`, a limit of a framework) the call is ended too, with the source
-        ``call.given_up``, and has its result in the thread when the cancel goes on.
+        If this await is cancelled (`asyncio.timeout`, a framework's limit), the call is ended with the source
+        ``call.given_up``, its result is put into the thread, and then the cancel goes on to your code.
         """
         core = self._core
         with self._door:

@@ -283,10 +283,10 @@ def _wake(waker: Callable[[], None]) -> None:
 
 
 class Door:
-    """Around what async code calls or awaits of ours: an end raises `asyncio.CancelledError`, that class itself.
+    """Around each method that async code calls: after a cancel it raises `asyncio.CancelledError`, that class itself.
 
-    The error has an attribute `provenance`. One that comes from elsewhere, such as a time limit of the code's own,
-    passes as it is.
+    The error has an attribute `provenance`. A CancelledError from elsewhere, such as the code's own time limit, passes
+    unchanged.
     """
 
     __slots__ = ("_token",)

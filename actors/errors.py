@@ -32,7 +32,7 @@ class CountermandError(Exception):
         self.remedy = remedy
 
     def told(self) -> dict[str, Any]:
-        """Return all that it tells, as JSON has it; `retold` makes the same error of it."""
+        """Return the error as JSON; `retold` makes the same error from it."""
         texts = {name: getattr(self, name) for name in ("code", "message", "expected", "got", "remedy")}
         return texts | {name: getattr(self, name) for name in self.fields if getattr(self, name) is not None}
 
@@ -66,7 +66,7 @@ class NotFound(CountermandError):
 
 
 class AheadOfLog(CountermandError):
-    """A position in a session's log behind its last event: the client has another log in mind."""
+    """A position in a session's log behind its last event: the client read it in another log."""
 
     code = "ahead_of_log"
 
@@ -178,14 +178,14 @@ class InvalidTransition(CountermandError):
 
 
 def retold(told: Mapping[str, Any]) -> CountermandError:
-    """Return the error that somebody told of: of the kind that has its code, with all that was told.
+    """Return the error that `told` made JSON of: of the class with its code, with all its fields.
 
-    A code that no kind here has is kept too, by an error of the root's kind: what is told may come from elsewhere.
+    A code that no class here has is kept, in a `CountermandError`: another version may have sent it.
     """
     code = str(told.get("code", CountermandError.code))
     kind = _kinds().get(code, CountermandError)
     error = kind.__new__(kind)
-    # Not its own: a kind may ask for fields that were not told.
+    # The root's `__init__`: the class's own may need fields that the JSON does not have.
     texts = {name: str(told.get(name, "")) for name in ("expected", "got", "remedy")}
     CountermandError.__init__(error, str(told.get("message", "")), **texts)
     known = ("code", "message", *texts)
@@ -197,7 +197,7 @@ def retold(told: Mapping[str, Any]) -> CountermandError:
 
 
 def _kinds() -> dict[str, type[CountermandError]]:
-    """Every kind of error that there is by now, by its code; of two with one code the more general one."""
+    """Every error class loaded so far, by its code; where two share a code, the more general one."""
     found: dict[str, type[CountermandError]] = {}
     row: list[type[CountermandError]] = [CountermandError]
     while row:

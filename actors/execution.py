@@ -175,7 +175,7 @@ def _returned(cell: Cell[ToolResult], result: ToolResult) -> Executed:
 
 
 def _without(secrets: Withheld, result: ToolResult) -> ToolResult:
-    """Return a result that says none of the call's secrets."""
+    """Return the result with the mark in place of each of the call's secrets."""
     content, data = str(secrets.hidden_in(result.content)), secrets.hidden_in(result.data)
     return ToolResult(result.outcome, content, result.is_error, data)
 

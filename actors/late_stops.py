@@ -4,9 +4,9 @@ Theory of operation. A Stop has its effect in memory, at once or when its sessio
 record, and so its answer. Until the store has it, it is here under its id, in one or more of these places:
 
 - *Waiting*, since it came: for the store, or first for the session to be read. After `STOP_LATE_S` it is kept too.
-  After `STOP_OVERDUE_S` it is answered with `durable=False`, and waits no longer; of a session that is still being read
-  nothing runs, and nothing is known, so there it waits for `STOP_UNREAD_S`, and then is answered that it is not known.
-  It leaves earlier where it is on record or refused, or where the store fails.
+  After `STOP_OVERDUE_S` it is answered with `durable=False`, and waits no longer. A session that is still being read
+  runs nothing, and what it has is not known: there a Stop waits for `STOP_UNREAD_S`, and is then answered `unknown`.
+  It waits no longer either when it is on record or refused, or when the store fails.
 - *Kept*: here and in the stop journal, so that a crash does not forget it, until it is on record. The journal is given
   it well before it is answered, so that the answer can say by `journalled` whether it is on the disk there.
 - *Held*: an answer to one that is kept, of a store that has failed. It waits for the journal alone, and all in all no
@@ -15,9 +15,8 @@ record, and so its answer. Until the store has it, it is here under its id, in o
 One answer. What a Stop was answered first is in its entry, here and in the journal, and stands: it is the answer to
 each repeat, and the one that goes on record (`Protocol.request`). So what cannot be kept is not answered as known.
 
-Not told twice. The first answer to a reply counts: who was told `durable=False` is not given the one that comes
-with the batch, and hears by `session.stop_durable` that it is durable at last. Where nobody was told so there is no
-such event: the answer says it.
+Not answered twice. A caller who was answered `durable=False` does not get the answer that comes with the batch: the
+event `session.stop_durable` says that the Stop is durable at last. Where nobody was answered so, there is none.
 
 Not lost. A kept Stop leaves in three ways. It is on record: then the journal lets it go, at once where nobody was told
 `durable=False`, else when `session.stop_durable` is on record as well. It is refused: there is nothing to decide. Or

@@ -303,7 +303,7 @@ class RunLifecycle(RunReports):
         self._settle(record, at)
 
     def _wait_no_longer(self, record: RunRecord, held: list[Part], at: float) -> None:
-        """The time is over in which parts of a closed run had to end: permits go on without them, or are refused."""
+        """The kill deadline of a closed run has passed: later calls no longer wait for its parts, or are refused."""
         if self._settings.barrier == "forced":
             record.forced = True
             if held:

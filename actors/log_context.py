@@ -1,4 +1,4 @@
-"""What the lines of the log of an agent or a tool are about, and whether there are any.
+"""The log of agents and tools: which session, run and call a line is about; and the switch, which is off in a library.
 
 A library prints nothing of its own accord: in a program that embeds this one the log is off until the program turns it
 on (``loguru.logger.enable("actors")``, and ``"supervisor"``). The command and the daemon are programs, and `speak`.
@@ -22,13 +22,13 @@ _ABOUT: Final[contextvars.ContextVar[Mapping[str, object]]] = contextvars.Contex
 
 
 def be_quiet() -> None:
-    """Log nothing. Called once, when the first of this is imported; what a program enables later, it enables."""
+    """Log nothing. Called once, when the package is imported; a program may turn the log on after that."""
     for package in PACKAGES:
         logger.disable(package)
 
 
 def speak() -> None:
-    """Log, since this is the program and no library of one."""
+    """Log: this process is our own program, not one that embeds the library."""
     for package in PACKAGES:
         logger.enable(package)
 

@@ -410,7 +410,7 @@ class Accepted(Struct, frozen=True, tag=True):
 
 
 UNKNOWN = "unknown"
-"""The outcome of a Stop of which nothing is known yet."""
+"""The outcome of a Stop whose session could not be read yet."""
 
 
 class Stopped(Struct, frozen=True, tag=True):
@@ -497,9 +497,9 @@ class PermitRefused(Command, frozen=True):
 
 
 class CallClosed(Command, frozen=True):
-    """A call that was granted has its result, which the session decided.
+    """The session decided the result of a call that was granted.
 
-    `provenance` says why what executes it is to end; None: it ends already.
+    `provenance` says why its execution has to end; None: it is ending already.
     """
 
     call_id: str
@@ -659,7 +659,7 @@ class CallRequested(Report, frozen=True):
 
 
 class CallGivenUp(Report, frozen=True):
-    """The agent waits for a call no longer: its await was cancelled, by a time limit of the agent's own or the like."""
+    """The agent no longer waits for a call: its await was cancelled, by the agent's own time limit for example."""
 
     address: Address
 
@@ -775,7 +775,7 @@ class Rested(Report, frozen=True):
 
 
 class Erased(Report, frozen=True):
-    """A session was deleted: whoever uses its name again begins anew, and no failure of before counts."""
+    """A session was deleted: its name can be used again, and its earlier failures do not count."""
 
     session: str
 
@@ -1013,7 +1013,7 @@ class CallDeadline(Timer, frozen=True):
 
 
 class RecancelExecution(Timer, frozen=True):
-    """An async execution that goes on is cancelled again: after the grace and the kill time, then ever more rarely."""
+    """Cancel an async execution again that goes on after the grace and the kill time; then at growing intervals."""
 
     attempt: int = 0
 

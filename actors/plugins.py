@@ -233,7 +233,7 @@ class Plugins:
             f"the agent {name!r} could not be loaded",
             expected=f"{unloaded.spelled}, a function that can be imported",
             got=unloaded.why,
-            remedy="mend it, then let the daemon read its configuration again (systemctl reload), or restart it",
+            remedy="mend it, then start again, or have the daemon reload its configuration (SIGHUP, systemctl reload)",
         )
 
     def mend(

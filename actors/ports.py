@@ -285,13 +285,13 @@ class KeptStop(Struct, frozen=True):
 
     @property
     def answer(self) -> Stopped | None:
-        """What of its answer stands; None where it was not decided."""
+        """The answer that it had, as far as that stands; None if it was not decided."""
         if self.outcome is None:
             return None
         return Stopped(self.outcome, self.run_id, self.receipt_id or self.stop.id, None, durable=False)
 
     def is_about(self, run: RunInfo) -> bool:
-        """True if a run that is on record as going on was this Stop's to end: it was not over, nor began behind it."""
+        """True if this Stop was to end a run that is on record as open: the run began before it, and was not over."""
         if self.outcome == "already_over" or self._came_before(run):
             return False
         return self.stop.run_id in (None, run.run_id)

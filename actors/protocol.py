@@ -305,7 +305,7 @@ class Protocol(OwnedTrees):
         return self._stop_current(stop, provenance, at)
 
     def _stop_again(self, stop: Stop, answer: Stopped, provenance: Provenance, at: float) -> Stopped:
-        """Do again what the store did not take of a Stop. What it was answered stands, whatever is found (law L10)."""
+        """Carry out a Stop again that the store did not take. Its answer stands, whatever is found now (law L10)."""
         found = answer
         if answer.outcome != "already_over":
             # On record a run may wait that had begun, and was stopped, and the store took neither.
@@ -322,7 +322,7 @@ class Protocol(OwnedTrees):
         return msgspec.structs.replace(found, **said, durable=True, joined=tuple(joined))
 
     def _file_what_was_told(self, answer: Stopped, provenance: Provenance, at: float) -> None:
-        """A receipt whose id was told can be found, also of a run that the store never heard of, or of no run."""
+        """File the receipt that an answer named, also if its run was never stored or there was none."""
         run_id = answer.run_id
         if run_id is not None and (run_id in self.over or run_id in self._queued or self._record(run_id) is not None):
             return
@@ -440,9 +440,9 @@ class Protocol(OwnedTrees):
         return Stopped("stopped", turn.run_id, receipt_id, None, withdrawn=withdrawn)
 
     def answer_unstored(self, stop: Stop, ended: Mapping[str, RunInfo], unstarted: Container[str]) -> Stopped:
-        """Say what a Stop comes to while the store fails. It is decided, under this answer, when that is back.
+        """Answer a Stop while the store fails. It is decided when the store is back, and this answer stands then.
 
-        What was active has ended by the failure, in memory: a Stop joins that. What waits is as it is on record, less
+        The failure has ended the active run in memory: a Stop joins that end. What waits is what the store has, less
         what was cancelled since.
 
         Args:
@@ -473,7 +473,7 @@ class Protocol(OwnedTrees):
         return Stopped("stopped" if waits and not cancelled else "already_over", aim, over, None)
 
     def cancelled_unstored(self, stop: Stop, answer: Stopped, provenance: Provenance) -> list[RunInfo]:
-        """The runs that a Stop ends which is answered while the store fails, with what ended each first (law L5)."""
+        """The runs that such a Stop ends (see `answer_unstored`), each with its first cause (law L5)."""
         ends = []
         record = None if answer.run_id is None else self._record(answer.run_id)
         if record is not None and record.open and answer.outcome == "stopping":
@@ -757,7 +757,7 @@ class Protocol(OwnedTrees):
         return tuple(kept for kept in stops if kept.at > row.forgotten_to)
 
     def recovery_cause(self, at: float) -> Provenance:
-        """Why a run ended with which the supervisor has ended, at `at` (epoch seconds, UTC)."""
+        """The cause of runs that were open when the supervisor died, at `at` (epoch seconds, UTC)."""
         return self._inside("supervisor.recovery", "the supervisor ended while the run was going on", at, None)
 
     def _take_up_stop(self, kept: KeptStop) -> None:

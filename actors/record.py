@@ -47,7 +47,7 @@ HANDED_OVER_NOTE = "it belongs to the session: Stop(scope='session') ends it"
 
 
 class Ends(Protocol):
-    """What is open until it ends, once and for good."""
+    """Something that is open, and ends once."""
 
     @property
     def open(self) -> bool:
@@ -157,7 +157,7 @@ class Part:
             self.lost = True
 
     def end_stray(self, news: StrayEnded) -> None:
-        """Take the word on a stray."""
+        """Note how a stray ended."""
         self.status, self.reaped, self.rows, self.signals = news.status, news.reaped, news.rows, news.signals
         if not news.signals:
             # It has ended by itself.
@@ -322,7 +322,7 @@ class RunRecord:
         return self.parts.open()
 
     def awaited_parts(self) -> list[Part]:
-        """What of `open_parts` the receipt waits for: a process that may be anybody's may never end."""
+        """The open parts that the receipt waits for. Not a process that may be anybody's: it may never end."""
         return [part for part in self.open_parts() if part.ours]
 
     def runner_parts(self) -> list[Part]:

@@ -1,8 +1,8 @@
 """The book of requests: the same id twice has one effect and the same answer (law L10).
 
-What the book still has is told by the id alone. Of what it has forgotten it knows up to when that was made, which rests
-on the wall clock; and that may be set back, by years. A line that lies ahead of the clock was drawn before: what is
-made by the clock as it is now is not measured by it, or nothing new would be taken until the clock has caught up.
+A request that the book still has is found by its id alone. Of those that it has forgotten it knows a limit: all of them
+were made before that time, by the wall clock. The clock may be set back, by years; then the limit lies ahead of it, and
+no request of now is measured by it, or nothing new would be taken until the clock has caught up.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class RequestBook:
 
     @staticmethod
     def _made_at(row: RequestRow, at: float) -> float:
-        """When it was made, at the latest. A clock that is, or was, ahead would make fresh requests too old."""
+        """The latest time at which it can have been made: a clock that was ahead makes no fresh request too old."""
         return min(request_time(row.request_id) or 0.0, row.at, at)
 
     def _forget_to(self, made_at: float, at: float) -> None:

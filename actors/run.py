@@ -405,8 +405,8 @@ class RunActor(Actor):
     def _halt(self, halt: Halt) -> None:
         """End everything; may come again with less grace.
 
-        What was told of its end by the cancel of its token is not told again before it is named abandoned: nobody can
-        be killed in this process, and a clean-up that is cut leaves behind what it would have ended.
+        An execution that its token's cancel has told is not cancelled again before it is named abandoned: it cannot be
+        killed in this process, and a clean-up that is cut off leaves behind what it would have ended.
         """
         self._halted = halt
         self._disarm_deadline()

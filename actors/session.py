@@ -462,7 +462,7 @@ class SessionActor(Actor):
             self._let_reports_go_on()
 
     def _is_taken_up(self) -> None:
-        """What was found when the session was read is closed, and that is on record."""
+        """All runs that were open when the session was read are closed now, and that is on record."""
         self._ended = {}
         self._cause = None
         self._trees_ended = {}

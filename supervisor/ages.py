@@ -1,10 +1,10 @@
-"""Ages by the wall clock, for what is deleted when it is old, and cannot be had again.
+"""Ages by the wall clock, which decide what is deleted for its age and cannot be restored.
 
 The wall clock may be wrong by years, in either direction: a machine without a battery begins in another year, and a
-time server puts that right a minute later. So how it stands is believed
+time server puts that right a minute later. So the clock is believed
 
-- at the start, if that is not so far behind the newest of what is kept that all of it would be too old;
-- else when it has gone on by itself for `SETTLE_S` since it was set last, as the monotonic clock can tell.
+- at the start, unless it is so far ahead of the newest of what is kept that all of it would be too old;
+- else when nobody has set it for `SETTLE_S`, as the monotonic clock can tell.
 
 Until then nothing is older than it was before. A clock that is set back is believed at once: it makes nothing older.
 """

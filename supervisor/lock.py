@@ -162,7 +162,7 @@ def _is_marked(state_dir: Path) -> bool:
 
 
 def _is_locked(path: Path) -> bool:
-    """True if a supervisor of version 0.1 holds its lock. To ask takes a shared one, which none of ours minds."""
+    """True if a supervisor of version 0.1 holds its lock. Asking takes a shared lock, which ours share."""
     with _opened(path, os.O_NOFOLLOW | os.O_NONBLOCK) as fd:
         return fd is not None and not _flock(fd, fcntl.LOCK_SH)
 

@@ -605,7 +605,7 @@ def test_l7_of_a_daemon_that_died_every_reader_says_that_nobody_works_on_its_run
     for reader in readers:
         said = desk.run("", *reader)
         assert said.returncode == 0, said.stderr
-        assert said.stdout.count("who had the runs that are not over has ended") == 1, reader
+        assert said.stdout.count("the daemon or chat of these unfinished runs has ended") == 1, reader
     refused = desk.run("", "receipts", "--run", run_id)
     assert "has ended" in refused.stderr
     assert "in progress, and nobody works on it" in desk.run("", "why", run_id).stdout

@@ -27,9 +27,9 @@ T = TypeVar("T")
 ANSWER_S: Final = 35.0
 """A little longer than a session may take to answer: the daemon's own word about that is the better one."""
 INFO_S: Final = 10.0
-"""What serves says what it is at once, without a session: one that takes longer for that hangs, or is gone."""
+"""How long `GET /v1/info` may take. It needs no session: a daemon that takes longer hangs, or is gone."""
 SILENT_S: Final = 1.5
-"""After so long without an answer it is said what is waited for."""
+"""After so many seconds without an answer the command says what it waits for."""
 BASE: Final = "http://countermand"
 
 
@@ -101,7 +101,7 @@ class Api:
 
     def _send(self, method: str, path: str, body: object, params: dict[str, Any], patience_s: float) -> httpx.Response:
         limit_s = self._answer_s + patience_s
-        # Where patience was asked for it is known what is waited for.
+        # Who asked for patience knows what is waited for.
         saying = threading.Timer(SILENT_S, self._say_waiting, (limit_s,)) if patience_s <= 0 else None
         if saying is not None:
             saying.daemon = True
@@ -147,7 +147,7 @@ def _print(text: str) -> None:
 
 
 def _say_nothing(_: str) -> None:
-    """It has been said."""
+    """Say it no second time."""
 
 
 def find_api(place: Place) -> Api | None:

@@ -12,7 +12,9 @@ from typing import Any, Final
 from actors.model import LIVE, RunInfo
 from supervisor.console.output import say
 
-HINT: Final = "who had the runs that are not over has ended; the next start closes them (countermand chat, or serve)"
+HINT: Final = (
+    "the daemon or chat of these unfinished runs has ended; the next start closes them (countermand chat, or serve)"
+)
 
 
 def attended(run: RunInfo, *, served: bool) -> bool | None:

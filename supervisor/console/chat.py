@@ -211,7 +211,7 @@ class Chat:
                 # Asked for when the session was at rest; by now something may have started again.
                 self._done = self._at_rest() is not None
             case OutputGone() if self._quiet:
-                # It was noticed twice: by who prints, and by who looks whether anybody reads.
+                # Both the printer and the watcher of standard output notice it.
                 return
             case OutputGone():
                 if item.error:
@@ -259,7 +259,7 @@ class Chat:
             self._awaited = accepted.run_id
 
     def _is_command(self, line: Line) -> bool:
-        """True for what a person types for a command of the console's, which is said to be none, and is not sent."""
+        """True for a line that a person begins with a slash: it is not sent, and the screen says so."""
         if not (self._interactive and line.text.startswith("/")):
             return False
         self._screen.remark(

@@ -98,9 +98,10 @@ Assignments = Annotated[
 DEFAULT_SESSION: Final = "main"
 
 EXIT_CODES: Final = (
-    "Exit codes: 0; 1 refused or failed, or a script ended non-zero; 2 wrong usage; 3 no daemon answers; "
-    "4 a run failed or expired; 130 a run ended cancelled. The highest decides. What a signal ends, ends of it when it "
-    "has cleaned up: to a shell 130 for Ctrl-C, 143 for SIGTERM."
+    "Exit codes: 0; 1 refused or failed, or a script ended non-zero; 2 wrong usage; 3 no daemon answers; 4 a run failed "
+    "or expired, its script was killed, timed out or not started, or nobody answered in time; 130 a run was stopped, or "
+    "nobody reads the output any more. The highest decides. A command that a signal ends cleans up, and ends by that "
+    "signal: to a shell 130 for Ctrl-C, 143 for SIGTERM."
 )
 
 app = typer.Typer(
@@ -534,7 +535,7 @@ def serve(
     """Run the daemon in the foreground, until SIGTERM or Ctrl-C; SIGHUP has it read its configuration again.
 
     Exit codes: 0; 1 it could not use its store or its sockets, or could not end everything; 2 its configuration cannot
-    be right, or another daemon uses the state directory.
+    be right, another daemon uses the state directory or the socket, or that directory is open to others.
     """
     options = _options(context, state_dir, agent, verbose)
     from supervisor.daemon import collector

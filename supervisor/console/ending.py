@@ -1,4 +1,4 @@
-"""How a command ends that a signal has ended: of that signal, when it has cleaned up."""
+"""How a command ends after a signal: it cleans up, then ends by that same signal."""
 
 from __future__ import annotations
 

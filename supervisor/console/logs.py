@@ -39,7 +39,7 @@ LEVELS: Final = ("trace", "debug", "info", "warning", "error", "critical")
 _STYLES: Final = {"warning": "yellow", "error": "red", "critical": "bold red", "debug": "dim", "trace": "dim"}
 CURSOR: Final = "-- cursor: "
 Unread = threading.Event | None
-"""Set when nobody reads any more what comes; None where what comes is not waited for."""
+"""Set when nobody reads the output any more; None where no further lines are waited for."""
 _PRIORITY: Final = re.compile(r"^<[0-7]>")
 
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 SOCKET_NAME: Final = "countermand.sock"
 CONNECT_S: Final = 5.0
 PROBE_S: Final = 1.0
-"""How long a look at a socket may take: where somebody listens and takes nobody in, that is somebody too."""
+"""How long a connection to a socket may take. A listener that accepts nobody counts as a daemon too."""
 PATH_MAX_BYTES: Final = 107
 """Of a Unix socket's path: unix(7)."""
 

@@ -50,7 +50,7 @@ def when_unread(call: Callable[[], object], fd: int = 1) -> None:
 
     Nobody reads a pipe or a connection whose other end is closed, and a terminal that has hung up. A file is read.
     """
-    # Its own number for the same stream: what becomes of the other is no end of the reader.
+    # A duplicate: closing the original must not look as if the reader had gone.
     watched = os.dup(fd)
 
     def watch() -> None:

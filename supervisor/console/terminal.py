@@ -40,7 +40,7 @@ _TOKEN: Final = re.compile(
     re.DOTALL,
 )
 _UNDECIDED: Final = re.compile(rf"\r|\x1b(?:[ -/]{{0,8}}|\[{_PARAMETERS}[ -/]{{0,8}}|[\]PX^_]{_INSIDE}\x1b?)")
-"""The beginning of what may become one token; the end of what came so far, if it is that, waits for what comes next."""
+"""An unfinished control sequence. Output that ends with one is held back until the rest comes."""
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;:]*m")
 
 

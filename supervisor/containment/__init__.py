@@ -32,6 +32,6 @@ the tree; the warden, a subreaper; the zygote, which inherits from a killed ward
 when both were killed. One more is there only where it is asked for: a PID namespace around the tree, which nobody
 leaves and nobody outlives.
 
-From zygote.py on all but probe.py and offspring.py, and ledger.py, also run in the zygote, where there is nothing but the standard
-library.
+From zygote.py on all but probe.py and offspring.py, and ledger.py, also run in the zygote, where there is nothing but
+the standard library.
 """

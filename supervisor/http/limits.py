@@ -7,7 +7,7 @@ from typing import Final
 from msgspec import Struct
 
 JSON_FACTOR: Final = 6
-"""How many bytes a character may take in JSON, where it is one in a message: a control character is six."""
+"""How many bytes of JSON one byte of a message may take: a control character takes six."""
 BODY_SLACK: Final = 65_536
 """Bytes of a body beside the content of its message."""
 

@@ -323,7 +323,7 @@ class SqliteStore:
             return True
 
     def _notify(self) -> None:
-        """Wake somebody for what has come; whoever has the pen, or is lending and comes back for it, needs no call."""
+        """Wake a thread for new work. The one that has the pen looks by itself, and so does one that gives a turn."""
         if self._pen is None and self._lending != threading.get_ident():
             self._wake.notify()
 
@@ -336,7 +336,7 @@ class SqliteStore:
                 # Nothing below lets an error out; should one come all the same, the writer outlives it.
                 logger.exception("the store's writer met an error of its own")
         if not self._shut_down.is_set():
-            # With the pen, which nobody gets any more: the other thread ends behind this.
+            # This thread has the pen and keeps it; the other one ends after this.
             try:
                 self._shut()
             finally:
