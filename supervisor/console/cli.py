@@ -98,10 +98,10 @@ Assignments = Annotated[
 DEFAULT_SESSION: Final = "main"
 
 EXIT_CODES: Final = (
-    "Exit codes: 0; 1 refused or failed, or a script ended non-zero; 2 wrong usage; 3 no daemon answers; 4 a run failed "
-    "or expired, its script was killed, timed out or not started, or nobody answered in time; 130 a run was stopped, or "
-    "nobody reads the output any more. The highest decides. A command that a signal ends cleans up, and ends by that "
-    "signal: to a shell 130 for Ctrl-C, 143 for SIGTERM."
+    "Exit codes: 0; 1 refused or failed, or a script ended non-zero; 2 wrong usage; 3 no daemon answers; 4 a run "
+    "failed or expired, its script was killed, timed out or not started, or nobody answered in time; 130 a run was "
+    "stopped, or nobody reads the output any more. The highest decides. A command that a signal ends cleans up, and "
+    "ends by that signal: to a shell 130 for Ctrl-C, 143 for SIGTERM."
 )
 
 app = typer.Typer(
