@@ -83,8 +83,8 @@ WORLDS: Final = 1 << 32
 LITTERED: Final = 0.25
 """In how many schedules executions leave something behind that they started by themselves."""
 
-UNSTORED: Final = 0.02
-"""In how many schedules what waits is stopped as it begins, and the store takes neither."""
+TOGETHER: Final = 0.04
+"""In how many schedules there is something that needs several things at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +129,10 @@ def draw(seed: int) -> Schedule:
     litter = Random(f"litter {seed}")
     if litter.random() < LITTERED:
         script.insert(0, ("litter", litter.randrange(WORLDS)))
-    unstored = Random(f"unstored {seed}")
-    if unstored.random() < UNSTORED:
-        place = unstored.randint(0, len(script))
-        script[place:place] = _unstored(unstored)
+    together = Random(f"together {seed}")
+    if together.random() < TOGETHER:
+        place = together.randint(0, len(script))
+        script[place:place] = together.choice((_unstored, _outlived))(together)
     drawn = Schedule(world, settings, tuple(script))
     tight = Random(f"{seed} tight")
     return _tight(tight, drawn) if tight.random() < 0.25 else drawn
@@ -275,6 +275,18 @@ def _unstored(random: Random) -> list[Op]:
         random.choice((("fail", 1), ("unfit", 1), ("lose", 1))),
         ("hold", False),
         ("wait", 1.0),
+    ]
+
+
+def _outlived(random: Random) -> list[Op]:
+    """Code of a run goes on for longer than it may, and has left things behind when it ends; then there are calls."""
+    return [
+        ("litter", random.randrange(WORLDS)),
+        ("new", random.choice(("late=9", "deaf=9", "tidy=9")), None, "user", True, None),
+        ("wait", 0.05),
+        ("new", random.choice(("write=1", "stubborn", "sleep=60")), None, "user", True, None),
+        ("wait", 9.0),
+        ("new", "write=3 write=3", None, "user", True, None),
     ]
 
 
