@@ -273,4 +273,4 @@ def test_the_spool_is_said_with_its_size_and_its_bound(api: Api) -> None:
     assert str(finding(client, "spool")["found"]).startswith("0 files")
     say(client, "head -c 3145728 /dev/zero | tr '\\0' x")
     check_rest(api.session())
-    assert str(finding(client, "spool")["found"]) == "1 files of long outputs, 3.0 of at most 8 MiB"
+    assert str(finding(client, "spool")["found"]) == "1 file of long outputs, 3.0 of at most 8 MiB"

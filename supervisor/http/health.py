@@ -124,7 +124,7 @@ def diagnose(supervisor: Supervisor) -> Iterator[Finding]:
     yield Finding(
         "supervisor",
         found.supervisor,
-        f"{found.phase}, {found.sessions} sessions resident" if found.supervisor else "it does not answer",
+        f"{found.phase}, sessions in memory: {found.sessions}" if found.supervisor else "it does not answer",
         "" if found.supervisor else RESTART,
     )
     yield from _store(supervisor.store_health(), answers=found.store)
@@ -216,7 +216,8 @@ def _spool(supervisor: Supervisor) -> Finding:
     except OSError as error:
         remedy = "mend its permissions: long outputs are kept to their tail only"
         return Finding("spool", ok=False, found=f"it cannot be read: {error.strerror}", remedy=remedy)
-    found = f"{files} files of long outputs, {size / 1_048_576:.1f} of at most {most / 1_048_576:.0f} MiB"
+    mib = 1_048_576
+    found = f"{files} file{'s' * (files != 1)} of long outputs, {size / mib:.1f} of at most {most / mib:.0f} MiB"
     return Finding("spool", ok=True, found=found)
 
 
