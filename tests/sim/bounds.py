@@ -27,7 +27,8 @@ PATIENT_S: Final = 1.5
 RETRY_FIRST_S: Final = 0.1
 RETRY_MAX_S: Final = 5.0
 TOLD_S: Final = 1.0
-"""Virtual seconds in which what an actor was told has come to a process tree, on a machine that is slow."""
+"""Virtual seconds in which what an actor was told has come to a process tree, those not counted in which the machine
+stood still: see `World.stalled_s`."""
 
 INSTANT_S: Final = 0.001
 
@@ -94,7 +95,8 @@ class Bounds:
         world = self._world
         assert world is not None, "a world was entered"
         now, times = world.clock.monotonic(), self._deadlines.setdefault(run_id, [])
-        ran = sum((now if at.cancelled_at is None else at.cancelled_at) - since for since, _, at in times)
+        # One that has fired ran for its time, however late that is heard of.
+        ran = sum(min(its, (now if at.cancelled_at is None else at.cancelled_at) - since) for since, its, at in times)
         times.append((now, delay_s, timer))
         most = world.settings.run_deadline_s
         if most is not None and ran + delay_s > most + INSTANT_S:
@@ -117,13 +119,13 @@ class Bounds:
         if world is None or not isinstance(request, Stop) or not isinstance(answer, Stopped):
             return
         if request.mode is Mode.IMMEDIATE and answer.run_id is not None and answer.outcome in ("stopped", "stopping"):
-            self._killed_at.setdefault(answer.run_id, world.clock.monotonic())
+            self._killed_at.setdefault(answer.run_id, world.clock.monotonic() - world.stalled_s)
 
     def _kills(self) -> None:
         world = self._world
         if world is None or self.poisoned or not self._killed_at:
             return
-        now = world.clock.monotonic()
+        now = world.clock.monotonic() - world.stalled_s
         for run_id, since in list(self._killed_at.items()):
             if now < since + TOLD_S:
                 continue

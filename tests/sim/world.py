@@ -144,6 +144,8 @@ class World:
         self.came_to_rest = False
         # The machine was so slow while it shut down that what there is time for need not have been done.
         self.hesitated = False
+        # Virtual seconds by which time moved on although somebody had something to do.
+        self.stalled_s = before.stalled_s if before else 0.0
         self._closed = False
         self.disk: Disk = before.disk if before else Disk()
         self.ids: SimIds = before.ids if before else SimIds()
@@ -288,6 +290,8 @@ class World:
             if not ready:
                 return False
             chosen = ready[int(random() * len(ready))]
+            if early and due is not None and chosen == clock.fire:
+                self.stalled_s += due - clock.monotonic()
             if early and self.interrupts_at is not None and chosen == clock.fire:
                 self.hesitated = True
             if chosen() is not False:
