@@ -341,9 +341,10 @@ class Batch(Struct, frozen=True):
 class Snapshot(Struct, frozen=True):
     """What the store holds of a session, for an actor that takes it up.
 
-    `runs` are those that are not settled (queued ones too) or are `late`, with their `calls` and `processes`, and for
-    the late ones their `receipts`; `said` are ids of runs among them that have text or a call on record. `fates` says
-    what became of each message that does not wait: ``input | returned``. `requests` in order of age, oldest first.
+    `runs` are those that are not settled (queued ones too) or are `late`, with their `calls` and `processes`, ended or
+    not, and for the late ones their `receipts`; `said` are ids of runs among them that have text or a call on record.
+    `fates` says what became of each message that does not wait: ``input | returned``. `requests` in order of age,
+    oldest first.
     `over`: the receipt id of every other run. `processes` are also those of the session itself that have not ended, and
     `pending` the receipts that wait for them. `kept` are Stops from the stop journal, the oldest first;
     `told_durable` are ids of Stops whose `session.stop_durable` is in the log. `printed` is, for each of `calls` that

@@ -380,8 +380,11 @@ class RunRecord:
             agent = self.parts.get(AGENT)
             if row.kind == AGENT and agent is not None and row.ended_at is not None and row.how is not None:
                 agent.end(row.how, row.ended_at, row.note)
+            known = {(self.parts[one].name, self.parts[one].ended_at) for one in self.unseen}
             for below in row.rows:
-                if below.kind in STRAYS and below.how is How.OUT_OF_REACH and below.ended_at is not None:
+                # Where its own row cannot be read.
+                lost = (below.name, below.ended_at) not in known
+                if lost and below.kind in STRAYS and below.how is How.OUT_OF_REACH and below.ended_at is not None:
                     part = Part(f"unseen_{len(self.unseen)}", below.kind, below.name, AGENT, holds=False)
                     part.restore(below)
                     self.add(part)

@@ -325,6 +325,21 @@ REGRESSIONS = {
             ("crash",),
         ),
     ),
+    # A receipt was filed with something left, and its session read anew: what had ended before was new to it.
+    "something left that has ended, told again to a session that is read anew": Schedule(
+        3286895051,
+        Settings(agent="scripted", call_deadline_s=2.0, passivate_s=0.05),
+        (
+            ("litter", 2088625153),
+            ("new", "tidy=1", None, "user", True, None),
+            ("wait", 1.0),
+            ("hold", True),
+            ("lose", 1),
+            ("steps", 20),
+            ("new", "say=1", None, "user", True, None),
+            ("idle", 3),
+        ),
+    ),
 }
 
 

@@ -251,6 +251,21 @@ def test_a_snapshot_says_what_became_of_each_message(store: SqliteStore) -> None
     assert snapshot.said == frozenset()
 
 
+def test_l7_of_a_run_with_something_left_all_that_has_ended_is_read_too(store: SqliteStore) -> None:
+    rows = tuple(
+        ProcessRow("s", run, "c1", f"{kind}_{run}", "left", "ended", kind=kind)
+        for run in ("late", "over")
+        for kind in ("process", "subprocess", "thread")
+    )
+    ended = tuple(
+        Event(seq, "s", 1, run, "run.ended", {"status": "done"}, 1.0) for seq, run in ((1, "late"), (2, "over"))
+    )
+    late = run_info("late", status=RunStatus.COMPLETED, settled=True, late=True)
+    over = run_info("over", status=RunStatus.COMPLETED, settled=True)
+    write(store, batch(1, events=ended, runs=(late, over), processes=rows))
+    assert {row.process_id for row in load(store).processes} == {"process_late", "subprocess_late", "thread_late"}
+
+
 def test_unfinished_are_sessions_with_an_unsettled_run_or_with_messages_that_nobody_parked(
     store: SqliteStore,
 ) -> None:

@@ -41,7 +41,6 @@ _FATES: Final = frozenset(
     {
         "session.message_returned",
         "session.stop_durable",
-        "process.ended",
         "run.started",
         "run.status",
         "run.ended",
@@ -529,7 +528,6 @@ class _Log:
     thread: Thread = field(default_factory=Thread)
     said: set[str] = field(default_factory=set)
     fates: dict[str, str] = field(default_factory=dict)
-    ended: dict[str, str] = field(default_factory=dict)
     told_durable: set[str] = field(default_factory=set)
     statuses: dict[str, tuple[str, int, str]] = field(default_factory=dict)
     over: set[str] = field(default_factory=set)
@@ -545,16 +543,11 @@ class _Log:
                 self.fates[data["id"]] = "input"
             case "session.message_returned":
                 self.fates[data["message_id"]] = "returned"
-            case "process.ended":
-                # Of one that was the session's, the run that it came from is in the data.
-                self.ended[data["process_id"]] = run_id or data["run_id"]
             case "run.started" if run_id is not None:
                 self.statuses[run_id] = RunStatus.IN_PROGRESS, event.generation, data["agent"]
             case "run.status" if run_id in self.statuses:
                 self.statuses[run_id] = (data["status"], *self.statuses[run_id][1:])
             case "run.ended":
-                # Its receipt is filed, so nobody asks any more for the processes that it lists.
-                self.ended = {process: of for process, of in self.ended.items() if of != run_id}
                 self.over.add(run_id or "")
             case "session.stop_durable":
                 self.told_durable.add(data["request_id"])
@@ -591,9 +584,9 @@ def _own_row(connection: sqlite3.Connection, session: str, left_out: list[str]) 
 
 
 def _processes(
-    connection: sqlite3.Connection, session: str, ended: Iterable[str], waited_for: set[str], left_out: list[str]
+    connection: sqlite3.Connection, session: str, runs: list[str], waited_for: set[str], left_out: list[str]
 ) -> Iterator[ProcessRow]:
-    """Go through the process trees that may live, and those that have ended and are among `ended` (ids).
+    """Go through the process trees that may live, and those that have ended and are of `runs` (ids).
 
     Those of the session that have ended come too, where a receipt that is not filed is to name them.
     """
@@ -602,11 +595,14 @@ def _processes(
     if waited_for:
         sql = "SELECT doc, process_id FROM processes WHERE session = ? AND owner = 'session' AND state = 'ended'"
         for row in _readable(connection, ProcessRow, sql, session, left_out=left_out):
-            if row.process_id not in ended and waited_for.intersection(row.receipts):
+            if row.run_id not in runs and waited_for.intersection(row.receipts):
                 yield row
-    for process_id in ended:
-        sql = "SELECT doc, process_id FROM processes WHERE session = ? AND process_id = ? AND state = 'ended'"
-        yield from _readable(connection, ProcessRow, sql, session, process_id, left_out=left_out)
+    if runs:
+        sql = """SELECT doc, process_id FROM processes WHERE session = ? AND state = 'ended'
+            AND CASE WHEN json_valid(CAST(doc AS TEXT))
+                THEN json_extract(CAST(doc AS TEXT), '$.run_id') IN (SELECT value FROM json_each(?)) ELSE 1 END"""
+        wanted = msgspec.json.encode(runs).decode()
+        yield from _readable(connection, ProcessRow, sql, session, wanted, left_out=left_out)
 
 
 def _printed(connection: sqlite3.Connection, session: str, calls: Iterable[CallRow]) -> dict[str, str]:
@@ -655,7 +651,7 @@ def snapshot(connection: sqlite3.Connection, session: str, *, kept: int = 10_000
         thread=told.thread,
         runs=tuple(runs),
         calls=calls,
-        processes=tuple(_processes(connection, session, told.ended, waited_for, left_out)),
+        processes=tuple(_processes(connection, session, [run.run_id for run in runs], waited_for, left_out)),
         pending=tuple(pending),
         receipts=tuple(row for run in runs if run.late for row in rows(Receipt, receipts_of, run.run_id)),
         waiting=tuple(waiting(connection, session, left_out)),

@@ -174,7 +174,6 @@ class Disk:
         fold = Thread()
         said: set[str] = set()
         fates: dict[str, str] = {}
-        ended: dict[str, str] = {}
         told_durable: set[str] = set()
         printed: dict[str, str] = {}
         for event in tables.events:
@@ -186,10 +185,6 @@ class Disk:
                     fates[event.data["id"]] = "input"
                 case "session.message_returned":
                     fates[event.data["message_id"]] = "returned"
-                case "process.ended":
-                    ended[event.data["process_id"]] = event.run_id or event.data["run_id"]
-                case "run.ended":
-                    ended = {process: of for process, of in ended.items() if of != event.run_id}
                 case "session.stop_durable":
                     told_durable.add(event.data["request_id"])
                 case "tool.output" if "marker" not in event.data:
@@ -206,7 +201,7 @@ class Disk:
         named = [
             row.process_id
             for row in tables.processes.values()
-            if row.owner is Owner.SESSION and row.process_id not in ended and waited_for.intersection(row.receipts)
+            if row.owner is Owner.SESSION and row.run_id not in ids and waited_for.intersection(row.receipts)
         ]
         settled = [run for run in tables.runs.values() if run.settled and not run.late]
         late = {run.run_id for run in unsettled if run.late}
@@ -218,7 +213,8 @@ class Disk:
             calls=calls,
             processes=(
                 *living,
-                *(tables.processes[one] for one in (*named, *ended) if tables.processes[one].state == "ended"),
+                *(tables.processes[one] for one in named if tables.processes[one].state == "ended"),
+                *(one for one in tables.processes.values() if one.state == "ended" and one.run_id in ids),
             ),
             pending=tuple(tables.pending.values()),
             receipts=tuple(one for one in tables.receipts.values() if one.run_id in late),
