@@ -145,7 +145,7 @@ class World:
         # The machine was so slow while it shut down that what there is time for need not have been done.
         self.hesitated = False
         # Virtual seconds by which time moved on although somebody had something to do.
-        self.stalled_s = before.stalled_s if before else 0.0
+        self.stalled_s: float = before.stalled_s if before else 0.0
         self._closed = False
         self.disk: Disk = before.disk if before else Disk()
         self.ids: SimIds = before.ids if before else SimIds()
