@@ -8,7 +8,7 @@ no request of now is measured by it, or nothing new would be taken until the clo
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable
 from typing import Final
 
@@ -43,6 +43,8 @@ class RequestBook:
         self._kept_s = kept_s
         self._rows: OrderedDict[str, RequestRow] = OrderedDict()
         self._forgotten_to = 0.0
+        # Of each deletion that is not known to be stored, the ids whose answers it has forgotten.
+        self._in_doubt: deque[frozenset[str]] = deque()
 
     @property
     def forgotten_to(self) -> float:
@@ -62,11 +64,20 @@ class RequestBook:
         answered. With `repeats` the newest ids are kept, without their answers; their rows are returned.
         """
         rows = list(self._rows.values())
+        self._in_doubt.append(frozenset(row.request_id for row in rows if row.answer))
         made = [self._made_at(row, at) for row in rows]
         self._forget_to(max([math.floor(at * 1000) / 1000 - 0.0005, *made]), at)
         blank = [msgspec.structs.replace(row, digest=b"", answer=b"") for row in rows[-FORGOTTEN_KEPT:] if repeats]
         self._rows = OrderedDict((row.request_id, row) for row in blank)
         return blank
+
+    def forgotten(self) -> None:
+        """The deletion that forgot first is stored: the answers that it forgot do not come back."""
+        self._in_doubt.popleft()
+
+    def in_doubt(self, request_id: str) -> bool:
+        """True if a deletion forgot the answer to this id, and may not be stored: then that answer still stands."""
+        return any(request_id in forgotten for forgotten in self._in_doubt)
 
     def known(self, request: OutsideRequest, at: float) -> Reply | None:
         """Return the answer that `request` had, or None if it is new.

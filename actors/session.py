@@ -12,7 +12,7 @@ anything else is refused. When the store can be read again the session takes its
 
 Stops. A Stop waits for the store with a bound, loading or serving, and no crash forgets it; see `actors.late_stops`. It
 is answered by what is known: by the book, where it was answered before; else by what the session knows of its runs; and
-where the session was never read, by a word that says so.
+where the session was never read, or the book was deleted and that may not be stored, by a word that says so.
 
 A batch that cannot be stored, of a store that is well (`CommitFailed.unfit`), costs what was in it: the requests in it
 are refused for good, those behind it may be sent again. The session goes on from what is on record, as above; where
@@ -345,7 +345,8 @@ class SessionActor(Actor):
         # backlog of reports: they go on when it is given.
         if not refused:
             # Ahead of that: one that is answered by it waits for nothing, whatever else has left with it.
-            self._late_stops.expect(request, at, answer, self._protocol.generation)
+            in_doubt = self._protocol.requests.in_doubt(request.id)
+            self._late_stops.expect(request, at, None if in_doubt else answer, self._protocol.generation)
         self._flush()
         if self._sent:
             self._answering = self._number
@@ -503,8 +504,10 @@ class SessionActor(Actor):
         for sent in self._sent:
             for effect in sent.later:
                 if isinstance(effect, AnswerRequest) and effect.request.id == request_id:
-                    assert isinstance(effect.answer, Stopped), "the answer to a Stop"
-                    self._late_stops.answer(request_id, effect.answer, effect.reply)
+                    stop, answer = effect.request, effect.answer
+                    assert isinstance(stop, Stop), "nothing else waits with a bound"
+                    assert isinstance(answer, Stopped), "the answer to a Stop"
+                    self._late_stops.answer(request_id, self._not_in_doubt(stop, answer), effect.reply)
         self._mailbox.release()
 
     def _publish(self, sent: Sent) -> None:
@@ -584,6 +587,7 @@ class SessionActor(Actor):
                     self._forget_part(effect)
                 case ForgetSession():
                     self._ports.processes.forget_session(self._session)
+                    self._protocol.requests.forgotten()
                     self._lift_quarantine()
                 case AdoptRun():
                     self._adopt_run(effect.run_id)
@@ -909,7 +913,7 @@ class SessionActor(Actor):
                 reply.try_set(answer)
             return
         if isinstance(request, Stop) and isinstance(answer, Stopped):
-            self._answer_kept(request, answer, reply)
+            self._answer_kept(request, self._not_in_doubt(request, answer), reply)
             return
         superseded = answer.superseded_run_id if isinstance(answer, Accepted) else None
         if reply is None:
@@ -939,7 +943,7 @@ class SessionActor(Actor):
 
     def _decide_unstored(self, stop: Stop, at: float) -> Stopped:
         """Say what a Stop comes to while the store fails, and do of it what needs no store."""
-        if not self._was_read:
+        if not self._was_read or self._protocol.requests.in_doubt(stop.id):
             return _unknown(stop)
         answer = self._protocol.answer_unstored(stop, self._ended, self._unstarted)
         provenance = self._protocol.provenance_of(stop, at)
@@ -955,6 +959,10 @@ class SessionActor(Actor):
         if record is not None and stop.mode is Mode.IMMEDIATE and answer.outcome != "already_over":
             self._tell_runner(record.id, Halt(record.token.provenance or provenance, 0.0))
         return answer
+
+    def _not_in_doubt(self, stop: Stop, answer: Stopped) -> Stopped:
+        """What a Stop may be told before it is on record: where a deletion is not stored, an earlier answer stands."""
+        return _unknown(stop) if self._protocol.requests.in_doubt(stop.id) else answer
 
     def _answer_kept(self, stop: Stop, answer: Stopped, reply: ReplyFuture[Any] | None) -> None:
         """Keep a Stop that is not stored, to be handled again when the store is back, and answer it."""

@@ -102,3 +102,19 @@ def test_l14_a_stop_is_never_too_old() -> None:
     made, _ = filled([Resume(id=made_at(NOW + place)) for place in range(6)])
     for at in (1, NOW):
         assert made.known(Stop(id=made_at(at), source="user.test", reason="enough"), NOW + 10) is None
+
+
+def test_l10_an_answer_is_in_doubt_until_the_deletion_that_forgot_it_is_stored() -> None:
+    made = book()
+    first, second = Stop(source="user.test", reason="x"), Stop(source="user.test", reason="y")
+    made.answered(first, ANSWER, NOW)
+    made.forget(NOW + 1.0, repeats=True)
+    made.answered(second, ANSWER, NOW + 2.0)
+    assert made.in_doubt(first.id)
+    assert not made.in_doubt(second.id)
+    made.forget(NOW + 3.0, repeats=True)
+    made.forgotten()
+    assert not made.in_doubt(first.id), "what is kept of a deletion is an id, and no answer"
+    assert made.in_doubt(second.id)
+    made.forgotten()
+    assert not made.in_doubt(second.id)

@@ -308,6 +308,49 @@ REGRESSIONS = {
             ("shutdown", 3.0),
         ),
     ),
+    # A Stop had an answer, came again behind a deletion that the store did not take, and was answered anew.
+    "a repeat of a Stop behind a deletion that was unfit": Schedule(
+        2704270160,
+        Settings(agent="scripted", barrier="strict", passivate_s=0.05),
+        (
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("wait", 0.05),
+            ("delete",),
+            ("new", "say=1", None, "user", True, None),
+            ("restop", 0),
+            ("unfit", 2),
+        ),
+    ),
+    "a repeat of a Stop while the store fails that did not take a deletion": Schedule(
+        1,
+        Settings(agent="scripted"),
+        (
+            ("new", "say=1 sleep=60", None, "user", True, None),
+            ("wait", 0.05),
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("wait", 3.0),
+            ("delete",),
+            ("fail", 1),
+            ("wait", 0.05),
+            ("restop", 0),
+        ),
+    ),
+    "a repeat of a Stop that waits behind a deletion": Schedule(
+        1,
+        Settings(agent="scripted"),
+        (
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("wait", 0.05),
+            ("hold", True),
+            ("delete",),
+            ("new", "say=1", None, "user", True, None),
+            ("restop", 0),
+            ("wait", 0.3),
+            ("fail", 1),
+            ("hold", False),
+            ("wait", 1.0),
+        ),
+    ),
     # The run that a Stop of the journal had ended was not on record when the crash came: it has a receipt, and no more.
     "a Stop of the journal whose run was never on record": Schedule(
         2101566741,

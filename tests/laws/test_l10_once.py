@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from actors import (
     Accepted,
     CountermandError,
+    Delete,
     Invalid,
     NewMessage,
     ReceiptPending,
@@ -19,10 +20,11 @@ from actors import (
     Resume,
     Stop,
     Stopped,
+    StoreUnavailable,
     Turn,
 )
 from actors.late_stops import STOP_OVERDUE_S
-from actors.messages import request_time
+from actors.messages import UNKNOWN, request_time
 from actors.requests import RequestBook
 from supervisor import SessionHandle
 from tests.kit import (
@@ -294,6 +296,28 @@ def test_l10_a_stored_answer_is_given_while_the_store_fails(kit: Kit, faults: St
     faults.failing = False
     until(lambda: session.ask(a_stop(), timeout=WAIT_S).durable, "the store is back")
     assert session.ask(first, timeout=WAIT_S) == told
+
+
+def test_l10_an_answer_stands_where_the_store_does_not_take_the_deletion_that_forgot_it(
+    kit: Kit, faults: StoreFaults
+) -> None:
+    session = kit.session(hold)
+    until_holding(session, say(session, "one"))
+    first = a_stop()
+    told = session.ask(first)
+    settled(session)
+    # What the store has of the deletion is found out when it is read, and not before.
+    faults.may_read.clear()
+    faults.failing = True
+    with pytest.raises(StoreUnavailable):
+        session.ask(Delete(source="user.test", reason="once"), timeout=WAIT_S)
+    doubtful = session.ask(first, timeout=WAIT_S)
+    assert (doubtful.outcome, doubtful.durable) == (UNKNOWN, False)
+    faults.failing = False
+    faults.may_read.set()
+    until(lambda: session.ask(first, timeout=WAIT_S).durable, "the store is back")
+    assert session.ask(first, timeout=WAIT_S) == told
+    check_rest(session)
 
 
 def read_slowly(faults: StoreFaults, session: SessionHandle, request: Stop) -> Stopped:
