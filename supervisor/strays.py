@@ -643,8 +643,11 @@ class Strays:
     def _rouse(self) -> None:
         with self._lock:
             if self._watcher is None and not self._closed and (self._reaps or self._starts or self._strays):
-                self._watcher = threading.Thread(target=self._watch, name="countermand-strays", daemon=True)
-                self._watcher.start()
+                watcher = threading.Thread(target=self._watch, name="countermand-strays", daemon=True)
+                # Where there is no room for a thread just now: whoever comes next tries again.
+                with suppress(RuntimeError):
+                    watcher.start()
+                    self._watcher = watcher
             if self._wake is not None:
                 with suppress(BlockingIOError):
                     os.eventfd_write(self._wake, 1)

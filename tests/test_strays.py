@@ -494,6 +494,26 @@ def test_l14_of_threads_that_are_gone_no_start_is_kept_and_no_process_is_looked_
         stop(supervisor.session("s"))
 
 
+def test_l13_where_no_thread_can_be_had_to_watch_the_next_start_has_one(
+    tmp_path: Path, mark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: list[threading.Thread] = []
+
+    class NoRoom(threading.Thread):
+        def start(self) -> None:
+            if self.name == "countermand-strays" and not refused:
+                refused.append(self)
+                raise RuntimeError("can't start new thread")
+            super().start()
+
+    monkeypatch.setattr(threading, "Thread", NoRoom)
+    with started(tmp_path, lambda turn: KEPT.append(subprocess.Popen(command(mark))), subreaper=False) as supervisor:
+        run_id = say(supervisor.session("s"))
+        assert receipt_of(supervisor, run_id)
+        assert refused
+        until(lambda: not alive(mark), "the end of what it had started")
+
+
 def test_l14_a_supervisor_that_has_ended_holds_no_descriptor(tmp_path: Path) -> None:
     with started(tmp_path / "first", call("nothing"), subreaper=False):
         pass
