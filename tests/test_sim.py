@@ -19,7 +19,7 @@ import pytest
 from pykka import ActorRef
 from rich.console import Console
 
-from actors.messages import Stop
+from actors.messages import NewMessage, Stop
 from actors.ports import Batch, KeptStop, Settings
 from supervisor.store import tables
 from supervisor.store.journal import StopJournal
@@ -501,6 +501,15 @@ def test_an_edit_that_no_longer_fits_says_so() -> None:
         edit.made()
     with pytest.raises(ValueError, match="no_such_function is not there"):
         replace(edit, function="no_such_function").made()
+
+
+def test_an_edit_of_a_function_that_calls_its_super_does_what_the_function_does() -> None:
+    mutant = next(one for one in MUTANTS if one.name == "one process of the session too many")
+    with mutant.planted(), World(0) as world:
+        world.answer("s", NewMessage(content="run=1"))
+        world.settle()
+        assert "process.ended" in world.kinds(), "its spawn went by way of the class below"
+        assert not world.errors
 
 
 def test_what_breaks_a_predicate_ends_the_world() -> None:

@@ -60,10 +60,13 @@ class Edit:
         if source.count(self.old) != 1:
             where = f"{self.owner.__name__}.{self.function}"
             raise ValueError(f"{where}: expected {self.old!r} once, it is there {source.count(self.old)} times")
+        # The functions of the tree itself, with a line of this file in them. A function in a class finds that class by
+        # this name: `super()` needs it.
+        inside = textwrap.indent(source.replace(self.old, self.new), "    ")
+        code = f"def make(__class__):\n{inside}\n    return {self.function}\n"
         made: dict[str, Any] = {}
-        # The functions of the tree itself, with a line of this file in them.
-        exec(compile(source.replace(self.old, self.new), f"<{self.function}>", "exec"), plain.__globals__, made)
-        return made[self.function]
+        exec(compile(code, f"<{self.function}>", "exec"), plain.__globals__, made)
+        return made["make"](next(one for one in self.owner.__mro__ if self.function in vars(one)))
 
 
 def _raw(owner: type, name: str) -> Any:
