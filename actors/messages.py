@@ -410,7 +410,7 @@ class Accepted(Struct, frozen=True, tag=True):
 
 
 UNKNOWN = "unknown"
-"""The outcome of a Stop whose session could not be read yet."""
+"""The outcome of a Stop of which the session cannot say yet what it comes to."""
 
 
 class Stopped(Struct, frozen=True, tag=True):
@@ -418,9 +418,10 @@ class Stopped(Struct, frozen=True, tag=True):
 
     outcome: ``stopped | stopping | nothing_running | already_over``. It stands, with `run_id` and `receipt_id`: the
     same Stop is answered so whenever it is sent again. `fence_seq`, `withdrawn` and `joined` may be added to while it
-    is not `durable`. ``unknown``: the session could not be read, so nothing is known yet. The Stop is kept and decided
-    when it can be, and `receipt_id` finds its receipt then. Where it is not `durable` yet, `journalled` says whether it
-    is in the stop journal, so that a crash does not forget it.
+    is not `durable`. ``unknown``: the session could not be read, so nothing is known yet; or the Stop had an
+    answer before the session was deleted, which may not be stored. The Stop is kept and decided when it can be, and
+    `receipt_id` finds its receipt then. Where it is not `durable` yet, `journalled` says whether it is in the stop
+    journal, so that a crash does not forget it.
     """
 
     outcome: str
