@@ -354,6 +354,19 @@ def test_l3_where_orphans_fall_to_another_process_a_run_that_started_one_is_not_
 
 
 @pytest.mark.usefixtures("subreaper")
+def test_what_an_agent_starts_in_a_context_of_its_own_is_the_programs(tmp_path: Path, mark: str) -> None:
+    def agent(turn: Turn) -> None:
+        KEPT.append(contextvars.Context().run(subprocess.Popen, command(mark)))
+        until(lambda: up(mark), "both processes")
+
+    with started(tmp_path, agent) as supervisor:
+        receipt = receipt_of(supervisor, say(supervisor.session("s")))
+        assert receipt.complete, receipt
+        assert not of_kind(receipt, "subprocess")
+        assert len(alive(mark)) == 2
+
+
+@pytest.mark.usefixtures("subreaper")
 def test_the_status_of_what_the_program_had_started_before_is_the_programs_to_read(tmp_path: Path) -> None:
     own = subprocess.Popen([sys.executable, "-S", "-c", "import sys; sys.stdin.read(); sys.exit(7)"], stdin=-1)
     with started(tmp_path, call("nothing")) as supervisor:
