@@ -56,7 +56,7 @@ class InstanceLock:
         try:
             state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             directory = self._open(state_dir, os.O_RDONLY | os.O_DIRECTORY)
-            _require_private(state_dir, os.fstat(directory))
+            _require_private(state_dir, directory)
             if not _flock(directory, fcntl.LOCK_EX):
                 raise self._busy(state_dir)
             fcntl.fcntl(directory, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
@@ -192,8 +192,12 @@ def _unusable(state_dir: Path, error: OSError) -> StoreUnavailable:
     )
 
 
-def _require_private(state_dir: Path, seen: os.stat_result) -> None:
-    """Refuse a directory in which others could put or read something."""
+def _require_private(state_dir: Path, directory: int) -> None:
+    """Refuse a directory in which others could put or read something.
+
+    One that others may only read, and that is empty, is what `mkdir` makes: nothing was open yet, so it is closed.
+    """
+    seen = os.fstat(directory)
     another = "name another directory with --state-dir or COUNTERMAND_STATE_DIR; one that is not there yet is made"
     if seen.st_uid != os.geteuid():
         raise Invalid(
@@ -202,7 +206,9 @@ def _require_private(state_dir: Path, seen: os.stat_result) -> None:
             got=f"one of uid {seen.st_uid}",
             remedy=f"run this as uid {seen.st_uid}, or {another}",
         )
-    if seen.st_mode & 0o077:
+    if seen.st_mode & 0o077 and not seen.st_mode & 0o022 and not os.listdir(directory):
+        os.fchmod(directory, 0o700)
+    elif seen.st_mode & 0o077:
         raise Invalid(
             f"the state directory {state_dir} is open to other users",
             expected="a directory of mode 0700",

@@ -211,6 +211,7 @@ def test_a_daemon_of_the_first_release_whose_lock_was_removed_is_not_joined_eith
 
 def test_a_state_directory_that_is_open_to_others_is_refused_with_the_remedy(daemon: Foreground) -> None:
     daemon.state_dir.mkdir()
+    (daemon.state_dir / "notes").touch()
     daemon.state_dir.chmod(0o755)
     assert daemon.start().wait(WAIT_S) == Exit.REFUSED
     daemon.wait_says(f"chmod 700 {daemon.state_dir}")

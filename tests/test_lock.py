@@ -161,16 +161,34 @@ def test_the_pid_of_a_holder_takes_the_place_of_a_longer_one(state: Path) -> Non
     lock.release()
 
 
-@pytest.mark.parametrize("mode", [0o755, 0o750, 0o701])
+@pytest.mark.parametrize("mode", [0o755, 0o750, 0o701, 0o777, 0o730])
 def test_a_directory_that_is_open_to_others_is_refused(state: Path, mode: int) -> None:
     state.mkdir()
+    (state / "store.sqlite3").touch()
     state.chmod(mode)
     with pytest.raises(Invalid) as caught:
         InstanceLock(state)
     assert f"chmod 700 {state}" in caught.value.remedy
-    assert list(state.iterdir()) == []
+    assert [one.name for one in state.iterdir()] == ["store.sqlite3"]
+    assert stat.S_IMODE(state.stat().st_mode) == mode
     state.chmod(0o700)
     InstanceLock(state).release()
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o750, 0o701])
+def test_an_empty_directory_that_others_may_only_read_is_closed_to_them(state: Path, mode: int) -> None:
+    state.mkdir()
+    state.chmod(mode)
+    InstanceLock(state).release()
+    assert stat.S_IMODE(state.stat().st_mode) == 0o700
+
+
+def test_an_empty_directory_that_others_may_write_is_refused(state: Path) -> None:
+    state.mkdir()
+    state.chmod(0o777)
+    with pytest.raises(Invalid):
+        InstanceLock(state)
+    assert list(state.iterdir()) == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")

@@ -176,7 +176,7 @@ def test_l13_a_tool_still_hears_of_the_exit_of_what_it_handed_over(kit: Kit) -> 
     async def agent(turn: AsyncTurn) -> str:
         return (await turn.call("brief")).content
 
-    kit.state_dir.mkdir(parents=True)
+    kit.state_dir.mkdir(mode=0o700, parents=True)
     os.mkfifo(kit.state_dir / "fifo")
     session = kit.session(agent, tools=[brief])
     run_id = say(session)

@@ -52,7 +52,7 @@ def test_every_library_that_is_imported_is_declared() -> None:
     provides = importlib.metadata.packages_distributions()
     used = {
         distribution.replace("_", "-").lower()
-        for name in (imported & provides.keys()) - {"actors", "supervisor"}
+        for name in (imported & provides.keys()) - {"actors", "supervisor", "countermand"}
         for distribution in provides[name]
     }
     declared = {re.split("[~<>=]", one)[0] for one in DEPENDENCIES}
