@@ -100,8 +100,14 @@ class Strays(Protocol):
     has ended, and each stray that was told, nothing that can be attributed to the run is left.
     """
 
-    def within(self, address: Address, isolation: Isolation, body: Callable[[], Any]) -> Callable[[], Any]:
-        """Return `body` for the executor. What it starts is attributed to `address`; see `Executor.start`."""
+    def within(
+        self, address: Address, isolation: Isolation, token: CancelToken, body: Callable[[], Any]
+    ) -> Callable[[], Any]:
+        """Return `body` for the executor. What it starts is attributed to `address`; see `Executor.start`.
+
+        A process that it starts once `token` is cancelled is a clean-up's: it is not asked to end before `body` has
+        ended, and killed when its time is over.
+        """
 
     def adopt(self, address: Address, owner: ActorRef[Any], claimed: Sequence[ProcessRow] = ()) -> None:
         """From here on tell `owner` StrayFound and StrayEnded of the run; what is known is told again.

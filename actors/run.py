@@ -244,7 +244,7 @@ class RunActor(Actor):
         )
         self._agent_running = True
         isolation: Isolation = "task" if as_task else "thread"
-        body = self._ports.strays.within(self._address, isolation, body)
+        body = self._ports.strays.within(self._address, isolation, start.token, body)
         self._ports.strays.adopt(self._address, self.actor_ref)
         executor.start(run, f"agent {start.agent_name}", isolation, body, self.actor_ref, start.token)
         self._deadline_left_s = start.deadline_s

@@ -122,7 +122,7 @@ class ToolActor(Actor):
             spawn,
             _contained(started),
             self._ports.settings.content_max_bytes,
-            functools.partial(self._ports.strays.within, self._address, self._tool.isolation),
+            functools.partial(self._ports.strays.within, self._address, self._tool.isolation, permit.token),
         )
         self._executing = True
         executor.start(key, f"tool {self._tool.name}", self._tool.isolation, body, ref, permit.token, self._context)

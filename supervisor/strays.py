@@ -47,6 +47,7 @@ from typing import Any, Final
 from loguru import logger
 from pykka import ActorDeadError, ActorRef
 
+from actors.cancel import CancelToken
 from actors.messages import StrayEnded, StrayFound
 from actors.model import Address, How
 from actors.ports import Clock, Isolation, ProcessRow
@@ -134,10 +135,11 @@ class _Work:
 class _Starter:
     """One execution: the agent's of a run, or that of a call. What its code starts is the starter's."""
 
-    __slots__ = ("address", "more", "over", "run", "strays", "tasks", "told", "works")
+    __slots__ = ("address", "more", "over", "run", "strays", "tasks", "token", "told", "works")
 
-    def __init__(self, strays: Strays, run: _Run, address: Address) -> None:
+    def __init__(self, strays: Strays, run: _Run, address: Address, token: CancelToken) -> None:
         self.strays = strays
+        self.token = token
         self.run = run
         self.address = address
         self.over = False
@@ -158,10 +160,12 @@ class _Starter:
 class _Start:
     """A process that a thread is about to start, or has started and whose pid is not known. None: the program's own."""
 
-    __slots__ = ("before", "looks", "name", "next_s", "starter", "ticks", "tid")
+    __slots__ = ("before", "cleans_up", "looks", "name", "next_s", "starter", "ticks", "tid")
 
     def __init__(self, starter: _Starter | None, tid: int, name: str) -> None:
         self.starter = starter
+        # The fence itself cancels the token; `Strays.end` hears of it later.
+        self.cleans_up = starter is not None and starter.token.cancelled
         self.tid = tid
         self.name = name
         # Its number may be another thread's later.
@@ -210,13 +214,15 @@ class Strays:
 
     # ── For the actors ────────────────────────────────────────────────────────────────────────────────
 
-    def within(self, address: Address, isolation: Isolation, body: Callable[[], Any]) -> Callable[[], Any]:
+    def within(
+        self, address: Address, isolation: Isolation, token: CancelToken, body: Callable[[], Any]
+    ) -> Callable[[], Any]:
         """Return `body` with what it starts attributed; see the port."""
         with self._lock:
             run = self._runs.get(address.run)
             if run is None:
                 run = self._runs[address.run] = _Run(Address(address.session, address.generation, address.run))
-        starter = _Starter(self, run, address)
+        starter = _Starter(self, run, address, token)
 
         def as_thread() -> Any:
             attribution.enter(starter)
@@ -405,8 +411,7 @@ class Strays:
         if start.starter is None or root is None:
             return True
         stray = self._subprocess(start.starter.run, start.starter.address, root)
-        # Begun after the fence: a clean-up's, it may be.
-        stray.spared = stray.run.due(stray.call) is not None
+        stray.spared = start.cleans_up
         return True
 
     def _subprocess(self, run: _Run, address: Address, root: Member, *, ours: bool = True) -> _Stray:

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from actors import AsyncTurn, Receipt, Row, Turn, tool
-from actors.model import How
+from actors.model import Address, How
 from actors.ports import ProcessRow
 from supervisor import Config, Supervisor, attribution
 from supervisor.containment import procfs
@@ -35,6 +35,7 @@ from supervisor.strays import (
     STARTS_MAX,
     STRAYS_MAX,
     UNKNOWN,
+    Strays,
     inherits_orphans,
 )
 from tests.daemon_kit import Foreground, seed
@@ -728,6 +729,35 @@ def test_l3_a_process_of_a_clean_up_is_not_told_to_end_before_the_grace_is_over(
         stop(supervisor.session("s"))
         receipt = receipt_of(supervisor, run_id)
         assert receipt.complete
+        assert status == [0]
+
+
+@pytest.mark.usefixtures("subreaper")
+def test_l3_a_process_of_a_clean_up_that_is_ahead_of_the_end_of_its_run_is_not_told_to_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status: list[int] = []
+    waiting = threading.Event()
+    end = Strays.end
+
+    def end_later(strays: Strays, address: Address, grace_s: float) -> None:
+        until(lambda: bool(strays.left() or status))
+        end(strays, address, grace_s)
+
+    async def agent(turn: AsyncTurn) -> None:
+        try:
+            waiting.set()
+            await asyncio.sleep(1000)
+        finally:
+            process = await asyncio.create_subprocess_exec("sleep", "0.3")
+            status.append(await process.wait())
+
+    monkeypatch.setattr(Strays, "end", end_later)
+    with started(tmp_path, agent, grace_s=30.0) as supervisor:
+        run_id = say(supervisor.session("s"))
+        assert waiting.wait(WAIT_S)
+        stop(supervisor.session("s"))
+        assert receipt_of(supervisor, run_id).complete
         assert status == [0]
 
 

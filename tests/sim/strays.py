@@ -19,6 +19,7 @@ from tests.sim.clock import SimClock
 if TYPE_CHECKING:
     from pykka import ActorRef
 
+    from actors.cancel import CancelToken
     from actors.ports import Isolation, ProcessRow
 
 LEFT: Final = 1 / 3
@@ -51,7 +52,9 @@ class SimStrays:
         self._ending: dict[str, float] = {}
         self._count = 0
 
-    def within(self, address: Address, isolation: Isolation, body: Callable[[], Any]) -> Callable[[], Any]:
+    def within(
+        self, address: Address, isolation: Isolation, token: CancelToken, body: Callable[[], Any]
+    ) -> Callable[[], Any]:
         """Return `body`; where it ends, something may be left, which is told before its end."""
         if self.random is None or isolation == "thread":
             # The executor refuses what needs a thread.
