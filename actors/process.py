@@ -21,6 +21,7 @@ from actors.base import Actor
 from actors.cancel import Cell, CellState
 from actors.messages import (
     Halt,
+    KillProcess,
     ProcessEnded,
     ProcessExited,
     ProcessNews,
@@ -103,6 +104,8 @@ class ProcessActor(Actor):
             case Halt():
                 if self._owner is Owner.SESSION or of_run(self._cell):
                     self._ports.processes.kill(self._process_id, message.grace_s)
+            case KillProcess():
+                self._ports.processes.kill(self._process_id, message.grace_s)
             case Release():
                 self._running = False
                 self.stop()

@@ -558,6 +558,29 @@ def test_without_a_daemon_it_has_the_configuration_that_a_daemon_would_have(desk
     assert desk.run("hello\n", "chat", *assigned, env=env).stdout == "mine: hello"
 
 
+def test_l14_it_ends_whatever_the_interpreter_would_wait_for(desk: Desk, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import asyncio, time\n"
+        "async def leaves(turn):\n"
+        "    asyncio.get_running_loop().run_in_executor(None, time.sleep, 1000)\n"
+        "    await turn.emit('said')\n"
+    )
+    env = {**desk.env, "PYTHONPATH": str(tmp_path)}
+    assigned = (
+        "--set",
+        "agents={me='mine:leaves'}",
+        "--set",
+        "agent=me",
+        "--set",
+        "grace_s=0.1",
+        "--set",
+        "kill_s=0.2",
+    )
+    done = desk.run("hello\n", "chat", *assigned, env=env)
+    assert (done.returncode, done.stdout) == (0, "said")
+    assert "thread sleep" in done.stderr
+
+
 def test_its_state_directory_may_be_named_in_the_configuration(desk: Desk, tmp_path: Path) -> None:
     del desk.env["COUNTERMAND_STATE_DIR"]
     args = configured(tmp_path, f'state_dir = "{desk.state_dir}"\n')
