@@ -282,9 +282,9 @@ def _outlived(random: Random) -> list[Op]:
     """Code of a run goes on for longer than it may, and has left things behind when it ends; then there are calls."""
     return [
         ("litter", random.randrange(WORLDS)),
-        ("new", random.choice(("late=9", "deaf=9", "tidy=9")), None, "user", True, None),
+        ("new", random.choice(("late=9", "deaf=9")), None, "user", True, None),
         ("wait", 0.05),
-        ("new", random.choice(("write=1", "stubborn", "sleep=60")), None, "user", True, None),
+        ("new", random.choice(("write=1", "stubborn")), None, "user", True, None),
         ("wait", 9.0),
         ("new", "write=3 write=3", None, "user", True, None),
     ]
