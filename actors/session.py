@@ -40,7 +40,7 @@ from pykka._envelope import Envelope
 
 from actors.base import Actor, tell
 from actors.cancel import Cell
-from actors.errors import CountermandError, Invalid, StoreUnavailable
+from actors.errors import CountermandError, Invalid, NotFound, StoreUnavailable
 from actors.future import ReplyFuture
 from actors.late_stops import LateStops
 from actors.messages import (
@@ -138,6 +138,7 @@ from actors.step import (
     RefuseHandOver,
     RefuseRequest,
     RefuseSpawn,
+    RefuseStop,
     ReturnCredit,
     SayHandedOver,
     ShowEphemeral,
@@ -330,27 +331,36 @@ class SessionActor(Actor):
             return
         at = self._ports.clock.wall()
         kept, refused, answer = self._late_stops.entry(request), False, None
+        requests = self._protocol.requests
         try:
             answer = self._protocol.request(request, reply, kept)
         except CountermandError as error:
             refused = True
-            self._late_stops.refused(request)
-            if reply is None:
-                logger.info(
-                    "{} refused {} {}, which nobody asked about: {}", self, type(request).__name__, request.id, error
-                )
+            if isinstance(request, Stop) and isinstance(error, NotFound) and requests.in_doubt(request.id):
+                # Not before the deletion is durable: if it is not stored, there is an answer to this Stop.
+                self._late_stops.expect(request, at)
+                self._sent[-1].later.append(RefuseStop(request, reply, error))
             else:
-                reply.try_set_exception(error)
+                self._refuse(request, reply, error)
         # A request does not wait for the rest of the turn: its halts leave now. Nor does its answer wait for a
         # backlog of reports: they go on when it is given.
         if not refused:
             # Ahead of that: one that is answered by it waits for nothing, whatever else has left with it.
-            in_doubt = self._protocol.requests.in_doubt(request.id)
-            self._late_stops.expect(request, at, None if in_doubt else answer, self._protocol.generation)
+            told = None if requests.in_doubt(request.id) else answer
+            self._late_stops.expect(request, at, told, self._protocol.generation)
         self._flush()
         if self._sent:
             self._answering = self._number
             self._mailbox.hold()
+
+    def _refuse(self, request: OutsideRequest, reply: ReplyFuture[Any] | None, error: CountermandError) -> None:
+        self._late_stops.refused(request)
+        if reply is None:
+            logger.info(
+                "{} refused {} {}, which nobody asked about: {}", self, type(request).__name__, request.id, error
+            )
+        else:
+            reply.try_set_exception(error)
 
     def _report(self, message: Any) -> None:
         self._used = True
@@ -508,6 +518,8 @@ class SessionActor(Actor):
                     assert isinstance(stop, Stop), "nothing else waits with a bound"
                     assert isinstance(answer, Stopped), "the answer to a Stop"
                     self._late_stops.answer(request_id, self._not_in_doubt(stop, answer), effect.reply)
+                elif isinstance(effect, RefuseStop) and effect.stop.id == request_id:
+                    self._late_stops.answer(request_id, _unknown(effect.stop), effect.reply)
         self._mailbox.release()
 
     def _publish(self, sent: Sent) -> None:
@@ -600,6 +612,8 @@ class SessionActor(Actor):
                     owned = self._protocol.owned.get(effect.process_id)
                     if owned is not None:
                         self._host_tree(owned.address, owned.id, None, None, None)
+                case RefuseStop():
+                    self._refuse(effect.stop, effect.reply, effect.error)
                 case ForgetStop():
                     self._ports.store.forget_stop(self._session, effect.request_id)
 
@@ -877,6 +891,8 @@ class SessionActor(Actor):
                 if isinstance(effect, AnswerRequest):
                     stored = effect.request.id not in unstored
                     self._answer_unstored(effect, failed.error if effect.request.id in unfit else None, stored=stored)
+                elif isinstance(effect, RefuseStop):
+                    self._answer_kept(effect.stop, _unknown(effect.stop), effect.reply)
                 elif isinstance(effect, StartRun):
                     self._unstarted.add(effect.run_id)
         for request, reply in self._protocol.take_deletions():

@@ -351,6 +351,47 @@ REGRESSIONS = {
             ("wait", 1.0),
         ),
     ),
+    # Behind a deletion that was not stored yet a Stop that had an answer was refused: its run, or its session, is gone.
+    "a Stop that had an answer, of a run that is being deleted": Schedule(
+        2036008022,
+        Settings(agent="scripted"),
+        (
+            ("steps", 1),
+            ("new", "say=1", None, "user", True, None),
+            ("wait", 0.05),
+            ("stop", "graceful", 1, "withdraw", "session", "bot", None),
+            ("wait", 0.05),
+            ("delete",),
+            ("new", "say=1", None, "user", True, None),
+            ("restop", 0),
+        ),
+    ),
+    "a Stop that had an answer, of a session whose deletion is unfit": Schedule(
+        1,
+        Settings(agent="scripted"),
+        (
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("wait", 0.05),
+            ("delete",),
+            ("restop", 0),
+            ("unfit", 1),
+        ),
+    ),
+    "a Stop that had an answer, and waits behind a deletion": Schedule(
+        1,
+        Settings(agent="scripted"),
+        (
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("wait", 0.05),
+            ("hold", True),
+            ("delete",),
+            ("restop", 0),
+            ("wait", 1.0),
+            ("hold", False),
+            ("wait", 1.0),
+            ("restop", 0),
+        ),
+    ),
     # The run that a Stop of the journal had ended was not on record when the crash came: it has a receipt, and no more.
     "a Stop of the journal whose run was never on record": Schedule(
         2101566741,

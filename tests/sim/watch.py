@@ -770,9 +770,7 @@ class Watch:
         if isinstance(outcome, CountermandError):
             self.refused.add(request.id)
             known = self._answers.get(request.id)
-            actor = self._world.session_if_alive(session) if self._world is not None else None
-            deleted = actor is not None and actor._protocol.deleted
-            if isinstance(request, Stop) and self._given(request.id) is not None and not deleted:
+            if isinstance(request, Stop) and self._given(request.id) is not None:
                 self.break_(f"{request.id} was answered {self.given[request.id]}, and is refused now: {outcome} (L10)")
             if known is not None and type(outcome).__name__ in ("Invalid", "RequestReused", "RunActive"):
                 self.break_(f"{request.id} was answered by {known}, and is refused now: {outcome} (L10)")
