@@ -305,9 +305,6 @@ class OwnedTrees(RunLifecycle):
             return
         if owned.row.ending is None:
             owned.part.ended_by(news.provenance)
-        if owned.cell is not None:
-            # One that has not begun does not begin.
-            owned.cell.close()
         self.step.now.append(KillTree(owned.id, news.provenance, news.grace_s))
 
     def _owned_ended(self, owned: OwnedTree, news: ProcessEnded) -> None:

@@ -21,7 +21,6 @@ from actors.base import Actor
 from actors.cancel import Cell, CellState
 from actors.messages import (
     Halt,
-    KillProcess,
     ProcessEnded,
     ProcessExited,
     ProcessNews,
@@ -104,8 +103,6 @@ class ProcessActor(Actor):
             case Halt():
                 if self._owner is Owner.SESSION or of_run(self._cell):
                     self._ports.processes.kill(self._process_id, message.grace_s)
-            case KillProcess():
-                self._ports.processes.kill(self._process_id, message.grace_s)
             case Release():
                 self._running = False
                 self.stop()

@@ -324,18 +324,8 @@ class AsyncSpawn:
         pty_size: tuple[int, int] = (80, 24),
         stdin: bytes | None = None,
     ) -> AsyncProcess:
-        """Run a command; see `Spawn.__call__`.
-
-        Where this await is cancelled (`asyncio.timeout`) the process is ended, or never started.
-        """
+        """Run a command; see `Spawn.__call__`."""
         with self._door:
-            pending = self._spawn._pending
             process = self._spawn.begin(_spec(argv, cwd, env, name, pty, pty_size, stdin), owner)
-            try:
-                await pending.wait_async(process._started)
-            except (asyncio.CancelledError, GeneratorExit):
-                # The tool never has its handle. Where the call itself is cancelled, that ends it.
-                if not pending.token.cancelled:
-                    process.kill()
-                raise
+            await self._spawn._pending.wait_async(process._started)
         return AsyncProcess(process)

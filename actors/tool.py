@@ -92,8 +92,6 @@ class ToolActor(Actor):
         self._executing = False
         self._processes: dict[str, Process] = {}
         self._specs: dict[str, SpawnSpec] = {}
-        # Killed before they could be spawned.
-        self._unwanted: set[str] = set()
         self._cells: dict[str, Cell[None]] = {}
         self._open: set[str] = set()
         # Asked for, to be the session's: not this call's to end, whatever is decided.
@@ -242,13 +240,7 @@ class ToolActor(Actor):
         )
         killed = ProcessKilled(kill.process_id, provenance, kill.grace_s)
         self.tell_parent(ProcessReport(self._address, kill.process_id, killed))
-        child = self.children.get(kill.process_id)
-        if kill.process_id in self._specs:
-            self._unwanted.add(kill.process_id)
-        elif child is not None:
-            # Behind its spawn.
-            tell(child, kill)
-        elif kill.process_id in self._open:
+        if kill.process_id in self._open:
             self._ports.processes.kill(kill.process_id, kill.grace_s)
 
     def _request_hand_over(self, process: Process, handed: Future[None]) -> None:
@@ -291,9 +283,8 @@ class ToolActor(Actor):
         if spec is None:
             # A fence refused it while the permit was on its way: the refusal, which waits for no commit, came first.
             return
-        if self._permit.token.cancelled or permit.process_id in self._unwanted:
-            # The call's deadline passed while the permit was on its way, and the session has yet to hear of it; or the
-            # tool does not wait for it any more.
+        if self._permit.token.cancelled:
+            # The call's deadline passed while the permit was on its way; the session has yet to hear of it.
             permit.cell.close()
         process_id = permit.process_id
         self._cells[process_id] = permit.cell
