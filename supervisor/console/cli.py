@@ -164,11 +164,13 @@ def chat(
     options = _options(context, state_dir, agent, verbose, socket)
     with _refusals():
         from supervisor.console.chat import chat as run_chat
+        from supervisor.console.ending import exit_in_time
 
         _logs(options["verbose"])
         name = DEFAULT_SESSION if session is None else session
         place, own = _chat_place(options, config, assignments)
         code = int(run_chat(own, name, place, agent=options["agent"]))
+        exit_in_time(code)
     raise typer.Exit(code)
 
 
@@ -542,7 +544,7 @@ def serve(
 
     # Before the import that loads the daemon.
     collector.hold()
-    from supervisor.daemon.serve import exit_in_time
+    from supervisor.console.ending import exit_in_time
     from supervisor.daemon.serve import serve as run_daemon
 
     code = run_daemon(_source(options, config, assignments))

@@ -1,10 +1,17 @@
-"""How a command ends after a signal: it cleans up, then ends by that same signal."""
+"""How a command ends: of the signal that it was ended by, once it has cleaned up, and in time, whatever agents left."""
 
 from __future__ import annotations
 
 import os
 import signal
-from typing import NoReturn
+import sys
+import threading
+import time
+from contextlib import suppress
+from typing import Final, NoReturn
+
+EXIT_S: Final = 2.0
+"""How long the interpreter has for its own end."""
 
 
 class EndedBy(Exception):
@@ -13,6 +20,22 @@ class EndedBy(Exception):
     def __init__(self, number: int) -> None:
         super().__init__(f"ended by {signal.Signals(number).name}")
         self.number = number
+
+
+def exit_in_time(code: int) -> None:
+    """Have the process end within `EXIT_S`, whatever code of agents has left.
+
+    The interpreter waits for threads that are no daemons, and `multiprocessing` for its children, without a limit.
+    """
+
+    def end() -> None:
+        time.sleep(EXIT_S)
+        os._exit(code)
+
+    threading.Thread(target=end, name="countermand-exit", daemon=True).start()
+    with suppress(OSError, ValueError):
+        # The interpreter would do it behind its waiting.
+        sys.stdout.flush()
 
 
 def end_of(number: int) -> NoReturn:

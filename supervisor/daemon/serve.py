@@ -48,8 +48,6 @@ from supervisor.lock import held
 TICK_S: Final = 1.0
 LOOK_S: Final = 1.0
 """How often it is looked whether clients can still reach the socket."""
-EXIT_S: Final = 2.0
-"""How long the interpreter has for its own end."""
 PATIENCE_S: Final = 15.0
 """What systemd is asked for, each tick."""
 CLOSING_STEPS: Final = 8
@@ -101,19 +99,6 @@ def serve(source: Source) -> int:
     finally:
         logs.close()
         notifier.close()
-
-
-def exit_in_time(code: int) -> None:
-    """Have the process end within `EXIT_S`, whatever code of agents has left.
-
-    The interpreter waits for threads that are no daemons, and `multiprocessing` for its children, without a limit.
-    """
-
-    def end() -> None:
-        time.sleep(EXIT_S)
-        os._exit(code)
-
-    threading.Thread(target=end, name="countermand-exit", daemon=True).start()
 
 
 class Daemon:
