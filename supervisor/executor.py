@@ -20,6 +20,7 @@ import asyncio
 import contextlib
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context
@@ -41,7 +42,7 @@ CALLBACK_IDLE_S: Final = 10.0
 LAST_TASKS_S: Final = 1.0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class _Execution:
     key: str
     name: str
@@ -53,6 +54,13 @@ class _Execution:
     task: asyncio.Task[None] | None = None
     told: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def adopt(self, owner: ActorRef[Any]) -> None:
+        """From here on tell `owner`; an end that has happened is told again."""
+        with self.lock:
+            self.owner = owner
+            if self.ended is not None:
+                _tell(owner, self.ended)
 
     @property
     def born_cancelled(self) -> bool:
@@ -66,6 +74,10 @@ class _Execution:
             return
         if again or self.token is None or not self.token.has_told(self.task):
             self.task.cancel()
+
+
+_ON_THREADS: Final[weakref.WeakValueDictionary[str, _Execution]] = weakref.WeakValueDictionary()
+"""Executions on threads, which outlive the executor that they were started by: the next in this process finds them."""
 
 
 class ThreadExecutor:
@@ -115,6 +127,7 @@ class ThreadExecutor:
             crowded = thread is not None and len(self._threads) >= self._threads_max
             if thread is not None and not closed and not crowded:
                 self._threads.add(thread)
+                _ON_THREADS[key] = execution
             loop, refusal = None, ""
             if not closed and thread is None:
                 try:
@@ -141,13 +154,11 @@ class ThreadExecutor:
     def adopt(self, key: str, owner: ActorRef[Any]) -> bool:
         """From here on tell `owner`; an end that has happened is told again."""
         with self._lock:
-            execution = self._executions.get(key)
-        if execution is None:
-            return False
-        with execution.lock:
-            execution.owner = owner
-            if execution.ended is not None:
-                _tell(owner, execution.ended)
+            execution = self._executions.get(key) or _ON_THREADS.get(key)
+            if execution is None:
+                return False
+            self._executions[key] = execution
+        execution.adopt(owner)
         return True
 
     def forget(self, key: str) -> None:

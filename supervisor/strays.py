@@ -78,10 +78,24 @@ KEEPER: Final = "/containment/zygote.py"
 class _Run:
     """What is known of one run; it lives for as long as code of it may run, or a stray of it is kept."""
 
-    __slots__ = ("__weakref__", "address", "agent_over", "begun", "doubted", "dues", "forks", "open", "owner", "strays")
+    __slots__ = (
+        "__weakref__",
+        "address",
+        "agent_over",
+        "begun",
+        "doubted",
+        "dues",
+        "forks",
+        "lock",
+        "open",
+        "owner",
+        "strays",
+    )
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, lock: threading.RLock) -> None:
         self.address = address
+        # Of the `Strays` that has it.
+        self.lock = lock
         self.owner: ActorRef[Any] | None = None
         self.begun = ticks_now()
         # How many executions of it have begun and not ended.
@@ -102,7 +116,7 @@ class _Run:
 class _Stray:
     """Something that was told to its run. `process` is of a subprocess alone; `left` threads or tasks are in it."""
 
-    __slots__ = ("asked", "call", "ended", "found", "id", "left", "process", "run", "spared", "tasks")
+    __slots__ = ("__weakref__", "asked", "call", "ended", "found", "id", "left", "process", "run", "spared", "tasks")
 
     def __init__(self, run: _Run, found: StrayFound) -> None:
         self.run = run
@@ -116,6 +130,11 @@ class _Stray:
         self.asked = False
         # It is not asked before what has started it has ended; it is killed when its time is over.
         self.spared = False
+
+
+_THREADS: Final[weakref.WeakValueDictionary[str, _Stray]] = weakref.WeakValueDictionary()
+"""Those on threads, by id. They outlive the supervisor that they were started in; the next in this process finds them
+here."""
 
 
 class _Work:
@@ -221,7 +240,9 @@ class Strays:
         with self._lock:
             run = self._runs.get(address.run)
             if run is None:
-                run = self._runs[address.run] = _Run(Address(address.session, address.generation, address.run))
+                run = self._runs[address.run] = _Run(
+                    Address(address.session, address.generation, address.run), self._lock
+                )
         starter = _Starter(self, run, address, token)
 
         def as_thread() -> Any:
@@ -248,7 +269,7 @@ class Strays:
         with self._lock:
             run = self._runs.get(address.run)
             if run is None:
-                run = self._runs[address.run] = _Run(run_address)
+                run = self._runs[address.run] = _Run(run_address, self._lock)
             run.owner = owner
             for stray in list(run.strays.values()):
                 _tell(run, stray.found)
@@ -438,6 +459,14 @@ class Strays:
 
     def _claim(self, run: _Run, row: ProcessRow) -> None:
         """Take a stray that is on record and not known: it was another supervisor's, which has ended."""
+        going_on = _THREADS.get(row.process_id)
+        if going_on is not None:
+            with going_on.run.lock:
+                going_on.run.owner = run.owner
+                _tell(run, going_on.found)
+                if going_on.ended is not None:
+                    _tell(run, going_on.ended)
+            return
         address = run.address.of_call(row.call_id) if row.call_id else run.address
         found = StrayFound(
             address, row.process_id, row.kind, row.name, row.started_at or 0.0, row.pid, row.born, row.ours
@@ -580,6 +609,7 @@ class Strays:
     def _tell_work(self, work: _Work) -> None:
         if work.stray is None and not work.over:
             work.stray = self._tell_one(work.starter, "thread", work.name, work.started_at)
+            _THREADS[work.stray.id] = work.stray
 
     # ── Telling ───────────────────────────────────────────────────────────────────────────────────────
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from actors import AsyncTurn, Receipt, Row, Turn, tool
+from actors import AsyncTurn, Receipt, Row, Stop, Turn, tool
 from actors.model import Address, How
 from actors.ports import ProcessRow
 from supervisor import Config, Supervisor, attribution
@@ -590,6 +590,38 @@ def test_l3_a_thread_that_goes_on_is_named_holds_the_barrier_and_amends_the_rece
         say(session, "nothing")
         settled(session)
         assert [one for one in log(session) if one.kind == "tool.ended"][-1].data["outcome"] == "finished"
+
+
+def test_l3_what_goes_on_in_this_process_is_not_gone_for_the_next_supervisor_in_it(tmp_path: Path) -> None:
+    begun, gate = threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        gate.wait(WAIT_S)
+
+    async def leaves(turn: AsyncTurn) -> None:
+        asyncio.get_running_loop().run_in_executor(None, work)
+
+    def ignores(turn: Turn) -> None:
+        work()
+
+    try:
+        for agent in (leaves, ignores):
+            with started(tmp_path, agent, subreaper=False) as supervisor:
+                run_id = say(supervisor.session("s"))
+                assert begun.wait(WAIT_S)
+                stop(supervisor.session("s"))
+                assert not receipt_of(supervisor, run_id).complete
+            with started(tmp_path, agent, subreaper=False) as supervisor:
+                supervisor.session("s").ask(Stop(source="user.test", reason="it is taken up"), timeout=WAIT_S)
+                assert not receipt_of(supervisor, run_id).complete
+                gate.set()
+                receipt = amended(supervisor, run_id)
+                assert {row.how for row in rows(receipt) if row.kind in ("agent", "thread")} == {How.RETURNED}
+            begun.clear()
+            gate.clear()
+    finally:
+        gate.set()
 
 
 def test_l6_the_task_of_a_call_is_the_calls_and_no_task_of_its_agents(tmp_path: Path) -> None:
