@@ -697,7 +697,8 @@ class Protocol(OwnedTrees):
         at = self._clock.wall()
         self._taking_up = True
         # One that is on record was written after all, with its effect: what has come behind it is not its to stop.
-        on_record = {told.request_id for told in snapshot.requests}
+        # Of what was deleted an id is kept, and no answer: a Stop that came again behind that is not on record.
+        on_record = {told.request_id for told in snapshot.requests if told.answer}
         stops = self._not_deleted(tuple(stops), snapshot.row)
         new_stops = [kept for kept in stops if kept.stop.id not in on_record]
         # Of a Stop that was pruned since then it is of no use: its id is new again.

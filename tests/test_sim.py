@@ -392,6 +392,23 @@ REGRESSIONS = {
             ("restop", 0),
         ),
     ),
+    # Of the Stop that was kept the store had the id, from before a deletion: it did not end the run it had stopped.
+    "a kept Stop whose id was deleted": Schedule(
+        806374302,
+        Settings(agent="scripted", barrier="strict"),
+        (
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("delete",),
+            ("wait", 0.05),
+            ("new", "tidy=1", None, "user", True, None),
+            ("wait", 0.05),
+            ("fail", 1),
+            ("hold", True),
+            ("restop", 0),
+            ("wait", 0.11),
+            ("poison", 0, 1, True),
+        ),
+    ),
     # The run that a Stop of the journal had ended was not on record when the crash came: it has a receipt, and no more.
     "a Stop of the journal whose run was never on record": Schedule(
         2101566741,
