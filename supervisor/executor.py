@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 import time
 import weakref
@@ -78,6 +79,8 @@ class _Execution:
 
 _ON_THREADS: Final[weakref.WeakValueDictionary[str, _Execution]] = weakref.WeakValueDictionary()
 """Executions on threads, which outlive the executor that they were started by: the next in this process finds them."""
+# A child that is forked has none of these threads.
+os.register_at_fork(after_in_child=_ON_THREADS.clear)
 
 
 class ThreadExecutor:

@@ -135,6 +135,8 @@ class _Stray:
 _THREADS: Final[weakref.WeakValueDictionary[str, _Stray]] = weakref.WeakValueDictionary()
 """Those on threads, by id. They outlive the supervisor that they were started in; the next in this process finds them
 here."""
+# A child that is forked has none of these threads.
+os.register_at_fork(after_in_child=_THREADS.clear)
 
 
 class _Work:

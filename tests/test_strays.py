@@ -24,6 +24,7 @@ from actors.ports import ProcessRow
 from supervisor import Config, Supervisor, attribution
 from supervisor.containment import procfs
 from supervisor.daemon.serve import Exit
+from supervisor.executor import _ON_THREADS
 from supervisor.http.health import diagnose
 from supervisor.living import living
 from supervisor.store.reader import SqliteReader
@@ -832,9 +833,10 @@ def test_a_child_that_code_forks_attributes_nothing(tmp_path: Path) -> None:
         reading, writing = os.pipe()
         pid = os.fork()  # noqa: TID251  # as foreign code does
         if pid == 0:
-            os.write(writing, b"%d" % subprocess.run(["true"], check=False).returncode)
+            os.write(writing, b"%d" % (subprocess.run(["true"], check=False).returncode + len(_ON_THREADS)))
             os._exit(0)
         os.close(writing)
+        assert _ON_THREADS, "this very one"
         said = os.read(reading, 10).decode()
         os.waitpid(pid, 0)
         return said + turn.inputs[0].content
