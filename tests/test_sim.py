@@ -392,6 +392,20 @@ REGRESSIONS = {
             ("restop", 0),
         ),
     ),
+    # It had been told that it is not known, and was refused when the deletion, and what came behind, were stored.
+    "a kept Stop that is refused behind a deletion, in a session that has begun anew": Schedule(
+        744949630,
+        Settings(agent="scripted"),
+        (
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("wait", 0.02),
+            ("hold", True),
+            ("delete",),
+            ("restop", 0),
+            ("new", "say=1", None, "user", True, None),
+            ("wait", 0.3),
+        ),
+    ),
     # Of the Stop that was kept the store had the id, from before a deletion: it did not end the run it had stopped.
     "a kept Stop whose id was deleted": Schedule(
         806374302,

@@ -319,8 +319,9 @@ class Watch:
         kept = self.kept.get(request_id)
         if kept is None or not self._has_its_run(kept):
             return
-        row = self._disk.of(session).row
-        if row is not None and row.deleted:
+        row, told = self._disk.of(session).row, self._disk.requests(session).get(request_id)
+        deleted = request_id in self.deleted_requests and (told is None or not told.answer)
+        if deleted or (row is not None and row.deleted):
             # A Stop of a session that was deleted is nothing to decide, and must not begin it anew.
             self.owed.pop(request_id, None)
             self.let_go.add(request_id)
