@@ -297,7 +297,8 @@ class Bench:
         return self._zygotes()[-1]
 
     def _zygotes(self) -> list[int]:
-        return [pid for pid in our_children() if (seen := procfs.stat(pid)) and seen.name == "cm-zygote"]
+        seen = [procfs.stat(pid) for pid in our_children()]
+        return [one.pid for one in seen if one is not None and one.name == "cm-zygote" and one.state != "Z"]
 
     @contextmanager
     def stopped(self, pid: int) -> Iterator[None]:

@@ -63,9 +63,9 @@ KEPT: list[subprocess.Popen[bytes]] = []
 """What nobody waits for, so that the collector does not complain of it."""
 
 
-@pytest.fixture
-def subreaper() -> Iterator[None]:
-    """Orphans fall to this process for the time of a test."""
+@pytest.fixture(autouse=True)
+def orphans() -> Iterator[None]:
+    """Orphans fall to this process for no longer than a test: those of later tests would stay zombies in it."""
     try:
         yield
     finally:
@@ -186,7 +186,6 @@ async def by_task(mark: str) -> None:
 AWAITED: list[Any] = [by_asyncio, by_thread, by_executor, by_task]
 
 
-@pytest.mark.usefixtures("subreaper")
 @pytest.mark.parametrize("way", PLAIN + AWAITED)
 def test_l3_a_process_that_a_tool_starts_by_itself_is_ended_with_its_run_and_proven(
     tmp_path: Path, mark: str, way: Any
@@ -225,7 +224,6 @@ def test_l3_a_process_that_a_tool_starts_by_itself_is_ended_with_its_run_and_pro
         assert [own.wait() for own in KEPT] == [-signal.SIGKILL] * len(KEPT), "whoever waits reads it afterwards too"
 
 
-@pytest.mark.usefixtures("subreaper")
 def test_l3_a_stop_that_kills_at_once_kills_what_is_below_such_a_process_with_it(tmp_path: Path, mark: str) -> None:
     @tool(isolation="thread")
     def starts() -> None:
@@ -242,7 +240,6 @@ def test_l3_a_stop_that_kills_at_once_kills_what_is_below_such_a_process_with_it
         assert not alive(mark)
 
 
-@pytest.mark.usefixtures("subreaper")
 @pytest.mark.parametrize("way", [by_popen, by_asyncio])
 def test_l3_what_an_agent_starts_by_itself_is_ended_when_its_run_has_come_to_its_own_end(
     tmp_path: Path, mark: str, way: Any
@@ -266,7 +263,6 @@ def test_l3_what_an_agent_starts_by_itself_is_ended_when_its_run_has_come_to_its
         assert row.provenance.source == "run.ended"
 
 
-@pytest.mark.usefixtures("subreaper")
 def test_l3_who_waits_for_a_process_of_its_own_reads_its_status_after_a_stop_too(tmp_path: Path) -> None:
     read: dict[str, int] = {}
     waits = threading.Event()
@@ -300,7 +296,6 @@ def test_l3_who_waits_for_a_process_of_its_own_reads_its_status_after_a_stop_too
         assert len(of_kind(receipt, "subprocess")) == 2
 
 
-@pytest.mark.usefixtures("subreaper")
 def test_what_the_program_starts_outside_of_agents_and_tools_is_neither_touched_nor_named(
     tmp_path: Path, mark: str
 ) -> None:
@@ -317,7 +312,6 @@ def test_what_the_program_starts_outside_of_agents_and_tools_is_neither_touched_
         assert own.poll() is None
 
 
-@pytest.mark.usefixtures("subreaper")
 def test_l3_an_orphan_of_which_nobody_can_say_who_started_it_is_named_and_left_alone(tmp_path: Path, mark: str) -> None:
     def agent(turn: Turn) -> None:
         subprocess.run(command(mark, ORPHAN), check=True)
@@ -355,7 +349,6 @@ def test_l3_where_orphans_fall_to_another_process_a_run_that_started_one_is_not_
         assert "subreaper=True" in row.note
 
 
-@pytest.mark.usefixtures("subreaper")
 def test_what_an_agent_starts_in_a_context_of_its_own_is_the_programs(tmp_path: Path, mark: str) -> None:
     def agent(turn: Turn) -> None:
         KEPT.append(contextvars.Context().run(subprocess.Popen, command(mark)))
@@ -368,7 +361,6 @@ def test_what_an_agent_starts_in_a_context_of_its_own_is_the_programs(tmp_path: 
         assert len(alive(mark)) == 2
 
 
-@pytest.mark.usefixtures("subreaper")
 def test_the_status_of_what_the_program_had_started_before_is_the_programs_to_read(tmp_path: Path) -> None:
     own = subprocess.Popen([sys.executable, "-S", "-c", "import sys; sys.stdin.read(); sys.exit(7)"], stdin=-1)
     with started(tmp_path, call("nothing")) as supervisor:
@@ -380,7 +372,6 @@ def test_the_status_of_what_the_program_had_started_before_is_the_programs_to_re
         assert own.wait() == 7
 
 
-@pytest.mark.usefixtures("subreaper")
 def test_l13_what_the_agents_of_another_supervisor_start_is_nobodys_doubt(tmp_path: Path, mark: str) -> None:
     async def starts_one(turn: AsyncTurn) -> None:
         KEPT.append(subprocess.Popen(command(mark)))  # noqa: ASYNC220  # as code does
@@ -447,7 +438,6 @@ def test_l13_what_multiprocessing_keeps_for_the_whole_program_is_no_runs_to_end(
     assert ran.stdout.splitlines() == [f"False {[('subprocess', SERVED)]}", "True True"]
 
 
-@pytest.mark.usefixtures("subreaper")
 def test_l14_of_what_a_timer_starts_after_its_run_so_many_ends_are_kept_and_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -716,7 +706,6 @@ def test_l14_of_very_many_tasks_the_last_ones_are_named_together(tmp_path: Path)
         assert len(of_kind(receipt, "task")) == STRAYS_MAX + 1
 
 
-@pytest.mark.usefixtures("subreaper")
 def test_l3_what_a_late_thread_starts_after_the_receipt_is_killed_at_once_and_amends_it(
     tmp_path: Path, mark: str
 ) -> None:
@@ -743,7 +732,6 @@ def test_l3_what_a_late_thread_starts_after_the_receipt_is_killed_at_once_and_am
         assert [row.kind for row in receipt.rows[0].rows] == ["thread", "subprocess"]
 
 
-@pytest.mark.usefixtures("subreaper")
 def test_l3_a_process_of_a_clean_up_is_not_told_to_end_before_the_grace_is_over(tmp_path: Path) -> None:
     status: list[int] = []
     waiting = threading.Event()
@@ -765,7 +753,6 @@ def test_l3_a_process_of_a_clean_up_is_not_told_to_end_before_the_grace_is_over(
         assert status == [0]
 
 
-@pytest.mark.usefixtures("subreaper")
 def test_l3_a_process_of_a_clean_up_that_is_ahead_of_the_end_of_its_run_is_not_told_to_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -794,7 +781,6 @@ def test_l3_a_process_of_a_clean_up_that_is_ahead_of_the_end_of_its_run_is_not_t
         assert status == [0]
 
 
-@pytest.mark.usefixtures("subreaper")
 def test_l13_a_run_whose_actors_failed_has_its_strays_taken_over_and_ended(tmp_path: Path, mark: str) -> None:
     @tool(isolation="thread")
     def starts() -> None:
