@@ -486,6 +486,13 @@ class Protocol(OwnedTrees):
         cancelled = {"status": RunStatus.CANCELLED, "provenance": provenance}
         return [*ends, *(msgspec.structs.replace(info, **cancelled) for info in queued)]
 
+    def killed_unstored(self, stop: Stop, answer: Stopped) -> list[RunRecord]:
+        """The runs whose parts such a Stop kills at once: what it joins, also of those that ended by themselves."""
+        if stop.mode is not Mode.IMMEDIATE or answer.outcome == "already_over":
+            return []
+        of = [*self.ending.values(), *([self.active] if self.active is not None else [])]
+        return [record for record in of if stop.run_id in (None, record.id)]
+
     @staticmethod
     def _takes_from_queue(stop: Stop, answer: Stopped, run_id: str) -> bool:
         """True if a waiting run is cancelled: the Stop is aimed at it, or withdraws whatever waits."""

@@ -668,7 +668,7 @@ class SessionActor(Actor):
 
     def _halt_run(self, halt: HaltRun) -> None:
         grace_s = self._grace_s(halt.mode)
-        self._tell_runner(halt.run_id, Halt(halt.provenance, grace_s))
+        self._end_parts(halt.run_id, Halt(halt.provenance, grace_s))
         deadline = KillDeadline(halt.run_id, halt.stage, self._incarnation)
         self._ports.clock.call_later(grace_s + self._ports.settings.kill_s, self.actor_ref, deadline)
 
@@ -679,6 +679,22 @@ class SessionActor(Actor):
         child = self.children.get(self._runners.get(run_id, ""))
         if child is not None:
             tell(child, message)
+
+    def _end_parts(self, run_id: str, halt: Halt) -> None:
+        """End what a closed run has, by way of its actor, behind whose spawns the kill comes.
+
+        Where it has none, it gets one when the store takes writes. Its end does not wait for that: the ports have its
+        parts. Nothing is spawned behind this, since its gates are shut; and its executions were told by their tokens.
+        """
+        record = self._protocol.record(run_id)
+        if self._runners.get(run_id, "") in self.children:
+            self._tell_runner(run_id, halt)
+        elif record is not None and (parts := record.runner_parts()):
+            for part in parts:
+                # What was spawned for the session is in the record of its run until that is closed.
+                if part.kind == "process" and part.id not in self._protocol.owned:
+                    self._ports.processes.kill(part.id, halt.grace_s)
+            self._ports.strays.end(record.address, halt.grace_s)
 
     # ── Process trees of the session ──────────────────────────────────────────────────────────────
 
@@ -971,9 +987,8 @@ class SessionActor(Actor):
                 self._ended[info.run_id] = info
             else:
                 self._ended.setdefault(info.run_id, info)
-        record = None if answer.run_id is None else self._protocol.record(answer.run_id)
-        if record is not None and stop.mode is Mode.IMMEDIATE and answer.outcome != "already_over":
-            self._tell_runner(record.id, Halt(record.token.provenance or provenance, 0.0))
+        for record in self._protocol.killed_unstored(stop, answer):
+            self._end_parts(record.id, Halt(record.token.provenance or provenance, 0.0))
         return answer
 
     def _not_in_doubt(self, stop: Stop, answer: Stopped) -> Stopped:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from random import Random
 from typing import Any
 
 import msgspec
@@ -20,7 +21,7 @@ from actors.messages import GoOn, PluginsMended, Resume, Route, Stop, Stopped
 from actors.model import Address, Event, Receipt, RunStatus
 from actors.plugins import Unloaded
 from actors.run import RunActor
-from actors.session import RETRY_FIRST_S, RETRY_MAX_S, UNFIT_MAX, UNFIT_WINDOW_S, SessionActor
+from actors.session import RETRY_FIRST_S, RETRY_MAX_S, UNFIT_MAX, UNFIT_WINDOW_S, Phase, SessionActor
 from supervisor.supervisor import RestartPolicy
 from tests.sim.world import World
 from tests.world_kit import SEEDS, message, of, settings, settled, stop
@@ -675,6 +676,80 @@ def test_an_immediate_stop_while_the_store_fails_kills_at_once(seed: int, monkey
         before = world.clock.monotonic()
         told = world.answer("s", stop(mode="immediate"))
         assert (told.outcome, told.run_id) == ("stopping", run.run_id)
+        assert world.run(lambda: not world.processes.alive())
+        assert world.clock.monotonic() - before < 1.0
+        world.store.down(False)
+        settled(world)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("again", ["refused", "late"])
+def test_l3_an_immediate_stop_kills_at_once_where_its_run_waits_for_the_store_to_be_taken_over(
+    seed: int, again: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.sim.world.EARLY_TIMER", 0.0)
+    with World(seed, settings=settings(grace_s=30.0)) as world:
+        run = world.answer("s", message("a", "run=600,ignores_term"))
+        assert world.run(lambda: bool(of(world, "process.started")))
+        world.strays.random = Random(seed)
+        call_id = of(world, "tool.started")[0].data["call_id"]
+        stray = world.strays.leave(Address("s", run.generation, run.run_id, call_id), "subprocess").found.stray_id
+        assert world.run(lambda: world.disk.process(stray) is not None)
+        world.store.fail_next(2 if again == "refused" else 1)
+        with pytest.raises(StoreUnavailable):
+            world.answer("s", message("b", "say=1"))
+        assert world.run(lambda: world.session()._phase is Phase.SERVING)
+        if again == "late":
+            world.store.hold(True)
+            world.wait(1.0)
+        else:
+            assert world.run(lambda: world.session()._phase is Phase.FAILED)
+        assert world.run(lambda: not world.actors(RunActor), max_steps=100), "nobody has the run"
+        assert world.processes.alive(), "the run has its grace"
+        told = world.answer("s", stop(mode="immediate"))
+        assert (told.outcome, told.run_id, told.durable) == ("stopping", run.run_id, False)
+        answered = world.clock.monotonic()
+        assert world.run(lambda: not world.processes.alive() and not world.strays.lives(stray))
+        assert world.clock.monotonic() - answered < RETRY_FIRST_S, "the store is not asked again before"
+        world.store.hold(False)
+        settled(world)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_an_immediate_stop_of_a_run_whose_actor_and_store_fail_spares_the_trees_of_its_session(seed: int) -> None:
+    with World(seed) as world:
+        run = world.answer("s", message("a", "serve=1,serves forever"))
+        # Before its start is heard of: until then it is in the record of its run too.
+        assert world.run(lambda: bool(world.processes.alive()))
+        (kept,) = world.session()._protocol.owned
+        world.store.down(True)
+        with pytest.raises(StoreUnavailable):
+            world.answer("s", message("b", "say=1", policy="enqueue"))
+        assert world.poison(RunActor)
+        world.actors(RunActor)[0].actor_ref.tell(GoOn(0))
+        assert world.run(lambda: not world.actors(RunActor), max_steps=200), "nobody has the run"
+        assert world.answer("s", stop(mode="immediate")).run_id == run.run_id
+        assert world.run(lambda: world.processes.alive() == [kept])
+        world.store.down(False)
+        settled(world)
+        assert world.processes.alive() == [kept]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_l3_an_immediate_stop_while_the_store_fails_kills_what_a_run_left_that_has_completed(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.sim.world.EARLY_TIMER", 0.0)
+    with World(seed, settings=settings(grace_s=30.0)) as world:
+        run = world.answer("s", message("a", "leave=600,ignores_term"))
+        assert world.run(lambda: world.status(run.run_id) is RunStatus.COMPLETED and bool(world.processes.alive()))
+        world.store.down(True)
+        with pytest.raises(StoreUnavailable):
+            world.answer("s", message("b", "say=1"))
+        world.wait(1.0)
+        assert world.processes.alive(), "what it left has its grace"
+        before = world.clock.monotonic()
+        assert world.answer("s", stop(mode="immediate")).outcome == "nothing_running"
         assert world.run(lambda: not world.processes.alive())
         assert world.clock.monotonic() - before < 1.0
         world.store.down(False)

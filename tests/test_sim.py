@@ -455,6 +455,20 @@ REGRESSIONS = {
             ("idle", 3),
         ),
     ),
+    # A store refused what closed a run, and what took it over: the Stop found no actor of the run to tell.
+    "a Stop that kills at once, of a run that nobody has while the store fails": Schedule(
+        231577790,
+        Settings(agent="scripted", queue_max=2, calls_open_max=2, processes_max=2),
+        (
+            ("new", "run=30,ignores_term", None, "user", True, None),
+            ("wait", 0.05),
+            ("new", "say=1", None, "user", True, None),
+            ("unfit", 2),
+            ("wait", 0.16),
+            ("stop", "immediate", 3, None, "run", "user", 0.0),
+            ("unfit", 2),
+        ),
+    ),
 }
 
 
