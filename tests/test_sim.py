@@ -469,6 +469,20 @@ REGRESSIONS = {
             ("unfit", 2),
         ),
     ),
+    # It was answered, a crash lost it before the journal had it, and its repeat counted as one that was answered.
+    "a repeat of a Stop that a crash lost ahead of the journal": Schedule(
+        917752636,
+        Settings(agent="scripted", run_deadline_s=3.0),
+        (
+            ("hold_journal", True),
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("down", True),
+            ("steps", 15),
+            ("restop", 1),
+            ("new", "say=1", None, "user", True, None),
+            ("crash",),
+        ),
+    ),
 }
 
 
