@@ -17,6 +17,7 @@ each repeat, and the one that goes on record (`Protocol.request`). So what canno
 
 Not answered twice. A caller who was answered `durable=False` does not get the answer that comes with the batch: the
 event `session.stop_durable` says that the Stop is durable at last. Where nobody was answered so, there is none.
+A deleted session has none either: it would begin anew by the event. A repeat of the Stop has the durable answer.
 
 Not lost. A kept Stop leaves in three ways. It is on record: then the journal lets it go, at once where nobody was told
 `durable=False`, else when `session.stop_durable` is on record as well. It is refused: there is nothing to decide. Or

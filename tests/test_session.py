@@ -17,7 +17,7 @@ from actors.base import Actor
 from actors.errors import AgentUnavailable, Invalid, Quarantined, StoreUnavailable
 from actors.future import ReplyFuture
 from actors.late_stops import STOP_OVERDUE_S, STOP_UNREAD_S, STOPS_KEPT_MAX
-from actors.messages import GoOn, PluginsMended, Resume, Route, Stop, Stopped
+from actors.messages import Delete, GoOn, PluginsMended, Resume, Route, Stop, Stopped
 from actors.model import Address, Event, Receipt, RunStatus
 from actors.plugins import Unloaded
 from actors.run import RunActor
@@ -407,6 +407,33 @@ def _stop_and_message_while_it_is_read(world: World, wait_s: float) -> None:
     assert world.status(accepted.run_id) is RunStatus.COMPLETED
     assert early.get(timeout=0).returned == "stopped_before_arrival"
     assert laws.returned == {"c": "stopped_before_arrival"}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_l12_a_stop_whose_session_was_not_stored_anew_is_on_record_and_begins_nothing(seed: int) -> None:
+    with World(seed) as world:
+        world.answer("s", message("a", "say=1"))
+        settled(world)
+        world.answer("s", Delete(source="user.test", reason="to begin anew"))
+        events = list(world.disk.events("s"))
+        world.store.hold(True)
+        lost = world.ask("s", message("b", "sleep=90"))
+        first = world.answer("s", stop())
+        assert (first.outcome, first.durable) == ("stopped", False)
+        assert world.run(lambda: bool(world.disk.journal))
+        assert not lost.done()
+        again = world.crash()
+    with again as world:
+        assert world.run(lambda: not world.disk.journal), "it is decided, and the journal lets it go"
+        assert [event.kind for event in events] == ["session.deleted"]
+        assert world.disk.events("s") == events, "an event of it would begin the session anew"
+        assert world.disk.receipt(first.receipt_id) is not None
+        told = world.answer("s", stop())
+        assert (told.outcome, told.run_id, told.receipt_id) == (first.outcome, first.run_id, first.receipt_id)
+        assert told.durable
+        assert world.disk.events("s") == events
+        assert world.answer("s", message("c", "say=1")).run_id
+        assert world.answer("s", stop()) == told, "it stands in the session that has begun anew, and stops nothing"
 
 
 @pytest.mark.parametrize("seed", SEEDS)

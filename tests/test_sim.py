@@ -406,6 +406,21 @@ REGRESSIONS = {
             ("wait", 0.3),
         ),
     ),
+    # The store had it in a deleted session, whose log takes no event; then the session began anew.
+    "a kept Stop that is stored behind a deletion, in a session that has begun anew": Schedule(
+        460701227,
+        Settings(agent="scripted"),
+        (
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("delete",),
+            ("wait", 0.05),
+            ("new", "say=1", None, "user", True, None),
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("hold", True),
+            ("steps", 10),
+            ("crash",),
+        ),
+    ),
     # Of the Stop that was kept the store had the id, from before a deletion: it did not end the run it had stopped.
     "a kept Stop whose id was deleted": Schedule(
         806374302,

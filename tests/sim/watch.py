@@ -104,6 +104,8 @@ class Watch:
         self.let_go: set[str] = set()
         self.stops_told: set[str] = set()
         self.told_not_durable: set[str] = set()
+        # Stops that went on record while their session was deleted: an event about them would begin it anew.
+        self.without_event: set[str] = set()
         self.in_journal: set[str] = set()
         self.given: dict[str, Given] = {}
         self.unknown: set[str] = set()
@@ -327,7 +329,7 @@ class Watch:
             self.let_go.add(request_id)
         elif not self._was_on_record(session, request_id):
             self.break_(f"the journal lets {request_id} go before it is on record (L12)")
-        elif request_id in self.told_not_durable and request_id not in self.stops_told:
+        elif request_id in self.told_not_durable - self.stops_told - self.without_event:
             self.break_(f"the journal lets {request_id} go before anybody was told that it is durable (L12)")
 
     def _was_on_record(self, session: str, request_id: str) -> bool:
@@ -488,6 +490,10 @@ class Watch:
                 case _:
                     pass
         self.bounds.batch(batch)
+        of = batch.row or self._disk.of(batch.session).row
+        self.without_event -= told
+        if of is not None and of.deleted:
+            self.without_event |= told
         for row in batch.requests:
             self.told_at.setdefault(row.request_id, row.at)
         for call in batch.calls:
