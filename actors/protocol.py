@@ -808,6 +808,9 @@ class Protocol(OwnedTrees):
         again = None
         self.ending[record.id] = record
         enders = [kept for kept in stops if kept.outcome != "nothing_running"]
+        if ended is not None and ended.provenance == cause and not enders:
+            # As all that nobody had ended: it may be tried again.
+            ended = None
         if info.status is RunStatus.IN_PROGRESS and ended is not None and ended.provenance is not None:
             status = RunStatus.CANCELLING if ended.status is RunStatus.CANCELLED else ended.status
             self._fence(ended.provenance, record, at)

@@ -897,7 +897,8 @@ class SessionActor(Actor):
         self._sent.append(Sent(self._number + 1, (), step.later, requests, tuple(step.runs.values())))
         sent_before, self._sent = self._sent, deque()
         for info in (info for sent in sent_before for info in sent.runs):
-            if info.provenance is not None and info.provenance != self._cause:
+            # One that had begun is told of, also if all that is open ends by this cause: a Stop behind it came later.
+            if info.provenance is not None and (info.started_at is not None or info.provenance != self._cause):
                 self._ended.setdefault(info.run_id, info)
         unstored = frozenset[str]().union(*(sent.requests for sent in sent_before))
         self._protocol.requests.drop(unstored)
