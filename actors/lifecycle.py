@@ -245,21 +245,27 @@ class RunLifecycle(RunReports):
             for call in record.calls.values()
         )
 
-    def _halt(self, record: RunRecord, provenance: Provenance, mode: Mode) -> None:
-        """Tell a closed run to end what it has, unless nothing of it is left."""
+    def _halt(self, record: RunRecord, provenance: Provenance, mode: Mode, *, moves: bool = True) -> None:
+        """Tell a closed run to end what it has, unless nothing of it is left.
+
+        `moves`: the kill deadline that this sets takes the place of an earlier one; else the first of them counts.
+        """
         record.mode = mode
-        record.stage += 1
+        record.stage += moves
         if record.open_parts():
             self.step.now.append(HaltRun(record.id, provenance, mode, record.stage))
 
     def _join(self, record: RunRecord, provenance: Provenance) -> None:
-        """A further Stop of a run that is ending: keep its cause, and raise the mode, never lower it."""
+        """A further Stop of a run that is ending: keep its cause, and raise the mode, never lower it.
+
+        The deadline may come nearer by that, and never further away: the earlier one counts too.
+        """
         hurries = provenance.mode is Mode.IMMEDIATE and record.mode is Mode.GRACEFUL
         if record.status is RunStatus.CANCELLING or hurries:
             record.info = msgspec.structs.replace(record.info, later=(*record.info.later, provenance)[-16:])
             self._save(record)
         if hurries:
-            self._halt(record, provenance, Mode.IMMEDIATE)
+            self._halt(record, provenance, Mode.IMMEDIATE, moves=False)
 
     def _settle_if_done(self, record: RunRecord, at: float) -> None:
         if record.id in self.ending and not record.awaited_parts():

@@ -367,14 +367,18 @@ class OwnedTrees(RunLifecycle):
     def _end_owned(self, provenance: Provenance, receipt_of: RunRecord | StopReceipt | None) -> bool:
         """End all trees of the session; the receipt that is given waits for them, and names how each ended.
 
-        Returns whether any of them had to be told so.
+        Returns whether any of them was not ending yet, so that it has a grace of its own from here.
         """
         told: list[str] = []
+        began = False
         for owned in self.owned.values():
             harder = provenance.mode is Mode.IMMEDIATE and owned.mode is not Mode.IMMEDIATE
             if owned.row.ending is None or harder:
                 told.append(owned.id)
                 owned.mode = provenance.mode
+            if owned.row.ending is None:
+                # One that is told to hurry keeps its earlier deadline: see `trees_deadline`.
+                began = True
                 owned.stage = self._trees_stage + 1
             owned.part.holds = True
             receipts = owned.row.receipts
@@ -392,7 +396,7 @@ class OwnedTrees(RunLifecycle):
         if told:
             self._trees_stage += 1
             self.step.now.append(EndTrees(tuple(told), provenance, provenance.mode, self._trees_stage))
-        return bool(told)
+        return began
 
     def _stop_receipt(self, receipt: Receipt, provenance: Provenance, at: float) -> None:
         """File the receipt of a Stop of the session that found no run: now, or when the session's trees have ended."""
@@ -424,8 +428,11 @@ class OwnedTrees(RunLifecycle):
             del self._stop_receipts[receipt.receipt_id]
 
     def trees_deadline(self, stage: int) -> None:
-        """The time in which trees of the session had to end has passed: name what is left, and go on."""
-        left = [owned for owned in self.owned.values() if owned.stage == stage and not owned.late]
+        """The time in which trees of the session had to end has passed: name what is left, and go on.
+
+        It counts for those too that had begun to end before, and were told to hurry: they have a further deadline.
+        """
+        left = [owned for owned in self.owned.values() if 0 < owned.stage <= stage and not owned.late]
         if not left:
             return
         at = self._clock.wall()

@@ -818,6 +818,74 @@ def test_l3_a_session_that_fails_in_quarantine_before_it_is_read_leaves_no_tree_
         assert world.processes.alive() == list(world.session("t")._protocol.owned)
 
 
+@pytest.mark.parametrize("late", [None, 1.0, 5.0])
+@pytest.mark.parametrize("content", ["run=60,never_dies", "serve=0,serves,never_dies run=60,never_dies"])
+def test_l7_a_second_stop_may_bring_the_kill_deadline_nearer_and_never_puts_it_off(
+    content: str, late: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.sim.world.EARLY_TIMER", 0.0)
+    with World(1, settings=settings(grace_s=2.0, kill_s=5.0)) as world:
+        run = world.answer("s", message("a", content))
+        world.wait(1.0)
+        before = world.clock.wall()
+        world.answer("s", stop("x1", scope="session"))
+        if late is not None:
+            world.wait(late)
+            assert world.answer("s", stop("x2", scope="session", mode="immediate")).outcome == "stopping"
+        settled(world)
+        receipt = world.disk.receipt(run.run_id)
+        assert receipt is not None
+        assert not receipt.complete
+        expected = 7.0 if late is None else min(7.0, late + 5.0)
+        assert receipt.ended_at - before == pytest.approx(expected, abs=0.1)
+
+
+def test_l7_a_stop_that_adds_trees_of_the_session_gives_them_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.sim.world.EARLY_TIMER", 0.0)
+    with World(1, settings=settings(grace_s=2.0, kill_s=5.0)) as world:
+        run = world.answer("s", message("a", "serve=0,serves,never_dies run=60,never_dies"))
+        world.wait(1.0)
+        before = world.clock.wall()
+        world.answer("s", stop("x1"))
+        world.wait(3.0)
+        assert world.answer("s", stop("x2", scope="session")).outcome == "stopping"
+        settled(world)
+        receipt = world.disk.receipt(run.run_id)
+        assert receipt is not None
+        assert receipt.ended_at - before == pytest.approx(10.0, abs=0.1)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("content", ["stubborn", "forever", "say=1 forever"])
+def test_l5_a_stop_that_is_not_stored_is_not_the_cause_of_what_the_store_had_ended_before(
+    seed: int, content: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store fails, is read, and fails again before it has the end of the run; by then somebody has sent a Stop."""
+    monkeypatch.setattr("tests.sim.world.EARLY_TIMER", 0.0)
+    with World(seed) as world:
+        # Something else is ending still, so that a Stop finds something there.
+        world.answer("s", message("a", "run=60,never_dies"))
+        world.wait(1.0)
+        run = world.answer("s", message("b", content))
+        world.wait(1.0)
+        world.store.fail_next()
+        with pytest.raises(StoreUnavailable):
+            world.answer("s", message("c", "say=1", policy="enqueue"))
+        session = world.session()
+        assert world.run(lambda: session._phase is Phase.SERVING)
+        world.store.hold(True)
+        asked = world.ask("s", stop())
+        assert world.run(lambda: any("x" in sent.requests for sent in session._sent)), "it is decided, and not stored"
+        world.store.fail_next()
+        world.store.hold(False)
+        settled(world)
+        assert not asked.get(timeout=0).durable
+        info = world.disk.run(run.run_id)
+        assert info is not None
+        assert info.provenance is not None
+        assert info.provenance.source == "store.failure"
+
+
 # ── An agent that could not be loaded ─────────────────────────────────────────────────────────────
 
 UNLOADED = Unloaded("my:agent", Invalid("'my:agent' cannot be imported", got="ImportError: no model"))

@@ -498,6 +498,45 @@ REGRESSIONS = {
             ("crash",),
         ),
     ),
+    # The store failed again before the end that it had brought about was on record: that counted as the Stop's.
+    "a Stop that ends another attempt, which is not stored either": Schedule(
+        2219185016,
+        Settings(agent="scripted"),
+        (
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("steps", 4),
+            ("wait", 0.05),
+            ("later", 0.001, ("repeat", 5)),
+            ("steps", 1),
+            ("restop", 0),
+            ("new", "say=1 steer say=1 steer say=1", None, "user", True, None),
+            ("hold_reads", True),
+            ("stop", "graceful", 2, None, "run", "bot", 5.0),
+            ("steps", 9),
+            ("steps", 1),
+            ("fail", 2),
+            ("wait", 0.11),
+            ("stop", "graceful", None, None, "run", "user", None),
+        ),
+    ),
+    # It came when the grace was over, and put off the kill deadline: the shutdown did not wait for that.
+    "a Stop that hurries, and comes late": Schedule(
+        816710331,
+        Settings(agent="scripted", barrier="strict"),
+        (
+            ("litter", 1941183991),
+            ("new", "run=40,never_dies", None, "user", True, None),
+            ("wait", 0.05),
+            ("new", "say=1", None, "user", True, None),
+            ("shutdown", 0.0),
+            ("repeat", 5),
+            ("wait", 0.05),
+            ("steps", 20),
+            ("wait", 3.0),
+            ("stop", "immediate", None, "park", "run", "user", 0.0),
+        ),
+    ),
 }
 
 

@@ -416,7 +416,14 @@ MUTANTS: Final = (
     _mutant(
         "no kill deadline", "L7", RunLifecycle, "kill_deadline", "if record is None or record.stage != stage:", "if 1:"
     ),
-    _mutant("an old kill deadline counts", "L7", RunLifecycle, "kill_deadline", " or record.stage != stage", ""),
+    _mutant(
+        "a Stop that hurries puts the kill deadline off",
+        "L7",
+        RunLifecycle,
+        "_halt",
+        "record.stage += moves",
+        "record.stage += 1",
+    ),
     _mutant(
         "a deadline of an earlier incarnation counts",
         "L7",

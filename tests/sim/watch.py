@@ -34,7 +34,7 @@ from actors.messages import (
 from actors.model import Event, How, Mode, Outcome, Owner, Provenance, Receipt, Row, RunStatus, Scope, Waiting
 from actors.ports import Batch, KeptStop, ProcessRow, RequestRow, Settings
 from actors.record import CallRecord, RunRecord
-from tests.sim.bounds import Bounds
+from tests.sim.bounds import TOLD_S, Bounds
 from tests.sim.disk import journal_takes
 from tests.sim.laws import LogLaws
 
@@ -574,6 +574,7 @@ class Watch:
         world = self._world
         if receipt.run_id is None or world is None:
             return
+        first = receipt.run_id not in self._receipts
         known = self._receipts.setdefault(receipt.run_id, receipt.receipt_id)
         if known != receipt.receipt_id:
             self.break_(f"{receipt.run_id} has two receipts: {known} and {receipt.receipt_id} (L7)")
@@ -601,16 +602,30 @@ class Watch:
         if all(row.how is How.OUT_OF_REACH for row in rows if row.ended_at is None):
             # Of nobody knows whom, for whom it does not wait.
             return
-        if receipt.ended_at < self._deadline(receipt, world.settings) - INSTANT_S:
+        trees = [one for one in tables.processes.values() if one.owner is Owner.SESSION and _of(one, receipt)]
+        given = [one.ending for one in trees if one.ending is not None and one.state != "ended"]
+        deadline = self._deadline(receipt, given, world.settings)
+        if receipt.ended_at < deadline - INSTANT_S:
             self.break_(f"the receipt of {receipt.run_id} names what is left before its time is over (L7)")
+        in_time = not (trees or self.faults or self.crashes or self.restarts)
+        if first and in_time and receipt.ended_at > deadline + TOLD_S + world.stalled_s:
+            self.break_(f"the receipt of {receipt.run_id} waits longer than it may (L7)")
 
-    def _deadline(self, receipt: Receipt, settings: Settings) -> float:
-        """The earliest moment at which what has not ended may be named abandoned."""
+    def _deadline(self, receipt: Receipt, trees: Iterable[Provenance], settings: Settings) -> float:
+        """The earliest moment at which what has not ended may be named abandoned.
+
+        `trees`: why those of the session end that it waits for. They may have begun to end later than its run.
+        """
         stops = [stop for stop in (receipt.provenance, *receipt.later) if stop is not None]
         hurry = next((stop for stop in stops if stop.mode is Mode.IMMEDIATE), None)
+        grace_s = 0.0 if hurry is not None else settings.grace_s
+        began = [self.told_at.get(ending.requested_by or "", 0.0) for ending in trees]
+        least = max([receipt.fenced_at, *began]) + grace_s + settings.kill_s
         if hurry is None:
-            return receipt.fenced_at + settings.grace_s + settings.kill_s
-        return max(self.told_at.get(hurry.requested_by or "", 0.0), receipt.fenced_at) + settings.kill_s
+            return least
+        # One that hurries does not put off what there is time for already.
+        hurried = self.told_at.get(hurry.requested_by or "", 0.0) + settings.kill_s
+        return max(least, min(hurried, receipt.fenced_at + settings.grace_s + settings.kill_s))
 
     def _parked(self, batch: Batch, laws: LogLaws, inputs_before: set[str], waiting_before: list[str]) -> None:
         """What was parked waits for a person (law L4), through restarts too (law L12)."""
