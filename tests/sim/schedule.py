@@ -132,7 +132,7 @@ def draw(seed: int) -> Schedule:
     together = Random(f"together {seed}")
     if together.random() < TOGETHER:
         place = together.randint(0, len(script))
-        script[place:place] = together.choice((_unstored, _outlived))(together)
+        script[place:place] = together.choice((_unstored, _outlived, _hurried))(together)
     drawn = Schedule(world, settings, tuple(script))
     tight = Random(f"{seed} tight")
     return _tight(tight, drawn) if tight.random() < 0.25 else drawn
@@ -287,6 +287,18 @@ def _outlived(random: Random) -> list[Op]:
         ("new", random.choice(("write=1", "stubborn")), None, "user", True, None),
         ("wait", 9.0),
         ("new", "write=3 write=3", None, "user", True, None),
+    ]
+
+
+def _hurried(random: Random) -> list[Op]:
+    """What does not end is stopped, and when the grace is over somebody kills it at once."""
+    return [
+        ("new", random.choice(("run=40,never_dies", "deaf=9", "late=9")), None, "user", True, None),
+        ("wait", 1.0),
+        ("stop", "graceful", None, "keep", "run", "user", None),
+        ("wait", 3.0),
+        ("stop", "immediate", None, "keep", random.choice(("run", "session")), "user", None),
+        ("wait", 9.0),
     ]
 
 
