@@ -531,10 +531,10 @@ def test_l4_what_was_sent_just_before_a_stop_is_returned_and_what_was_sent_just_
     """Within the same millisecond too, though the Stop itself says no time."""
     session = kit.session(echo)
     for number in range(20):
-        before = time.time()  # noqa: TID251  # as a client does
+        # As a client does: the time of its message is an argument of the message, which is made before the Stop is.
+        early = message(f"late {number}", sent_at=time.time())  # noqa: TID251
         session.ask(Stop(source="user.test", reason="enough"))
-        late = session.ask(message(f"late {number}", sent_at=before))
-        assert late.returned == "stopped_before_arrival"
+        assert session.ask(early).returned == "stopped_before_arrival"
         stopping = Stop(source="user.test", reason="enough")
         after = time.time()  # noqa: TID251
         session.ask(stopping)
