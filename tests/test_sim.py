@@ -537,6 +537,30 @@ REGRESSIONS = {
             ("stop", "immediate", None, "park", "run", "user", 0.0),
         ),
     ),
+    # The Stop came while the session could not be read, and counted as what had ended a run that had failed before.
+    "a Stop that comes behind a run that could not be stored": Schedule(
+        4200862879,
+        Settings(agent="scripted", barrier="strict"),
+        (
+            ("later", 0.5, ("stop", "graceful", None, None, "run", "bot", None)),
+            ("new", "leave=60,ignores_term leave=1 sleep=2 say=1", None, "user", True, None),
+            ("wait", 0.3),
+            ("new", "run=1,absent", None, "user", True, None),
+            ("steps", 4),
+            ("unfit", 2),
+        ),
+    ),
+    # Code went on behind the kill deadline, and left a task: it was found behind the receipt, and is said to be left.
+    "something that is found behind the receipt, while a shutdown ends": Schedule(
+        4,
+        Settings(agent="scripted", call_deadline_s=0.5),
+        (
+            ("litter", 31677),
+            ("new", "tidy=9", None, "user", True, None),
+            ("wait", 0.02),
+            ("shutdown", 3.0),
+        ),
+    ),
 }
 
 

@@ -429,20 +429,31 @@ class Watch:
                     self.break_(f"the shutdown is over while {process.process_id} lives (L11)")
 
     def _is_of_abandoned(self, event: Event) -> bool:
-        """True if an event tells the end of a part that its receipt names as abandoned.
+        """True if an event tells of a part that a receipt names as abandoned, or of one that was found behind it.
 
         A shutdown does not wait for such a part. The store writes what comes of it while it closes.
         """
-        if event.kind == "receipt.amended":
-            return True
-        process = self._disk.process(event.data["process_id"]) if event.kind == "process.ended" else None
-        return process is not None and self._given_up(process)
+        match event.kind:
+            case "receipt.amended":
+                return True
+            case "session.barrier_forced":
+                return self._is_incomplete(event.data["run_id"])
+            case "process.ended":
+                process = self._disk.process(event.data["process_id"])
+                # What was found behind the receipt may be on record no earlier than its end.
+                return self._is_incomplete(event.run_id or "") if process is None else self._given_up(process)
+            case _:
+                return False
 
     def _given_up(self, process: ProcessRow) -> bool:
         """True if it is on record that a tree was told to end and did not: it is abandoned."""
         if process.owner is Owner.SESSION:
             return process.ending is not None
-        receipt = self._disk.receipt(process.run_id)
+        return self._is_incomplete(process.run_id)
+
+    def _is_incomplete(self, run_id: str) -> bool:
+        """True if the receipt of a run is on record, and says that something of it was left."""
+        receipt = self._disk.receipt(run_id)
         return receipt is not None and not receipt.complete
 
     # ── What becomes durable ──────────────────────────────────────────────────────────────────────
