@@ -148,6 +148,8 @@ from actors.step import (
 )
 
 STASH_MAX: Final = 10_000
+STASH_STOPS_MAX: Final = 10_000
+"""How many Stops more may wait while the session is read, when nothing else may."""
 BACKLOG_MIN: Final = 64
 ANSWER_TAKEN_S: Final = 0.001
 UNFIT_MAX: Final = 5
@@ -320,12 +322,13 @@ class SessionActor(Actor):
     def _request(self, request: OutsideRequest, reply: ReplyFuture[Any] | None) -> None:
         self._used = True
         if self._phase is Phase.LOADING:
-            # A Stop is never refused.
-            if len(self._stash) < STASH_MAX or isinstance(request, Stop):
-                self._late_stops.expect(request, self._ports.clock.wall())
-                self._stash.append((request, reply))
-                return
-            raise _unavailable("the session is still being read", request)
+            waiting_max = STASH_MAX + STASH_STOPS_MAX if isinstance(request, Stop) else STASH_MAX
+            if len(self._stash) >= waiting_max:
+                why = f"the session is still being read, and {len(self._stash)} requests wait for that already"
+                raise _unavailable(why, request)
+            self._late_stops.expect(request, self._ports.clock.wall())
+            self._stash.append((request, reply))
+            return
         if self._phase is Phase.FAILED:
             self._request_while_failed(request, reply)
             return

@@ -22,7 +22,7 @@ from pykka import ActorRef
 from pykka._envelope import Envelope
 
 from actors.base import Actor, tell
-from actors.errors import QueueFull, ShuttingDown
+from actors.errors import CountermandError, QueueFull, ShuttingDown
 from actors.future import ReplyFuture
 from actors.mailbox import Mailbox
 from actors.messages import (
@@ -56,6 +56,8 @@ INTERRUPT_SLACK_S = 2.0
 LOOK_FIRST_S = 5.0
 LOOK_EVERY_S = 600.0
 HELD_MAX = 10_000
+HELD_STOPS_MAX = 10_000
+"""How many Stops more may be held for a session, when nothing else may."""
 
 
 class RestartPolicy(Struct, frozen=True):
@@ -168,17 +170,26 @@ class SupervisorActor(Actor):
             self._forward(route, reply)
             return
         held = self._held.setdefault(route.session, Held())
+        held_max = HELD_MAX + HELD_STOPS_MAX if isinstance(route.message, Stop) else HELD_MAX
         if route.returned:
+            # Its session had a bound for it.
             held.returned.append((route, reply))
-        elif len(held.later) < HELD_MAX or isinstance(route.message, Stop):
+        elif len(held.later) < held_max:
             held.later.append((route, reply))
-        elif reply is not None:
+        else:
             error = QueueFull(
                 "too many messages wait for the session to be restarted",
-                expected=f"at most {HELD_MAX} messages",
+                expected=f"at most {held_max} messages",
                 got=f"{len(held.later)} that wait already",
                 remedy="send the same object again a little later: it has one effect",
             )
+            self._refuse(route, reply, error)
+
+    def _refuse(self, route: Route, reply: ReplyFuture[Any] | None, error: CountermandError) -> None:
+        if reply is None:
+            name = type(route.message).__name__
+            logger.info("{} refused {} for {}, which nobody asked about: {}", self, name, route.session, error)
+        else:
             reply.try_set_exception(error)
 
     def _forward(self, route: Route, reply: ReplyFuture[Any] | None) -> None:
@@ -190,8 +201,7 @@ class SupervisorActor(Actor):
                 got=type(route.message).__name__,
                 remedy="send it again, under the same id, after the restart",
             )
-            if reply is not None:
-                reply.try_set_exception(error)
+            self._refuse(route, reply, error)
             return
         self._session(route.session).actor_inbox.put(Envelope(route.message, reply))
         if self._shutting_down:

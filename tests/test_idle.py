@@ -8,7 +8,7 @@ import pytest
 from pykka import ActorDeadError
 
 from actors.errors import QueueFull, ShuttingDown
-from actors.messages import Resume
+from actors.messages import Resume, Stopped
 from actors.model import RunStatus
 from actors.ports import Settings
 from actors.session import SessionActor
@@ -217,6 +217,7 @@ def test_a_session_that_nobody_ever_used_leaves_memory_and_leaves_nothing() -> N
 
 def test_what_is_held_for_a_session_that_leaves_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("supervisor.supervisor.HELD_MAX", 3)
+    monkeypatch.setattr("supervisor.supervisor.HELD_STOPS_MAX", 2)
     with World(3, settings=settings()) as world:
         world.answer("s", message("a", "say=1"))
         assert world.run(world.someone_is_idle)
@@ -225,8 +226,9 @@ def test_what_is_held_for_a_session_that_leaves_is_bounded(monkeypatch: pytest.M
         # As when it had just asked; what comes now is held until the session has gone.
         supervisor._asked_to_leave.add("s")
         asked = [world.send("s", message(f"m{number}", "say=1", policy="enqueue")) for number in range(6)]
-        last = world.send("s", stop())
+        stops = [world.send("s", stop(f"x{number}")) for number in range(3)]
         world.settle()
         assert [isinstance(one.outcome(), QueueFull) for one in asked] == [False] * 3 + [True] * 3
-        assert last.done
-        assert not isinstance(last.outcome(), Exception)
+        # A Stop is taken where all else is refused, with a bound of its own.
+        assert [isinstance(one.outcome(), Stopped) for one in stops] == [True, True, False]
+        assert isinstance(stops[-1].outcome(), QueueFull)

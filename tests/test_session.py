@@ -964,6 +964,29 @@ def test_l14_few_requests_wait_for_a_session_to_be_read_and_a_stop_always_does(
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_l14_stops_that_wait_for_a_session_to_be_read_have_a_bound_behind_that_of_all_else(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actors.session.STASH_MAX", 2)
+    monkeypatch.setattr("actors.session.STASH_STOPS_MAX", 1)
+    with World(seed) as world:
+        world.store.hold(True)
+        taken = [world.ask("s", stop(f"x{number}")) for number in range(3)]
+        world.run(max_steps=20)
+        refused = stop("x3")
+        with pytest.raises(StoreUnavailable) as error:
+            world.answer("s", refused)
+        assert "3 requests wait" in str(error.value)
+        world.store.hold(False)
+        assert world.run(lambda: all(one.done() for one in taken))
+        assert all(isinstance(one.get(timeout=0), Stopped) for one in taken)
+        # It had no effect, so it is decided when it comes again, and nothing is left of it in the journal.
+        assert world.answer("s", refused).durable
+        settled(world)
+        assert not world.disk.journal
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_what_waits_for_a_session_to_be_read_is_answered_by_the_next_incarnation_where_this_one_ends(seed: int) -> None:
     with World(seed) as world:
         world.store.hold(True)
