@@ -642,6 +642,7 @@ QUICK = (
     "passivates over an open barrier",
     "message at passivation dropped",
     "message at passivation given to the one that leaves",
+    "message that finds the session in use is held for ever",
     "shutdown does not wait for proofs",
     "shutdown interrupts at once",
     "what is not at rest is not interrupted",

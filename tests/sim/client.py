@@ -32,6 +32,7 @@ Op = tuple[Any, ...]
 KINDS: Final[tuple[type[Actor], ...]] = (SessionActor, RunActor, ToolActor, ProcessActor, SupervisorActor)
 RESENT_MAX: Final = 50
 IDLE_STEPS_MAX: Final = 2000
+LEAVING_STEPS_MAX: Final = 20
 ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 REFUSALS: Final = (RequestReused, RequestTooOld, NotFound, StoreUnavailable, ShuttingDown, ActorDeadError)
 """What another request under an id that was used may meet; the last four say nothing of the id."""
@@ -148,6 +149,9 @@ class Client:
                 # So many steps behind the moment in which a session says that it is idle.
                 world.run(world.someone_is_idle, max_steps=IDLE_STEPS_MAX)
                 world.run(max_steps=count)
+            case ("asked_to_leave",):
+                # Soon behind the same moment: the session may be in use by now, and what comes for it is held.
+                world.run(world.someone_is_to_leave, max_steps=LEAVING_STEPS_MAX)
             case ("fail", int(groups)):
                 world.store.fail_next(groups)
             case ("lose", int(groups)):

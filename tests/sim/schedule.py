@@ -87,6 +87,10 @@ TOGETHER: Final = 0.04
 """In how many schedules there is something that needs several things at once."""
 
 
+AWOKEN: Final = 0.05
+"""In how many of the schedules in which sessions leave memory there is one that was about to, and is in use again."""
+
+
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """One schedule: the seed of its world, the settings, and the script."""
@@ -133,6 +137,10 @@ def draw(seed: int) -> Schedule:
     if together.random() < TOGETHER:
         place = together.randint(0, len(script))
         script[place:place] = together.choice((_unstored, _outlived, _hurried))(together)
+    awoken = Random(f"awoken {seed}")
+    if settings.passivate_s is not None and awoken.random() < AWOKEN:
+        place = awoken.randint(0, len(script))
+        script[place:place] = _awoken(awoken)
     drawn = Schedule(world, settings, tuple(script))
     tight = Random(f"{seed} tight")
     return _tight(tight, drawn) if tight.random() < 0.25 else drawn
@@ -300,6 +308,11 @@ def _hurried(random: Random) -> list[Op]:
         ("stop", "immediate", None, "keep", random.choice(("run", "session")), "user", None),
         ("wait", 9.0),
     ]
+
+
+def _awoken(random: Random) -> list[Op]:
+    """A message comes before an idle session is asked to leave, and more before it has said that it stays."""
+    return [("idle", 0), _news(random), ("asked_to_leave",), random.choice((_news, _stop))(random)]
 
 
 def _tree(random: Random) -> Op:

@@ -106,6 +106,10 @@ class SimSupervisor(SupervisorActor):
         if isinstance(message, Down) and message.failure is not None:
             self._watch.bounds.down(message.key, quarantined=message.key in self._quarantined)
         super().on_receive(message)
+        if isinstance(message, Rested) and not message.leaves and message.session in self._held:
+            ref = self.children.get(message.session)
+            if ref is not None and ref.is_alive():
+                self._watch.break_(f"{message.session} stays, and what came for it is held (L11)")
 
 
 class World:
@@ -257,6 +261,11 @@ class World:
         waits = self.supervisor.actor_inbox
         assert isinstance(waits, Mailbox), "actors have no other"
         return any(isinstance(envelope.message, Idle) for envelope in waits._ordinary or ())
+
+    def someone_is_to_leave(self) -> bool:
+        """True while a session is asked to leave memory, and has not answered."""
+        supervisor = self.supervisor._actor_weakref()
+        return supervisor is not None and bool(supervisor._asked_to_leave - supervisor._leaving)
 
     # ── Steps ─────────────────────────────────────────────────────────────────────────────────────
 
