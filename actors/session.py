@@ -148,8 +148,11 @@ from actors.step import (
 )
 
 STASH_MAX: Final = 10_000
-STASH_STOPS_MAX: Final = 10_000
-"""How many Stops more may wait while the session is read, when nothing else may."""
+"""How many requests may wait while the session is read."""
+SENT_MAX: Final = 10_000
+"""How many batches may wait for the store before a request is refused."""
+STOPS_MORE_MAX: Final = 10_000
+"""How many Stops are taken beyond either of them."""
 BACKLOG_MIN: Final = 64
 ANSWER_TAKEN_S: Final = 0.001
 UNFIT_MAX: Final = 5
@@ -322,8 +325,7 @@ class SessionActor(Actor):
     def _request(self, request: OutsideRequest, reply: ReplyFuture[Any] | None) -> None:
         self._used = True
         if self._phase is Phase.LOADING:
-            waiting_max = STASH_MAX + STASH_STOPS_MAX if isinstance(request, Stop) else STASH_MAX
-            if len(self._stash) >= waiting_max:
+            if _is_full(len(self._stash), STASH_MAX, request):
                 why = f"the session is still being read, and {len(self._stash)} requests wait for that already"
                 raise _unavailable(why, request)
             self._late_stops.expect(request, self._ports.clock.wall())
@@ -332,6 +334,8 @@ class SessionActor(Actor):
         if self._phase is Phase.FAILED:
             self._request_while_failed(request, reply)
             return
+        if _is_full(len(self._sent), SENT_MAX, request):
+            raise _unavailable(f"the store does not keep up: {len(self._sent)} batches wait for it already", request)
         at = self._ports.clock.wall()
         kept, refused, answer = self._late_stops.entry(request), False, None
         requests = self._protocol.requests
@@ -1112,6 +1116,11 @@ class SessionActor(Actor):
                 self._end_tree(process_id, Halt(cause, grace_s))
             self._ports.processes.kill_session(self._session, grace_s)
         self._protocol.abandon(cause)
+
+
+def _is_full(count: int, limit: int, request: OutsideRequest) -> bool:
+    """True if one request more would be beyond a bound, which for a Stop lies further away."""
+    return count >= (limit + STOPS_MORE_MAX if isinstance(request, Stop) else limit)
 
 
 def _unknown(stop: Stop) -> Stopped:

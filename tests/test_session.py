@@ -968,7 +968,7 @@ def test_l14_stops_that_wait_for_a_session_to_be_read_have_a_bound_behind_that_o
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("actors.session.STASH_MAX", 2)
-    monkeypatch.setattr("actors.session.STASH_STOPS_MAX", 1)
+    monkeypatch.setattr("actors.session.STOPS_MORE_MAX", 1)
     with World(seed) as world:
         world.store.hold(True)
         taken = [world.ask("s", stop(f"x{number}")) for number in range(3)]
@@ -984,6 +984,35 @@ def test_l14_stops_that_wait_for_a_session_to_be_read_have_a_bound_behind_that_o
         assert world.answer("s", refused).durable
         settled(world)
         assert not world.disk.journal
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_l14_a_store_that_hangs_is_given_so_many_batches_and_more_only_for_stops(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actors.session.SENT_MAX", 3)
+    monkeypatch.setattr("actors.session.STOPS_MORE_MAX", 2)
+    with World(seed) as world:
+        world.answer("s", message("a", "sleep=60"))
+        world.wait(0.05)
+        world.store.hold(True)
+        taken = [world.ask("s", message(f"m{number}", "say=1", policy="enqueue")) for number in range(3)]
+        world.run(max_steps=50)
+        with pytest.raises(StoreUnavailable) as error:
+            world.answer("s", message("m3", "say=1", policy="enqueue"))
+        assert "3 batches wait" in str(error.value)
+        stops = [world.ask("s", stop(f"x{number}", waiting="keep")) for number in range(2)]
+        world.run(max_steps=50)
+        refused = stop("x2", waiting="keep")
+        with pytest.raises(StoreUnavailable):
+            world.answer("s", refused)
+        world.store.hold(False)
+        assert world.run(lambda: all(one.done() for one in taken + stops))
+        assert all(one.get(timeout=0) for one in taken + stops)
+        # It had no effect, so it is decided when it comes again.
+        assert world.answer("s", refused).durable
+        laws = settled(world)
+        assert laws.input_order == ["a", "m0", "m1", "m2"]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
