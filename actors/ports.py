@@ -297,8 +297,8 @@ class KeptStop(Struct, frozen=True):
         return Stopped(self.outcome, self.run_id, self.receipt_id or self.stop.id, None, durable=False)
 
     def is_about(self, run: RunInfo) -> bool:
-        """True if this Stop was to end a run that is on record as open: the run began before it, and was not over."""
-        if self.outcome == "already_over" or self._came_before(run):
+        """True if this Stop was to end a run that is on record as open, or was told that it is over."""
+        if self._came_before(run):
             return False
         return self.stop.run_id in (None, run.run_id)
 

@@ -12,7 +12,7 @@ answer is given when it is durable.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -307,15 +307,15 @@ class Protocol(OwnedTrees):
     def _stop_again(self, stop: Stop, answer: Stopped, provenance: Provenance, at: float) -> Stopped:
         """Carry out a Stop again that the store did not take. Its answer stands, whatever is found now (law L10)."""
         found = answer
+        # On record a run may wait that had begun, and had ended, and the store took neither: it was told to be over.
+        queued = self._stop_queued(answer.run_id, provenance, at)
         if answer.outcome != "already_over":
-            # On record a run may wait that had begun, and was stopped, and the store took neither.
-            queued = self._stop_queued(answer.run_id, provenance, at)
             try:
                 found = self._stop_found(stop, provenance, at)
             except NotFound:
                 logger.debug("session {}: nothing is on record of what Stop {} has stopped", self.session, stop.id)
-            if queued is not None and queued.receipt_id != found.receipt_id:
-                found = msgspec.structs.replace(found, withdrawn=(*queued.withdrawn, *found.withdrawn))
+        if queued is not None:
+            found = msgspec.structs.replace(found, withdrawn=(*queued.withdrawn, *found.withdrawn))
         self._file_what_was_told(answer, provenance, at)
         joined = [run_id for run_id in (found.run_id, *found.joined) if run_id not in (None, answer.run_id)]
         said = {"outcome": answer.outcome, "run_id": answer.run_id, "receipt_id": answer.receipt_id}
@@ -439,7 +439,7 @@ class Protocol(OwnedTrees):
         receipt_id = self._end_queued(turn, provenance, at, tuple(message.id for message in withdrawn))
         return Stopped("stopped", turn.run_id, receipt_id, None, withdrawn=withdrawn)
 
-    def answer_unstored(self, stop: Stop, ended: Mapping[str, RunInfo], unstarted: Container[str]) -> Stopped:
+    def answer_unstored(self, stop: Stop, ended: Mapping[str, RunInfo], undone: Mapping[str, RunInfo]) -> Stopped:
         """Answer a Stop while the store fails. It is decided when the store is back, and this answer stands then.
 
         The failure has ended the active run in memory: a Stop joins that end. What waits is what the store has, less
@@ -447,42 +447,39 @@ class Protocol(OwnedTrees):
 
         Args:
             stop: which.
-            ended: runs whose end the store did not take.
-            unstarted: runs whose start the store did not take: they never come to be.
+            ended: runs whose end stands, and which the store did not take.
+            undone: runs that had not begun, and wait again or never come to be, since the store did not take the rest.
 
         Raises:
             NotFound: it is aimed at a run that is not there.
         """
         aim = stop.run_id
         closed = [record for record in self.ending.values() if record.status is RunStatus.CANCELLING]
-        if self.active is not None and self.active.id not in unstarted:
+        if self.active is not None and self.active.id not in undone:
             closed.append(self.active)
         for record in reversed(closed):
             if aim in (None, record.id):
                 return Stopped("stopping", record.id, record.info.receipt_id, None)
         if aim is None:
             return Stopped("nothing_running", None, stop.id, None)
-        end, held = ended.get(aim), self._record(aim)
-        known = self._queued.get(aim) or end or (held.info if held is not None else None)
+        waits, held = self._queued.get(aim) or undone.get(aim), self._record(aim)
+        known = waits or ended.get(aim) or (held.info if held is not None else None)
         over = known.receipt_id if known is not None else self.over.get(aim)
         if over is None:
             raise _no_such_run(aim)
-        waits = aim in self._queued or aim in unstarted or (end is not None and end.started_at is None)
-        # What was refused since then, as it could not be stored, has not ended it.
-        cancelled = end is not None and end.provenance is not None and _is_of_stop(end.provenance)
-        return Stopped("stopped" if waits and not cancelled else "already_over", aim, over, None)
+        return Stopped("stopped" if waits is not None and aim not in ended else "already_over", aim, over, None)
 
-    def cancelled_unstored(self, stop: Stop, answer: Stopped, provenance: Provenance) -> list[RunInfo]:
+    def cancelled_unstored(
+        self, stop: Stop, answer: Stopped, provenance: Provenance, undone: Mapping[str, RunInfo]
+    ) -> list[RunInfo]:
         """The runs that such a Stop ends (see `answer_unstored`), each with its first cause (law L5)."""
         ends = []
         record = None if answer.run_id is None else self._record(answer.run_id)
         if record is not None and record.open and answer.outcome == "stopping":
             first = record.token.provenance or provenance
             ends.append(msgspec.structs.replace(record.info, status=RunStatus.CANCELLING, provenance=first))
-        queued = [info for info in self._queued.values() if self._takes_from_queue(stop, answer, info.run_id)]
-        if record is not None and answer.outcome == "stopped":
-            # It had begun, and the store did not take that.
-            queued.append(record.info)
+        waiting = {**undone, **self._queued}.values()
+        queued = [info for info in waiting if self._takes_from_queue(stop, answer, info.run_id)]
         cancelled = {"status": RunStatus.CANCELLED, "provenance": provenance}
         return [*ends, *(msgspec.structs.replace(info, **cancelled) for info in queued)]
 
@@ -807,7 +804,7 @@ class Protocol(OwnedTrees):
         record.said = info.run_id in snapshot.said
         again = None
         self.ending[record.id] = record
-        enders = [kept for kept in stops if kept.outcome != "nothing_running"]
+        enders = [kept for kept in stops if kept.outcome not in ("nothing_running", "already_over")]
         if ended is not None and ended.provenance == cause and not enders:
             # As all that nobody had ended: it may be tried again.
             ended = None
@@ -898,7 +895,7 @@ class Protocol(OwnedTrees):
         self._settle_if_done(active, at)
 
 
-def _is_of_stop(provenance: Provenance) -> bool:
+def is_of_stop(provenance: Provenance) -> bool:
     """True if a Stop is the cause: what came from outside, and is not refused where it cannot be stored."""
     return provenance.source.startswith(OUTSIDE_SOURCES) and provenance.source != "client.withdraw"
 

@@ -107,12 +107,12 @@ from actors.messages import (
     TryStore,
     Withdraw,
 )
-from actors.model import Address, Event, Mode, Owner, Provenance, RunInfo, RunStatus, Scope, SessionStatus
+from actors.model import Address, Event, Mode, Owner, Provenance, RunInfo, Scope, SessionStatus
 from actors.pending import fail, settle
 from actors.plugins import Plugins
 from actors.ports import Batch, Ports, SpawnSpec
 from actors.process import ProcessActor
-from actors.protocol import Protocol
+from actors.protocol import Protocol, is_of_stop
 from actors.record import AGENT, STRAYS, RunRecord
 from actors.run import Adopting, RunActor, RunStart
 from actors.step import (
@@ -231,12 +231,14 @@ class SessionActor(Actor):
         self._after_crash = cause is None
         self._late_stops = LateStops(session, ports.clock, ports.store, self.actor_ref)
         self._unfit: deque[float] = deque()
-        # Runs that have ended for a cause, while the record of it may not be stored.
+        # While the record of it may not be stored: runs that had begun and have ended for a cause, and what a Stop has
+        # cancelled. That stands.
         self._ended: dict[str, RunInfo] = {}
         # False until the session was read: what runs in it is not known.
         self._was_read = False
-        # Runs whose start was not stored, while the store fails: they never come to be.
-        self._unstarted: set[str] = set()
+        # While the store fails: runs that had not begun. What it did not take of them has not happened, whether that
+        # was a start or an end: they wait again, or never come to be.
+        self._undone: dict[str, RunInfo] = {}
         self._retry_s = RETRY_FIRST_S
         self._answering = 0
         self._taken_up = 0
@@ -822,7 +824,7 @@ class SessionActor(Actor):
             if child is not None:
                 child.stop(block=False)
         self._trees.clear()
-        self._unstarted.clear()
+        self._undone.clear()
         self._protocol = self._fresh_protocol()
         self._incarnation = self._ports.ids.new("inc")
         self._number = self._answering = 0
@@ -903,10 +905,13 @@ class SessionActor(Actor):
         requests = frozenset(row.request_id for row in step.requests)
         self._sent.append(Sent(self._number + 1, (), step.later, requests, tuple(step.runs.values())))
         sent_before, self._sent = self._sent, deque()
+        unstarted = {effect.run_id for sent in sent_before for effect in sent.later if isinstance(effect, StartRun)}
         for info in (info for sent in sent_before for info in sent.runs):
-            # One that had begun is told of, also if all that is open ends by this cause: a Stop behind it came later.
-            if info.provenance is not None and (info.started_at is not None or info.provenance != self._cause):
+            begun = info.started_at is not None and info.run_id not in unstarted
+            if info.provenance is not None and (begun or is_of_stop(info.provenance)):
                 self._ended.setdefault(info.run_id, info)
+            elif not begun:
+                self._undone[info.run_id] = info
         unstored = frozenset[str]().union(*(sent.requests for sent in sent_before))
         self._protocol.requests.drop(unstored)
         for sent in sent_before:
@@ -917,8 +922,6 @@ class SessionActor(Actor):
                     self._answer_unstored(effect, failed.error if effect.request.id in unfit else None, stored=stored)
                 elif isinstance(effect, RefuseStop):
                     self._answer_kept(effect.stop, _unknown(effect.stop), effect.reply)
-                elif isinstance(effect, StartRun):
-                    self._unstarted.add(effect.run_id)
         for request, reply in self._protocol.take_deletions():
             if reply is not None:
                 reply.try_set_exception(_unavailable("the store does not take writes", request))
@@ -953,9 +956,15 @@ class SessionActor(Actor):
                 reply.try_set(answer)
             return
         if isinstance(request, Stop) and isinstance(answer, Stopped):
+            too_late = answer.outcome == "already_over" and self._late_stops.given(request) is None
+            if too_late and answer.run_id in self._undone:
+                # What had ended its run has not happened, and nobody was told that it had.
+                answer = self._decide_unstored(request, self._ports.clock.wall())
             self._answer_kept(request, self._not_in_doubt(request, answer), reply)
             return
         superseded = answer.superseded_run_id if isinstance(answer, Accepted) else None
+        if superseded in self._undone:
+            superseded = None
         if reply is None:
             return
         if unfit is None:
@@ -985,16 +994,13 @@ class SessionActor(Actor):
         """Say what a Stop comes to while the store fails, and do of it what needs no store."""
         if not self._was_read or self._protocol.requests.in_doubt(stop.id):
             return _unknown(stop)
-        answer = self._protocol.answer_unstored(stop, self._ended, self._unstarted)
+        answer = self._protocol.answer_unstored(stop, self._ended, self._undone)
         provenance = self._protocol.provenance_of(stop, at)
         if stop.scope is Scope.SESSION and stop.run_id is None:
             for process_id in self._protocol.owned:
                 self._end_tree(process_id, Halt(provenance, self._grace_s(stop.mode)))
-        for info in self._protocol.cancelled_unstored(stop, answer, provenance):
-            if info.status is RunStatus.CANCELLED:
-                self._ended[info.run_id] = info
-            else:
-                self._ended.setdefault(info.run_id, info)
+        for info in self._protocol.cancelled_unstored(stop, answer, provenance, self._undone):
+            self._ended.setdefault(info.run_id, info)
         for record in self._protocol.killed_unstored(stop, answer):
             self._end_parts(record.id, Halt(record.token.provenance or provenance, 0.0))
         return answer

@@ -561,6 +561,58 @@ REGRESSIONS = {
             ("shutdown", 3.0),
         ),
     ),
+    # A new message had taken over from one that waits, and was refused: a Stop of that one was answered that it is over.
+    "a Stop of what waits again, since what took over was unfit": Schedule(
+        2355631140,
+        Settings(agent="scripted", barrier="strict"),
+        (
+            ("new", "say=1", None, "user", True, None),
+            ("new", "sleep=60", "enqueue", "user", True, 0.0),
+            ("steps", 20),
+            ("new", "say=1", None, "user", True, None),
+            ("stop", "graceful", 3, "withdraw", "session", "bot", 5.0),
+            ("unfit", 2),
+        ),
+    ),
+    "a Stop of what waits again, since what took over behind a crash was unfit": Schedule(
+        903747986,
+        Settings(agent="scripted", run_deadline_s=0.5),
+        (
+            ("new", "serve=0,serves,ignores_term", None, "user", True, None),
+            ("new", "stubborn", None, "bot", False, 0.0),
+            ("steps", 20),
+            ("new", "say=1", None, "user", True, None),
+            ("stop", "graceful", 3, None, "run", "user", 5.0),
+            ("crash",),
+            ("unfit", 2),
+        ),
+    ),
+    "a Stop of what waits again, since a deletion was unfit": Schedule(
+        4283111578,
+        Settings(agent="scripted"),
+        (
+            ("new", "leave=60 say=1 sleep=1", None, "user", True, None),
+            ("new", "sleep=60", "enqueue", "user", False, None),
+            ("wait", 0.05),
+            ("delete",),
+            ("unfit", 2),
+            ("stop", "graceful", 1, "park", "run", "user", 0.0),
+        ),
+    ),
+    # A Withdraw was refused, its message ran, and the store failed again: the run was ended by that Withdraw.
+    "what a Withdraw that was refused had ended": Schedule(
+        4218764688,
+        Settings(agent="scripted"),
+        (
+            ("new", "say=1", None, "user", True, None),
+            ("new", "write=0.01", "enqueue", "bot", True, 0.0),
+            ("withdraw", 1),
+            ("new", "say=1", None, "user", True, None),
+            ("steps", 10),
+            ("fail", 2),
+            ("lose", 1),
+        ),
+    ),
 }
 
 

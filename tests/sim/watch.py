@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from actors.cancel import CellState
-from actors.errors import CountermandError, ShuttingDown
+from actors.errors import CountermandError, ShuttingDown, StoreUnavailable
 from actors.late_stops import STOPS_KEPT_MAX
 from actors.messages import (
     UNKNOWN,
@@ -113,6 +113,8 @@ class Watch:
         # By run: what an agent was told of why it ends.
         self._why: dict[str, Provenance] = {}
         self.refused_at: dict[str, float] = {}
+        # By run: a message that was refused, and told that it has stopped that run all the same; and when.
+        self._superseded: dict[str, tuple[str, int, int]] = {}
         self._disk = disk
         self._fold = fold
         self._world: World | None = None
@@ -711,12 +713,16 @@ class Watch:
             self.break_(f"{request_id} was answered {given.answer}, and is answered {said} now (L10)")
 
     def _begins_again(self, event: Event) -> None:
-        """A run that a client was told is stopped does not begin behind that (law L7)."""
+        """A run that a client was told is stopped, or over, does not begin behind that, nor is it tried again (L7)."""
+        before = event.data.get("retry_of", event.run_id)
         for request_id in self.given:
             given = self._given(request_id)
-            if given is None or given.answer[1] != event.run_id or event.at <= given.at:
+            if given is None or given.answer[1] not in (event.run_id, before) or event.at <= given.at:
                 continue
-            self.break_(f"{event.run_id} begins, and {request_id} was told before that it is {given.answer[0]} (L7)")
+            self.break_(f"{event.run_id} begins, and {request_id} was told that {before} is {given.answer[0]} (L7)")
+        refused = self._superseded.get(before or "")
+        if refused is not None and refused[1:] == (self.crashes, self.restarts) and not self.forgot:
+            self.break_(f"{event.run_id} begins, and {refused[0]} was told that it has stopped {before} (L7)")
 
     def _tried_again(self, event: Event) -> None:
         """What a Stop of the session came behind does not begin anew by itself (law L12)."""
@@ -802,6 +808,9 @@ class Watch:
             self.refused_at.setdefault(session, self._world.clock.wall())
         if isinstance(outcome, CountermandError):
             self.refused.add(request.id)
+            if isinstance(outcome, StoreUnavailable) and outcome.superseded_run_id is not None:
+                told = request.id, self.crashes, self.restarts
+                self._superseded.setdefault(outcome.superseded_run_id, told)
             known = self._answers.get(request.id)
             if isinstance(request, Stop) and self._given(request.id) is not None:
                 self.break_(f"{request.id} was answered {self.given[request.id]}, and is refused now: {outcome} (L10)")
