@@ -9,6 +9,7 @@ A predicate that does not hold is written into `broken`; the world raises it at 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -109,7 +110,8 @@ class Watch:
         self.in_journal: set[str] = set()
         self.given: dict[str, Given] = {}
         self.unknown: set[str] = set()
-        self.refused: set[str] = set()
+        # By request: when it was refused last, in virtual seconds since the epoch.
+        self.refused: dict[str, float] = {}
         # By run: what an agent was told of why it ends.
         self._why: dict[str, Provenance] = {}
         self.refused_at: dict[str, float] = {}
@@ -538,6 +540,9 @@ class Watch:
             if world is None or world.interrupts_at is None or event.at < world.interrupts_at - INSTANT_S:
                 self.break_(f"{run} is interrupted while it may end by itself (L11)")
         request = self.requests.get(str(by))
+        refused_at, ended = self.refused.get(str(by), math.inf), self._disk.run(run or "")
+        if ended is not None and self.sent.get(str(by), (0.0, 0.0))[1] <= refused_at < (ended.started_at or 0.0):
+            self.break_(f"{run} began when {by} was refused, and is ended by it (L5)")
         if source == "session.new_message" and self.faults:
             # Its fence was shut in memory, and the store did not take it: it was refused, and says so.
             return
@@ -807,7 +812,7 @@ class Watch:
         if isinstance(outcome, ShuttingDown) and self._world is not None:
             self.refused_at.setdefault(session, self._world.clock.wall())
         if isinstance(outcome, CountermandError):
-            self.refused.add(request.id)
+            self.refused[request.id] = self._world.clock.wall() if self._world is not None else 0.0
             if isinstance(outcome, StoreUnavailable) and outcome.superseded_run_id is not None:
                 told = request.id, self.crashes, self.restarts
                 self._superseded.setdefault(outcome.superseded_run_id, told)
@@ -866,7 +871,7 @@ class Watch:
             receipt_id = given.answer[2] if given is not None else None
             filed = receipt_id is None or receipt_id in self.deleted_receipts or self._disk.receipt(receipt_id)
             assert filed, f"{request_id} was told of {receipt_id}, which is not there (L10)"
-        for request_id in self.unknown - self.refused - self.deleted_requests:
+        for request_id in self.unknown - self.refused.keys() - self.deleted_requests:
             known = any(request_id in tables.requests for tables in self._disk.tables.values())
             lost = self.crashes and request_id not in self.in_journal
             assert known or lost or self._is_about_nothing(request_id), (
