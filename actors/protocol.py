@@ -478,8 +478,8 @@ class Protocol(OwnedTrees):
         if record is not None and record.open and answer.outcome == "stopping":
             first = record.token.provenance or provenance
             ends.append(msgspec.structs.replace(record.info, status=RunStatus.CANCELLING, provenance=first))
-        waiting = {**undone, **self._queued}.values()
-        queued = [info for info in waiting if self._takes_from_queue(stop, answer, info.run_id)]
+        queued = [info for info in self._queued.values() if self._takes_from_queue(stop, answer, info.run_id)]
+        queued += [info for info in undone.values() if (answer.outcome, answer.run_id) == ("stopped", info.run_id)]
         cancelled = {"status": RunStatus.CANCELLED, "provenance": provenance}
         return [*ends, *(msgspec.structs.replace(info, **cancelled) for info in queued)]
 

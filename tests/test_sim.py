@@ -707,6 +707,20 @@ REGRESSIONS = {
             ("wait", 1.0),
         ),
     ),
+    # The start of a run was said to have failed, and was stored. Meanwhile a Stop of another one withdrew what waits.
+    "a Stop that withdraws what waits, beside a run whose start was stored after all": Schedule(
+        1956444605,
+        Settings(agent="scripted", run_deadline_s=3.0, call_deadline_s=0.5),
+        (
+            ("new", "say=3 write=1 say=1", None, "user", True, None),
+            ("wait", 0.05),
+            ("steps", 1),
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("lose", 1),
+            ("new", "say=1", None, "user", True, None),
+            ("stop", "graceful", 0, "withdraw", "run", "bot", 0.0),
+        ),
+    ),
 }
 
 
