@@ -157,6 +157,8 @@ class SimExecutor:
         execution = self._executions.get(key)
         self._watch.halts(key)
         if execution is not None and execution.ended is None:
+            if execution.token is not None and not execution.token.cancelled:
+                self._watch.break_(f"{key} is to end, and its token does not say so (L8)")
             self._loop.call_soon(execution.cancel, again)
 
     def adopt(self, key: str, owner: ActorRef[Any]) -> bool:

@@ -866,8 +866,8 @@ MUTANTS: Final = (
         "L11",
         Protocol,
         "interrupt",
-        "    active = self.active\n    if active is None:\n",
-        "    active = self.active\n    if active:\n",
+        "    if active is None:\n",
+        "    if active is None or not self.owned:\n",
     ),
     _mutant(
         "a session that takes a Stop in the shutdown need not come to rest",

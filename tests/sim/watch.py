@@ -432,6 +432,13 @@ class Watch:
                 if not self._given_up(process):
                     self.break_(f"the shutdown is over while {process.process_id} lives (L11)")
 
+    def did_not_come_to_rest(self) -> None:
+        """A shutdown says that something did not come to rest: it was interrupted all the same (law L11)."""
+        runs = [run for tables in self._disk.tables.values() for run in tables.runs.values()]
+        for run in runs if not self.faults else ():
+            if run.status is RunStatus.IN_PROGRESS:
+                self.break_(f"the shutdown is over, and {run.run_id} was not interrupted (L11)")
+
     def _is_of_abandoned(self, event: Event) -> bool:
         """True if an event tells of a part that a receipt names as abandoned, or of one that was found behind it.
 

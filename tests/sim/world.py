@@ -226,10 +226,12 @@ class World:
 
     def _over(self, answer: ReplyFuture[Any]) -> None:
         self.ended = True
-        with contextlib.suppress(ActorDeadError, ActorPoisoned):
-            self.came_to_rest = answer.get(timeout=0)
-        if self.came_to_rest:
+        said = _outcome(answer)
+        self.came_to_rest = said is True
+        if said is True:
             self.watch.came_to_rest(self)
+        elif said is False and not self.hesitated:
+            self.watch.did_not_come_to_rest()
 
     def _send(self, asked: Asked) -> None:
         asked.tries += 1
