@@ -956,10 +956,6 @@ class SessionActor(Actor):
                 reply.try_set(answer)
             return
         if isinstance(request, Stop) and isinstance(answer, Stopped):
-            too_late = answer.outcome == "already_over" and self._late_stops.given(request) is None
-            if too_late and answer.run_id in self._undone:
-                # What had ended its run has not happened, and nobody was told that it had.
-                answer = self._decide_unstored(request, self._ports.clock.wall())
             self._answer_kept(request, self._not_in_doubt(request, answer), reply)
             return
         superseded = answer.superseded_run_id if isinstance(answer, Accepted) else None

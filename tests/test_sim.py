@@ -721,6 +721,19 @@ REGRESSIONS = {
             ("stop", "graceful", 0, "withdraw", "run", "bot", 0.0),
         ),
     ),
+    # The store said that it had not taken what had ended a run, nor the Stop behind that, and had taken both.
+    "a Stop that came too late, and was stored after all": Schedule(
+        785220802,
+        Settings(agent="scripted", barrier="strict"),
+        (
+            ("new", "say=1", None, "user", True, None),
+            ("new", "stubborn", None, "bot", True, 0.0),
+            ("steps", 10),
+            ("delete",),
+            ("stop", "graceful", 3, "withdraw", "session", "bot", 0.0),
+            ("lose", 2),
+        ),
+    ),
 }
 
 

@@ -10,6 +10,7 @@ A predicate that does not hold is written into `broken`; the world raises it at 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -127,6 +128,8 @@ class Watch:
         self._cutoffs: dict[tuple[str, str], tuple[float, float]] = {}
         # When a request was sent first, and last.
         self.sent: dict[str, tuple[float, float]] = {}
+        # How often a request was sent to this world and has no answer yet.
+        self.under_way: Counter[str] = Counter()
         disk.on_batch = self._batch
         self.bounds = Bounds(disk, self.broken)
 
@@ -134,6 +137,7 @@ class Watch:
         """From here on this is the world that is watched; what was inside a function in the last one is gone."""
         self.inside.clear()
         self.refused_at.clear()
+        self.under_way.clear()
         self._world = world
         self.bounds.enter(world)
         world.clock.on_timer = self.bounds.timer
@@ -548,7 +552,8 @@ class Watch:
                 self.break_(f"{run} is interrupted while it may end by itself (L11)")
         request = self.requests.get(str(by))
         refused_at, ended = self.refused.get(str(by), math.inf), self._disk.run(run or "")
-        if ended is not None and self.sent.get(str(by), (0.0, 0.0))[1] <= refused_at < (ended.started_at or 0.0):
+        again = self.under_way[str(by)] or self.sent.get(str(by), (0.0, 0.0))[1] > refused_at
+        if ended is not None and not again and refused_at < (ended.started_at or 0.0):
             self.break_(f"{run} began when {by} was refused, and is ended by it (L5)")
         if source == "session.new_message" and self.faults:
             # Its fence was shut in memory, and the store did not take it: it was refused, and says so.

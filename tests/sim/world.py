@@ -238,12 +238,14 @@ class World:
         now = self.clock.wall()
         first, _ = self.watch.sent.get(asked.request.id, (now, now))
         self.watch.sent[asked.request.id] = first, now
+        self.watch.under_way[asked.request.id] += 1
         inner: ReplyFuture[Any] = ReplyFuture()
         inner.add_done_callback(lambda done: self._answered(asked, done))
         self.supervisor.actor_inbox.put(Envelope(Route(asked.session, asked.request), inner))
 
     def _answered(self, asked: Asked, done: ReplyFuture[Any]) -> None:
         outcome = _outcome(done)
+        self.watch.under_way[asked.request.id] -= 1
         if isinstance(outcome, ActorDeadError | ActorPoisoned):
             if not (self.watch.faults or self._closed):
                 self.watch.break_(f"{asked.request.id} finds nobody, and nothing has failed (L11)")
