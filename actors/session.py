@@ -40,7 +40,7 @@ from pykka._envelope import Envelope
 
 from actors.base import Actor, tell
 from actors.cancel import Cell
-from actors.errors import CountermandError, Invalid, NotFound, StoreUnavailable
+from actors.errors import CountermandError, Invalid, StoreUnavailable
 from actors.future import ReplyFuture
 from actors.late_stops import LateStops
 from actors.messages import (
@@ -135,10 +135,10 @@ from actors.step import (
     NothingToSteer,
     Now,
     RefuseCall,
+    RefuseDeleted,
     RefuseHandOver,
     RefuseRequest,
     RefuseSpawn,
-    RefuseStop,
     ReturnCredit,
     SayHandedOver,
     ShowEphemeral,
@@ -345,10 +345,10 @@ class SessionActor(Actor):
             answer = self._protocol.request(request, reply, kept)
         except CountermandError as error:
             refused = True
-            if isinstance(request, Stop) and isinstance(error, NotFound) and requests.in_doubt(request.id):
-                # Not before the deletion is durable: if it is not stored, there is an answer to this Stop.
+            if requests.in_doubt(request.id):
+                # Not before the deletion is durable: if it is not stored, there is an answer to this request.
                 self._late_stops.expect(request, at)
-                self._sent[-1].later.append(RefuseStop(request, reply, error))
+                self._sent[-1].later.append(RefuseDeleted(request, reply, error))
             else:
                 self._refuse(request, reply, error)
         # A request does not wait for the rest of the turn: its halts leave now. Nor does its answer wait for a
@@ -527,8 +527,9 @@ class SessionActor(Actor):
                     assert isinstance(stop, Stop), "nothing else waits with a bound"
                     assert isinstance(answer, Stopped), "the answer to a Stop"
                     self._late_stops.answer(request_id, self._not_in_doubt(stop, answer), effect.reply)
-                elif isinstance(effect, RefuseStop) and effect.stop.id == request_id:
-                    self._late_stops.answer(request_id, _unknown(effect.stop), effect.reply)
+                elif isinstance(effect, RefuseDeleted) and effect.request.id == request_id:
+                    assert isinstance(effect.request, Stop), "nothing else waits with a bound"
+                    self._late_stops.answer(request_id, _unknown(effect.request), effect.reply)
         self._mailbox.release()
 
     def _publish(self, sent: Sent) -> None:
@@ -621,8 +622,8 @@ class SessionActor(Actor):
                     owned = self._protocol.owned.get(effect.process_id)
                     if owned is not None:
                         self._host_tree(owned.address, owned.id, None, None, None)
-                case RefuseStop():
-                    self._refuse(effect.stop, effect.reply, effect.error)
+                case RefuseDeleted():
+                    self._refuse(effect.request, effect.reply, effect.error)
                 case ForgetStop():
                     self._ports.store.forget_stop(self._session, effect.request_id)
 
@@ -920,8 +921,11 @@ class SessionActor(Actor):
                 if isinstance(effect, AnswerRequest):
                     stored = effect.request.id not in unstored
                     self._answer_unstored(effect, failed.error if effect.request.id in unfit else None, stored=stored)
-                elif isinstance(effect, RefuseStop):
-                    self._answer_kept(effect.stop, _unknown(effect.stop), effect.reply)
+                elif isinstance(effect, RefuseDeleted) and isinstance(effect.request, Stop):
+                    self._answer_kept(effect.request, _unknown(effect.request), effect.reply)
+                elif isinstance(effect, RefuseDeleted) and effect.reply is not None:
+                    why = "the store did not take the deletion that this request came behind"
+                    effect.reply.try_set_exception(_unavailable(why, effect.request))
         for request, reply in self._protocol.take_deletions():
             if reply is not None:
                 reply.try_set_exception(_unavailable("the store does not take writes", request))

@@ -17,7 +17,7 @@ from msgspec import Struct
 from actors.cancel import CancelToken, Cell
 from actors.errors import CountermandError
 from actors.future import ReplyFuture
-from actors.messages import NewMessage, OutsideRequest, ProcessNews, Reply, SpawnPermit, Steered, Stop, ToolResult
+from actors.messages import NewMessage, OutsideRequest, ProcessNews, Reply, SpawnPermit, Steered, ToolResult
 from actors.model import Address, Event, Mode, Provenance, Receipt, RunInfo
 from actors.ports import AttachmentRow, CallRow, ProcessRow, RequestRow, SpawnSpec, WaitingRow
 
@@ -119,10 +119,10 @@ class ForgetStop(Struct, frozen=True):
     request_id: str
 
 
-class RefuseStop(Struct, frozen=True):
-    """Refuse a Stop that had an answer: what it was aimed at is gone with the session, and the deletion is durable."""
+class RefuseDeleted(Struct, frozen=True):
+    """Refuse a request that had an answer: what it was about is gone with the session, and the deletion is durable."""
 
-    stop: Stop
+    request: OutsideRequest
     reply: ReplyFuture[Any] | None
     error: CountermandError
 
@@ -142,7 +142,7 @@ Later: TypeAlias = (
     | SayHandedOver
     | AdoptTree
     | ForgetStop
-    | RefuseStop
+    | RefuseDeleted
 )
 
 # ── Now: carried out at once ──────────────────────────────────────────────────────────────────────

@@ -734,6 +734,20 @@ REGRESSIONS = {
             ("lose", 2),
         ),
     ),
+    # Its message had been stored, and came again behind a deletion that the store did not take: it was too old.
+    "a repeat of a message behind a deletion that was unfit": Schedule(
+        3702214857,
+        Settings(agent="scripted", passivate_s=0.05),
+        (
+            ("delete",),
+            ("new", "say=1", None, "user", True, None),
+            ("lose", 2),
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("wait", 0.16),
+            ("unfit", 1),
+            ("repeat", 0),
+        ),
+    ),
 }
 
 
