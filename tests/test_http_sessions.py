@@ -14,8 +14,9 @@ from typing import Any
 import httpx
 import pytest
 
-from actors import AsyncTurn, NewMessage, Spawn, tool
+from actors import AsyncTurn, Invalid, NewMessage, Spawn, tool
 from actors.messages import new_request_id
+from actors.plugins import Unloaded
 from supervisor.http.limits import Limits
 from tests.http_kit import Api, api, code
 from tests.kit import WAIT_S, check_rest, kit, log, until
@@ -291,6 +292,25 @@ def test_a_stop_of_all_stops_what_runs_and_leaves_what_rests(api: Api) -> None:
     assert get(client, "/v1/sessions/s0")["generation"] == fence
     for number in range(5):
         check_rest(api.session(f"s{number}"))
+
+
+def test_l12_a_stop_of_all_parks_what_waits_for_an_agent_that_could_not_be_loaded(api: Api) -> None:
+    client = api.start(waits)
+    say(client)
+    running(client)
+    waiting = say(client, "later", policy="enqueue")
+    api.close_server()
+    api.kit.close()
+    client = api.start(Unloaded("my:agent", Invalid("'my:agent' cannot be imported")))
+    status = get(client, "/v1/sessions/s1")
+    assert (status["state"], status["waiting"], status["parked"]) == ("idle", 1, False)
+    answer = client.post("/v1/stop", json={"reason": "enough", "waiting": "park"}).json()
+    assert [(one["session"], one["outcome"]) for one in answer["stopped"]] == [("s1", "nothing_running")]
+    assert api.supervisor.mend({"test": answers}, {}) == ["test"]
+    assert get(client, "/v1/sessions/s1")["parked"]
+    client.post("/v1/sessions/s1/resume", json={})
+    check_rest(api.session())
+    assert get(client, f"/v1/runs/{waiting['run_id']}")["status"] == "completed"
 
 
 def test_l3_a_stop_of_all_ends_what_idle_sessions_own_where_its_scope_says_so(api: Api) -> None:

@@ -8,7 +8,7 @@ import pytest
 from pykka import ActorDeadError
 
 from actors.errors import QueueFull, ShuttingDown
-from actors.messages import Resume, Stopped
+from actors.messages import Resume, Stopped, Withdraw
 from actors.model import RunStatus
 from actors.ports import Settings
 from actors.session import SessionActor
@@ -204,6 +204,25 @@ def test_l11_a_shutdown_while_a_session_leaves_comes_to_rest(seed: int) -> None:
         assert world.came_to_rest
         outcome = late.outcome() if late.done else None
         assert outcome is None or isinstance(outcome, ShuttingDown) or outcome.generation == 2
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_l11_a_shutdown_waits_for_what_waited_for_its_session_to_be_read(seed: int) -> None:
+    with World(seed, settings=settings(0.5)) as world:
+        world.answer("s", message("a", "forever"))
+        world.answer("s", message("b", "say=1", policy="enqueue"))
+        world.answer("s", stop(waiting="park"))
+        world.settle()
+        assert resident(world) == 0
+        world.store.hold_reads(True)
+        withdrawn = world.send("s", Withdraw(id="w", message_id="b"))
+        assert world.run(lambda: resident(world) > 0 and bool(world.session()._stash))
+        over = world.shutdown(5.0)
+        assert world.run(lambda: world.session()._draining)
+        world.store.hold_reads(False)
+        assert world.run(over.done) or over.done()
+        assert world.came_to_rest
+        assert withdrawn.outcome().outcome == "withdrawn"
 
 
 def test_a_session_that_nobody_ever_used_leaves_memory_and_leaves_nothing() -> None:

@@ -437,6 +437,21 @@ def test_l12_a_stop_whose_session_was_not_stored_anew_is_on_record_and_begins_no
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_l12_a_stop_that_was_answered_early_is_said_to_be_durable_before_its_session_is_deleted(seed: int) -> None:
+    with World(seed) as world:
+        world.answer("s", message("a", "say=1"))
+        settled(world)
+        world.store.hold(True)
+        assert not world.answer("s", stop()).durable
+        deleted = world.ask("s", Delete(source="user.test", reason="not needed any more"))
+        world.wait(1.0)
+        world.store.hold(False)
+        world.settle()
+        assert deleted.done()
+        assert [event.kind for event in world.published()][-2:] == ["session.stop_durable", "session.deleted"]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("how", ["hangs", "fails"])
 @pytest.mark.parametrize("aimed", [False, True])
 def test_l12_a_stop_of_the_journal_is_decided_after_a_crash_before_anything_starts(

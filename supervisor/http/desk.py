@@ -122,7 +122,7 @@ class Desk:
                     status = await session.aio.status(timeout=self.limits.ask_s)
                     # Those that the session owns outlive its runs: only a Stop of that scope is about them.
                     owns = body.scope == Scope.SESSION and bool(status.owned)
-                    waits = (status.waiting > 0 and not status.parked) or bool(status.barrier)
+                    waits = status.waiting > 0 and not status.parked
                     if status.state == "idle" and not waits and not owns:
                         return None
                     request = Stop(

@@ -798,6 +798,14 @@ MUTANTS: Final = (
         "self.deleting is None or self.active is not None",
     ),
     _mutant(
+        "deleted before a Stop is told to be durable",
+        "L12",
+        SessionActor,
+        "_flush",
+        "not self._late_stops.wait and ",
+        "",
+    ),
+    _mutant(
         "a deletion forgets which ids were used",
         "L10",
         RequestBook,
@@ -828,6 +836,14 @@ MUTANTS: Final = (
         "_say_quiet",
         "not (self._sent or self._protocol.step.has_records or self._stash or self._late_stops.wait)",
         "True",
+    ),
+    _mutant(
+        "shutdown does not wait for what waited for its session to be read",
+        "L11",
+        SessionActor,
+        "_say_quiet",
+        "self._stash or ",
+        "",
     ),
     _mutant(
         "what a session said before a Stop came counts",
