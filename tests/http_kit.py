@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from actors.plugins import Unloaded
 from supervisor import SessionHandle, Supervisor
 from supervisor.http.access import Access
 from supervisor.http.limits import Limits
@@ -71,7 +72,7 @@ class Api:
 
     def start(
         self,
-        agent: Callable[..., Any] | None = None,
+        agent: Callable[..., Any] | Unloaded | None = None,
         *,
         limits: Limits | None = None,
         access: Access | None = None,

@@ -25,6 +25,7 @@ from pykka.messages import ProxyCall
 from actors import NewMessage, Receipt, Row, Stop, Stopped
 from actors.errors import StoreUnavailable
 from actors.model import TERMINAL, Event
+from actors.plugins import Unloaded
 from actors.ports import Snapshot
 from supervisor import Config, SessionHandle, Supervisor
 from supervisor.containment import procfs
@@ -192,7 +193,7 @@ class Kit:
         self.supervisor: Supervisor | None = None
         self._releases: list[threading.Event] = []
 
-    def start(self, agent: Callable[..., Any] | None = None, **options: Any) -> Supervisor:
+    def start(self, agent: Callable[..., Any] | Unloaded | None = None, **options: Any) -> Supervisor:
         """Start a supervisor with short graces; `agent` is the function that runs messages, else it is the shell."""
         assert self.supervisor is None, "one at a time"
         chosen: dict[str, Any] = {"grace_s": GRACE_S, "kill_s": KILL_S, "drain_s": 0.1, **options}
