@@ -148,6 +148,8 @@ INSIDE_SOURCES: Final = frozenset(
         "supervisor.recovery",
     }
 )
+FAILURES: Final = frozenset({"actor.failure", "store.failure", "supervisor.recovery"})
+"""Sources of what ends all that is open in a session, though nobody asked for it."""
 
 
 def _check_source(source: str) -> None:

@@ -302,6 +302,15 @@ class KeptStop(Struct, frozen=True):
             return False
         return self.stop.run_id in (None, run.run_id)
 
+    def may_have_ended(self, run: RunInfo) -> bool:
+        """True if this Stop may have ended a run that it is about: it did not find it over.
+
+        One that found nothing to end, or joined the end of another run, came behind the end of this one.
+        """
+        if self.outcome == "stopping":
+            return self.run_id == run.run_id
+        return self.outcome not in ("nothing_running", "already_over")
+
     def _came_before(self, run: RunInfo) -> bool:
         # The clock may have been set back in between. So where the generations are known, they have to say it too.
         if run.started_at is None or run.started_at <= self.at:

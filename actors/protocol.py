@@ -40,6 +40,7 @@ from actors.messages import (
     request_time,
 )
 from actors.model import (
+    FAILURES,
     OUTSIDE_SOURCES,
     SUPERSEDING,
     JsonObject,
@@ -729,7 +730,7 @@ class Protocol(OwnedTrees):
             if info.settled:
                 self._take_up_late(snapshot, info, at)
         # A Stop that came behind a failure tells of it, also where nobody else is left who knows.
-        told = (kept.cause for kept in new_stops if kept.cause is not None and kept.run_id is None)
+        told = (kept.cause for kept in new_stops if kept.cause is not None and kept.cause.source in FAILURES)
         cause = next(told, cause) or self.recovery_cause(at)
         retry: RunInfo | None = None
         for info in halves:
@@ -804,7 +805,7 @@ class Protocol(OwnedTrees):
         record.said = info.run_id in snapshot.said
         again = None
         self.ending[record.id] = record
-        enders = [kept for kept in stops if kept.outcome not in ("nothing_running", "already_over")]
+        enders = [kept for kept in stops if kept.may_have_ended(info)]
         if ended is not None and ended.provenance == cause and not enders:
             # As all that nobody had ended: it may be tried again.
             ended = None

@@ -633,6 +633,47 @@ def test_l4_a_stop_that_was_kept_is_decided_before_anything_of_a_restored_sessio
     assert "run.started" not in [event.kind for event in events]
 
 
+@pytest.mark.parametrize(
+    ("outcome", "run_id", "source"),
+    [
+        (None, None, "user.test"),
+        ("stopped", "run_2", "user.test"),
+        ("stopping", "run_2", "store.failure"),
+        ("stopping", "run_1", "store.failure"),
+        ("nothing_running", None, "store.failure"),
+        ("already_over", "run_2", "store.failure"),
+    ],
+)
+def test_l5_what_had_ended_before_a_kept_stop_is_not_ended_by_it(
+    outcome: str | None, run_id: str | None, source: str
+) -> None:
+    """A crash has come, and the Stop that the journal kept is all that tells of the failure ahead of it."""
+    by_a_person = Provenance(source="user.test", reason="the first stop", initiated_at=1.5)
+    ending, running = (
+        RunInfo(SESSION, f"run_{n}", status, "a", n, f"rcpt_{n}", started_at=float(n))
+        for n, status in ((1, RunStatus.CANCELLING), (2, RunStatus.IN_PROGRESS))
+    )
+    ending = msgspec.structs.replace(ending, provenance=by_a_person)
+    failure = Provenance(source="store.failure", reason="the disk failed", initiated_at=3.0)
+    kept = KeptStop(
+        SESSION,
+        Stop(id="x", source="user.test", reason="meanwhile"),
+        4.0,
+        outcome,
+        run_id,
+        run_id and f"rcpt_{run_id[-1]}",
+        generation=2,
+        cause=failure if outcome not in (None, "stopped") else None,
+    )
+    driver = Driver()
+    row = SessionRow(SESSION, generation=2, seq=0)
+    driver.protocol.restore(Snapshot(SESSION, row, Thread(), runs=(ending, running)), None, stops=[kept])
+    events = driver.protocol.take_step().events
+    first = next(event for event in events if event.kind == "run.status" and event.run_id == "run_2")
+    assert first.data["provenance"]["source"] == source
+    assert not [event for event in events if event.kind == "run.started"], "a Stop came: nothing begins anew"
+
+
 def test_l9_a_stop_that_comes_too_late_for_its_run_changes_nothing() -> None:
     driver = Driver()
     first = started(driver)

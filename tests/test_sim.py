@@ -550,6 +550,22 @@ REGRESSIONS = {
             ("unfit", 2),
         ),
     ),
+    # The same, and a crash: nobody else was left who knew what had ended the run first.
+    "a Stop of the journal that has joined another run than the one that could not be stored": Schedule(
+        4200862879,
+        Settings(agent="scripted", barrier="strict"),
+        (
+            ("later", 0.5, ("stop", "graceful", None, None, "run", "bot", None)),
+            ("new", "leave=60,ignores_term leave=1 sleep=2 say=1", None, "user", True, None),
+            ("wait", 0.3),
+            ("new", "run=1,absent", None, "user", True, None),
+            ("steps", 4),
+            ("unfit", 2),
+            ("wait", 0.2),
+            ("steps", 4),
+            ("crash",),
+        ),
+    ),
     # Code went on behind the kill deadline, and left a task: it was found behind the receipt, and is said to be left.
     "something that is found behind the receipt, while a shutdown ends": Schedule(
         4,

@@ -574,6 +574,9 @@ class Watch:
         given, run = self._given(stop.id) if isinstance(stop, Stop) else None, self._disk.run(event.run_id or "")
         if given is not None and run is not None and (run.started_at or 0.0) > given.at:
             self.break_(f"{event.run_id} began behind {provenance['requested_by']}, and is ended by it (L9)")
+        if given is not None and not queued and given.answer[0] != "stopped" and given.answer[1] != event.run_id:
+            said = " ".join(filter(None, given.answer[:2]))
+            self.break_(f"{event.run_id} is ended by {provenance['requested_by']}, which was answered {said} (L10)")
         if isinstance(stop, Stop) and stop.run_id not in (None, event.run_id) and not withdrawn:
             self.break_(f"{stop.id} was aimed at {stop.run_id} and ends {event.run_id} (L9)")
         if provenance.get("source") in FROM_FAULTS and not self.faults and not self.crashes:
