@@ -1,43 +1,22 @@
 """Countermand's core: the actor system and the protocol. It knows nothing of a daemon or a database.
 
-The map, from the outside in; imports point down only:
+The map, from the outside in. Rooms import downward only, and each has a map of its own:
 
-    session.py     SessionActor: carries out what the protocol decides, batch by batch
-    late_stops.py  Stops that the store does not have yet, and the answers that wait
-    run.py         RunActor: the agent's execution, its calls, its deadline
-    tool.py        ToolActor: one call, its cell and its processes
-    process.py     ProcessActor: one process tree
-    protocol.py    the decisions of a session: requests from outside, and taking a session up again
-    owned.py       process trees that belong to the session
-    lifecycle.py   how runs begin and end: fence, close, settle
-    reports.py     what an open run says and asks: text, steering, calls, processes
-    state.py       what all decisions rest on: the state, the log, acceptance, the barrier
-    agent.py       Turn and AsyncTurn: what an agent's function is given
-    execution.py   how a call passes its cell
-    plugins.py     agents and tools as functions
-    secrets.py     arguments that a tool alone sees
-    notes.py       what the model is told of an interruption
-    record.py      what a session knows of one run, and its receipt
-    waiting.py     messages that wait
-    requests.py    request ids and their answers
-    step.py        what one turn of a mailbox decided
-    spawning.py    `spawn`, for tools
-    base.py        Actor: watch, Down, every way out
-    mailbox.py dispatcher.py future.py registry.py   two lanes; the pool; replies; Pykka's registry
-    thread.py      the thread: the fold of a session's log
-    rendering.py   a thread as model providers take it
-    credit.py pending.py text.py   flow control; replies that a cancel ends; text that can be stored
-    ports.py       what is not deterministic, and what the core needs from outside
+    hierarchy/   the four actors, and the Stops that the store does not have yet
+    protocol/    the decisions of a session: pure, without a mailbox or a thread
+    plugin/      what the code of agents and tools sees, and how it is run
+    gate/        cells and tokens: what a fence acts on without waiting
+    kernel/      any actor: mailbox, dispatcher, future, registry; nothing of sessions
+
+    requests.py  requests from outside and their answers
+    messages.py  messages between the actors, and from the ports
+    ports.py     what is not deterministic, and what the core needs from outside
+    thread.py    the thread: the fold of a session's log
     dead_letters.py   replies that came too late
-    log_context.py   what the lines of the log of an agent or a tool are about; it is off until a program turns it on
-    handling.py    threads that may not wait
-    messages.py    every message
-    cancel.py      CancelToken, Cell
+    ids.py text.py secrets.py   request ids; text that can be stored; arguments that a tool alone sees
     model.py errors.py   the nouns; what is refused, and why
 """
 
-from actors.agent import AsyncTurn, Turn
-from actors.cancel import AsyncCancelToken, CancelToken
 from actors.errors import (
     AgentUnavailable,
     AheadOfLog,
@@ -57,21 +36,13 @@ from actors.errors import (
     StoreUnavailable,
     TooLarge,
 )
-from actors.log_context import be_quiet
-from actors.messages import (
-    Accepted,
-    Answer,
-    Delete,
-    Deleted,
-    NewMessage,
-    Resume,
-    Resumed,
-    Stop,
-    Stopped,
-    ToolResult,
-    Withdraw,
-    Withdrawn,
-)
+from actors.gate.token import AsyncCancelToken, CancelToken
+from actors.hierarchy.process import ProcessActor
+from actors.hierarchy.run import RunActor
+from actors.hierarchy.session import SessionActor
+from actors.hierarchy.tool import ToolActor
+from actors.kernel.log_context import be_quiet
+from actors.messages import ToolResult
 from actors.model import (
     Event,
     How,
@@ -89,16 +60,24 @@ from actors.model import (
     SessionStatus,
     Waiting,
 )
-from actors.process import ProcessActor
-from actors.rendering import render_anthropic, render_openai
-from actors.run import RunActor
+from actors.plugin.registration import Tool, tool
+from actors.plugin.rendering import render_anthropic, render_openai
+from actors.plugin.spawning import AsyncProcess, AsyncSpawn, Exit, Process, Spawn
+from actors.plugin.turn import AsyncTurn, Turn
+from actors.requests import (
+    Accepted,
+    Answer,
+    Delete,
+    Deleted,
+    NewMessage,
+    Resume,
+    Resumed,
+    Stop,
+    Stopped,
+    Withdraw,
+    Withdrawn,
+)
 from actors.secrets import Secret
-from actors.session import SessionActor
-from actors.spawning import AsyncProcess, AsyncSpawn, Exit, Process, Spawn
-from actors.tool import ToolActor
-
-# Last: the import of the module actors/tool.py binds its name here, and the public name is the decorator's.
-from actors.plugins import Tool, tool  # isort: skip
 
 be_quiet()
 

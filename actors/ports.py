@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from msgspec import Struct, field
 
-from actors.messages import NewMessage, Stop, Stopped
 from actors.model import Address, Event, How, Json, JsonObject, Owner, Provenance, Receipt, Row, RunInfo
+from actors.requests import NewMessage, Stop, Stopped
 
 if TYPE_CHECKING:
     from contextvars import Context
 
     from pykka import ActorRef
 
-    from actors.cancel import CancelToken
     from actors.dead_letters import DeadLetters
-    from actors.dispatcher import Dispatcher
+    from actors.gate.token import CancelToken
+    from actors.kernel.dispatcher import Dispatcher
     from actors.thread import Thread
 
 Isolation = Literal["task", "thread"]

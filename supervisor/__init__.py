@@ -2,25 +2,25 @@
 
 The map, from the outside in:
 
-    console/       the `countermand` command: chat, and the client of a daemon
-    daemon/        `countermand serve`: settings, systemd, signals, the log, the order of coming and going
-    http/          the local API: the supervisor over a Unix socket, and loopback
-    embed.py       Supervisor: start, session, close; the order in which all of this comes and goes
-    listing.py     what runs now, and whose it is
-    living.py      the same as a tree: session, run, call, process
-    handle.py      SessionHandle: the way into one session, blocking and awaitable
-    config.py      Config: what a supervisor is started with
-    supervisor.py  SupervisorActor: routes, restarts, quarantines, passivates, drains
-    retention.py   which sessions are kept for too long
-    ages.py        what is old, by a wall clock that may be wrong
-    agents/ tools/ what ships: the shell agent and the shell tool
-    executor.py    where agents, tools and callbacks run
-    strays.py      what their code starts by itself: processes, threads, tasks
-    attribution.py whose code starts a process, asked at the moment in which it does
-    containment/   process trees: zygote, wardens, output
-    store/         the log in SQLite: migrations, writer, reader
-    publisher.py   committed events on their way to subscribers
+    console/            the `countermand` command: chat, and the client of a daemon
+    daemon/             `countermand serve`: settings, systemd, signals, the log, the order of coming and going
+    http/               the local API: the supervisor over a Unix socket, and loopback
+    supervisor.py       Supervisor: start, session, close; the order in which all of this comes and goes
+    session_handle.py   SessionHandle: the way into one session, blocking and awaitable
+    live_tree.py        what lives now, as a tree: session, run, call, process
+    live_processes.py   every live process, and whose it is
+    router.py           SupervisorActor: routes, restarts, quarantines, passivates, drains
+    retention.py        which sessions are kept for too long
+    agents/ tools/      what ships: the shell agent and the shell tool
+    executor.py         where agents, tools and callbacks run
+    strays.py           what their code starts by itself: processes, threads, tasks
+    attribution.py      whose code starts a process, asked at the moment in which it does
+    containment/        process trees: zygote, wardens, output
+    store/              the log in SQLite: migrations, writer, reader
+    publisher.py        committed events on their way to subscribers
     clock.py ids.py lock.py   time and timers, names, the instance lock
+    ages.py             what is old, by a wall clock that may be wrong
+    config.py           Config: what a supervisor is started with
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from supervisor.config import Config
-    from supervisor.embed import Supervisor
-    from supervisor.handle import AsyncSessionHandle, SessionHandle
-    from supervisor.listing import LiveProcess
+    from supervisor.live_processes import LiveProcess
+    from supervisor.session_handle import AsyncSessionHandle, SessionHandle
+    from supervisor.supervisor import Supervisor
 
 __all__ = ["AsyncSessionHandle", "Config", "LiveProcess", "SessionHandle", "Supervisor"]
 
 _HOMES = {
-    "AsyncSessionHandle": "supervisor.handle",
+    "AsyncSessionHandle": "supervisor.session_handle",
     "Config": "supervisor.config",
-    "LiveProcess": "supervisor.listing",
-    "SessionHandle": "supervisor.handle",
-    "Supervisor": "supervisor.embed",
+    "LiveProcess": "supervisor.live_processes",
+    "SessionHandle": "supervisor.session_handle",
+    "Supervisor": "supervisor.supervisor",
 }
 
 

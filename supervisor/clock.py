@@ -18,7 +18,7 @@ from loguru import logger
 from msgspec import Struct
 from pykka import ActorDeadError, ActorRef
 
-from actors.handling import serve_all
+from actors.kernel.thread_role import serve_all
 
 # A longer wait than the platform's longest raises OverflowError.
 WAIT_MAX_S: Final = 60.0

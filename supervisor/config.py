@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from actors.errors import Invalid
-from actors.plugins import Tool, Unloaded, duration
+from actors.plugin.registration import Tool, Unloaded, duration
 from actors.ports import Settings
 from actors.text import shown, storable
 
@@ -60,7 +60,7 @@ class Config:
         state_dir: where the store, the lock and the ledgers are; one supervisor at a time.
         agent: the name of the agent that runs messages.
         agents: more agents, by name: plain or async functions of a turn.
-        tools: more tools: functions marked by `actors.tool`, or `actors.Tool`s.
+        tools: more tools: functions marked by `actors.hierarchy.tool`, or `actors.Tool`s.
         grace_s: between asking a process to end and killing it.
         kill_s: after the grace, until what is left is named abandoned.
         drain_s: how long the supervisor lets runs end by themselves when it is closed.
@@ -137,7 +137,7 @@ class Config:
             ("limits", _is_limits, f"a mapping of {' | '.join(sorted(LIMITS))} to whole numbers, at least 0"),
             ("layers", _is_layers, f"a set of {' | '.join(sorted(LAYERS | OPTIONAL_LAYERS))}"),
             ("subreaper", lambda value: isinstance(value, bool), "true or false"),
-            ("tools", _is_list, "a list of functions marked by actors.tool, or of actors.Tools"),
+            ("tools", _is_list, "a list of functions marked by actors.hierarchy.tool, or of actors.Tools"),
         )
         for key, fits, expected in checks:
             if not fits(getattr(self, key)):

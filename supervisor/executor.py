@@ -31,7 +31,7 @@ from typing import Any, Final
 from loguru import logger
 from pykka import ActorDeadError, ActorRef
 
-from actors.cancel import CancelToken
+from actors.gate.token import CancelToken
 from actors.messages import ExecutionEnded
 from actors.model import How
 from actors.ports import Clock, Isolation

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from actors.messages import new_request_id
+from actors.ids import new_request_id
 
 
 class RandomIds:

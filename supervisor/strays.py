@@ -47,12 +47,13 @@ from typing import Any, Final
 from loguru import logger
 from pykka import ActorDeadError, ActorRef
 
-from actors.cancel import CancelToken
+from actors.gate.token import CancelToken
 from actors.messages import StrayEnded, StrayFound
 from actors.model import Address, How
 from actors.ports import Clock, Isolation, ProcessRow
 from supervisor import attribution
-from supervisor.containment import offspring, procfs
+from supervisor.containment import offspring
+from supervisor.containment.guard import procfs
 from supervisor.containment.offspring import Member, Offspring
 
 STRAYS_MAX: Final = 100
@@ -72,7 +73,8 @@ SERVED: Final = "processes of multiprocessing's fork server are below that, whic
 UNSEEN: Final = "orphans fall to another process and cannot be seen: see Config(subreaper=True)"
 LOST: Final = "what had lost its parent when the supervisor died cannot be seen any more"
 CONTAINED: Final = "COUNTERMAND_FENCE="
-KEEPER: Final = "/containment/zygote.py"
+# The second is that of an earlier release, which may still run beside this one.
+KEEPERS: Final = ("/containment/guard/zygote.py", "/containment/zygote.py")
 
 
 class _Run:
@@ -827,7 +829,7 @@ def _thread_ticks(tid: int) -> int | None:
 
 def _is_contained(pid: int) -> bool:
     """True of the supervisor's own processes, and of those in trees: their wardens, or a ledger, tell of them."""
-    if any(word.endswith(KEEPER) for word in procfs.command_line(pid)):
+    if any(word.endswith(KEEPERS) for word in procfs.command_line(pid)):
         return True
     return any(word.startswith(CONTAINED) for word in procfs.environment(pid))
 

@@ -1,357 +1,400 @@
-"""SupervisorActor: one per process; the only router, and the one that restarts sessions.
+"""The supervisor as a library: start it, take a session by name, leave the `with` to drain and end it.
 
-Passivation is its decision. A session that says it is `Idle` is sent `Passivate`, and from then on what comes for it is
-held, until it says that it stays, or its Down comes: then what was held goes on, to the same or the next incarnation.
-
-Restart policy is data. A session that fails is restarted at once: it reads itself from the log, fences with
-``actor.failure`` and takes over what it had running. More than `failures_max` failures within `window_s` seconds
-quarantine it: it is restarted once more, and takes Stop and nothing else. A quarantined session that fails again is
-not restarted until somebody asks for it.
+Order of starting: lock, store, hub, clock, executor, processes, dispatcher, actors; then the sessions that have
+something to finish. Each rests on those before it, so they are ended in the reverse order: nobody outlives
+what it needs.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, cast
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, cast
 
 from loguru import logger
-from msgspec import Struct
-from pykka import ActorRef
-from pykka._envelope import Envelope
+from pykka import ActorDeadError, Timeout
 
-from actors.base import Actor, tell
-from actors.errors import CountermandError, QueueFull, ShuttingDown
-from actors.future import ReplyFuture
-from actors.mailbox import Mailbox
-from actors.messages import (
-    Activate,
-    Down,
-    Drain,
-    DrainOver,
-    Erased,
-    Expire,
-    Idle,
-    Inspect,
-    Interrupt,
-    LookForOld,
-    Old,
-    Passivate,
-    Ping,
-    PluginsMended,
-    Pong,
-    Quiet,
-    Rested,
-    Route,
-    Shutdown,
-    Stop,
-)
-from actors.model import Provenance
-from actors.plugins import Plugins
+from actors.dead_letters import DeadLetter, DeadLetters
+from actors.errors import AgentUnavailable, Invalid, StoreUnavailable
+from actors.hierarchy.session import SessionActor
+from actors.kernel.dispatcher import PooledDispatcher
+from actors.messages import Activate, DrainOver, Old, Ping, PluginsMended, Pong, Shutdown
+from actors.model import Event, Policy
+from actors.plugin.registration import Plugins, Tool, Unloaded, duration
 from actors.ports import Ports
-from actors.session import SessionActor
+from actors.text import shown
+from supervisor.agents.shell import shell as shell_agent
+from supervisor.ages import Ages
+from supervisor.clock import SystemClock
+from supervisor.config import Agent, Config, absolute
+from supervisor.containment.layers import Layers
+from supervisor.containment.processes import ProcessTrees
+from supervisor.executor import ThreadExecutor
+from supervisor.ids import RandomIds
+from supervisor.live_processes import LiveProcess, live_processes
+from supervisor.lock import InstanceLock
+from supervisor.publisher import EventHub
+from supervisor.retention import Retention
+from supervisor.router import SupervisorActor
+from supervisor.session_handle import SessionHandle
+from supervisor.store.health import StoreHealth
+from supervisor.store.reader import SqliteReader
+from supervisor.store.sqlite import SqliteStore
+from supervisor.strays import Strays
+from supervisor.tools.shell import shell as shell_tool
 
-INTERRUPT_SLACK_S = 2.0
-LOOK_FIRST_S = 5.0
-LOOK_EVERY_S = 600.0
-HELD_MAX = 10_000
-HELD_STOPS_MAX = 10_000
-"""How many Stops more may be held for a session, when nothing else may."""
+SESSION_NAME_MAX_CHARS: Final = 128
+DISPATCHER_THREADS: Final = 4
+CLOSE_STEP_S: Final = 10.0
+# Its run names a tree abandoned long before; a proof that comes until then amends the receipt.
+GIVE_UP_S: Final = 600.0
 
 
-class RestartPolicy(Struct, frozen=True):
-    """How often a session may fail before it is quarantined; `window_s` in seconds."""
-
-    failures_max: int = 5
-    window_s: float = 60.0
+Tap = Callable[[str, Sequence[Event]], object]
 
 
-@dataclass(slots=True)
-class Held:
-    """What waits for a session that ends, to be started anew: what it handed back, then what came later."""
+class Supervisor:
+    """A running supervisor; a context manager. Make one with `Supervisor.start`.
 
-    returned: list[tuple[Route, ReplyFuture[Any] | None]] = field(default_factory=list)
-    later: list[tuple[Route, ReplyFuture[Any] | None]] = field(default_factory=list)
-
-
-class SupervisorActor(Actor):
-    """The root of the hierarchy.
-
-    Args:
-        ports: what the actors need from outside.
-        plugins: agents and tools.
-        policy: how often a session may fail.
-        old: finds the sessions to be deleted; it may block, and is called off every mailbox. None: nothing is old.
+    Its methods may be called from any thread that is not an actor's.
     """
 
-    def __init__(
-        self,
-        ports: Ports,
-        plugins: Plugins,
-        policy: RestartPolicy | None = None,
-        old: Callable[[], Old] | None = None,
-    ) -> None:
-        super().__init__(dispatcher=ports.dispatcher, key="supervisor")
-        self._ports = ports
-        self._plugins = plugins
-        self._policy = policy or RestartPolicy()
-        self._old = old
-        # Of the sessions that failed within the window, when each did; who failed last is last.
-        self._failures: OrderedDict[str, deque[float]] = OrderedDict()
-        self._quarantined: set[str] = set()
-        self._draining: ReplyFuture[Any] | None = None
-        self._shutting_down = False
-        self._interrupted = False
-        self._hurried = False
-        # Sessions that have to say that they are quiet, and the number of the last Drain that each was sent.
-        self._noisy: dict[str, int] = {}
-        self._drains = 0
-        self._held: dict[str, Held] = {}
-        # Sessions that were sent Passivate and have not answered; and those that leave, until their Down.
-        self._asked_to_leave: set[str] = set()
-        self._leaving: set[str] = set()
+    def __init__(self, config: Config, taps: Iterable[Tap] = ()) -> None:
+        self.config = config
+        self._taps = tuple(taps)
+        # Absolute, so that it names the same place wherever this process goes.
+        state_dir = self._state_dir = absolute(Path(config.state_dir))
+        plugins = self._plugins = plugins_of(config)
+        self._pid = os.getpid()
+        # Re-entrant: a signal handler may close what its thread is closing.
+        self._closing = threading.RLock()
+        self._closer: int | None = None
+        self._drained = self._quiet = False
+        # How to end what was started, in the order of starting; each may be called again.
+        self._undo: list[Callable[[], object]] = []
+        try:
+            self._start(config, state_dir, plugins)
+        except BaseException as error:
+            # Whatever failed, what was started before it is ended, in reverse.
+            self._end_all()
+            if isinstance(error, OSError):
+                raise StoreUnavailable(
+                    f"the supervisor cannot start in {state_dir}",
+                    expected="a directory that this user may write, on a disk with room",
+                    got=str(error),
+                    remedy="make room on its disk; look at its permissions, and at the limits of this process",
+                ) from error
+            raise
 
-    def on_start(self) -> None:
-        """Begin to look for old sessions, if any can be."""
-        if self._old is not None:
-            self._ports.clock.call_later(LOOK_FIRST_S, self.actor_ref, LookForOld())
+    @classmethod
+    def start(cls, config: Config | None = None, *, taps: Iterable[Tap] = ()) -> Supervisor:
+        """Start a supervisor.
 
-    def on_receive(self, message: Any) -> Pong | None:
-        """Handle one message."""
-        match message:
-            case Route():
-                self._route(message)
-            case Activate():
-                self._session(message.session)
-            case Down():
-                self._session_down(message)
-            case Idle():
-                self._idle(message)
-            case Rested():
-                self._rested(message)
-            case Erased():
-                self._quarantined.discard(message.session)
-                self._failures.pop(message.session, None)
-            case LookForOld():
-                self._look_for_old()
-            case PluginsMended():
-                for session in self.children.values():
-                    tell(session, message)
-            case Old():
-                self._expire(message)
-            case Shutdown():
-                self._shutdown(message)
-            case Quiet():
-                self._quiet(message)
-            case DrainOver():
-                self._drain_over(message)
-            case Ping():
-                return self._pong()
-            case _:
-                logger.warning("{} does not know {!r:.200}", self, message)
-        return None
+        Args:
+            config: how it works.
+            taps: called with a session and its events as they are published, from the first one on; see `EventHub`.
 
-    def _pong(self) -> Pong:
-        if not self._shutting_down:
-            return Pong(len(self.children), "serving", 0)
-        return Pong(len(self.children), "interrupting" if self._interrupted else "draining", len(self._noisy))
-
-    def _route(self, route: Route) -> None:
-        """Hand a message on, with its asker: the session answers.
-
-        A Route overtakes the Down of a session that ended, so it waits for that and goes to the next incarnation. So
-        it does while a session is asked to leave: what reached it now could find it gone.
+        Raises:
+            StateDirBusy: another one uses the state directory; the error names its pid.
+            StoreUnavailable: the store or the directory cannot be used.
+            Invalid, NotFound: the configuration names what cannot be, or is not there.
         """
-        reply = self.take_reply()
-        ref = self.children.get(route.session)
-        ends = route.session in self._asked_to_leave or (ref is not None and cast("Mailbox", ref.actor_inbox).closed)
-        if not ends:
-            self._forward(route, reply)
-            return
-        held = self._held.setdefault(route.session, Held())
-        held_max = HELD_MAX + HELD_STOPS_MAX if isinstance(route.message, Stop) else HELD_MAX
-        if route.returned:
-            # Its session had a bound for it.
-            held.returned.append((route, reply))
-        elif len(held.later) < held_max:
-            held.later.append((route, reply))
-        else:
-            error = QueueFull(
-                "too many messages wait for the session to be restarted",
-                expected=f"at most {held_max} messages",
-                got=f"{len(held.later)} that wait already",
-                remedy="send the same object again a little later: it has one effect",
-            )
-            self._refuse(route, reply, error)
+        return cls(config or Config(), taps)
 
-    def _refuse(self, route: Route, reply: ReplyFuture[Any] | None, error: CountermandError) -> None:
-        if reply is None:
-            name = type(route.message).__name__
-            logger.info("{} refused {} for {}, which nobody asked about: {}", self, name, route.session, error)
-        else:
-            reply.try_set_exception(error)
+    def session(self, name: str, *, policies: Mapping[str, Policy | str] | None = None) -> SessionHandle:
+        """Return the handle of a session; the session comes into being with its first message.
 
-    def _forward(self, route: Route, reply: ReplyFuture[Any] | None) -> None:
-        taken = isinstance(route.message, Stop | Inspect)
-        if self._shutting_down and route.session not in self.children and not taken:
-            error = ShuttingDown(
-                "the supervisor is shutting down",
-                expected="Stop, which it still takes, or a read",
-                got=type(route.message).__name__,
-                remedy="send it again, under the same id, after the restart",
-            )
-            self._refuse(route, reply, error)
-            return
-        self._session(route.session).actor_inbox.put(Envelope(route.message, reply))
-        if self._shutting_down:
-            # What it said before it had this does not count.
-            self._drain(route.session)
+        Args:
+            name: 1 to 128 printable characters.
+            policies: for messages that name no policy, by origin, such as ``{"user": "enqueue"}``.
+        """
+        check_session_name(name)
+        kept = self._store.journal.of
+        return SessionHandle(name, self._actor, self._store.reader, self._hub, policies, self._state_dir, kept)
 
-    def _session(self, session: str, cause: Provenance | None = None) -> ActorRef[SessionActor]:
-        """Return a session's actor; it is started where there is none."""
-        ref = self.children.get(session)
-        if ref is not None:
-            return ref
-        quarantined = session in self._quarantined
-        ref = self.start_child(
-            SessionActor, self._ports, self._plugins, session, cause, quarantined=quarantined, key=session
+    def sessions(self) -> list[str]:
+        """The names of all sessions that the store holds, sorted."""
+        return self._store.reader.names()
+
+    def processes(self) -> list[LiveProcess]:
+        """The processes that run now, of all sessions, with their trees and owners.
+
+        Reads the store and /proc: for a thread that may block.
+
+        Raises:
+            StoreUnavailable: the store cannot be read.
+        """
+        return live_processes(self._state_dir, self._store.reader)
+
+    def store_health(self) -> StoreHealth:
+        """How the store and its stop journal are, at this moment. Waits for nothing."""
+        return self._store.health()
+
+    def unavailable(self) -> AgentUnavailable | None:
+        """Why no message is taken, where the agent that runs them could not be loaded."""
+        return self._plugins.unavailable(self.config.agent)
+
+    def unloaded(self) -> dict[str, str]:
+        """The agents and tools that could not be loaded, each with why."""
+        agents = {f"agent {name}": one.why for name, one in list(self._plugins.unloaded_agents.items())}
+        return agents | {f"tool {spelled}": one.why for spelled, one in list(self._plugins.unloaded_tools.items())}
+
+    def mend(self, agents: Mapping[str, Agent | Unloaded], tools: Mapping[str, Tool | Agent | Unloaded]) -> list[str]:
+        """Take agents and tools that could not be loaded, and now can be; see `Plugins.mend`. One thread at a time."""
+        mended = self._plugins.mend(agents, tools)
+        if mended:
+            self._actor.tell(PluginsMended())
+        return mended
+
+    def layers(self) -> Layers:
+        """Which layers of containment hold its process trees."""
+        return self._processes.layers
+
+    def dead_letters(self) -> list[DeadLetter]:
+        """The last replies that came too late, the oldest first."""
+        return self._dead_letters.recent()
+
+    def busy_threads(self) -> list[str]:
+        """Names of the threads of plain agents and tools; after a stop: those that ignore their token."""
+        return self._executor.leaked()
+
+    def left(self, *, overdue: bool = False) -> list[str]:
+        """What code of agents and tools has started by itself and goes on, as ``kind name``: see `Row.kind`.
+
+        `overdue`: only what goes on after the grace of its run.
+        """
+        return self._strays.left(overdue=overdue)
+
+    def reap(self) -> None:
+        """Reap the orphans that fell to this process and have ended: for a program that hears SIGCHLD."""
+        self._strays.reap()
+
+    def close(self, drain_s: float | None = None) -> bool:
+        """Refuse new work, let runs end for `drain_s` seconds, interrupt the rest, and end everything.
+
+        Again is harmless, and finishes one that was interrupted. A caller beside another one waits for it. The
+        answer is False at once where nobody can wait: inside another one, as in a signal handler; in agents,
+        tools and callbacks while another one waits for them; and in a forked child, whose parent's this is.
+
+        Returns:
+            True if all sessions came to rest and nothing was left running.
+
+        Raises:
+            Invalid: `drain_s` is no number of seconds.
+        """
+        wait_s = self.config.drain_s if drain_s is None else duration("drain_s", drain_s, least=0.0)
+        if os.getpid() != self._pid:
+            return False
+        if not self._closing.acquire(blocking=not self._executor.runs_here()):
+            return False
+        try:
+            # It is re-entrant, so this may be inside of another one.
+            return self._closer != threading.get_ident() and self._close(wait_s)
+        finally:
+            self._closing.release()
+
+    def drain(self, drain_s: float) -> bool:
+        """The first half of `close`: refuse new work, let runs end for `drain_s` seconds, interrupt the rest.
+
+        Everything still answers after it; `close` ends it. True if all sessions came to rest. Not for a thread that
+        the supervisor owns.
+        """
+        with self._closing:
+            self._drain_once(duration("drain_s", drain_s, least=0.0))
+            return self._quiet
+
+    def hurry(self) -> None:
+        """Cut the time to drain short: what still runs is interrupted now. Nothing happens outside of a drain."""
+        with contextlib.suppress(ActorDeadError):
+            self._actor.tell(DrainOver(final=False, hurried=True))
+
+    def ping(self, timeout: float) -> Pong | None:
+        """Ask the supervisor's actor whether it answers; None if it does not within `timeout` seconds, or has ended."""
+        try:
+            return cast("Pong", self._actor.ask(Ping(), timeout=timeout))
+        except (Timeout, ActorDeadError):
+            return None
+
+    def store_responds(self, timeout: float) -> bool:
+        """True if the store's thread answers within `timeout` seconds. An error is an answer, a hang is not."""
+        return self._store.responds(timeout)
+
+    def tap(self, callback: Callable[[str, Sequence[Event]], object]) -> None:
+        """Call back with the events of every session as they are published; see `EventHub.tap`."""
+        self._hub.tap(callback)
+
+    @property
+    def state_dir(self) -> Path:
+        """Where everything is kept; absolute."""
+        return self._state_dir
+
+    @property
+    def store(self) -> SqliteReader:
+        """Where what is durable is read; each read blocks for as long as the disk takes."""
+        return self._store.reader
+
+    def store_queue(self) -> int:
+        """How many batches and loads wait for the store's thread."""
+        return self._store.queued
+
+    def resident(self) -> list[str]:
+        """The sessions that have an actor at this moment."""
+        actor = self._actor._actor_weakref()
+        return list(actor.children) if actor is not None else []
+
+    def _decided_seq(self, session: str) -> int:
+        """The seq of the last event that a session has decided; 0 where it has no actor. Waits for nothing."""
+        supervisor = self._actor._actor_weakref()
+        ref = supervisor.children.get(session) if supervisor is not None else None
+        actor = cast("SessionActor | None", ref._actor_weakref()) if ref is not None else None
+        return 0 if actor is None else actor.decided_seq
+
+    def refused(self) -> dict[str, int]:
+        """How many replies came too late since the start, by kind."""
+        return self._dead_letters.counts()
+
+    def executing(self) -> list[str]:
+        """Ids of the runs and calls whose agent or tool has a thread that has not ended."""
+        return self._executor.running()
+
+    def ready_actors(self) -> int:
+        """How many actors have something to do and wait for a thread of the dispatcher."""
+        return self._dispatcher.queued
+
+    def _drain_once(self, drain_s: float) -> None:
+        if not self._drained:
+            self._drained = True
+            self._quiet = self._drain(drain_s)
+
+    def _close(self, drain_s: float) -> bool:
+        self._closer = threading.get_ident()
+        try:
+            self._drain_once(drain_s)
+        finally:
+            try:
+                self._end_all()
+            finally:
+                self._closer = None
+        return self._quiet and not self._executor.leaked()
+
+    def __enter__(self) -> Supervisor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _start(self, config: Config, state_dir: Path, plugins: Plugins) -> None:
+        self._lock = InstanceLock(state_dir)
+        self._undo.append(self._lock.release)
+        self._clock = SystemClock()
+        self._undo.append(self._clock.close)
+        self._store = SqliteStore(
+            state_dir / "store.sqlite3",
+            clock=self._clock,
+            lend=lambda: self._dispatcher.lend(),  # noqa: PLW0108  # there is no dispatcher yet
         )
-        if self._shutting_down:
-            self._drain(session)
-            if self._interrupted:
-                ref.tell(Interrupt(self._shutdown_provenance()))
-        return ref
+        self._undo.append(lambda: self._store.close(CLOSE_STEP_S))
+        self._hub = EventHub(self._store.reader, decided_seq=self._decided_seq)
+        for callback in self._taps:
+            self._hub.tap(callback)
+        self._undo.append(self._hub.close)
+        self._strays = Strays(self._clock, subreaper=config.subreaper)
+        self._undo.append(self._strays.close)
+        self._executor = ThreadExecutor(self._clock, on_loop=self._strays.serve)
+        self._undo.append(lambda: self._executor.close(CLOSE_STEP_S))
+        self._processes = ProcessTrees(
+            state_dir,
+            self._clock,
+            kill_s=config.kill_s,
+            give_up_s=max(GIVE_UP_S, config.kill_s),
+            limits=config.limits,
+            layers=config.layers,
+            spool_max_bytes=config.spool_max_bytes,
+            spool_total_bytes=config.spool_total_bytes,
+            spool_keep_s=config.spool_keep_s,
+        )
+        self._undo.append(lambda: self._processes.close(CLOSE_STEP_S))
+        self._processes.start()
+        # What a crash has left of deleted sessions; there is nothing that could spawn yet.
+        self._processes.spools.keep_only(self._store.reader.names)
+        self._dispatcher = PooledDispatcher(DISPATCHER_THREADS, name="countermand")
+        self._undo.append(lambda: self._dispatcher.close(CLOSE_STEP_S))
+        self._dead_letters = DeadLetters()
+        ports = Ports(
+            clock=self._clock,
+            ids=RandomIds(),
+            executor=self._executor,
+            strays=self._strays,
+            processes=self._processes,
+            store=self._store,
+            publisher=self._hub,
+            dispatcher=self._dispatcher,
+            dead_letters=self._dead_letters,
+            settings=config.settings,
+        )
+        self._retention = Retention(config.retention_s, config.sessions_max)
+        self._ages = Ages(self._clock)
+        self._actor = SupervisorActor.start(ports, plugins, None, self._old if self._retention.limited else None)
+        self._undo.append(self._stop_actor)
+        # Those with a half-run, with messages that no stop parked, or with a Stop in the journal go on by themselves.
+        for session in self._store.unfinished():
+            self._actor.tell(Activate(session))
 
-    def _session_down(self, down: Down) -> None:
-        """A session's actor is gone. What it had running is taken over by the next; one that left had nothing."""
-        left = down.key in self._leaving and down.failure is None
-        self._leaving.discard(down.key)
-        self._asked_to_leave.discard(down.key)
-        self._noisy.pop(down.key, None)
-        if not left:
-            self._restart(down)
-        self._release(down.key)
-        self._answer_if_quiet()
+    def _old(self) -> Old:
+        """Which sessions are kept for longer than they have to be. Reads the store."""
+        reader = self._store.reader
+        return self._retention.old(reader.settled(), reader.count(), self._ages.older_than)
 
-    def _release(self, session: str) -> None:
-        """Let go on what was held for a session, in order; that starts it where it is not there."""
-        held = self._held.pop(session, Held())
-        for route, reply in held.returned + held.later:
-            self._forward(route, reply)
+    def _end_all(self) -> None:
+        """End what was started, in reverse. An interrupt leaves the step that it met, and the rest, to be done."""
+        while self._undo:
+            try:
+                if self._undo[-1]() is False:
+                    self._quiet = False
+            except Exception:  # noqa: BLE001  # one that cannot be ended keeps no other from being ended
+                logger.opt(exception=True).error("while the supervisor ended")
+                self._quiet = False
+            self._undo.pop()
 
-    # ── Passivation ───────────────────────────────────────────────────────────────────────────────
+    def _drain(self, drain_s: float) -> bool:
+        limit_s = drain_s + self.config.grace_s + self.config.kill_s + 2 * CLOSE_STEP_S
+        try:
+            quiet = bool(self._actor.ask(Shutdown(drain_s), timeout=limit_s))
+        except (Timeout, ActorDeadError) as error:
+            logger.error("the sessions could not be drained: {}", error)
+            return False
+        return quiet
 
-    def _idle(self, idle: Idle) -> None:
-        session = self.children.get(idle.session)
-        if session is None or self._shutting_down:
-            return
-        self._asked_to_leave.add(idle.session)
-        tell(session, Passivate())
+    def _stop_actor(self) -> None:
+        with contextlib.suppress(Timeout, ActorDeadError):
+            self._actor.stop(timeout=CLOSE_STEP_S)
 
-    def _rested(self, rested: Rested) -> None:
-        if rested.leaves:
-            # Held on until its Down: its mailbox is closed.
-            self._leaving.add(rested.session)
-            return
-        self._asked_to_leave.discard(rested.session)
-        self._release(rested.session)
 
-    def _restart(self, down: Down) -> None:
-        session = down.key
-        clock = self._ports.clock
-        reason = f"the session's actor is gone: {down.failure or 'it was stopped'}"
-        cause = Provenance(source="actor.failure", reason=reason, initiated_at=clock.wall())
-        bound = logger.bind(session=session)
-        if session in self._quarantined:
-            bound.error("session {} failed in quarantine: {}", session, reason)
-            return
-        if down.failure is not None:
-            failures = self._failed(session, clock.monotonic())
-            if len(failures) > self._policy.failures_max:
-                bound.error("session {} failed {} times: it is quarantined", session, len(failures))
-                self._quarantined.add(session)
-                del self._failures[session]
-        bound.warning("session {} is restarted: {}", session, reason)
-        self._session(session, cause)
+def check_session_name(name: object) -> None:
+    """Raise Invalid unless `name` can name a session."""
+    if not isinstance(name, str) or not name.strip() or len(name) > SESSION_NAME_MAX_CHARS or not name.isprintable():
+        raise Invalid(
+            "a session cannot have this name",
+            expected=f"1 to {SESSION_NAME_MAX_CHARS} printable characters",
+            got=shown(name),
+            remedy="choose another name, such as 's1'",
+        )
 
-    def _failed(self, session: str, now: float) -> deque[float]:
-        """Note a failure, and forget those that are out of the window; returns those of this session that are left."""
-        failures = self._failures.setdefault(session, deque())
-        failures.append(now)
-        self._failures.move_to_end(session)
-        since = now - self._policy.window_s
-        while next(iter(self._failures.values()))[-1] < since:
-            self._failures.popitem(last=False)
-        while failures[0] < since:
-            failures.popleft()
-        return failures
 
-    # ── Retention ─────────────────────────────────────────────────────────────────────────────────
+def plugins_of(config: Config) -> Plugins:
+    """The agents and the tools that a configuration names, and those that ship.
 
-    def _look_for_old(self) -> None:
-        old, me = self._old, self.actor_ref
-        if old is None or self._shutting_down:
-            return
-        self._ports.executor.call(lambda: tell(me, old()))
-        self._ports.clock.call_later(LOOK_EVERY_S, me, LookForOld())
-
-    def _expire(self, old: Old) -> None:
-        if self._shutting_down:
-            return
-        for session, seq in old.sessions:
-            if session not in self._asked_to_leave:
-                tell(self._session(session), Expire(seq, "it was kept for as long as sessions are kept"))
-
-    # ── Shutting down ─────────────────────────────────────────────────────────────────────────────
-
-    def _shutdown(self, shutdown: Shutdown) -> None:
-        reply = self.take_reply()
-        if self._shutting_down:
-            if reply is not None:
-                reply.try_set(False)
-            return
-        self._shutting_down = True
-        self._draining = reply
-        for session in self.children:
-            self._drain(session)
-        self._ports.clock.call_later(shutdown.drain_s, self.actor_ref, DrainOver(final=False))
-        self._answer_if_quiet()
-
-    def _drain(self, session: str) -> None:
-        self._drains += 1
-        self._noisy[session] = self._drains
-        tell(self.children[session], Drain(self._drains))
-
-    def _quiet(self, quiet: Quiet) -> None:
-        if self._noisy.get(quiet.session) == quiet.number:
-            del self._noisy[quiet.session]
-            self._answer_if_quiet()
-
-    def _drain_over(self, over: DrainOver) -> None:
-        if self._draining is None:
-            return
-        if over.final:
-            logger.error("sessions did not come to rest: {}", ", ".join(sorted(self._noisy)))
-            self._draining.try_set(False)
-            self._draining = None
-            return
-        self._hurried = self._hurried or (over.hurried and not self._interrupted)
-        self._interrupted = True
-        for session in sorted(self._noisy):
-            child = self.children.get(session)
-            if child is not None:
-                tell(child, Interrupt(self._shutdown_provenance()))
-        settings = self._ports.settings
-        wait_s = settings.grace_s + settings.kill_s + INTERRUPT_SLACK_S
-        self._ports.clock.call_later(wait_s, self.actor_ref, DrainOver(final=True))
-
-    def _answer_if_quiet(self) -> None:
-        if self._draining is not None and not self._noisy:
-            self._draining.try_set(True)
-            self._draining = None
-
-    def _shutdown_provenance(self) -> Provenance:
-        at = self._ports.clock.wall()
-        reason = "the drain was cut short" if self._hurried else "the time for draining was over"
-        return Provenance(source="supervisor.shutdown", reason=reason, initiated_at=at)
+    Raises:
+        Invalid: one cannot be used as it is.
+        NotFound: there is no agent of the name that is to run messages.
+    """
+    plugins = Plugins({"shell": shell_agent, **config.agents}, config.tools)
+    if "shell" not in plugins.tools:
+        plugins.add(Tool(shell_tool))
+    with contextlib.suppress(AgentUnavailable):
+        # One that could not be loaded refuses what is sent to it, and keeps nobody from reading and stopping.
+        plugins.agent(config.agent)
+    return plugins

@@ -19,9 +19,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from supervisor.console.api import NoDaemon, find_api
-from supervisor.console.place import Place
-from supervisor.containment import procfs
+from supervisor.console.client.api import NoDaemon, find_api
+from supervisor.console.client.endpoint import Place
+from supervisor.containment.guard import procfs
 from tests.process_kit import until
 
 WAIT_S = 30.0
@@ -38,7 +38,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 WITH_AGENT = """
 import sys
 from supervisor import Config
-from supervisor.console.chat import chat
+from supervisor.console.chat.chat import chat
 
 async def fail(turn):
     raise ValueError("the agent has a defect")

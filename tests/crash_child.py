@@ -32,10 +32,11 @@ from pathlib import Path
 from typing import Any
 
 from actors import CountermandError, NewMessage, Resume, Stop, Withdraw
-from actors.messages import Accepted, OutsideRequest, Reply, Stopped
 from actors.model import Event, Policy, Waiting
 from actors.ports import SpawnSpec
-from supervisor import SessionHandle, Supervisor, embed
+from actors.requests import Accepted, OutsideRequest, Reply, Stopped
+from supervisor import SessionHandle, Supervisor
+from supervisor import supervisor as embedding
 from supervisor.containment.processes import ProcessTrees, Tree
 from supervisor.executor import ThreadExecutor
 from supervisor.publisher import EventHub
@@ -272,8 +273,8 @@ def main() -> None:
         "ProcessTrees": DyingTrees,
     }
     for name, dying in ports.items():
-        assert hasattr(embed, name), f"the supervisor constructs no {name}"
-        setattr(embed, name, dying)
+        assert hasattr(embedding, name), f"the supervisor constructs no {name}"
+        setattr(embedding, name, dying)
     folder = Path(orders["folder"])
     scripts = Scripts(folder, orders["mark"])
     old: dict[str, list[OutsideRequest]] = {name: [] for name in (*SESSIONS, SHARED)}

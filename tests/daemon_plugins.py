@@ -17,8 +17,8 @@ from loguru import logger
 
 from actors import AsyncTurn, Spawn, Turn, tool
 from supervisor.daemon.logs import LINES_MAX
+from supervisor.router import SupervisorActor
 from supervisor.store.sqlite import SqliteStore
-from supervisor.supervisor import SupervisorActor
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from actors.plugins import Unloaded
+from actors.plugin.registration import Unloaded
 from supervisor import SessionHandle, Supervisor
 from supervisor.http.access import Access
 from supervisor.http.limits import Limits

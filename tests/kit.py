@@ -25,10 +25,10 @@ from pykka.messages import ProxyCall
 from actors import NewMessage, Receipt, Row, Stop, Stopped
 from actors.errors import StoreUnavailable
 from actors.model import TERMINAL, Event
-from actors.plugins import Unloaded
+from actors.plugin.registration import Unloaded
 from actors.ports import Snapshot
 from supervisor import Config, SessionHandle, Supervisor
-from supervisor.containment import procfs
+from supervisor.containment.guard import procfs
 from supervisor.store.sqlite import SqliteStore
 from tests.process_kit import until as poll
 

@@ -19,7 +19,7 @@ import pytest
 from actors.messages import ProcessEnded, ProcessExited, ProcessOutput, ProcessStarted
 from actors.ports import SpawnSpec
 from supervisor.config import LAYERS, OPTIONAL_LAYERS
-from supervisor.containment import cgroups, ledger, procfs
+from supervisor.containment.guard import cgroups, ledger, procfs
 from supervisor.containment.processes import ProcessTrees
 
 T = TypeVar("T")

@@ -45,11 +45,11 @@ from actors import (
     Withdrawn,
     tool,
 )
-from actors.base import Actor
 from actors.dead_letters import DeadLetters
-from actors.dispatcher import PooledDispatcher
+from actors.kernel.actor import Actor
+from actors.kernel.dispatcher import PooledDispatcher
 from actors.messages import Committed, RunFinished
-from actors.plugins import Plugins
+from actors.plugin.registration import Plugins
 from actors.ports import Ports, Settings
 from supervisor import Config, SessionHandle, Supervisor
 from supervisor.clock import SystemClock
@@ -57,9 +57,9 @@ from supervisor.containment.processes import ProcessTrees
 from supervisor.executor import ThreadExecutor
 from supervisor.ids import RandomIds
 from supervisor.publisher import EventHub
+from supervisor.router import SupervisorActor
 from supervisor.store.sqlite import SqliteStore
 from supervisor.strays import Strays
-from supervisor.supervisor import SupervisorActor
 from tests.kit import WAIT_S, Kit, Listener, check_rest, log, message, say, settled, stop, until
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from actors import NewMessage, Stop, Turn
 from actors.errors import Invalid, NotFound
-from actors.messages import Attachment, digest
+from actors.requests import Attachment, digest
 from actors.text import not_utf8
 from supervisor import Config, Supervisor
 from tests.kit import WAIT_S, until

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from actors.model import How
-from supervisor.containment import cgroups, procfs
+from supervisor.containment.guard import cgroups, procfs
 from tests.process_kit import NO_CGROUP, OWN_GROUP, Bench, bench, needs_cgroups, until
 
 ROOT = Path(__file__).parent.parent
@@ -157,7 +157,7 @@ def test_l3_a_process_that_left_the_group_is_not_signalled_as_its_member(group: 
 
 BORN = """
 import os, sys
-from supervisor.containment import cgroups
+from supervisor.containment.guard import cgroups
 if sys.argv[2] == "old":
     cgroups.SYS_CLONE3 = 100_000
 pid, inside = cgroups.fork_into(sys.argv[1])
@@ -188,7 +188,7 @@ def test_l3_a_command_is_in_its_group_before_it_is_executed_and_its_parent_is_no
 
 LEAF = """
 import os, sys
-from supervisor.containment import cgroups
+from supervisor.containment.guard import cgroups
 print(cgroups.take_leaf(sys.argv[1]) == sys.argv[1], cgroups.own_group() == os.path.join(sys.argv[1], "daemon"))
 print(cgroups.take_leaf(cgroups.own_group()) == sys.argv[1])
 """

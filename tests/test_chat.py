@@ -12,12 +12,12 @@ from queue import SimpleQueue
 
 import pytest
 
-from actors.messages import NewMessage, Stop
 from actors.model import Policy, RunStatus, Waiting
+from actors.requests import NewMessage, Stop
 from supervisor import Config, Supervisor
 from supervisor.console.exits import ExitCode, of_run
-from supervisor.console.lines import LINE_MAX_BYTES, EndOfInput, Line, LineReader
-from supervisor.console.pasting import ASK_FOR_MARKS, BEGIN, END, NO_MORE_MARKS, Paste
+from supervisor.console.tty.lines import LINE_MAX_BYTES, EndOfInput, Line, LineReader
+from supervisor.console.tty.pasting import ASK_FOR_MARKS, BEGIN, END, NO_MORE_MARKS, Paste
 from tests.console_kit import WAIT_S, Desk, desk_at
 from tests.process_kit import until
 

@@ -17,8 +17,8 @@ from actors.errors import Invalid
 from actors.model import How, Provenance, Receipt, Row, Signalled
 from actors.text import visible
 from supervisor import Config, Supervisor
-from supervisor.console.receipts import how_ended, table
-from supervisor.console.words import head, refusal
+from supervisor.console.render.receipts import how_ended, table
+from supervisor.console.render.words import head, refusal
 from tests.console_kit import COMMAND, ROOT, WAIT_S, Desk, desk_at
 
 

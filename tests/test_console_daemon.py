@@ -15,12 +15,12 @@ import pytest
 from msgspec import structs
 
 from actors.errors import NotFound
-from supervisor.console.api import Api
-from supervisor.console.place import Place
-from supervisor.console.reading import StoreRecords
-from supervisor.console.records import Records
-from supervisor.console.remote import RemoteRecords
-from supervisor.living import Living
+from supervisor.console.client.api import Api
+from supervisor.console.client.endpoint import Place
+from supervisor.console.client.reading import StoreRecords
+from supervisor.console.client.records import Records
+from supervisor.console.client.remote import RemoteRecords
+from supervisor.live_tree import Living
 from tests.console_kit import COMMAND, ROOT, WAIT_S, Desk, short_desk
 from tests.process_kit import until
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from supervisor.console import doctor, units
-from supervisor.console.finding import Finding
-from supervisor.console.orphans import find_orphans, open_ledgers
-from supervisor.console.place import Place
-from supervisor.containment import ledger, procfs
+from supervisor.console.client.endpoint import Place
+from supervisor.console.commands import doctor, units
+from supervisor.console.commands.finding import Finding
+from supervisor.console.commands.orphans import find_orphans, open_ledgers
+from supervisor.containment.guard import ledger, procfs
 from tests.console_kit import WAIT_S, Desk, short_desk
 from tests.kit import until
 from tests.test_store_faults import PATIENCE_S, locked_by_another

@@ -20,7 +20,7 @@ import pytest
 from actors.messages import ProcessEnded, ProcessOutput, ProcessRemaining
 from actors.model import How
 from supervisor.config import LAYERS, LIMITS, OPTIONAL_LAYERS
-from supervisor.containment import cgroups, command, killing, procfs, warden
+from supervisor.containment.guard import cgroups, command, killing, procfs, warden
 from tests.process_kit import (
     FREEZER,
     NAMESPACE,

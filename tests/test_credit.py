@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.credit import Credit
+from actors.gate.credit import Credit
 
 
 def taken(credit: Credit, size: int) -> Future[None]:

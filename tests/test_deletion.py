@@ -170,8 +170,8 @@ def test_what_a_crash_left_of_a_deleted_sessions_outputs_goes_at_the_next_start(
 
 
 def test_the_long_outputs_of_sessions_that_retention_deletes_go_too(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("supervisor.supervisor.LOOK_FIRST_S", 0.3)
-    monkeypatch.setattr("supervisor.supervisor.LOOK_EVERY_S", 0.1)
+    monkeypatch.setattr("supervisor.router.LOOK_FIRST_S", 0.3)
+    monkeypatch.setattr("supervisor.router.LOOK_EVERY_S", 0.1)
     supervisor = kit.start(retention_s=1.0)
     print_much(kit, "s1")
     until(lambda: supervisor.sessions() == [], "it is deleted")
@@ -419,8 +419,8 @@ def test_what_is_old_is_what_is_over_a_limit_the_longest_unused_first() -> None:
 def test_retention_deletes_what_was_not_used_for_its_time_and_never_what_waits_or_runs(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("supervisor.supervisor.LOOK_FIRST_S", 0.3)
-    monkeypatch.setattr("supervisor.supervisor.LOOK_EVERY_S", 0.1)
+    monkeypatch.setattr("supervisor.router.LOOK_FIRST_S", 0.3)
+    monkeypatch.setattr("supervisor.router.LOOK_EVERY_S", 0.1)
     go = kit.gate()
 
     def agent(turn: Turn) -> None:
@@ -460,8 +460,8 @@ def test_the_longest_unused_session_goes_first_whatever_the_clock_said(kit: Kit,
 def test_a_clock_that_jumps_by_years_makes_no_session_old(
     kit: Kit, steps: ClockSteps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("supervisor.supervisor.LOOK_FIRST_S", 0.05)
-    monkeypatch.setattr("supervisor.supervisor.LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr("supervisor.router.LOOK_FIRST_S", 0.05)
+    monkeypatch.setattr("supervisor.router.LOOK_EVERY_S", 0.02)
     supervisor = kit.start(speak, retention_s=7 * 86_400.0)
     session = supervisor.session("s1")
     say(session)

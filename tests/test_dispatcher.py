@@ -13,9 +13,9 @@ from loguru import logger
 from msgspec import Struct
 from pykka import ActorDeadError, ActorRef, ActorRegistry
 
-from actors.base import Actor
-from actors.dispatcher import BATCH, PooledDispatcher, StepDispatcher
-from actors.messages import Down
+from actors.kernel.actor import Actor
+from actors.kernel.dispatcher import BATCH, PooledDispatcher, StepDispatcher
+from actors.kernel.down import Down
 
 DEADLINE_S = 20.0
 
@@ -341,8 +341,8 @@ def test_l1_what_the_main_thread_sends_urgently_does_not_wait_behind_what_it_sen
 # In a process of its own: an interrupt also comes in destructors and callbacks, which the test runner reports.
 INTERRUPTED = """
 import signal
-from actors.base import Actor
-from actors.dispatcher import PooledDispatcher
+from actors.kernel.actor import Actor
+from actors.kernel.dispatcher import PooledDispatcher
 from actors.messages import GoOn
 
 class Interrupted(Exception):

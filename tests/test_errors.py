@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-import supervisor.console.api as console_api
+import supervisor.console.client.api as console_api
 import supervisor.daemon.settings  # noqa: F401  # it has a kind of its own
 from actors.errors import CountermandError, Invalid, RunActive, StoreUnavailable, TooLarge, retold
+from supervisor.console.commands.stop import _AllStopped
 from supervisor.console.exits import ExitCode, of_error
-from supervisor.console.stopping import _AllStopped
-from supervisor.console.words import refusal
+from supervisor.console.render.words import refusal
 from supervisor.http import refusals
 from supervisor.http.bodies import AllStopped, NotStopped
 

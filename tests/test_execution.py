@@ -14,16 +14,16 @@ from loguru import logger
 from pykka import ActorRegistry
 
 from actors import AsyncTurn, CancelToken, Invalid, Outcome, ToolResult, Turn, tool
-from actors.cancel import Cell
-from actors.execution import ERROR_MAX_BYTES, Executed, agent_body, as_result, body, call_ended, plain, words
-from actors.log_context import about
+from actors.gate.cell import Cell
+from actors.gate.pending import Pending
+from actors.hierarchy.session import SessionActor
+from actors.kernel.log_context import about
 from actors.messages import ExecutionEnded
 from actors.model import Address, How
-from actors.notes import lost_result
-from actors.pending import Pending
-from actors.plugins import Tool
-from actors.session import SessionActor
-from actors.spawning import Spawn
+from actors.plugin.execution import ERROR_MAX_BYTES, Executed, agent_body, as_result, body, call_ended, plain, words
+from actors.plugin.registration import Tool
+from actors.plugin.spawning import Spawn
+from actors.protocol.notes import lost_result
 from supervisor import SessionHandle
 from tests.kit import Kit, check_rest, say, settled, stop, until
 

@@ -13,8 +13,8 @@ from typing import Any, cast
 import pytest
 from pykka import ActorDeadError, ActorRef
 
-from actors.cancel import CancelToken
 from actors.errors import RunCancelled
+from actors.gate.token import CancelToken
 from actors.messages import ExecutionEnded
 from actors.model import How, Provenance
 from supervisor.clock import SystemClock

@@ -34,9 +34,9 @@ from actors import (
     render_openai,
     tool,
 )
+from actors.hierarchy.tool import ToolActor
 from actors.messages import CallEnded, RunDeadline, RunFinished, SpawnPermit
 from actors.model import Address
-from actors.tool import ToolActor
 from supervisor import SessionHandle
 from tests.kit import (
     WAIT_S,

@@ -19,7 +19,7 @@ import pytest
 from actors import Receipt, Row
 from actors.messages import ProcessEnded
 from actors.model import Event, How, Provenance, Signalled
-from supervisor import embed
+from supervisor import supervisor
 from supervisor.containment.processes import ProcessTrees
 from tests.gauntlet import census, crash, plugins, roles
 from tests.gauntlet.__main__ import TRIGGERS, run
@@ -94,7 +94,7 @@ class Lying(ProcessTrees):
 def test_a_tree_that_is_only_said_to_be_gone_is_found_and_ended(
     names: Names, monkeypatch: pytest.MonkeyPatch, trigger: str
 ) -> None:
-    monkeypatch.setattr(embed, "ProcessTrees", Lying)
+    monkeypatch.setattr(supervisor, "ProcessTrees", Lying)
     totals = run(choose("setsid-twice,invisible"), [trigger], runs=1, names=names)
     assert totals.bad
     for line in totals.document()["cases"]:
@@ -107,7 +107,7 @@ def test_a_tree_that_is_only_said_to_be_gone_is_found_and_ended(
 def test_every_fault_is_told_as_it_is_found_where_the_document_is_for_a_program(
     names: Names, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(embed, "ProcessTrees", Lying)
+    monkeypatch.setattr(supervisor, "ProcessTrees", Lying)
     totals = run(choose("setsid-twice"), ["stop"], runs=2, names=names, tell_faults=True)
     told = capfd.readouterr().err.splitlines()
     failures = totals.failures()
@@ -150,7 +150,7 @@ class Deaf(ProcessTrees):
 def test_what_a_receipt_admits_to_have_lost_is_counted_as_a_survivor_too(
     names: Names, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embed, "ProcessTrees", Deaf)
+    monkeypatch.setattr(supervisor, "ProcessTrees", Deaf)
     monkeypatch.setattr(plugins, "KILL_S", 0.5)
     totals = run(choose("plain"), ["stop"], runs=1, names=names)
     (line,) = totals.document()["cases"]

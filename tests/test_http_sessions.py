@@ -15,8 +15,8 @@ import httpx
 import pytest
 
 from actors import AsyncTurn, Invalid, NewMessage, Spawn, tool
-from actors.messages import new_request_id
-from actors.plugins import Unloaded
+from actors.ids import new_request_id
+from actors.plugin.registration import Unloaded
 from supervisor.http.limits import Limits
 from tests.http_kit import Api, api, code
 from tests.kit import WAIT_S, check_rest, kit, log, until

@@ -8,11 +8,11 @@ import pytest
 from pykka import ActorDeadError
 
 from actors.errors import QueueFull, ShuttingDown
-from actors.messages import Resume, Stopped, Withdraw
+from actors.hierarchy.session import SessionActor
 from actors.model import RunStatus
 from actors.ports import Settings
-from actors.session import SessionActor
-from supervisor.supervisor import SupervisorActor
+from actors.requests import Resume, Stopped, Withdraw
+from supervisor.router import SupervisorActor
 from tests.sim.laws import LogLaws
 from tests.sim.world import World
 from tests.world_kit import SEEDS, message, stop
@@ -235,8 +235,8 @@ def test_a_session_that_nobody_ever_used_leaves_memory_and_leaves_nothing() -> N
 
 
 def test_what_is_held_for_a_session_that_leaves_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("supervisor.supervisor.HELD_MAX", 3)
-    monkeypatch.setattr("supervisor.supervisor.HELD_STOPS_MAX", 2)
+    monkeypatch.setattr("supervisor.router.HELD_MAX", 3)
+    monkeypatch.setattr("supervisor.router.HELD_STOPS_MAX", 2)
     with World(3, settings=settings()) as world:
         world.answer("s", message("a", "say=1"))
         assert world.run(world.someone_is_idle)

@@ -6,10 +6,11 @@ from typing import Any, cast
 
 from pykka import ActorRef
 
-from actors.future import ReplyFuture
-from actors.late_stops import STOP_LATE_S, STOP_OVERDUE_S, STOPS_KEPT_MAX, LateStops
-from actors.messages import Stop, StopOverdue, Stopped
+from actors.hierarchy.late_stops import STOP_LATE_S, STOP_OVERDUE_S, STOPS_KEPT_MAX, LateStops
+from actors.kernel.future import ReplyFuture
+from actors.messages import StopOverdue
 from actors.ports import KeptStop, Store
+from actors.requests import Stop, Stopped
 from tests.sim.clock import EPOCH, SimClock
 
 STOPPED = Stopped("stopped", "run-1", "receipt-1", 1)

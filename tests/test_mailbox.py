@@ -15,9 +15,10 @@ from pykka._envelope import Envelope
 from pykka.messages import ProxyCall, _ActorStop
 
 from actors.errors import QueueFull
-from actors.future import ReplyFuture
-from actors.mailbox import MOVES, QUEUED, Mailbox, MailboxState
-from actors.messages import Down, NewMessage, Stop
+from actors.kernel.down import Down
+from actors.kernel.future import ReplyFuture
+from actors.kernel.mailbox import MOVES, QUEUED, Mailbox, MailboxState
+from actors.requests import NewMessage, Stop
 
 
 class Urgent(Struct, frozen=True):
@@ -383,7 +384,7 @@ def test_l13_a_message_that_the_garbage_collector_brings_while_another_one_comes
             taker.mailbox.put(Envelope(brought.pop()))
         return deque(*items)
 
-    monkeypatch.setattr("actors.mailbox.deque", made)
+    monkeypatch.setattr("actors.kernel.mailbox.deque", made)
     thread = threading.Thread(target=lambda: taker.mailbox.put(Envelope(Ordinary(0))), daemon=True)
     thread.start()
     thread.join(10)

@@ -10,9 +10,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from actors import Answer, Invalid, NewMessage, Resume, Stop, Withdraw
-from actors.messages import OWN_PREFIXES, OutsideRequest, Request
+from actors.ids import OWN_PREFIXES
 from actors.model import Mode, Policy, Scope, Waiting
 from actors.ports import WaitingRow
+from actors.requests import OutsideRequest, Request
 from tests.test_text import Colour, Count, Number, Unshowable, Words
 
 anything = st.one_of(

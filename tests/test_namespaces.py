@@ -17,8 +17,8 @@ from actors import How, NewMessage, Stop
 from actors.errors import Invalid
 from supervisor import Config, Supervisor
 from supervisor.config import LAYERS
-from supervisor.containment import ledger, procfs
-from supervisor.containment.namespaces import KEEPER
+from supervisor.containment.guard import ledger, procfs
+from supervisor.containment.guard.namespaces import KEEPER
 from tests.process_kit import (
     NAMESPACE,
     Bench,
@@ -29,7 +29,7 @@ from tests.process_kit import (
     until,
     until_a_seed_is_old,
 )
-from tests.test_leftovers import kill_all_three
+from tests.test_orphans import kill_all_three
 from tests.test_warden import daemon
 
 ROOT = Path(__file__).parent.parent

@@ -11,12 +11,12 @@ from contextlib import contextmanager
 
 import pytest
 
-from supervisor.containment import procfs
-from supervisor.containment.ledger import encode
-from supervisor.containment.packets import receive
-from supervisor.containment.ready import Ready
-from supervisor.containment.seed import Seed
-from supervisor.containment.unix import FAILED, readable
+from supervisor.containment.guard import procfs
+from supervisor.containment.guard.ledger import encode
+from supervisor.containment.guard.packets import receive
+from supervisor.containment.guard.ready import Ready
+from supervisor.containment.guard.seed import Seed
+from supervisor.containment.guard.unix import FAILED, readable
 from tests.process_kit import until
 
 
@@ -82,7 +82,7 @@ def test_a_seed_that_was_killed_before_it_has_read_that_it_should_go_is_missed()
 
 def test_a_seed_that_was_killed_while_it_made_its_anchor_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     # In the fork too: from here to there the anchor has the seed's end of the socket, in a message that nobody reads.
-    monkeypatch.setattr("supervisor.containment.anchor.receive", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    monkeypatch.setattr("supervisor.containment.guard.anchor.receive", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
     seed = Seed(None, None)
     with command("true") as fd:
         seed.prepare([1, 2, fd])
@@ -154,7 +154,7 @@ def test_why_a_seed_could_not_begin_is_said_also_where_its_command_did_not_reach
         raise OSError(errno.ENFILE, os.strerror(errno.ENFILE))
 
     # In the fork too: what it does first needs descriptors.
-    monkeypatch.setattr("supervisor.containment.seed.rehearse", no_room)
+    monkeypatch.setattr("supervisor.containment.guard.seed.rehearse", no_room)
     seed = Seed(None, None)
     os.waitid(os.P_PID, seed.pid, os.WEXITED | os.WNOWAIT)
     with command("true") as fd, pytest.raises(ConnectionError):

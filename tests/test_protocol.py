@@ -17,43 +17,36 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.cancel import CancelToken, Cell, CellState
 from actors.errors import CountermandError, QueueFull, RequestReused
+from actors.gate.cell import Cell, CellState
+from actors.gate.token import CancelToken
 from actors.messages import (
-    Accepted,
     CallEnded,
     CallExpired,
     CallGivenUp,
     CallRequested,
     CallStarted,
-    NewMessage,
-    OutsideRequest,
     ProcessEnded,
     ProcessExited,
     ProcessNews,
     ProcessOutput,
     ProcessReport,
     ProcessStarted,
-    Reply,
     Report,
-    Resume,
-    Resumed,
     RunExpired,
     RunFinished,
     Said,
     SpawnRequested,
     SteeringRequested,
-    Stop,
-    Stopped,
     ToolResult,
-    Withdraw,
 )
 from actors.model import TERMINAL, Address, Event, How, Outcome, Provenance, RunInfo, RunStatus
 from actors.ports import KeptStop, SessionRow, Settings, Snapshot, SpawnSpec, WaitingRow
-from actors.protocol import CUTOFFS_MAX, Protocol
-from actors.record import AGENT
-from actors.requests import RequestBook
-from actors.step import AnswerRequest, GivePermit, GiveSpawn, HaltRun, Later, StartRun
+from actors.protocol.decisions import CUTOFFS_MAX, Protocol
+from actors.protocol.request_book import RequestBook
+from actors.protocol.run_record import AGENT
+from actors.protocol.step import AnswerRequest, GivePermit, GiveSpawn, HaltRun, Later, StartRun
+from actors.requests import Accepted, NewMessage, OutsideRequest, Reply, Resume, Resumed, Stop, Stopped, Withdraw
 from actors.thread import Thread
 from tests.sim.clock import SimClock
 from tests.sim.ids import SimIds

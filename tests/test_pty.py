@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from actors import AsyncSpawn, How, Spawn, tool
-from supervisor.containment import procfs
+from supervisor.containment.guard import procfs
 from tests.kit import Kit, check_rest, log, say
 from tests.process_kit import Bench, bench, held_by, until
 

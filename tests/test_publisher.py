@@ -17,9 +17,10 @@ from typing import Any
 import pytest
 
 from actors.errors import AheadOfLog, StoreUnavailable
-from actors.messages import Committed, Stop
+from actors.messages import Committed
 from actors.model import Event
 from actors.ports import Publisher, Store
+from actors.requests import Stop
 from supervisor import publisher
 from supervisor.publisher import EPHEMERAL_MAX, RING_EVENTS, EventHub, Subscription, _Bell
 from supervisor.store.sqlite import SqliteStore

@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 
 from actors import NewMessage, ShuttingDown, StateDirBusy, Stop
-from actors.messages import Accepted, Stopped
 from actors.model import Policy, RunStatus, Waiting
+from actors.requests import Accepted, Stopped
 from supervisor import SessionHandle, Supervisor
-from supervisor.containment import processes, procfs
+from supervisor.containment import processes
+from supervisor.containment.guard import procfs
 from supervisor.store.reader import SqliteReader
 from tests.crash_kit import WAIT_S, Child, Scripts, Told, alive, config, judge, nobody_left, rows_of, settle, until
 

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pykka import ActorRef, ActorRegistry
 
-from actors import registry
-from actors.base import Actor
-from actors.dispatcher import StepDispatcher
-from actors.registry import RefTable
+from actors.kernel import registry
+from actors.kernel.actor import Actor
+from actors.kernel.dispatcher import StepDispatcher
+from actors.kernel.registry import RefTable
 
 
 class Probe:

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from actors.model import Event, Message, ToolCall
-from actors.rendering import OPENING, render_anthropic, render_openai
+from actors.plugin.rendering import OPENING, render_anthropic, render_openai
 from actors.thread import Thread
 from tests.provider_checker import Refused, check_anthropic, check_openai
 

@@ -9,13 +9,14 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
-from actors.agent import AsyncTurn
-from actors.base import Actor
-from actors.cancel import CancelToken, Cell
-from actors.credit import Credit
+from actors.gate.cell import Cell
+from actors.gate.credit import Credit
+from actors.gate.token import CancelToken
+from actors.hierarchy.run import RunActor, RunStart
+from actors.kernel.actor import Actor
+from actors.kernel.down import Down
 from actors.messages import (
     CallRequested,
-    Down,
     Halt,
     PermitRefused,
     PermitWaiting,
@@ -29,10 +30,10 @@ from actors.messages import (
     ToolResult,
 )
 from actors.model import Address, How, Outcome, Owner, Provenance, RunStatus
-from actors.plugins import Tool
+from actors.plugin.registration import Tool
+from actors.plugin.turn import AsyncTurn
 from actors.ports import Executor, SpawnSpec
 from actors.ports import Processes as ProcessesPort
-from actors.run import RunActor, RunStart
 from actors.thread import Thread
 from tests.sim.world import World
 from tests.world_kit import SEEDS, message, of, settings, settled, stop

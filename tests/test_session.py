@@ -12,17 +12,18 @@ import pytest
 from pykka import ActorRef
 from pykka._envelope import Envelope
 
-from actors.agent import AsyncTurn
-from actors.base import Actor
 from actors.errors import AgentUnavailable, Invalid, Quarantined, StoreUnavailable
-from actors.future import ReplyFuture
-from actors.late_stops import STOP_OVERDUE_S, STOP_UNREAD_S, STOPS_KEPT_MAX
-from actors.messages import Delete, GoOn, PluginsMended, Resume, Route, Stop, Stopped
+from actors.hierarchy.late_stops import STOP_OVERDUE_S, STOP_UNREAD_S, STOPS_KEPT_MAX
+from actors.hierarchy.run import RunActor
+from actors.hierarchy.session import RETRY_FIRST_S, RETRY_MAX_S, UNFIT_MAX, UNFIT_WINDOW_S, Phase, SessionActor
+from actors.kernel.actor import Actor
+from actors.kernel.future import ReplyFuture
+from actors.messages import GoOn, PluginsMended, Route
 from actors.model import Address, Event, Receipt, RunStatus
-from actors.plugins import Unloaded
-from actors.run import RunActor
-from actors.session import RETRY_FIRST_S, RETRY_MAX_S, UNFIT_MAX, UNFIT_WINDOW_S, Phase, SessionActor
-from supervisor.supervisor import RestartPolicy
+from actors.plugin.registration import Unloaded
+from actors.plugin.turn import AsyncTurn
+from actors.requests import Delete, Resume, Stop, Stopped
+from supervisor.router import RestartPolicy
 from tests.sim.world import World
 from tests.world_kit import SEEDS, message, of, settings, settled, stop
 
@@ -961,7 +962,7 @@ def test_l4_what_waits_at_a_start_without_its_agent_waits_for_it(seed: int) -> N
 def test_l14_few_requests_wait_for_a_session_to_be_read_and_a_stop_always_does(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actors.session.STASH_MAX", 2)
+    monkeypatch.setattr("actors.hierarchy.session.STASH_MAX", 2)
     with World(seed) as world:
         world.store.hold(True)
         kept = [world.ask("s", message(f"m{number}", "say=1", policy="enqueue")) for number in range(2)]
@@ -982,8 +983,8 @@ def test_l14_few_requests_wait_for_a_session_to_be_read_and_a_stop_always_does(
 def test_l14_stops_that_wait_for_a_session_to_be_read_have_a_bound_behind_that_of_all_else(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actors.session.STASH_MAX", 2)
-    monkeypatch.setattr("actors.session.STOPS_MORE_MAX", 1)
+    monkeypatch.setattr("actors.hierarchy.session.STASH_MAX", 2)
+    monkeypatch.setattr("actors.hierarchy.session.STOPS_MORE_MAX", 1)
     with World(seed) as world:
         world.store.hold(True)
         taken = [world.ask("s", stop(f"x{number}")) for number in range(3)]
@@ -1005,8 +1006,8 @@ def test_l14_stops_that_wait_for_a_session_to_be_read_have_a_bound_behind_that_o
 def test_l14_a_store_that_hangs_is_given_so_many_batches_and_more_only_for_stops(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actors.session.SENT_MAX", 3)
-    monkeypatch.setattr("actors.session.STOPS_MORE_MAX", 2)
+    monkeypatch.setattr("actors.hierarchy.session.SENT_MAX", 3)
+    monkeypatch.setattr("actors.hierarchy.session.STOPS_MORE_MAX", 2)
     with World(seed) as world:
         world.answer("s", message("a", "sleep=60"))
         world.wait(0.05)

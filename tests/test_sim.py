@@ -19,8 +19,8 @@ import pytest
 from pykka import ActorRef
 from rich.console import Console
 
-from actors.messages import NewMessage, Stop
 from actors.ports import Batch, KeptStop, Settings
+from actors.requests import NewMessage, Stop
 from supervisor.store import tables
 from supervisor.store.journal import StopJournal
 from supervisor.store.schema import migrations

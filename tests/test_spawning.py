@@ -10,12 +10,12 @@ from pykka import ActorRegistry
 from pykka._envelope import Envelope
 
 from actors import CancelToken, Invalid, RunCancelled, Spawn, tool
+from actors.gate.pending import Pending
+from actors.hierarchy.tool import ToolActor
 from actors.messages import SpawnRequested
 from actors.model import Address, How
-from actors.pending import Pending
+from actors.plugin.spawning import STDIN_MAX_BYTES, Process, _owner, _spec
 from actors.ports import SpawnSpec
-from actors.spawning import STDIN_MAX_BYTES, Process, _owner, _spec
-from actors.tool import ToolActor
 from tests.kit import Kit, check_rest, say
 from tests.process_kit import bench, until
 from tests.test_text import Unshowable

@@ -20,7 +20,7 @@ from msgspec import Struct
 from pykka import ActorRef
 
 from actors.errors import Invalid, StoreUnavailable
-from actors.messages import CommitFailed, Committed, Loaded, LoadFailed, NewMessage
+from actors.messages import CommitFailed, Committed, Loaded, LoadFailed
 from actors.model import Event, Mode, Provenance, Receipt, RunInfo, RunStatus
 from actors.ports import (
     Batch,
@@ -33,6 +33,7 @@ from actors.ports import (
     Timer,
     WaitingRow,
 )
+from actors.requests import NewMessage
 from supervisor.store import schema
 from supervisor.store.reader import IDLE_MAX, SqliteReader
 from supervisor.store.sqlite import CHECK_EVERY_S, GROUP_MAX, PRUNE_EVERY, SqliteStore

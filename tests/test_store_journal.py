@@ -19,8 +19,8 @@ import pytest
 from msgspec.structs import replace
 
 from actors.errors import StoreUnavailable
-from actors.messages import Stop
 from actors.ports import KeptStop
+from actors.requests import Stop
 from supervisor.store.journal import RETRY_FIRST_S, SLOT_BYTES, SLOTS, StopJournal
 from tests.process_kit import until
 from tests.store_kit import small_disk

@@ -22,11 +22,11 @@ from actors import AsyncTurn, Receipt, Row, Stop, Turn, tool
 from actors.model import Address, How
 from actors.ports import ProcessRow
 from supervisor import Config, Supervisor, attribution
-from supervisor.containment import procfs
+from supervisor.containment.guard import procfs
 from supervisor.daemon.serve import Exit
 from supervisor.executor import _ON_THREADS
 from supervisor.http.health import diagnose
-from supervisor.living import living
+from supervisor.live_tree import living
 from supervisor.store.reader import SqliteReader
 from supervisor.strays import (
     ENDED_MAX,

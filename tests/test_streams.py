@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from supervisor.console.screen import OutputClosed, Screen
-from supervisor.console.streams import when_unread
+from supervisor.console.tty.screen import OutputClosed, Screen
+from supervisor.console.tty.streams import when_unread
 from tests.console_kit import COMMAND, ROOT, WAIT_S, Desk, desk_at, short_desk
 
 
@@ -59,7 +59,8 @@ def test_standard_error_is_in_nobodys_way(served: Desk, closed: str) -> None:
 
 def test_nothing_that_is_opened_later_takes_the_number_of_a_closed_stream(told: Desk) -> None:
     show = (
-        "import os, sys; from supervisor.console.streams import open_streams; open_streams(); file = open('/dev/zero');"
+        "import os, sys; from supervisor.console.tty.streams import open_streams; open_streams();"
+        "file = open('/dev/zero');"
         "sys.exit(0 if file.fileno() > 2 and os.stat(0) == os.stat(1) == os.stat(2) == os.stat('/dev/null') else 1)"
     )
     python = COMMAND[0]

@@ -1,113 +1,270 @@
-"""The supervisor's actor in virtual time: routing, restarts, quarantine and the drain."""
+"""The end of a supervisor: again, interrupted, from inside of itself, from a signal handler, and in a forked child."""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import threading
+from typing import Any
+
 import pytest
 
-from actors.errors import Quarantined, ShuttingDown
-from actors.messages import Delete
-from actors.model import RunStatus
-from actors.session import SessionActor
-from supervisor.supervisor import RestartPolicy, SupervisorActor
-from tests.sim.world import World
-from tests.world_kit import SEEDS, message, settled, stop
+from actors import AsyncTurn, Invalid, StateDirBusy, Turn
+from supervisor import Config, Supervisor
+from supervisor.lock import InstanceLock, held
+from tests.kit import WAIT_S, Kit, say, until
 
 
-def root(world: World) -> SupervisorActor:
-    """The supervisor's actor."""
-    (actor,) = world.actors(SupervisorActor)
-    return actor
+def ours() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("countermand")]
 
 
-pytestmark = pytest.mark.usefixtures("quiet")
+def interrupt_when(condition: Any, signum: int = signal.SIGINT) -> threading.Thread:
+    """Send this process a signal as soon as a condition holds."""
+
+    def run() -> None:
+        until(condition)
+        os.kill(os.getpid(), signum)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_session_that_fails_too_often_is_quarantined_and_still_takes_a_stop(seed: int) -> None:
-    with World(seed, policy=RestartPolicy(failures_max=2, window_s=60.0)) as world:
-        for number in range(3):
-            world.ask("s", message(f"m{number}", "forever"))
-            assert world.run(lambda: bool(world.actors(SessionActor)))
-            world.run(max_steps=40)
-            session = world.session()
-            world.poison(SessionActor)
-            world.ask("s", stop(f"p{number}"))
-            assert world.run(lambda session=session: not session.actor_ref.is_alive())  # type: ignore[misc]
-        world.settle()
-        with pytest.raises(Quarantined):
-            world.answer("s", message("late", "say=1"))
-        assert world.answer("s", stop("last")).outcome == "nothing_running"
-        assert world.kinds().count("session.quarantined") == 1
-        settled(world)
+def draining(supervisor: Supervisor) -> bool:
+    return supervisor._drained and not ended(supervisor)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_l13_a_quarantine_ends_with_the_deletion_of_its_session(seed: int) -> None:
-    with World(seed, policy=RestartPolicy(failures_max=0, window_s=60.0)) as world:
-        world.answer("s", message("a", "say=1"))
-        world.settle()
-        world.poison(SessionActor)
-        world.settle()
-        with pytest.raises(Quarantined):
-            world.answer("s", message("b", "say=1"))
-        world.answer("s", Delete(id="gone", source="user.test", reason="it is broken"))
-        assert world.answer("s", message("c", "say=1")).run_id is not None
-        world.settle()
-        assert not world.watch.broken
-        # And it may fail once more, as any session.
-        assert not root(world)._quarantined
-        assert not root(world)._failures
+def ended(supervisor: Supervisor) -> bool:
+    return not supervisor._undo
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_l13_a_session_that_is_deleted_in_quarantine_and_fails_then_has_no_new_life_by_itself(seed: int) -> None:
-    with World(seed, policy=RestartPolicy(failures_max=0, window_s=60.0)) as world:
-        world.answer("s", message("a", "say=1"))
-        world.settle()
-        world.poison(SessionActor)
-        world.settle()
-        world.ask("s", Delete(id="gone", source="user.test", reason="it is broken"))
-        assert world.run(lambda: world.kinds() == ["session.deleted"])
-        world.poison(SessionActor)
-        world.settle()
-        assert world.kinds() == ["session.deleted"]
-        assert world.answer("s", message("c", "say=1")).run_id is not None
-        world.settle()
-        assert "session.quarantined" not in world.kinds()
-        assert not world.watch.broken
+async def waits(turn: AsyncTurn) -> None:
+    await turn.cancel_token.wait()
 
 
-def test_l14_failures_of_long_ago_are_forgotten_whoever_failed() -> None:
-    with World(0, policy=RestartPolicy(failures_max=2, window_s=60.0)) as world:
-        supervisor = root(world)
-        for number in range(20):
-            supervisor._failed(f"s{number}", 30.0 * number)
-            assert list(supervisor._failures) == [f"s{one}" for one in range(max(0, number - 2), number + 1)]
-        assert len(supervisor._failed("s19", 600.0)) == 2
-        assert list(supervisor._failures) == ["s18", "s19"]
+@pytest.mark.parametrize("drain_s", ["5", -1, float("inf"), float("nan"), True, [1]])
+def test_a_close_that_cannot_be_right_is_refused_and_one_that_is_right_still_closes(kit: Kit, drain_s: Any) -> None:
+    supervisor = kit.start()
+    with pytest.raises(Invalid):
+        supervisor.close(drain_s)
+    assert not ended(supervisor)
+    assert supervisor.close(0)
+    assert not held(kit.state_dir)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_shutting_down_drains_then_interrupts_and_keeps_what_waits_for_the_next_start(seed: int) -> None:
-    world = World(seed)
+def test_a_close_is_harmless_again_and_says_the_same(kit: Kit) -> None:
+    supervisor = kit.start()
+    assert supervisor.close()
+    assert supervisor.close()
+    assert ours() == []
+
+
+def test_a_close_that_is_interrupted_in_the_drain_ends_everything_and_a_later_one_tells_the_truth(kit: Kit) -> None:
+    supervisor = kit.start(waits)
+    say(supervisor.session("s"))
+    sender = interrupt_when(lambda: draining(supervisor))
+    with pytest.raises(KeyboardInterrupt):
+        supervisor.close(WAIT_S)
+    sender.join(WAIT_S)
+    assert supervisor.close() is False, "nobody saw the sessions come to rest"
+    assert ours() == []
+    assert not held(kit.state_dir)
+    kit.supervisor = None
+    assert kit.start().close()
+
+
+def test_a_close_that_is_interrupted_while_it_ends_things_is_finished_by_the_next(kit: Kit) -> None:
+    supervisor = kit.start()
+
+    def interrupted() -> None:
+        if not once:
+            once.append(1)
+            raise KeyboardInterrupt
+
+    once: list[int] = []
+    supervisor._undo.insert(len(supervisor._undo) // 2, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        supervisor.close()
+    assert held(kit.state_dir)
+    assert supervisor.close()
+    assert ours() == []
+    assert not held(kit.state_dir)
+
+
+def test_a_part_that_cannot_be_ended_keeps_no_other_from_being_ended(kit: Kit) -> None:
+    supervisor = kit.start()
+
+    def broken() -> None:
+        raise RuntimeError("broken")
+
+    supervisor._undo.append(broken)
+    assert supervisor.close() is False
+    assert ours() == []
+    assert not held(kit.state_dir)
+
+
+def test_a_signal_handler_that_closes_what_its_thread_is_closing_is_told_no_and_holds_nothing_up(kit: Kit) -> None:
+    supervisor = kit.start(waits)
+    say(supervisor.session("s"))
+    told: list[bool] = []
+    before = signal.signal(signal.SIGTERM, lambda *_: told.append(supervisor.close()))
     try:
-        run = world.answer("s", message("a", "say=1 forever"))
-        waits = world.answer("s", message("b", "say=1", policy="enqueue"))
-        quick = world.answer("t", message("c", "say=1 sleep=2 say=1"))
-        quiet = world.shutdown(drain_s=5.0)
-        with pytest.raises(ShuttingDown):
-            world.answer("s", message("d", "say=1"))
-        assert world.run(quiet.done)
-        assert quiet.get() is True
-        assert world.status(run.run_id) is RunStatus.CANCELLED
-        assert world.status(quick.run_id) is RunStatus.COMPLETED
-        info = world.disk.run(run.run_id)
-        assert info is not None
-        assert info.provenance is not None
-        assert info.provenance.source == "supervisor.shutdown"
-        assert world.disk.waiting("s") == ["b"]
-        world = world.crash()
-        settled(world)
-        assert world.status(waits.run_id) is RunStatus.COMPLETED
+        sender = interrupt_when(lambda: draining(supervisor), signal.SIGTERM)
+        # A drain that outlasts the signal: the handler's word is awaited below, whenever it comes.
+        supervisor.close(1.0)
+        sender.join(WAIT_S)
+        until(lambda: told)
     finally:
-        world.close()
+        signal.signal(signal.SIGTERM, before)
+    assert told == [False]
+    assert ended(supervisor)
+
+
+def test_a_close_beside_another_waits_for_it(kit: Kit) -> None:
+    supervisor = kit.start(waits)
+    say(supervisor.session("s"))
+    answers: list[tuple[bool, bool]] = []
+
+    def close() -> None:
+        answers.append((supervisor.close(), ended(supervisor)))
+
+    threads = [threading.Thread(target=close) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_S)
+    assert answers == [(True, True)] * 4
+
+
+def test_an_async_agent_that_closes_its_supervisor_is_answered_and_everything_ends(kit: Kit) -> None:
+    answers: list[bool] = []
+
+    async def closes(turn: AsyncTurn) -> None:
+        answers.append(supervisor.close(0))
+
+    supervisor = kit.start(closes)
+    say(supervisor.session("s"))
+    until(lambda: answers, "the close from inside")
+    assert answers == [False], "the run that closes cannot come to rest before it has closed"
+    until(lambda: ours() == [], "the end of the loop that the agent was on")
+    assert not held(kit.state_dir)
+
+
+def test_a_plain_agent_and_a_callback_that_close_their_supervisor_are_answered(kit: Kit) -> None:
+    answers: list[bool] = []
+
+    def closes(turn: Turn) -> None:
+        turn.cancel_token.add_callback(lambda: answers.append(supervisor.close(0)))
+        answers.append(supervisor.close(0))
+
+    supervisor = kit.start(closes)
+    say(supervisor.session("s"))
+    until(lambda: len(answers) == 2, "both answers")
+    until(lambda: ours() == [], "the end of their threads")
+    assert not held(kit.state_dir)
+
+
+# ── Forked children ───────────────────────────────────────────────────────────────────────────────
+
+
+class Child:
+    """A child forked from this very process, which lives until it is told to go."""
+
+    def __init__(self, body: Any = lambda: True) -> None:
+        told, self._tell = os.pipe()
+        heard, hears = os.pipe()
+        self.pid = os.fork()  # noqa: TID251  # what a program around the supervisor may do
+        if self.pid == 0:
+            try:
+                os.close(self._tell)
+                os.write(hears, b"1" if body() else b"0")
+                os.read(told, 1)
+            finally:
+                os._exit(0)
+        os.close(told)
+        os.close(hears)
+        self.answer = os.read(heard, 1)
+        os.close(heard)
+
+    def end(self) -> None:
+        os.close(self._tell)
+        os.waitpid(self.pid, 0)
+
+
+def test_a_forked_child_that_lives_on_does_not_keep_the_state_directory(kit: Kit) -> None:
+    supervisor = kit.start()
+    # While a process is being started, a copy of its pipes would hold up its start.
+    until(lambda: supervisor._processes._zygote is not None)
+    child = Child()
+    try:
+        assert kit.close()
+        assert not held(kit.state_dir)
+        assert kit.start() is not supervisor
+    finally:
+        child.end()
+
+
+def test_a_close_in_a_forked_child_returns_at_once_and_takes_nothing_from_the_parent(kit: Kit) -> None:
+    supervisor = kit.start(waits)
+    until(lambda: supervisor._processes._zygote is not None)
+    child = Child(supervisor.close)
+    try:
+        assert child.answer == b"0"
+        assert held(kit.state_dir)
+        with pytest.raises(StateDirBusy):
+            Supervisor.start(Config(state_dir=kit.state_dir))
+        say(supervisor.session("s"))
+    finally:
+        child.end()
+
+
+def test_a_lock_that_a_forked_child_releases_stays_with_the_parent(kit: Kit) -> None:
+    lock = InstanceLock(kit.state_dir)
+
+    def release() -> bool:
+        lock.release()
+        return True
+
+    child = Child(release)
+    try:
+        assert child.answer == b"1"
+        assert held(kit.state_dir)
+        lock.release()
+        assert not held(kit.state_dir)
+    finally:
+        child.end()
+        lock.release()
+
+
+EMBEDDING = """
+import asyncio
+import sys
+from loguru import logger
+from actors import NewMessage
+from supervisor import Config, Supervisor
+
+if sys.argv[2] == "loud":
+    logger.enable("actors")
+    logger.enable("supervisor")
+
+async def odd(turn):
+    # Which goes on, and is worth a line.
+    asyncio.get_running_loop().stop()
+
+with Supervisor.start(Config(state_dir=sys.argv[1], agent="odd", agents={"odd": odd})) as supervisor:
+    session = supervisor.session("s")
+    session.receipt(session.ask(NewMessage(content="x")).run_id, timeout=30)
+"""
+
+
+@pytest.mark.parametrize("wish", ["", "loud"])
+def test_in_a_program_that_embeds_it_nothing_is_logged_until_the_program_turns_it_on(kit: Kit, wish: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", EMBEDDING, str(kit.state_dir), wish], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == ""
+    assert ("stopped the event loop" in done.stderr) is bool(wish)
+    assert bool(done.stderr) is bool(wish)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from supervisor.console.screen import Screen
-from supervisor.console.terminal import COLOURS_MAX, RESET, SEQUENCE_MAX, TerminalFilter, without_colours
+from supervisor.console.tty.screen import Screen
+from supervisor.console.tty.terminal import COLOURS_MAX, RESET, SEQUENCE_MAX, TerminalFilter, without_colours
 
 ESC = "\x1b"
 # What makes sequences of all kinds, whole and broken, likely.

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.model import Provenance
-from actors.notes import run_note
+from actors.protocol.notes import run_note
 from actors.text import DEPTH_MAX, below, one_line, shown, storable, storable_json, visible
 
 

@@ -7,16 +7,16 @@ import asyncio
 import msgspec
 import pytest
 
-from actors.agent import AsyncTurn
-from actors.base import Actor
-from actors.cancel import CellState
+from actors.gate.cell import CellState
+from actors.hierarchy.run import RunActor
+from actors.hierarchy.session import SessionActor
+from actors.hierarchy.tool import ToolActor
+from actors.kernel.actor import Actor
 from actors.messages import GoOn, ToolResult
 from actors.model import Message, Provenance, RunStatus
-from actors.plugins import Tool
-from actors.run import RunActor
-from actors.session import SessionActor
-from actors.spawning import AsyncSpawn
-from actors.tool import ToolActor
+from actors.plugin.registration import Tool
+from actors.plugin.spawning import AsyncSpawn
+from actors.plugin.turn import AsyncTurn
 from tests.sim.world import World
 from tests.world_kit import SEEDS, message, of, settings, settled, stop
 

@@ -16,9 +16,9 @@ import pytest
 
 from actors.model import How
 from supervisor.config import LAYERS
-from supervisor.containment import ledger, procfs
-from supervisor.containment.killing import ROUNDS_MAX, Killing
-from supervisor.containment.remaining import began
+from supervisor.containment.guard import ledger, procfs
+from supervisor.containment.guard.killing import ROUNDS_MAX, Killing
+from supervisor.containment.guard.survivors import began
 from tests.process_kit import NO_CGROUP, Bench, Recorder, bench, needs_cgroups, until
 
 ROOT = Path(__file__).parent.parent
@@ -240,7 +240,7 @@ def test_l3_a_warden_killed_after_its_daemon_leaves_its_tree_to_the_zygote_which
 
 WARDEN = """
 import os, socket, sys
-from supervisor.containment import warden
+from supervisor.containment.guard import warden
 sock, pidfd, out, err, spec = map(int, sys.argv[1:6])
 os._exit(warden.main(socket.socket(fileno=sock), pidfd, out, err, spec, sys.argv[6]))
 """
@@ -504,7 +504,7 @@ def test_l3_whom_the_warden_may_not_signal_dies_with_the_cgroup(b: Bench) -> Non
 
 FREEZE = """
 import ctypes, os, signal, time
-from supervisor.containment import killing, procfs
+from supervisor.containment.guard import killing, procfs
 ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
 
 def spared():
@@ -607,8 +607,8 @@ def test_l3_a_tree_with_new_members_in_every_round_is_stopped_after_a_bound(monk
 
 ENDED = """
 import os, signal, socket, sys, time
-from supervisor.containment import ledger, procfs, warden
-from supervisor.containment.ready import Ready
+from supervisor.containment.guard import ledger, procfs, warden
+from supervisor.containment.guard.ready import Ready
 ledger.create(sys.argv[1], "p", 0.0, "boot")
 ready = Ready(warden.LAYERS, None)
 ready.seed.dismiss()
@@ -648,7 +648,7 @@ def test_l3_a_tree_that_cannot_be_stopped_is_killed_as_it_is_after_a_bound(monke
         spawned.append(subprocess.Popen(["sleep", "1000"], start_new_session=True))
         return [process.pid for process in spawned]
 
-    monkeypatch.setattr("supervisor.containment.killing.PASSES_MAX", 3)
+    monkeypatch.setattr("supervisor.containment.guard.killing.PASSES_MAX", 3)
     monkeypatch.setattr(procfs, "own_children", all_of_them)
     killing = Killing()
     killing._rounds = ROUNDS_MAX

@@ -17,7 +17,8 @@ import pytest
 from actors.messages import ProcessEnded, ProcessRemaining
 from actors.model import How
 from supervisor.config import LAYERS
-from supervisor.containment import cgroups, ledger, procfs, zygote_handle
+from supervisor.containment import zygote_handle
+from supervisor.containment.guard import cgroups, ledger, procfs
 from tests.process_kit import (
     ESCAPE,
     FREEZER,
@@ -211,7 +212,7 @@ def test_l3_of_trees_lost_together_none_is_called_gone_while_somebody_may_be_of_
 
 OWNERS = """
 import ctypes, os, socket, sys, time
-from supervisor.containment import procfs, zygote
+from supervisor.containment.guard import procfs, zygote
 ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
 ours, theirs = socket.socketpair()
 one = zygote.Zygote(ours, os.pidfd_open(os.getpid()), frozenset({"zygote"}), None)
@@ -591,10 +592,10 @@ def test_l3_a_command_that_went_to_a_dead_spare_warden_first_is_not_given_up(tmp
 
 HASTY = """
 import os, sys, time, types
-for name, path in (("supervisor", sys.argv[1]), ("supervisor.containment", sys.argv[1] + "/containment")):
+for name in ("supervisor", "supervisor.containment", "supervisor.containment.guard"):
     sys.modules[name] = types.ModuleType(name)
-    sys.modules[name].__path__ = [path]
-from supervisor.containment import anchor, procfs, seed
+    sys.modules[name].__path__ = [os.path.join(sys.argv[1], *name.split(".")[1:])]
+from supervisor.containment.guard import anchor, procfs, seed
 anchor.receive = lambda *_: time.sleep(1000)
 waiting = seed.Seed(None, None)
 while len(procfs.own_children()) < 2:

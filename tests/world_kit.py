@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from actors.messages import NewMessage, Stop
 from actors.model import Event
 from actors.ports import Settings
+from actors.requests import NewMessage, Stop
 from tests.sim.laws import LogLaws
 from tests.sim.world import World
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from actors.agent import AsyncTurn
 from actors.messages import ToolResult
 from actors.model import Message, Outcome
+from actors.plugin.turn import AsyncTurn
 from supervisor.tools.shell import describe_exit
 
 PROBLEM_MAX_CHARS: Final = 500

@@ -20,14 +20,14 @@ import typer
 
 from supervisor.console import completions
 from supervisor.console.ending import EndedBy, end_of
-from supervisor.console.streams import open_streams
+from supervisor.console.tty.streams import open_streams
 from supervisor.console.values import take_plainly
 
 if TYPE_CHECKING:
     from loguru import Message
 
     from supervisor.config import Config
-    from supervisor.console.place import Place
+    from supervisor.console.client.endpoint import Place
     from supervisor.daemon.settings import Source
 
 FAILED: Final = 1
@@ -163,7 +163,7 @@ def chat(
     """
     options = _options(context, state_dir, agent, verbose, socket)
     with _refusals():
-        from supervisor.console.chat import chat as run_chat
+        from supervisor.console.chat.chat import chat as run_chat
         from supervisor.console.ending import exit_in_time
 
         _logs(options["verbose"])
@@ -192,7 +192,7 @@ def thread(
     """Show the messages of a session, as the next model call would see them; also while it is in use."""
     options = _options(context, state_dir, agent, verbose, socket)
     with _refusals(as_json=as_json):
-        from supervisor.console.thread import show_thread, write_attachment
+        from supervisor.console.commands.thread import show_thread, write_attachment
 
         _logs(options["verbose"])
         if attachment is not None:
@@ -215,7 +215,7 @@ def runs(
     """List the runs of a session and how each ended; also while it is in use."""
     options = _options(context, state_dir, agent, verbose, socket)
     with _refusals(as_json=as_json):
-        from supervisor.console.runs import show_runs
+        from supervisor.console.commands.runs import show_runs
 
         _logs(options["verbose"])
         show_runs(_place(options), _session(session, named), as_json=as_json)
@@ -244,7 +244,7 @@ def receipts(
     """Show the receipts of a session's runs: what was running at the end of each, and how that ended."""
     options = _options(context, state_dir, agent, verbose, socket)
     with _refusals(as_json=as_json):
-        from supervisor.console.receiving import show_receipts
+        from supervisor.console.commands.receipts import show_receipts
 
         _logs(options["verbose"])
         chosen = None if session is None and named is None else _session(session, named)
@@ -267,7 +267,7 @@ def ps(
     """Show what lives now, as a tree: session, run, call, process; with age, processor time and memory."""
     options = _options(context, state_dir, agent, verbose, socket)
     with _refusals(as_json=as_json):
-        from supervisor.console.ps import show_ps
+        from supervisor.console.commands.ps import show_ps
 
         _logs(options["verbose"])
         chosen = None if session is None and named is None else _session(session, named)
@@ -287,7 +287,7 @@ def why(
     """Tell the story of a run: its input, who ended it and why, each moment, and what became of each part."""
     options = _options(context, state_dir, agent, verbose, socket)
     with _refusals(as_json=as_json):
-        from supervisor.console.why import show_why
+        from supervisor.console.commands.why import show_why
 
         _logs(options["verbose"])
         show_why(_place(options), run, as_json=as_json)
@@ -305,7 +305,7 @@ def sessions(
     """List the sessions, and what each is doing."""
     options = _options(context, state_dir, agent, verbose, socket)
     with _refusals(as_json=as_json):
-        from supervisor.console.sessions import show_sessions
+        from supervisor.console.commands.sessions import show_sessions
 
         _logs(options["verbose"])
         show_sessions(_place(options), as_json=as_json)
@@ -328,7 +328,7 @@ def events(
     """Show the log of a session, one event a line. A break of the connection loses none, and repeats none."""
     options = _options(context, state_dir, agent, verbose, socket)
     with _refusals(as_json=as_json, lines=True):
-        from supervisor.console.events import show_events
+        from supervisor.console.commands.events import show_events
 
         _logs(options["verbose"])
         show_events(_place(options), session, from_seq, follow=follow, as_json=as_json)
@@ -360,8 +360,9 @@ def send(
     """Send a message to a session; the session comes into being with its first one."""
     options = _options(context, state_dir, agent, verbose, socket)
     with _refusals(as_json=as_json):
-        from actors.messages import NewMessage, new_request_id
-        from supervisor.console.sending import send as send_message
+        from actors.ids import new_request_id
+        from actors.requests import NewMessage
+        from supervisor.console.commands.send import send as send_message
 
         _logs(options["verbose"])
         # Bytes that are not UTF-8 go on as they are; in an argument they have this form already.
@@ -416,7 +417,7 @@ def stop(
     options = _options(context, state_dir, agent, verbose, socket)
     with _refusals(as_json=as_json):
         from actors.errors import Invalid
-        from supervisor.console.stopping import stop_all, stop_session, wish
+        from supervisor.console.commands.stop import stop_all, stop_session, wish
 
         if everything == (session is not None):
             raise Invalid(
@@ -460,7 +461,7 @@ def kill(
     """End one run at once, without a grace, and nothing else; and wait for the receipt, as stop does."""
     options = _options(context, state_dir, agent, verbose, socket)
     with _refusals(as_json=as_json):
-        from supervisor.console.stopping import kill_run, wish
+        from supervisor.console.commands.stop import kill_run, wish
 
         _logs(options["verbose"])
         wait_s = timeout if wait else 0.0
@@ -493,7 +494,7 @@ def logs(
     options = _options(context, state_dir, agent, verbose, socket)
     with _refusals(as_json=as_json, lines=True):
         from actors.errors import Invalid
-        from supervisor.console.logs import LEVELS, Wanted, show_logs
+        from supervisor.console.commands.logs import LEVELS, Wanted, show_logs
 
         if level is not None and level not in LEVELS:
             raise Invalid(
@@ -518,7 +519,7 @@ def doctor(
     """Look for what is wrong, and say what helps; 1 where something is. It changes nothing."""
     options = _options(context, state_dir, agent, verbose, socket)
     with _refusals(as_json=as_json):
-        from supervisor.console.doctor import examine
+        from supervisor.console.commands.doctor import examine
 
         _logs(options["verbose"])
         code = examine(_place(options), as_json=as_json)
@@ -568,8 +569,8 @@ def config_check(
     """Say whether a daemon would start with its configuration, and all that is wrong with it."""
     options = _options(context, state_dir, agent, verbose=False)
     from actors.text import one_line
-    from supervisor.console.output import print_json
-    from supervisor.console.words import refusal
+    from supervisor.console.render.output import print_json
+    from supervisor.console.render.words import refusal
     from supervisor.daemon.settings import WrongSettings
 
     try:
@@ -615,7 +616,7 @@ def _chat_place(
 ) -> "tuple[Place, Config | None]":
     """Where a chat is, and the configuration of its own supervisor; None where a daemon runs, which has its own."""
     from actors.errors import Invalid
-    from supervisor.console.place import Place
+    from supervisor.console.client.endpoint import Place
     from supervisor.daemon.settings import WrongSettings
 
     place = _place(options)
@@ -715,7 +716,7 @@ def _state_dir(options: dict[str, Any]) -> Path:
 
 def _place(options: dict[str, Any]) -> "Place":
     from actors.errors import Invalid
-    from supervisor.console.place import Place
+    from supervisor.console.client.endpoint import Place
 
     socket: str | None = options["socket"]
     if socket is not None and not socket.strip():
@@ -757,7 +758,7 @@ def _logs(verbose: bool) -> None:
     """Send the log to standard error: standard output is the output's."""
     from loguru import logger
 
-    from actors.log_context import speak
+    from actors.kernel.log_context import speak
     from actors.text import below, one_line
 
     def write(message: "Message") -> None:
@@ -781,7 +782,7 @@ def _refusals(*, as_json: bool = False, lines: bool = False) -> Iterator[None]:
     """
     from actors.errors import CountermandError
     from supervisor.console.exits import of_error
-    from supervisor.console.words import refusal
+    from supervisor.console.render.words import refusal
 
     try:
         yield
@@ -789,7 +790,7 @@ def _refusals(*, as_json: bool = False, lines: bool = False) -> Iterator[None]:
         for one in getattr(error, "problems", (error,)):
             print(f"countermand: {refusal(one)}", file=sys.stderr)
         if as_json:
-            from supervisor.console.output import print_json, print_json_line
+            from supervisor.console.render.output import print_json, print_json_line
 
             (print_json_line if lines else print_json)({"error": error.told()})
         raise typer.Exit(int(of_error(error))) from None

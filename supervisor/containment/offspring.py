@@ -19,9 +19,9 @@ from contextlib import suppress
 from typing import Final
 
 from actors.model import How, Row, Signalled
-from supervisor.containment import procfs
-from supervisor.containment.killing import signal_name
-from supervisor.containment.unix import readable
+from supervisor.containment.guard import procfs
+from supervisor.containment.guard.killing import signal_name
+from supervisor.containment.guard.unix import readable
 
 PASSES_MAX: Final = 20
 NAME_MAX_CHARS: Final = 120

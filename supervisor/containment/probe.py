@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 from actors.errors import Invalid
-from supervisor.containment import namespaces
+from supervisor.containment.guard import namespaces
 
 PROBE_S = 10.0
 

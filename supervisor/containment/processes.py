@@ -59,12 +59,14 @@ from actors.messages import (
 )
 from actors.model import How, Row, Signalled
 from supervisor.config import LAYERS
-from supervisor.containment import cgroups, ledger, leftovers, probe, procfs
+from supervisor.containment import orphans as leftovers
+from supervisor.containment import probe
+from supervisor.containment.guard import cgroups, ledger, procfs
+from supervisor.containment.guard.ledger import Ledger
+from supervisor.containment.guard.packets import receive
 from supervisor.containment.layers import Layers
-from supervisor.containment.ledger import Ledger
-from supervisor.containment.leftovers import Leftover
+from supervisor.containment.orphans import Leftover
 from supervisor.containment.output import STREAMS, Output
-from supervisor.containment.packets import receive
 from supervisor.containment.pty import open_pty
 from supervisor.containment.reactor import Alarm, Reactor
 from supervisor.containment.readers import MUCH_BYTES
@@ -76,7 +78,7 @@ if TYPE_CHECKING:
     from pykka import ActorRef
 
     from actors.ports import Clock, SpawnSpec
-    from supervisor.containment.ledger import Word
+    from supervisor.containment.guard.ledger import Word
 
 ATTEMPTS_MAX = 3
 SEND_RETRY_S = 0.005

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from loguru import logger
 
-from actors.handling import serve_all
+from actors.kernel.thread_role import serve_all
 from supervisor.containment.readers import Readers
 
 if TYPE_CHECKING:

@@ -14,14 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from supervisor.containment.ledger import decode, encode
-from supervisor.containment.packets import receive
+from supervisor.containment.guard.ledger import decode, encode
+from supervisor.containment.guard.packets import receive
 
 if TYPE_CHECKING:
-    from supervisor.containment.ledger import Word
+    from supervisor.containment.guard.ledger import Word
     from supervisor.containment.reactor import Reactor
 
-SCRIPT = Path(__file__).with_name("zygote.py")
+SCRIPT = Path(__file__).with_name("guard") / "zygote.py"
 WORD_MAX_BYTES = 65536
 WORDS_A_TURN = 64
 

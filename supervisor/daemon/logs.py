@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from loguru import logger
 
-from actors.base import log_context
-from actors.log_context import speak
+from actors.kernel.actor import log_context
+from actors.kernel.log_context import speak
 from actors.text import below, one_line
 from supervisor.daemon.settings import LogSettings
 

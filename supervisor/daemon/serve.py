@@ -42,8 +42,8 @@ from supervisor.daemon.settings import RELOADED, LogSettings, Settings, Source
 from supervisor.daemon.signals import WAKE, Signals
 from supervisor.daemon.sockets import Sockets, passed, refuse_if_served
 from supervisor.daemon.watchdog import Watchdog
-from supervisor.embed import CLOSE_STEP_S, Supervisor
 from supervisor.lock import held
+from supervisor.supervisor import CLOSE_STEP_S, Supervisor
 
 TICK_S: Final = 1.0
 LOOK_S: Final = 1.0

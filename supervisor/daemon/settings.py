@@ -24,10 +24,10 @@ import msgspec
 from msgspec import Struct
 
 from actors.errors import CountermandError, Invalid
-from actors.plugins import Plugins, Unloaded
+from actors.plugin.registration import Plugins, Unloaded
 from actors.text import one_line, shown
 from supervisor.config import Config, default_state_dir
-from supervisor.embed import plugins_of
+from supervisor.supervisor import plugins_of
 
 PREFIX: Final = "COUNTERMAND_"
 # These mean something else, or say where a daemon is to be found.

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from actors.messages import ID_MAX_CHARS
+from actors.ids import ID_MAX_CHARS
 from actors.model import Event, Message, Mode, Policy, Receipt, RunInfo, Scope, Waiting
 from supervisor.http.refusals import Refusal
 

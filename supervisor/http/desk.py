@@ -19,17 +19,18 @@ import msgspec
 from pykka import ActorDeadError, Timeout
 
 from actors.errors import CountermandError, Invalid, NotFound, ReceiptPending, StoreUnavailable
-from actors.messages import Stop, Stopped, new_request_id
+from actors.ids import new_request_id
 from actors.model import Receipt, RunInfo, Scope
-from supervisor.embed import Supervisor
-from supervisor.handle import CHATTER, AsyncSessionHandle, SessionHandle
+from actors.requests import Stop, Stopped
 from supervisor.http.bodies import AllStopped, NotStopped, StopAllBody, StopAnswer
 from supervisor.http.limits import Limits
 from supervisor.http.refusals import Busy, Refused, failure
 from supervisor.publisher import Subscription
+from supervisor.session_handle import CHATTER, AsyncSessionHandle, SessionHandle
+from supervisor.supervisor import Supervisor
 
 if TYPE_CHECKING:
-    from actors.messages import OutsideRequest, Reply
+    from actors.requests import OutsideRequest, Reply
 
 T = TypeVar("T")
 

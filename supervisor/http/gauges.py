@@ -20,8 +20,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from actors.errors import CountermandError
 from actors.model import INSIDE_SOURCES, Event
-from supervisor.embed import Supervisor
 from supervisor.store.health import STATES, StoreHealth
+from supervisor.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric

@@ -5,7 +5,7 @@ from __future__ import annotations
 from litestar import Router, get
 
 from supervisor.http.routing import READ, SessionName, TheDesk, refusals
-from supervisor.living import Living, living
+from supervisor.live_tree import Living, living
 
 
 @get("/v1/processes", summary="What lives now", responses=refusals())

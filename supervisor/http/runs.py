@@ -7,8 +7,9 @@ from typing import Annotated, Any
 from litestar import Request, Router, get, post
 from litestar.params import JSONBody, PathParameter, QueryParameter
 
-from actors.messages import Stop, new_request_id
+from actors.ids import new_request_id
 from actors.model import Mode, Receipt, RunInfo
+from actors.requests import Stop
 from supervisor.http.bodies import KillBody, RunPage, StopAnswer
 from supervisor.http.desk import decoded, newest_within
 from supervisor.http.routing import READ, WRITE, Limit, RunId, SessionName, TheDesk, WaitS, exact, refusals, who

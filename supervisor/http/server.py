@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Final
 from loguru import logger
 
 from actors.errors import StoreUnavailable
-from supervisor.embed import Supervisor
 from supervisor.http.access import Access
 from supervisor.http.limits import Limits
+from supervisor.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from supervisor.http.serving import Serving

@@ -12,13 +12,13 @@ from typing import Any, Final
 
 import uvicorn
 
-from supervisor.embed import Supervisor
 from supervisor.http.access import Access
 from supervisor.http.app import make_app
 from supervisor.http.desk import Desk
 from supervisor.http.door import Door
 from supervisor.http.limits import Limits
 from supervisor.http.wire import Connection
+from supervisor.supervisor import Supervisor
 
 READERS: Final = 16
 """Threads for reads of the store."""

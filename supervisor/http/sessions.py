@@ -10,19 +10,9 @@ from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import UNSET, UnsetType
 
 from actors.errors import CountermandError, Invalid
-from actors.messages import (
-    Accepted,
-    Delete,
-    Deleted,
-    NewMessage,
-    Resume,
-    Resumed,
-    Stop,
-    Withdraw,
-    Withdrawn,
-    new_request_id,
-)
+from actors.ids import new_request_id
 from actors.model import SessionStatus
+from actors.requests import Accepted, Delete, Deleted, NewMessage, Resume, Resumed, Stop, Withdraw, Withdrawn
 from supervisor.http.bodies import (
     AllStopped,
     DeleteBody,

@@ -21,9 +21,9 @@ from litestar.response.base import ASGIResponse
 
 from actors.errors import AheadOfLog, StoreUnavailable
 from actors.model import Event
-from supervisor.handle import SessionHandle
 from supervisor.http.desk import Desk, cancelled, gone, soon
 from supervisor.publisher import Subscription
+from supervisor.session_handle import SessionHandle
 
 MEDIA_TYPE: Final = "text/event-stream"
 EPHEMERAL: Final = frozenset({"typing", "progress"})

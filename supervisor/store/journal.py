@@ -39,7 +39,7 @@ import msgspec
 from loguru import logger
 
 from actors.errors import CountermandError, StoreUnavailable
-from actors.handling import serve_all
+from actors.kernel.thread_role import serve_all
 from actors.ports import KeptStop
 from supervisor.store.health import JournalHealth
 

@@ -58,7 +58,7 @@ from loguru import logger
 from msgspec import Struct
 
 from actors.errors import CountermandError, StoreUnavailable
-from actors.handling import serve_all
+from actors.kernel.thread_role import serve_all
 from actors.messages import CommitFailed, Committed, Loaded, LoadFailed, StopKept
 from actors.ports import Batch, Clock, KeptStop, Snapshot
 from supervisor.store import tables

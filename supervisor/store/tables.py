@@ -15,10 +15,10 @@ from loguru import logger
 from msgspec import Struct
 
 from actors.errors import CountermandError, Invalid
-from actors.messages import Reply, Stopped
 from actors.model import Event, Message, Receipt, RunInfo, RunStatus
 from actors.ports import Batch, CallRow, ProcessRow, RequestRow, SessionRow, Snapshot, WaitingRow
-from actors.record import OUTPUT_KEPT_CHARS
+from actors.protocol.run_record import OUTPUT_KEPT_CHARS
+from actors.requests import Reply, Stopped
 from actors.text import cut, storable, storable_json, tail
 from actors.thread import KINDS, Thread
 

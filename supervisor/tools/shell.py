@@ -7,8 +7,8 @@ from typing import Final
 
 from actors.messages import ToolResult
 from actors.model import Json, Outcome
-from actors.plugins import tool
-from actors.spawning import AsyncSpawn, Exit
+from actors.plugin.registration import tool
+from actors.plugin.spawning import AsyncSpawn, Exit
 
 PIECE_CHARS: Final = 30_000
 

@@ -35,19 +35,19 @@ from loguru import logger
 from pykka import ActorRef
 
 from actors import AsyncTurn, NewMessage, SessionActor, Stop
-from actors.base import Actor
 from actors.dead_letters import DeadLetters
-from actors.dispatcher import PooledDispatcher
 from actors.errors import Invalid
-from actors.mailbox import Mailbox
+from actors.kernel.actor import Actor
+from actors.kernel.dispatcher import PooledDispatcher
+from actors.kernel.mailbox import Mailbox
 from actors.messages import Committed, ProcessEnded, ProcessExited, ProcessOutput, Said
 from actors.model import Address, Event, Mode, Policy, Receipt, RunInfo, RunStatus
-from actors.plugins import Plugins
+from actors.plugin.registration import Plugins
 from actors.ports import Batch, Ports, SessionRow, Settings, SpawnSpec
 from supervisor import Config, SessionHandle, Supervisor
 from supervisor.clock import SystemClock
 from supervisor.config import LAYERS
-from supervisor.containment import cgroups, procfs
+from supervisor.containment.guard import cgroups, procfs
 from supervisor.containment.processes import ProcessTrees
 from supervisor.executor import ThreadExecutor
 from supervisor.ids import RandomIds

@@ -35,7 +35,7 @@ from pathlib import Path
 from loguru import logger
 from rich.console import Console
 
-from actors.log_context import speak
+from actors.kernel.log_context import speak
 from supervisor import Supervisor
 from tests.gauntlet import as_user, census
 from tests.gauntlet.cases import BY_NAME, Case, Needs, choose, elsewhere, look

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from actors import AsyncSpawn, AsyncTurn, CancelToken, tool
-from actors.plugins import Tool
+from actors.plugin.registration import Tool
 from supervisor import Config
 from tests.gauntlet import census
 

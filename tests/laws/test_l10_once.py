@@ -23,9 +23,10 @@ from actors import (
     StoreUnavailable,
     Turn,
 )
-from actors.late_stops import STOP_OVERDUE_S
-from actors.messages import UNKNOWN, request_time
-from actors.requests import RequestBook
+from actors.hierarchy.late_stops import STOP_OVERDUE_S
+from actors.ids import request_time
+from actors.protocol.request_book import RequestBook
+from actors.requests import UNKNOWN
 from supervisor import SessionHandle
 from tests.kit import (
     WAIT_S,
@@ -368,7 +369,7 @@ def test_l10_a_stored_answer_is_given_again_when_the_session_has_been_read(kit: 
 def test_l10_what_is_not_known_is_said_to_be_and_its_receipt_is_found_when_it_is(
     kit: Kit, faults: StoreFaults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actors.late_stops.STOP_UNREAD_S", STOP_OVERDUE_S)
+    monkeypatch.setattr("actors.hierarchy.late_stops.STOP_UNREAD_S", STOP_OVERDUE_S)
     session = kit.session(hold)
     until_holding(session, say(session, "go"))
     session.ask(NewMessage(content="parked", policy="enqueue", origin="bot"))

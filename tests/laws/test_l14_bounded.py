@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from actors import AsyncTurn, CancelToken, Invalid, NewMessage, QueueFull, Spawn, Stop, ToolResult, Turn, tool
-from actors.mailbox import REQUESTS_MAX
+from actors.hierarchy.session import SessionActor
+from actors.kernel.mailbox import REQUESTS_MAX
 from actors.messages import CallRequested, Committed
+from actors.plugin.spawning import COMMAND_MAX_BYTES
 from actors.ports import Settings
-from actors.session import SessionActor
-from actors.spawning import COMMAND_MAX_BYTES
 from tests.kit import WAIT_S, Kit, Listener, check_rest, fates, log, message, say, settled, stop, until
 
 

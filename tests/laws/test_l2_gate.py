@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from actors import AsyncTurn, CancelToken, NewMessage, ToolResult, Turn, tool
+from actors.hierarchy.tool import ToolActor
 from actors.messages import CallDeadline, ExecutionEnded
-from actors.tool import ToolActor
 from tests.kit import WAIT_S, Kit, check_rest, log, say, settled, stop, until
 
 ROUNDS = 100

@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 
 from actors import AsyncSpawn, AsyncTurn, CancelToken, How, Receipt, Row, RunStatus, Spawn, Turn, tool
-from supervisor.containment import procfs
+from supervisor.containment.guard import procfs
 from tests.kit import WAIT_S, Kit, check_rest, log, rows, say, stop, until
 from tests.process_kit import FREEZER, frozen, until_a_seed_is_old
 

@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from actors import NewMessage, Owner, Stop, Stopped
-from actors.base import Actor
-from actors.messages import Accepted
+from actors.hierarchy.process import ProcessActor
+from actors.hierarchy.run import RunActor
+from actors.hierarchy.session import SessionActor
+from actors.hierarchy.tool import ToolActor
+from actors.kernel.actor import Actor
 from actors.model import Event, Receipt
 from actors.ports import ProcessRow
-from actors.process import ProcessActor
-from actors.run import RunActor
-from actors.session import SessionActor
-from actors.tool import ToolActor
+from actors.requests import Accepted
 from tests.sim.client import Client
 from tests.sim.laws import LogLaws
 from tests.sim.world import World

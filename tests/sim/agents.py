@@ -38,13 +38,13 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final
 
-from actors.agent import AsyncTurn, Wish
-from actors.cancel import AsyncCancelToken
 from actors.errors import QueueFull
+from actors.gate.token import AsyncCancelToken
 from actors.messages import ToolResult
 from actors.model import JsonObject
-from actors.plugins import Plugins, Tool
-from actors.spawning import AsyncSpawn
+from actors.plugin.registration import Plugins, Tool
+from actors.plugin.spawning import AsyncSpawn
+from actors.plugin.turn import AsyncTurn, Wish
 from tests.sim.bounds import PATIENT_S
 from tests.sim.watch import Watch
 

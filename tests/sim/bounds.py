@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from actors.messages import CallDeadline, RunDeadline, Stop, Stopped, TryStore
+from actors.hierarchy.run import RunActor
+from actors.hierarchy.session import SessionActor
+from actors.messages import CallDeadline, RunDeadline, TryStore
 from actors.model import Mode, Owner, Row
-from actors.run import RunActor
-from actors.session import SessionActor
+from actors.requests import Stop, Stopped
 
 if TYPE_CHECKING:
     from actors.model import Receipt
@@ -213,7 +214,7 @@ class Bounds:
 
     def _receipt(self, session: str, receipt: Receipt) -> None:
         """A receipt lists so many parts, and counts the others."""
-        from actors.record import PARTS_KEPT_MAX
+        from actors.protocol.run_record import PARTS_KEPT_MAX
 
         world = self._world
         if receipt.run_id is None or world is None:

@@ -14,16 +14,16 @@ from typing import Any, Final
 import msgspec
 from pykka import ActorDeadError
 
-from actors.base import Actor
 from actors.errors import CountermandError, NotFound, RequestReused, RequestTooOld, ShuttingDown, StoreUnavailable
-from actors.messages import Accepted, Delete, NewMessage, OutsideRequest, Resume, Stop, Stopped, Withdraw
+from actors.hierarchy.process import ProcessActor
+from actors.hierarchy.run import RunActor
+from actors.hierarchy.session import SessionActor
+from actors.hierarchy.tool import ToolActor
+from actors.kernel.actor import Actor
 from actors.model import Event, RunStatus
 from actors.ports import Settings
-from actors.process import ProcessActor
-from actors.run import RunActor
-from actors.session import SessionActor
-from actors.tool import ToolActor
-from supervisor.supervisor import RestartPolicy, SupervisorActor
+from actors.requests import Accepted, Delete, NewMessage, OutsideRequest, Resume, Stop, Stopped, Withdraw
+from supervisor.router import RestartPolicy, SupervisorActor
 from tests.sim.laws import LogLaws
 from tests.sim.world import Asked, World
 

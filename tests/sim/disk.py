@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from actors.model import Event, Message, Owner, Receipt, RunInfo, RunStatus
 from actors.ports import Batch, CallRow, KeptStop, ProcessRow, RequestRow, SessionRow, Snapshot, WaitingRow
-from actors.record import OUTPUT_KEPT_CHARS
+from actors.protocol.run_record import OUTPUT_KEPT_CHARS
 from actors.text import tail
 from actors.thread import Thread
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVarTuple, Unpack
 
 from pykka import ActorDeadError
 
-from actors.cancel import CancelToken
+from actors.gate.token import CancelToken
 from actors.messages import ExecutionEnded
 from actors.model import How
 from supervisor.executor import _Execution

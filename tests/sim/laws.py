@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from actors.model import OUTSIDE_SOURCES, TERMINAL, TRANSITIONS, Event, Message, RunStatus
-from actors.rendering import render_anthropic, render_openai
+from actors.plugin.rendering import render_anthropic, render_openai
 from actors.thread import Thread
 from tests.provider_checker import check_anthropic, check_openai
 

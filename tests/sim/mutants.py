@@ -14,25 +14,25 @@ from dataclasses import dataclass
 from typing import Any, Final
 from unittest import mock
 
-from actors import mailbox
-from actors.agent import TurnCore
-from actors.cancel import Cell
-from actors.late_stops import LateStops
-from actors.lifecycle import RunLifecycle
-from actors.messages import Down
-from actors.owned import OwnedTrees
+from actors.gate.cell import Cell
+from actors.hierarchy.late_stops import LateStops
+from actors.hierarchy.run import RunActor
+from actors.hierarchy.session import SessionActor
+from actors.hierarchy.tool import ToolActor
+from actors.kernel import mailbox
+from actors.kernel.down import Down
+from actors.plugin.turn import TurnCore
 from actors.ports import KeptStop
-from actors.protocol import Protocol
-from actors.record import Part, RunRecord
-from actors.reports import RunReports
-from actors.requests import RequestBook
-from actors.run import RunActor
-from actors.session import SessionActor
-from actors.state import SessionState
-from actors.tool import ToolActor
-from actors.waiting import WaitingRoom
+from actors.protocol.calls import RunReports
+from actors.protocol.decisions import Protocol
+from actors.protocol.queue import WaitingRoom
+from actors.protocol.request_book import RequestBook
+from actors.protocol.run_record import Part, RunRecord
+from actors.protocol.runs import RunLifecycle
+from actors.protocol.state import SessionState
+from actors.protocol.trees import OwnedTrees
 from supervisor.executor import _Execution
-from supervisor.supervisor import SupervisorActor
+from supervisor.router import SupervisorActor
 from tests.sim.disk import Disk
 from tests.sim.schedule import broken, draw
 from tests.sim.store import SimStore

@@ -18,9 +18,9 @@ from unittest import mock
 
 import msgspec
 
-from actors import record
 from actors.ports import Settings
-from supervisor.supervisor import RestartPolicy
+from actors.protocol import run_record
+from supervisor.router import RestartPolicy
 from tests.sim.client import Client, Op
 
 CONTENTS: Final = (
@@ -108,7 +108,7 @@ class Schedule:
             AssertionError: a law was broken.
         """
         with (
-            mock.patch.object(record, "PARTS_KEPT_MAX", self.parts_max),
+            mock.patch.object(run_record, "PARTS_KEPT_MAX", self.parts_max),
             Client(self.seed, self.settings, RestartPolicy(failures_max=self.failures_max)) as client,
         ):
             client.play(self.script)

@@ -19,7 +19,7 @@ from tests.sim.clock import SimClock
 if TYPE_CHECKING:
     from pykka import ActorRef
 
-    from actors.cancel import CancelToken
+    from actors.gate.token import CancelToken
     from actors.ports import Isolation, ProcessRow
 
 LEFT: Final = 1 / 3

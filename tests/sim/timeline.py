@@ -14,7 +14,7 @@ from unittest import mock
 import msgspec
 from pykka._envelope import Envelope
 
-from actors.base import Actor
+from actors.kernel.actor import Actor
 from actors.ports import Batch
 from tests.sim.client import Client, Op
 from tests.sim.disk import Disk

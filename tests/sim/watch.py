@@ -18,24 +18,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from actors.cancel import CellState
 from actors.errors import CountermandError, ShuttingDown, StoreUnavailable
-from actors.late_stops import STOPS_KEPT_MAX
-from actors.messages import (
-    UNKNOWN,
-    Accepted,
-    Delete,
-    NewMessage,
-    OutsideRequest,
-    Reply,
-    Resumed,
-    Stop,
-    Stopped,
-    request_time,
-)
+from actors.gate.cell import CellState
+from actors.hierarchy.late_stops import STOPS_KEPT_MAX
+from actors.ids import request_time
 from actors.model import Event, How, Mode, Outcome, Owner, Provenance, Receipt, Row, RunStatus, Scope, Waiting
 from actors.ports import Batch, KeptStop, ProcessRow, RequestRow, Settings
-from actors.record import CallRecord, RunRecord
+from actors.protocol.run_record import CallRecord, RunRecord
+from actors.requests import UNKNOWN, Accepted, Delete, NewMessage, OutsideRequest, Reply, Resumed, Stop, Stopped
 from tests.sim.bounds import TOLD_S, Bounds
 from tests.sim.disk import journal_takes
 from tests.sim.laws import LogLaws

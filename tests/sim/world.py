@@ -24,18 +24,20 @@ from pykka import ActorDeadError, ActorRef, ActorRegistry
 from pykka._envelope import Envelope
 from pykka.messages import _ActorStop
 
-from actors.base import Actor
 from actors.dead_letters import DeadLetters
-from actors.dispatcher import StepDispatcher
-from actors.future import ReplyFuture
-from actors.log_context import speak
-from actors.mailbox import Mailbox
-from actors.messages import Activate, Down, Erased, Idle, Inspect, OutsideRequest, Rested, Route, Shutdown
+from actors.hierarchy.session import Phase, SessionActor
+from actors.kernel.actor import Actor
+from actors.kernel.dispatcher import StepDispatcher
+from actors.kernel.down import Down
+from actors.kernel.future import ReplyFuture
+from actors.kernel.log_context import speak
+from actors.kernel.mailbox import Mailbox
+from actors.messages import Activate, Erased, Idle, Rested, Route, Shutdown
 from actors.model import Event, Message, RunStatus
-from actors.plugins import Tool, Unloaded
+from actors.plugin.registration import Tool, Unloaded
 from actors.ports import Ports, Settings
-from actors.session import Phase, SessionActor
-from supervisor.supervisor import RestartPolicy, SupervisorActor
+from actors.requests import Inspect, OutsideRequest
+from supervisor.router import RestartPolicy, SupervisorActor
 from tests.sim.agents import Effects, SimPlugins, scripted, tools
 from tests.sim.clock import SimClock
 from tests.sim.disk import Disk

@@ -1,0 +1,141 @@
+"""Pending replies of one token: what an agent or a tool waits for, and that a cancel ends at once.
+
+Code outside the actors waits on futures: an answer from its actor, or the cancel of its token, whichever is
+first. The token's cancel itself fails what is pending, on whatever thread it is: none of these futures is handed to
+foreign code, so no callback of theirs is foreign, and none blocks. So nobody waits for an actor that is gone, because
+the end of a run cancels its token whatever happened to its actors.
+
+The collector of garbage may close a generator of an agent or a tool at any allocation, on any thread, and what it does
+at its end may come back here. So nothing waits on a thread that others wait for, and the lock may be taken again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
+from typing import Any, TypeVar
+
+from actors.errors import BlockingAskError, RunCancelled
+from actors.gate.token import CancelToken
+from actors.kernel.thread_role import HANDLING
+
+T = TypeVar("T")
+
+
+def settle(future: Future[T], value: T) -> bool:
+    """Give a future its value; False if it had one, or was cancelled. Any thread."""
+    try:
+        future.set_result(value)
+    except InvalidStateError:
+        return False
+    return True
+
+
+def fail(future: Future[Any], error: BaseException) -> bool:
+    """Give a future its error; False if it was done. Any thread."""
+    try:
+        future.set_exception(error)
+    except InvalidStateError:
+        return False
+    return True
+
+
+class Pending:
+    """The futures that one token's cancel fails. Every method may be called from any thread.
+
+    Args:
+        token: of the run, or of the call.
+    """
+
+    def __init__(self, token: CancelToken) -> None:
+        self.token = token
+        self._lock = threading.RLock()
+        # Ordered, so that a simulated world is a function of its seed.
+        self._futures: dict[Future[Any], None] = {}
+        # Who awaits a future. It keeps its callbacks to its end, so it has one of ours, however often it is awaited.
+        self._awaited: dict[Future[Any], dict[asyncio.Future[None], Callable[[], None]]] = {}
+        token.add_waker(self._cancelled)
+
+    def future(self) -> Future[Any]:
+        """Return a future that the token's cancel fails with RunCancelled."""
+        future: Future[Any] = Future()
+        self.watch(future)
+        return future
+
+    def watch(self, future: Future[Any]) -> None:
+        """Let the token's cancel fail `future`."""
+        with self._lock:
+            self._futures[future] = None
+        future.add_done_callback(self._forget)
+        if self.token.cancelled:
+            self._cancelled()
+
+    def wait(self, future: Future[T], timeout: float | None) -> T:
+        """Block until `future` is done; a cancel, before or meanwhile, raises RunCancelled.
+
+        Raises:
+            BlockingAskError: it is pending, and this is a thread that others wait for; see the head of this file.
+        """
+        self.token.raise_if_cancelled()
+        if HANDLING.active and not future.done():
+            raise BlockingAskError(
+                "a thread that serves all sessions may not wait for one of them",
+                expected="a thread of an agent or of a tool",
+                got=threading.current_thread().name,
+                remedy="close generators by hand, or with contextlib.closing: the garbage collector does it anywhere",
+            )
+        value = future.result(timeout)
+        self.token.raise_if_cancelled()
+        return value
+
+    async def wait_async(self, future: Future[T]) -> T:
+        """Wait for `future` without blocking the loop; a cancel raises RunCancelled. Inside a `Door`."""
+        self.token.raise_if_cancelled()
+        # Not asyncio.wrap_future: the cancel of one waiter would cancel what others may wait for as well.
+        loop = asyncio.get_running_loop()
+        woken: asyncio.Future[None] = loop.create_future()
+
+        def wake() -> None:
+            if not woken.done():
+                woken.set_result(None)
+
+        def from_elsewhere() -> None:
+            try:
+                loop.call_soon_threadsafe(wake)
+            except RuntimeError:
+                # The loop is closed, and its coroutines with it: nobody waits any more.
+                return
+
+        fresh: dict[asyncio.Future[None], Callable[[], None]] = {}
+        with self._lock:
+            waiters = self._awaited.setdefault(future, fresh)
+            waiters[woken] = from_elsewhere
+        if waiters is fresh:
+            future.add_done_callback(self._wake)
+        try:
+            await woken
+        finally:
+            with self._lock:
+                waiters.pop(woken, None)
+        self.token.raise_if_cancelled()
+        return future.result()
+
+    def _wake(self, future: Future[Any]) -> None:
+        with self._lock:
+            waiters = self._awaited.pop(future)
+        for wake in list(waiters.values()):
+            wake()
+
+    def _forget(self, future: Future[Any]) -> None:
+        with self._lock:
+            self._futures.pop(future, None)
+
+    def _cancelled(self) -> None:
+        provenance = self.token.provenance
+        assert provenance is not None, "called by the token's cancel"
+        with self._lock:
+            futures = list(self._futures)
+        for future in futures:
+            fail(future, RunCancelled(provenance))

@@ -1,0 +1,315 @@
+"""Cancel tokens: each tells code that is under way that it should end.
+
+Theory of operation. Cancelling sets state and
+wakes waiters; it runs no foreign code. Callbacks are handed to the executor, which contains their errors. The
+product's own waits are waiters too (*wakers*): they run in the cancel, since they never block, and since callbacks
+that block must not keep another session from hearing of its stop.
+A cancelled token stays cancelled for ever (law L8): there is no way to clear one.
+
+An end is told once (law L8). Async code is told by the cancel of its task, or by a *door* (a method of the turn, of
+its token, of `spawn`) that it uses before that cancel comes; whichever is second must not cut the clean-up that the
+first has begun. So a door notes which task it told, and the executor asks before it cancels one. Both happen on the
+task's own loop, so nothing can come between.
+
+The garbage collector may close a foreign generator at any allocation, and what that does at its end may come to a
+token whose lock this thread has. So a token's lock may be taken again, and nothing is allocated under it but in
+`cancel`, which has made its first cause known by then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Final, TypeVar
+
+from loguru import logger
+
+from actors.errors import Invalid, RunCancelled
+from actors.model import Provenance
+
+R = TypeVar("R")
+
+CALLBACKS_MAX: Final = 1000
+
+Notify = Callable[[Callable[[], None]], None]
+"""Runs a callback somewhere else than the caller's thread and contains its errors (`Executor.call`)."""
+
+
+class CancelToken:
+    """Tells a run or a call that it should end. Safe to read from any thread, for ever.
+
+    Args:
+        notify: where callbacks run; the executor's `call`.
+        parent: a token whose cancelling cancels this one too, with the same provenance.
+    """
+
+    __slots__ = (
+        "_callbacks",
+        "_children",
+        "_count",
+        "_keys",
+        "_lock",
+        "_notify",
+        "_parent",
+        "_provenance",
+        "_told",
+        "_waiters",
+        "_wakers",
+    )
+
+    def __init__(self, notify: Notify, parent: CancelToken | None = None) -> None:
+        self._lock = threading.RLock()
+        self._notify = notify
+        self._parent = parent
+        self._provenance: Provenance | None = None
+        self._keys = itertools.count()
+        self._callbacks: dict[int, Callable[[], None]] = {}
+        self._wakers: dict[int, Callable[[], None]] = {}
+        # Callbacks that were added and not taken back; those that a cancel handed over stay counted.
+        self._count = 0
+        # Ordered, so that a simulated world is a function of its seed.
+        self._children: dict[CancelToken, None] = {}
+        self._waiters: list[threading.Event] = []
+        # Tasks that a door told of this token's cancel.
+        self._told: weakref.WeakSet[asyncio.Task[Any]] | None = None
+        if parent is not None:
+            parent._attach(self)
+
+    @property
+    def cancelled(self) -> bool:
+        """True once it was cancelled; it never turns False again."""
+        return self._provenance is not None
+
+    @property
+    def provenance(self) -> Provenance | None:
+        """Who cancelled it and why; the first cause stands."""
+        return self._provenance
+
+    def raise_if_cancelled(self) -> None:
+        """Raise RunCancelled if it was cancelled, each time it is asked."""
+        provenance = self._provenance
+        if provenance is not None:
+            raise RunCancelled(provenance)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block this thread until it is cancelled or `timeout` seconds passed; True if cancelled."""
+        waiter = threading.Event()
+        with self._lock:
+            if self._provenance is not None:
+                return True
+            self._waiters.append(waiter)
+        try:
+            return waiter.wait(timeout)
+        finally:
+            with self._lock:
+                if waiter in self._waiters:
+                    self._waiters.remove(waiter)
+
+    def add_callback(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Run `callback` once, on the executor, when it is cancelled, or now if it was.
+
+        Returns a function that takes the callback back; it does nothing when that is too late.
+
+        Raises:
+            Invalid: CALLBACKS_MAX were added to this token and not taken back.
+        """
+        key = next(self._keys)
+        with self._lock:
+            full = self._count >= CALLBACKS_MAX
+            late = self._provenance is not None
+            if not full:
+                self._count += 1
+                if not late:
+                    self._callbacks[key] = callback
+        if full:
+            raise Invalid(
+                "too many callbacks on one token",
+                expected=f"at most {CALLBACKS_MAX} that were not taken back",
+                got="one more",
+                remedy="call what add_callback returned once the callback is not needed any more",
+            )
+        if late:
+            self._notify(callback)
+        return lambda: self._forget(key)
+
+    def add_waker(self, waker: Callable[[], None]) -> Callable[[], None]:
+        """Run `waker` once, inside the cancel, or now if it was cancelled. Never foreign code; it must not block.
+
+        Returns a function that takes the waker back; it does nothing when that is too late.
+        """
+        key = next(self._keys)
+        with self._lock:
+            late = self._provenance is not None
+            if not late:
+                self._wakers[key] = waker
+        if late:
+            _wake(waker)
+        return lambda: self._forget_waker(key)
+
+    def cancel(self, provenance: Provenance) -> bool:
+        """Cancel it and every token linked below. True if this was the first cause.
+
+        It sets state, wakes those who wait and hands callbacks over; it waits for nothing and runs no foreign code.
+        """
+        with self._lock:
+            if self._provenance is not None:
+                return False
+            self._provenance = provenance
+            callbacks, self._callbacks = list(self._callbacks.values()), {}
+            children, self._children = self._children, {}
+            waiters, self._waiters = self._waiters, []
+            wakers, self._wakers = list(self._wakers.values()), {}
+        for waiter in waiters:
+            waiter.set()
+        for waker in wakers:
+            _wake(waker)
+        for child in children:
+            child.cancel(provenance)
+        for callback in callbacks:
+            self._notify(callback)
+        return True
+
+    def has_told(self, task: asyncio.Task[Any]) -> bool:
+        """True if a door has told `task` of the cancel. On the task's own loop."""
+        return self._told is not None and task in self._told
+
+    def _note_told(self) -> None:
+        """Note that a door tells the task that runs here; there may be none."""
+        try:
+            task = asyncio.current_task()
+        except RuntimeError:
+            return
+        if task is not None:
+            if self._told is None:
+                self._told = weakref.WeakSet()
+            self._told.add(task)
+
+    def detach(self) -> None:
+        """Let the parent forget this token: what it guards has ended, and cannot be cancelled any more."""
+        if self._parent is not None:
+            with self._parent._lock:
+                self._parent._children.pop(self, None)
+
+    @property
+    def aio(self) -> AsyncCancelToken:
+        """The same token for async code: `wait` is awaited."""
+        return AsyncCancelToken(self)
+
+    def _attach(self, child: CancelToken) -> None:
+        with self._lock:
+            if self._provenance is None:
+                self._children[child] = None
+                return
+            provenance = self._provenance
+        child.cancel(provenance)
+
+    def _forget(self, key: int) -> None:
+        with self._lock:
+            if self._callbacks.pop(key, None) is not None:
+                self._count -= 1
+
+    def _forget_waker(self, key: int) -> None:
+        with self._lock:
+            self._wakers.pop(key, None)
+
+
+def _wake(waker: Callable[[], None]) -> None:
+    try:
+        waker()
+    except Exception:  # noqa: BLE001  # such as a loop that is closed: one who waits keeps no other from being woken
+        logger.opt(exception=True).debug("nobody was woken by {}", waker)
+
+
+class Door:
+    """Around each method that async code calls: after a cancel it raises `asyncio.CancelledError`, that class itself.
+
+    The error has an attribute `provenance`. A CancelledError from elsewhere, such as the code's own time limit, passes
+    unchanged.
+    """
+
+    __slots__ = ("_token",)
+
+    def __init__(self, token: CancelToken) -> None:
+        self._token = token
+
+    def __enter__(self) -> None:
+        """Nothing to do before."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Let a cancel out in the shape that async code expects."""
+        if isinstance(error, RunCancelled):
+            self._token._note_told()
+            raise _with_provenance(asyncio.CancelledError(*error.args), error.provenance) from None
+        if isinstance(error, asyncio.CancelledError) and self._token.provenance is not None:
+            # The task was cancelled while it waited here.
+            _with_provenance(error, self._token.provenance)
+
+
+def _with_provenance(error: asyncio.CancelledError, provenance: Provenance) -> asyncio.CancelledError:
+    error.provenance = provenance  # type: ignore[attr-defined]  # the class itself, which has no place for it
+    return error
+
+
+class AsyncCancelToken:
+    """A CancelToken as async agents and tools get it: the same names, and `wait` is awaited."""
+
+    __slots__ = ("_door", "_token")
+
+    def __init__(self, token: CancelToken) -> None:
+        self._token = token
+        self._door = Door(token)
+
+    @property
+    def cancelled(self) -> bool:
+        """True once it was cancelled; it never turns False again."""
+        return self._token.cancelled
+
+    @property
+    def provenance(self) -> Provenance | None:
+        """Who cancelled it and why."""
+        return self._token.provenance
+
+    def raise_if_cancelled(self) -> None:
+        """Raise asyncio.CancelledError, with its `provenance`, if it was cancelled, each time it is asked."""
+        with self._door:
+            self._token.raise_if_cancelled()
+
+    def add_callback(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """See `CancelToken.add_callback`."""
+        return self._token.add_callback(callback)
+
+    async def wait(self, timeout: float | None = None) -> bool:
+        """Wait, without blocking the loop, until it is cancelled or `timeout` seconds passed; True if cancelled.
+
+        The task of the agent, or of the tool, is itself cancelled then: only another task is told by the return.
+        """
+        with self._door:
+            return await _wait(self._token, timeout)
+
+
+async def _wait(token: CancelToken, timeout: float | None) -> bool:
+    loop = asyncio.get_running_loop()
+    woken: asyncio.Future[None] = loop.create_future()
+
+    def wake() -> None:
+        if not woken.done():
+            woken.set_result(None)
+
+    def from_elsewhere() -> None:
+        loop.call_soon_threadsafe(wake)
+
+    forget = token.add_waker(from_elsewhere)
+    try:
+        async with asyncio.timeout(timeout):
+            await woken
+    except TimeoutError:
+        return token.cancelled
+    finally:
+        forget()
+    return True

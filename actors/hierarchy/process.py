@@ -1,0 +1,134 @@
+"""ProcessActor: one per process tree; its spawn, its news, its end.
+
+The port does the work. This actor decides, by the cell, whether the spawn takes place at all, passes news up
+under its address, and passes Halt down as the kill ladder. It ends when the warden has said its last word.
+
+A tree of the run is ended with its actor, whatever ended that. A tree of the session is not: its session takes it over.
+Whether a tree that is being handed over is still the run's is said by the cell of its spawn, as of a call: the session
+finishes it, whoever ends the tree for the run closes it, and only the first of the two has an effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any
+
+from loguru import logger
+from pykka import ActorRef
+
+from actors.gate.cell import Cell, CellState
+from actors.kernel.actor import Actor
+from actors.messages import (
+    Halt,
+    ProcessEnded,
+    ProcessExited,
+    ProcessNews,
+    ProcessOutput,
+    ProcessRemaining,
+    ProcessReport,
+    ProcessStarted,
+    Release,
+)
+from actors.model import Address, How, Owner
+from actors.ports import Ports, SpawnSpec
+
+
+class ProcessActor(Actor):
+    """The actor of one process tree.
+
+    Args:
+        ports: what it needs from outside.
+        address: of the call that asked for the tree.
+        process_id: of the tree.
+        spec: the command; None for a tree that runs, which is taken over.
+        cell: of the spawn; shut means that nothing is spawned.
+        owner: whose the tree is.
+        listener: told the news first, for the handle that waits in the tool; it must not block.
+        key: what its parent calls it.
+    """
+
+    def __init__(
+        self,
+        ports: Ports,
+        address: Address,
+        process_id: str,
+        spec: SpawnSpec | None,
+        cell: Cell[None] | None,
+        *,
+        owner: Owner = Owner.RUN,
+        listener: Callable[[ProcessNews], None] | None = None,
+        key: str,
+        parent: ActorRef[Any],
+        dispatcher: Any,
+    ) -> None:
+        super().__init__(dispatcher=dispatcher, parent=parent, key=key)
+        self._ports = ports
+        self._address = address
+        self._process_id = process_id
+        self._spec = spec
+        self._cell = cell
+        self._owner = owner
+        self._listener = listener
+        self._running = False
+
+    def log_context(self) -> Mapping[str, object]:
+        """Its address."""
+        return self._address.log_context
+
+    def on_start(self) -> None:
+        """Spawn, if no fence was first: the compare-and-set is the gate, and nothing stands between."""
+        if self._spec is None:
+            self._running = True
+            self._ports.processes.adopt(self._process_id, self.actor_ref)
+            return
+        if self._cell is None or not self._cell.start():
+            at = self._ports.clock.wall()
+            note = "stopped before the spawn"
+            self._report(ProcessEnded(self._process_id, How.NOT_STARTED, proven=True, at=at, note=note))
+            self.stop()
+            return
+        self._running = True
+        self._ports.processes.spawn(self._process_id, self._spec, self.actor_ref, self._address.session)
+
+    def on_receive(self, message: Any) -> None:
+        """Handle one message."""
+        match message:
+            case ProcessStarted() | ProcessOutput() | ProcessExited() | ProcessRemaining():
+                self._report(message)
+            case ProcessEnded():
+                self._running = False
+                self._report(message)
+                self.stop()
+            case Halt():
+                if self._owner is Owner.SESSION or of_run(self._cell):
+                    self._ports.processes.kill(self._process_id, message.grace_s)
+            case Release():
+                self._running = False
+                self.stop()
+            case _:
+                logger.warning("{} does not know {!r:.200}", self, message)
+
+    def on_stop(self) -> None:
+        """Leave no tree without an owner: whoever takes over one of the run's finds it ending."""
+        if self._running and self._owner is Owner.RUN and of_run(self._cell):
+            self._ports.processes.kill(self._process_id, self._ports.settings.grace_s)
+
+    def on_failure(
+        self,
+        exception_type: type[BaseException] | None,  # noqa: ARG002  # Pykka's signature
+        exception_value: BaseException | None,  # noqa: ARG002  # Pykka's signature
+        traceback: TracebackType | None,  # noqa: ARG002  # Pykka's signature
+    ) -> None:
+        """As `on_stop`; the parent takes the tree over when it hears Down."""
+        self.on_stop()
+
+    def _report(self, news: ProcessNews) -> None:
+        if self._listener is not None:
+            self._listener(news)
+        self.tell_parent(ProcessReport(self._address, self._process_id, news))
+
+
+def of_run(cell: Cell[None] | None) -> bool:
+    """Shut the cell of a spawn in order to end its tree; False: it was handed over first, and is the session's."""
+    return cell is None or cell.close()[0] is not CellState.FINISHED

@@ -1,0 +1,503 @@
+"""RunActor: one per run; it owns the agent's execution, its calls, and its deadline.
+
+It routes: what the agent asks goes up to the session, what the session permits goes down to the calls, what
+ends comes back up. It decides nothing about the protocol. It knows at all times which executions and which process
+trees of its run may be alive, so that it can take over what a failed call left; with `adopting` it is
+started for just that, by a session whose earlier run actor failed or that comes back after a crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from loguru import logger
+from pykka import ActorRef
+
+from actors.gate.cell import Cell, CellState
+from actors.gate.credit import Credit
+from actors.gate.pending import settle
+from actors.gate.token import CancelToken
+from actors.hierarchy.process import of_run
+from actors.hierarchy.tool import ToolActor
+from actors.kernel.actor import Actor, tell
+from actors.kernel.down import Down
+from actors.messages import (
+    CallClosed,
+    CallEnded,
+    CallExpired,
+    CallGivenUp,
+    CallRequested,
+    CallStarted,
+    ExecutionEnded,
+    Halt,
+    HandOverRequested,
+    Permit,
+    PermitRefused,
+    PermitWaiting,
+    ProcessEnded,
+    ProcessExited,
+    ProcessOutput,
+    ProcessRemaining,
+    ProcessReport,
+    ProcessStarted,
+    RecancelExecution,
+    RunDeadline,
+    RunExpired,
+    RunFinished,
+    Said,
+    SpawnPermit,
+    SpawnRefused,
+    SpawnRequested,
+    Steered,
+    SteeringRequested,
+    StrayEnded,
+    StrayFound,
+    ToolResult,
+    TreeTaken,
+)
+from actors.model import Address, How, Message, Owner, Provenance
+from actors.plugin import execution
+from actors.plugin.registration import Plugins, is_async
+from actors.plugin.turn import AsyncTurn, Turn, TurnCore
+from actors.ports import Isolation, Ports, ProcessRow
+from actors.ports import Timer as PortTimer
+from actors.thread import Thread
+
+GONE = "what ran it is gone"
+
+
+@dataclass(frozen=True, slots=True)
+class Adopting:
+    """What an earlier actor of a run left: executions and process trees that may be alive, and the halt."""
+
+    agent: bool
+    calls: tuple[str, ...]
+    processes: tuple[tuple[str, str], ...]
+    strays: tuple[ProcessRow, ...]
+    halt: Halt
+
+
+@dataclass(frozen=True, slots=True)
+class RunStart:
+    """What a run begins with; `agent` is its function."""
+
+    agent: Callable[..., Any]
+    agent_name: str
+    token: CancelToken
+    credit: Credit
+    thread: Thread
+    inputs: tuple[str, ...]
+    deadline_s: float | None
+
+
+class RunActor(Actor):
+    """The actor of one run.
+
+    Args:
+        ports: what it needs from outside.
+        plugins: the tools.
+        address: of the run.
+        start: what it begins with; None when it adopts.
+        adopting: what it takes over; None when it begins.
+        key: what the session calls it.
+    """
+
+    def __init__(
+        self,
+        ports: Ports,
+        plugins: Plugins,
+        address: Address,
+        start: RunStart | None,
+        adopting: Adopting | None,
+        *,
+        key: str,
+        parent: ActorRef[Any],
+        dispatcher: Any,
+    ) -> None:
+        super().__init__(dispatcher=dispatcher, parent=parent, key=key)
+        assert (start is None) != (adopting is None), "a run actor begins a run or adopts one"
+        self._ports = ports
+        self._plugins = plugins
+        self._address = address
+        self._start = start
+        self._adopting = adopting
+        self._agent_running = False
+        self._permits: dict[str, Permit] = {}
+        self._requests: dict[str, CallRequested] = {}
+        self._replies: dict[str, Future[ToolResult]] = {}
+        self._steering: dict[int, Future[tuple[Message, ...]]] = {}
+        self._executions: set[str] = set()
+        self._processes: dict[str, str] = {}
+        self._strays: set[str] = set()
+        self._cells: dict[str, Cell[None]] = {}
+        self._waiting: set[str] = set()
+        self._halted: Halt | None = None
+        self._deadline_left_s: float | None = None
+        self._deadline_since: float = 0.0
+        self._deadline_stage = 0
+        self._timer: PortTimer | None = None
+        self._recancel: PortTimer | None = None
+
+    def log_context(self) -> Mapping[str, object]:
+        """Its address."""
+        return self._address.log_context
+
+    def on_start(self) -> None:
+        """Start the agent; or take over."""
+        if self._start is not None:
+            self._begin(self._start)
+        elif self._adopting is not None:
+            self._adopt(self._adopting)
+
+    def on_receive(self, message: Any) -> None:
+        """Handle one message."""
+        match message:
+            case Said() | CallStarted() | CallGivenUp() | CallExpired() | HandOverRequested():
+                self.tell_parent(message)
+            case CallRequested():
+                self._call_requested(message)
+            case CallEnded():
+                self._call_ended(message)
+            case SpawnRequested():
+                if message.owner is Owner.RUN:
+                    self._processes[message.process_id] = message.address.call or ""
+                self.tell_parent(message)
+            case TreeTaken():
+                self._tree_taken(message)
+            case ProcessReport():
+                self._process_report(message)
+            case ProcessStarted() | ProcessOutput() | ProcessExited() | ProcessRemaining() | ProcessEnded():
+                # From the port itself: a tree that was taken over.
+                call = self._processes.get(message.process_id)
+                address = self._address.of_call(call) if call else self._address
+                self._process_report(ProcessReport(address, message.process_id, message))
+            case StrayFound() | StrayEnded():
+                self._stray(message)
+            case SteeringRequested():
+                self._steering_requested(message)
+            case ExecutionEnded():
+                self._execution_ended(message)
+            case Permit():
+                self._permit(message)
+            case PermitWaiting():
+                self._permit_waits(message)
+            case PermitRefused():
+                self._permit_refused(message)
+            case CallClosed():
+                self._call_closed(message)
+            case SpawnPermit() | SpawnRefused():
+                self._spawn_decided(message)
+            case Steered():
+                reply = self._steering.pop(message.request_id, None)
+                if reply is not None:
+                    settle(reply, message.messages)
+            case Halt():
+                self._halt(message)
+            case RunDeadline():
+                self._deadline(message)
+            case RecancelExecution():
+                if self._cancel_executions(again=True):
+                    self._recancel = self._ports.clock.call_later(message.next_s, self.actor_ref, message.next)
+            case Down():
+                self._child_down(message)
+            case _:
+                logger.warning("{} does not know {!r:.200}", self, message)
+
+    # ── The agent ─────────────────────────────────────────────────────────────────────────────────
+
+    def _begin(self, start: RunStart) -> None:
+        if start.token.cancelled:
+            # Born stopped: it was closed, or its session failed, between its start and this first turn.
+            self.tell_parent(
+                RunFinished(self._address, How.NOT_STARTED, self._ports.clock.wall(), error="closed before it began")
+            )
+            self.stop()
+            return
+        tools, executor, run = self._plugins.tools, self._ports.executor, self._address.run
+        # Before the turn registers its own: the agent's task hears of its end first, and whoever waits in a door of
+        # the turn in another task behind it.
+        start.token.add_waker(lambda: executor.cancel(run))
+        core = TurnCore(
+            self.actor_ref.tell,
+            self._address,
+            start.token,
+            start.credit,
+            start.thread,
+            start.inputs,
+            lambda: self._ports.ids.new("call"),
+            lambda name, arguments: execution.problem(tools, name, arguments),
+            self._ports.settings.content_max_bytes,
+            lambda name, arguments: execution.withheld(tools, name, arguments),
+            wall=self._ports.clock.wall,
+        )
+        as_task = is_async(start.agent)
+        turn = AsyncTurn(core) if as_task else Turn(core)
+        body = execution.agent_body(
+            start.agent,
+            turn,
+            self._address,
+            self._ports.settings.content_max_bytes,
+            as_task=as_task,
+            token=start.token,
+        )
+        self._agent_running = True
+        isolation: Isolation = "task" if as_task else "thread"
+        body = self._ports.strays.within(self._address, isolation, start.token, body)
+        self._ports.strays.adopt(self._address, self.actor_ref)
+        executor.start(run, f"agent {start.agent_name}", isolation, body, self.actor_ref, start.token)
+        self._deadline_left_s = start.deadline_s
+        self._arm_deadline()
+
+    def _execution_ended(self, ended: ExecutionEnded) -> None:
+        if ended.key == self._address.run:
+            self._agent_running = False
+            self._disarm_deadline()
+            self.tell_parent(execution.run_finished(self._address, ended))
+        elif ended.key in self._executions:
+            # Of a call that was taken over from an actor that failed.
+            self._executions.discard(ended.key)
+            report = execution.call_ended(self._address.of_call(ended.key), ended, None)
+            if report.result is not None:
+                self._answer(ended.key, report.result)
+            self.tell_parent(report)
+        self._stop_if_done()
+
+    def _arm_deadline(self) -> None:
+        """Let the deadline run; only where no call waits in the barrier."""
+        if self._deadline_left_s is None or self._timer is not None or self._halted:
+            return
+        clock = self._ports.clock
+        self._deadline_stage += 1
+        self._deadline_since = clock.monotonic()
+        self._timer = clock.call_later(self._deadline_left_s, self.actor_ref, RunDeadline(self._deadline_stage))
+
+    def _disarm_deadline(self) -> None:
+        """Let the deadline stand still: what is left of it is kept."""
+        if self._timer is None or self._deadline_left_s is None:
+            return
+        self._timer.cancel()
+        self._timer = None
+        self._deadline_stage += 1
+        self._deadline_left_s -= self._ports.clock.monotonic() - self._deadline_since
+        self._deadline_left_s = max(self._deadline_left_s, 0.0)
+
+    def _deadline(self, deadline: RunDeadline) -> None:
+        if deadline.stage != self._deadline_stage or self._start is None:
+            return
+        # It is told once: a permit that is under way does not begin it anew.
+        self._timer = self._deadline_left_s = None
+        reason = f"the run took longer than {self._start.deadline_s:g} s"
+        provenance = Provenance(source="run.deadline", reason=reason, initiated_at=self._ports.clock.wall())
+        self.tell_parent(RunExpired(self._address, provenance))
+
+    # ── Calls ─────────────────────────────────────────────────────────────────────────────────────
+
+    def _call_requested(self, request: CallRequested) -> None:
+        call_id = request.address.call
+        assert call_id is not None, "a call is requested under its own address"
+        if request.reply is not None:
+            self._replies[call_id] = request.reply
+        self._requests[call_id] = request
+        # The reply, the context and the secrets stay here.
+        self.tell_parent(
+            CallRequested(request.address, request.tool, request.arguments, problem=request.problem, size=request.size)
+        )
+
+    def _permit(self, permit: Permit) -> None:
+        self._no_longer_waits(permit.call_id)
+        request = self._requests.pop(permit.call_id)
+        tool = self._plugins.tools[request.tool]
+        deadline_s = tool.deadline_s or permit.deadline_s
+        permit = Permit(permit.call_id, permit.cell, permit.token, deadline_s)
+        self._permits[permit.call_id] = permit
+        self._executions.add(permit.call_id)
+        address = self._address.of_call(permit.call_id)
+        # After a halt too: whoever halts a run has shut the cells of its calls before, so the call reports that it did
+        # not start.
+        arguments = request.secrets.restored(request.arguments)
+        self.start_child(ToolActor, self._ports, tool, arguments, permit, address, request.context, key=permit.call_id)
+
+    def _permit_waits(self, waits: PermitWaiting) -> None:
+        self._waiting.add(waits.call_id)
+        self._disarm_deadline()
+
+    def _no_longer_waits(self, call_id: str) -> None:
+        self._waiting.discard(call_id)
+        if not self._waiting:
+            self._arm_deadline()
+
+    def _permit_refused(self, refused: PermitRefused) -> None:
+        self._no_longer_waits(refused.call_id)
+        self._requests.pop(refused.call_id, None)
+        self._answer(refused.call_id, refused.result)
+
+    def _call_closed(self, closed: CallClosed) -> None:
+        """End a call that the session closed. One whose permit is on its way finds its cell void, and never begins."""
+        self._answer(closed.call_id, closed.result)
+        child = self.children.get(closed.call_id)
+        if child is not None and closed.provenance is not None:
+            tell(child, Halt(closed.provenance, self._ports.settings.grace_s))
+
+    def _call_ended(self, ended: CallEnded) -> None:
+        call_id = ended.address.call or ""
+        self._executions.discard(call_id)
+        self._permits.pop(call_id, None)
+        # Without a result of its own the session says what the result is: it knows who closed the call.
+        if ended.result is not None:
+            self._answer(call_id, ended.result)
+        self.tell_parent(ended)
+        self._stop_if_done()
+
+    def _answer(self, call_id: str, result: ToolResult) -> None:
+        reply = self._replies.pop(call_id, None)
+        if reply is not None:
+            settle(reply, result)
+
+    def _steering_requested(self, request: SteeringRequested) -> None:
+        if request.reply is not None:
+            self._steering[request.request_id] = request.reply
+        self.tell_parent(SteeringRequested(request.address, request.request_id))
+
+    # ── Processes ─────────────────────────────────────────────────────────────────────────────────
+
+    def _spawn_decided(self, decided: SpawnPermit | SpawnRefused) -> None:
+        if isinstance(decided, SpawnRefused):
+            self._forget_tree(decided.process_id)
+        else:
+            self._cells[decided.process_id] = decided.cell
+        child = self.children.get(decided.call_id)
+        if child is not None:
+            tell(child, decided)
+        elif isinstance(decided, SpawnPermit):
+            # Its call's actor failed: nothing will be spawned, and the session hears that.
+            decided.cell.close()
+            news = ProcessEnded(decided.process_id, How.NOT_STARTED, proven=True, at=self._ports.clock.wall())
+            address = self._address.of_call(decided.call_id)
+            self._process_report(ProcessReport(address, decided.process_id, news))
+
+    def _tree_taken(self, taken: TreeTaken) -> None:
+        """A tree is the session's: it is not this run's to end."""
+        self._forget_tree(taken.process_id)
+        child = self.children.get(taken.call_id)
+        if child is not None:
+            tell(child, taken)
+        self._stop_if_done()
+
+    def _process_report(self, report: ProcessReport) -> None:
+        if isinstance(report.news, ProcessEnded):
+            self._forget_tree(report.process_id)
+        self.tell_parent(report)
+        self._stop_if_done()
+
+    def _stray(self, news: StrayFound | StrayEnded) -> None:
+        """Its code has started something by itself, or that has ended."""
+        if isinstance(news, StrayFound):
+            self._strays.add(news.stray_id)
+        else:
+            self._strays.discard(news.stray_id)
+        self.tell_parent(news)
+        self._stop_if_done()
+
+    # ── Halting and taking over ───────────────────────────────────────────────────────────────────
+
+    def _halt(self, halt: Halt) -> None:
+        """End everything; may come again with less grace.
+
+        An execution that its token's cancel has told is not cancelled again before it is named abandoned: it cannot be
+        killed in this process, and a clean-up that is cut off leaves behind what it would have ended.
+        """
+        self._halted = halt
+        self._disarm_deadline()
+        # Children first: a process has its signal before the agent's own clean-up begins.
+        for child in self.children.values():
+            tell(child, halt)
+        for process_id, call in self._processes.items():
+            if call not in self.children and of_run(self._cells.get(process_id)):
+                self._ports.processes.kill(process_id, halt.grace_s)
+        self._ports.strays.end(self._address, halt.grace_s)
+        self._cancel_executions()
+        if self._recancel is not None:
+            self._recancel.cancel()
+        told_again_s = halt.grace_s + self._ports.settings.kill_s
+        self._recancel = self._ports.clock.call_later(told_again_s, self.actor_ref, RecancelExecution())
+        self._stop_if_done()
+
+    def _cancel_executions(self, *, again: bool = False) -> bool:
+        """Cancel what runs and is not a child's to cancel; False if nothing does."""
+        keys = sorted(call_id for call_id in self._executions if call_id not in self.children)
+        if self._agent_running:
+            keys.append(self._address.run)
+        for key in keys:
+            self._ports.executor.cancel(key, again=again)
+        return bool(keys)
+
+    def _child_down(self, down: Down) -> None:
+        """A call's actor is gone; take over what it may have left, and end it."""
+        call_id = down.key
+        at = self._ports.clock.wall()
+        permit = self._permits.pop(call_id, None)
+        if call_id in self._executions and permit is not None:
+            state, result = permit.cell.close()
+            reason = f"the call's actor is gone: {down.failure or 'it was stopped'}"
+            provenance = Provenance(source="actor.failure", reason=reason, initiated_at=at)
+            permit.token.cancel(provenance)
+            address = self._address.of_call(call_id)
+            if state is not CellState.FINISHED:
+                # A result that is in the cell stands; it comes with the execution's own word.
+                self.tell_parent(CallExpired(address, at, provenance, started=state is CellState.CLOSED))
+            if self._ports.executor.adopt(call_id, self.actor_ref):
+                self._ports.executor.cancel(call_id)
+            else:
+                self._executions.discard(call_id)
+                how = How.NOT_STARTED if state is CellState.VOID else How.RAISED if result is None else How.RETURNED
+                if result is not None:
+                    self._answer(call_id, result)
+                self.tell_parent(CallEnded(address, how, at, result))
+        for process_id, call in list(self._processes.items()):
+            if call == call_id:
+                self._take_tree(process_id, self._ports.settings.grace_s)
+        self._stop_if_done()
+
+    def _forget_tree(self, process_id: str) -> None:
+        self._processes.pop(process_id, None)
+        self._cells.pop(process_id, None)
+
+    def _take_tree(self, process_id: str, grace_s: float) -> None:
+        if not of_run(self._cells.get(process_id)):
+            # Handed over: the session has it.
+            return
+        self._ports.processes.adopt(process_id, self.actor_ref)
+        self._ports.processes.kill(process_id, grace_s)
+
+    def _adopt(self, adopting: Adopting) -> None:
+        """Take over what an earlier actor of this run left. What the ports do not know of has ended."""
+        at = self._ports.clock.wall()
+        self._halted = adopting.halt
+        executor = self._ports.executor
+        # Ahead of the executions: what they have started is known before their end is.
+        self._strays.update(row.process_id for row in adopting.strays)
+        self._ports.strays.adopt(self._address, self.actor_ref, adopting.strays)
+        if adopting.agent:
+            if executor.adopt(self._address.run, self.actor_ref):
+                self._agent_running = True
+            else:
+                self.tell_parent(RunFinished(self._address, How.GONE, at, error=GONE))
+        for call_id in adopting.calls:
+            if executor.adopt(call_id, self.actor_ref):
+                self._executions.add(call_id)
+            else:
+                self.tell_parent(CallEnded(self._address.of_call(call_id), How.GONE, at, None, note=GONE))
+        for process_id, call_id in adopting.processes:
+            self._processes[process_id] = call_id
+            self._take_tree(process_id, adopting.halt.grace_s)
+        self._halt(adopting.halt)
+
+    # ── Ends ──────────────────────────────────────────────────────────────────────────────────────
+
+    def _stop_if_done(self) -> None:
+        if self._agent_running or self.children or self._executions or self._processes or self._strays:
+            return
+        self.stop()

@@ -1,0 +1,341 @@
+"""Dispatchers: who runs the actors. A small pool of threads, or one thread in a seeded order.
+
+Theory of operation, of the pool. There are two run queues and one queue of tokens, one token for each entry.
+A worker takes a token, then one entry, the fast queue first; the entry gives its mailbox a turn of a few
+messages and the mailbox, if it has more, queues itself again at the end. So a busy actor cannot keep a
+worker, and one that an urgent message has promoted waits for at most the turns that are being run.
+
+- *A worker has a token and finds both queues empty*: while it looked into the slow queue others took what
+  was there, and what is meant for it came into the fast one behind its back. Entries are appended before
+  their tokens, so there is one for it: it looks again.
+- *Urgent work without end* would starve the slow queue. After `FAST_TURNS_MAX` turns from the fast queue in a
+  row a worker looks into the slow one first, once.
+- *close against submit*: submit appends, then reads `_closed`; close sets it, then empties the queues. Either
+  submit sees it, or its entry is there to be emptied. Both end what they find, and a ticket is good for one
+  of them.
+
+*The main thread*, and it alone, may be interrupted between any two lines (Ctrl-C raises KeyboardInterrupt
+there). A mailbox that was moved to *urgent* and not queued would never run again, and with the router's that is all of
+them. So what the main thread sends urgently, which is all that a client sends, is handed in by one call into C and
+put into its mailbox by a worker: in order, for they do so under a lock. Ordinary messages of the main thread go
+their own way: they may be very many, and a Stop behind them would wait until they are moved.
+
+A closed dispatcher runs nobody, so an actor that has something to do can only be ended: its asks are answered
+with ActorDeadError, its parent is told. That happens on the thread that closes or that sends.
+"""
+
+from __future__ import annotations
+
+import queue
+import random
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final, Protocol
+
+from loguru import logger
+from pykka._envelope import Envelope
+
+from actors.kernel.mailbox import Mailbox
+from actors.kernel.thread_role import HANDLING, serve_all
+
+BATCH: Final = 16
+FAST_TURNS_MAX: Final = 64
+STEPS_MAX: Final = 1_000_000
+
+# A thread that computes keeps all others waiting for Python's switch interval, 5 ms by default, each time one of them
+# wants to go on. So a Stop behind one, be it an agent or an actor with a backlog, took tens of milliseconds. Set for
+# the whole process, and not put back: another dispatcher may live longer than the one that set it.
+SWITCH_INTERVAL_S: Final = 0.0005
+
+_Entry = tuple[Mailbox, int]
+_Letter = tuple[Mailbox, Envelope[Any]]
+_MAIN: Final = threading.main_thread().ident
+
+
+class _Lent(threading.local):
+    """The turns that this thread will give itself; None where it lends itself to nobody."""
+
+    entries: list[_Entry] | None = None
+
+
+_LENT: Final = _Lent()
+
+
+class Dispatcher(Protocol):
+    """Runs actors: it gives a mailbox that was submitted a turn, never two at a time."""
+
+    def submit(self, mailbox: Mailbox, ticket: int, urgent: bool) -> None:
+        """Queue one entry: `mailbox.run(ticket, …)` follows, on another stack. Any thread.
+
+        A closed dispatcher ends the mailbox's actor instead, on this thread.
+        """
+
+    def hand_in(self, mailbox: Mailbox, envelope: Envelope[Any]) -> bool:
+        """Take a message over from a thread that may be interrupted; False: put it yourself."""
+
+    def close(self, timeout: float | None = 5.0) -> bool:
+        """Run nobody any more. Again is harmless. `timeout` in seconds; True if all threads are gone."""
+
+
+class PooledDispatcher:
+    """A few daemon threads that run any number of actors.
+
+    Args:
+        size: how many threads, at least 1. Handlers never block, so more than there are cores gain nothing.
+        batch: how many messages a turn takes at most. Larger ones cost fairness and gain no throughput.
+        name: what the threads are called, with a number.
+    """
+
+    def __init__(self, size: int = 2, batch: int = BATCH, name: str = "dispatcher") -> None:
+        sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL_S))
+        if size < 1 or batch < 1:
+            raise ValueError(f"expected a size and a batch of at least 1, got {size} and {batch}")
+        self._batch = batch
+        self._fast: deque[_Entry] = deque()
+        self._slow: deque[_Entry] = deque()
+        # One token for each entry, and for each message that was handed in.
+        self._tokens: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._handed_in: queue.SimpleQueue[_Letter] = queue.SimpleQueue()
+        self._moving = threading.Lock()
+        self._closed = False
+        self._lock = threading.Lock()
+        self._working = size
+        self._over = threading.Event()
+        self._threads = tuple(
+            threading.Thread(target=self._work, name=f"{name}-{number}", daemon=True) for number in range(size)
+        )
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, mailbox: Mailbox, ticket: int, urgent: bool) -> None:
+        """See `Dispatcher.submit`."""
+        lent = _LENT.entries
+        if lent is not None and urgent and not self._closed:
+            lent.append((mailbox, ticket))
+            return
+        (self._fast if urgent else self._slow).append((mailbox, ticket))
+        if self._closed:
+            self._abandon_left()
+        else:
+            self._tokens.put(None)
+
+    @property
+    def queued(self) -> int:
+        """How many mailboxes wait for a thread."""
+        return len(self._fast) + len(self._slow)
+
+    def hand_in(self, mailbox: Mailbox, envelope: Envelope[Any]) -> bool:
+        """Let a worker put an urgent message of the main thread into its mailbox; False for any other thread."""
+        if threading.get_ident() != _MAIN or HANDLING.active or self._is_closed():
+            return False
+        try:
+            self._handed_in.put((mailbox, envelope))
+        finally:
+            # Also where the interrupt comes right here: what is handed in has its token.
+            self._tokens.put(None)
+        if self._is_closed():
+            self._move_all()
+        return True
+
+    def _is_closed(self) -> bool:
+        return self._closed
+
+    @contextmanager
+    def lend(self) -> Iterator[None]:
+        """Let this thread give the urgent turns that it causes inside the `with` itself, at its end.
+
+        For a port's thread that has nothing else to do: waking a worker costs more than a short turn does. Not for
+        a thread that is not ours: what interrupts it would fail an actor.
+        """
+        entries: list[_Entry] = []
+        _LENT.entries = entries
+        try:
+            yield
+        finally:
+            _LENT.entries = None
+            for mailbox, ticket in entries:
+                self._give_turn(mailbox, ticket)
+
+    def close(self, timeout: float | None = 5.0) -> bool:
+        """End the threads after the turn that each is in, then end every actor that waits for one.
+
+        Stop the actors first: those that are ended here run no hook of theirs but `hand_back`.
+
+        Args:
+            timeout: seconds to wait for the threads, None for ever. A thread that is stuck in a handler is
+            left
+                behind; it is a daemon. Called from a handler, this waits for nobody.
+
+        Returns:
+            True if all threads are gone.
+        """
+        self._closed = True
+        for _ in self._threads:
+            self._tokens.put(None)
+        gone = False
+        if threading.current_thread() not in self._threads:
+            gone = self._over.wait(timeout)
+        if gone:
+            for thread in self._threads:
+                thread.join()
+        self._move_all()
+        self._abandon_left()
+        return gone
+
+    def pending(self) -> int:
+        """How many entries wait in the run queues, stale ones too. Any thread."""
+        return len(self._fast) + len(self._slow)
+
+    def _work(self) -> None:
+        serve_all()
+        fast_turns = 0
+        while True:
+            self._tokens.get()
+            slow_first = fast_turns >= FAST_TURNS_MAX
+            was_fast = self._do_one(slow_first)
+            if was_fast is None:
+                break
+            fast_turns = fast_turns + 1 if was_fast and not slow_first else 0
+        with self._lock:
+            self._working -= 1
+            last = self._working == 0
+        if last:
+            self._over.set()
+
+    def _do_one(self, slow_first: bool) -> bool | None:
+        """Do what one token stands for: True if that was a fast turn; None if the dispatcher is closed."""
+        while not self._closed:
+            if self._move_one():
+                return False
+            if slow_first and self._turn_from(self._slow):
+                return False
+            if self._turn_from(self._fast):
+                return True
+            if self._turn_from(self._slow):
+                return False
+        return None
+
+    def _move_one(self) -> bool:
+        """Put one message that was handed in into its mailbox; False if there is none."""
+        if self._handed_in.empty():
+            return False
+        with self._moving:
+            try:
+                mailbox, envelope = self._handed_in.get_nowait()
+            except queue.Empty:
+                return False
+            mailbox.put(envelope)
+        return True
+
+    def _turn_from(self, entries: deque[_Entry]) -> bool:
+        """Give the turn of the first entry; False if there is none."""
+        try:
+            mailbox, ticket = entries.popleft()
+        except IndexError:
+            return False
+        self._give_turn(mailbox, ticket)
+        return True
+
+    def _give_turn(self, mailbox: Mailbox, ticket: int) -> None:
+        try:
+            mailbox.run(ticket, self._batch)
+        except BaseException:  # noqa: BLE001  # see the next line
+            # Only a dispatcher's own `submit` can still raise here; the thread serves the others all the same.
+            logger.opt(exception=True).critical("a turn raised into the dispatcher")
+
+    def _move_all(self) -> None:
+        while self._move_one():
+            pass
+
+    def _abandon_left(self) -> None:
+        for entries in (self._fast, self._slow):
+            while True:
+                try:
+                    mailbox, ticket = entries.popleft()
+                except IndexError:
+                    break
+                mailbox.abandon(ticket)
+
+
+class StepDispatcher:
+    """One thread, the caller's, and an order that is a function of the seed. For tests.
+
+    Each step runs one message of one actor, chosen among all that are ready; the start of an actor is a step
+    of its own. Actors may start others and send in their handlers; what they send from other threads is taken
+    in, but then the order is no longer the seed's alone.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed).random  # noqa: S311  # an order, not a secret
+        self._ready: list[_Entry] = []
+        self._closed = False
+        self._stepping = False
+
+    def submit(self, mailbox: Mailbox, ticket: int, urgent: bool) -> None:  # noqa: ARG002  # see below
+        """See `Dispatcher.submit`. All that are ready are equal: a test wants the unlikely orders too."""
+        self._ready.append((mailbox, ticket))
+        if self._closed:
+            self._abandon_left()
+
+    def hand_in(self, mailbox: Mailbox, envelope: Envelope[Any]) -> bool:
+        """Never: all of it is on one thread, and a test that is interrupted is over."""
+        del mailbox, envelope
+        return False
+
+    def step(self) -> bool:
+        """Run one message of one ready actor. False: nobody is ready.
+
+        Raises:
+            RuntimeError: called from a handler, where a step would run an actor inside another one's turn.
+        """
+        if self._stepping:
+            raise RuntimeError("a handler cannot step the dispatcher that runs it")
+        ready = self._ready
+        self._stepping = True
+        try:
+            while ready:
+                index = int(self._random() * len(ready))
+                mailbox, ticket = ready[index]
+                last = ready.pop()
+                if index < len(ready):
+                    ready[index] = last
+                if mailbox.run(ticket, 1):
+                    return True
+            return False
+        finally:
+            self._stepping = False
+
+    def run_until_idle(self, max_steps: int = STEPS_MAX) -> int:
+        """Step until nobody is ready; returns how many steps that took.
+
+        Raises:
+            RuntimeError: somebody is still ready after `max_steps`: the actors keep each other busy.
+        """
+        for steps in range(max_steps):
+            if not self.step():
+                return steps
+        if self.pending():
+            raise RuntimeError(f"still busy after {max_steps} steps")
+        return max_steps
+
+    def waits(self) -> bool:
+        """True if there are entries, stale ones too: cheaper than `pending`."""
+        return bool(self._ready)
+
+    def pending(self) -> int:
+        """How many actors are ready."""
+        return sum(mailbox.expects(ticket) for mailbox, ticket in self._ready)
+
+    def close(self, timeout: float | None = 5.0) -> bool:  # noqa: ARG002  # the protocol's signature
+        """See `Dispatcher.close`; there is no thread to wait for."""
+        self._closed = True
+        self._abandon_left()
+        return True
+
+    def _abandon_left(self) -> None:
+        while self._ready:
+            mailbox, ticket = self._ready.pop()
+            mailbox.abandon(ticket)

@@ -1,0 +1,279 @@
+"""How an agent and a call are executed: the function runs, and what came of it is made plain.
+
+This runs on the executor, not in a mailbox. What a function returns or raises is foreign: its methods may do
+anything. So it is made plain here, once, and cut to its bound; an actor only sees exact texts and plain JSON.
+
+A call passes its cell first, and the cell takes its result. Between any two lines a fence may shut the cell;
+then `start` or `finish` says so, and what it brought is late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from actors.errors import Invalid
+from actors.gate.cell import Cell, CellState
+from actors.gate.token import CancelToken
+from actors.kernel.log_context import name_task, named
+from actors.messages import CallEnded, ExecutionEnded, RunFinished, ToolResult
+from actors.model import Address, How, Json, JsonObject, Outcome
+from actors.plugin.registration import Tool
+from actors.plugin.spawning import AsyncSpawn, Spawn
+from actors.secrets import NOTHING, Withheld
+from actors.text import cut, storable, storable_json
+
+ERROR_MAX_BYTES: Final = 65_536
+NO_TEXT: Final = "(its text could not be made)"
+
+
+@dataclass(frozen=True, slots=True)
+class AgentDone:
+    """What came of an agent: `result` is plain JSON, `error` a text."""
+
+    how: How
+    result: Json
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Executed:
+    """What came of an execution: `late` says that the cell was shut before the result was there."""
+
+    how: How
+    result: ToolResult | None
+    late: bool
+
+
+NOT_STARTED = Executed(How.NOT_STARTED, None, late=False)
+
+
+def body(
+    tool: Tool,
+    arguments: dict[str, Any],
+    address: Address,
+    cell: Cell[ToolResult],
+    token: CancelToken,
+    spawn: Spawn,
+    started: Callable[[], None],
+    max_bytes: int,
+    within: Callable[[Callable[[], Any]], Callable[[], Any]],
+) -> Callable[[], Any]:
+    """Return what the executor runs for a call: a function, or one that gives a coroutine, by the isolation.
+
+    `within` attributes what the tool's code starts. It is around that code alone: a call whose cell was shut first
+    counts as ended before its execution has, so nothing that it does may be news to its run.
+    """
+    if tool.isolation == "task":
+        given: dict[str, Any] = {"token": token.aio, "spawn": AsyncSpawn(spawn), "fence": address.fence}
+    else:
+        given = {"token": token, "spawn": spawn, "fence": address.fence}
+    extra = {name: given[kind] for name, kind in tool.given.items()}
+    _, secrets = tool.withheld(arguments)
+
+    async def as_task() -> Executed:
+        name_task(address.log_context)
+        try:
+            result = as_result(await tool.function(**tool.convert(arguments), **extra), max_bytes)
+        except BaseException as error:  # noqa: BLE001  # every way out gives the cell its word
+            return _raised(cell, error, secrets, token)
+        return _returned(cell, _without(secrets, result))
+
+    def as_thread() -> Executed:
+        try:
+            with named(address.log_context):
+                result = as_result(tool.function(**tool.convert(arguments), **extra), max_bytes)
+        except BaseException as error:  # noqa: BLE001  # every way out gives the cell its word
+            return _raised(cell, error, secrets, token)
+        return _returned(cell, _without(secrets, result))
+
+    code = within(as_task if tool.isolation == "task" else as_thread)
+
+    def begins() -> bool:
+        if not cell.start():
+            return False
+        started()
+        return True
+
+    async def task() -> Executed:
+        return await code() if begins() else NOT_STARTED
+
+    def thread() -> Executed:
+        return code() if begins() else NOT_STARTED
+
+    return task if tool.isolation == "task" else thread
+
+
+def agent_body(
+    agent: Callable[..., Any],
+    turn: object,
+    address: Address,
+    max_bytes: int,
+    *,
+    as_task: bool,
+    token: CancelToken | None = None,
+) -> Callable[[], Any]:
+    """Return what the executor runs for an agent: a function, or one that gives a coroutine; `token` is the run's."""
+
+    async def task() -> AgentDone:
+        name_task(address.log_context)
+        try:
+            return AgentDone(How.RETURNED, plain(await agent(turn), max_bytes), None)
+        except BaseException as error:  # noqa: BLE001  # every way out of an agent is told
+            return _failed(error, token)
+
+    def thread() -> AgentDone:
+        try:
+            with named(address.log_context):
+                return AgentDone(How.RETURNED, plain(agent(turn), max_bytes), None)
+        except BaseException as error:  # noqa: BLE001  # every way out of an agent is told
+            return _failed(error, token)
+
+    return task if as_task else thread
+
+
+def run_finished(address: Address, ended: ExecutionEnded) -> RunFinished:
+    """Say, in the protocol's words, what the executor said of an agent's execution."""
+    done = ended.value
+    if isinstance(done, AgentDone):
+        return RunFinished(address, done.how, ended.at, done.result, done.error)
+    return RunFinished(address, ended.how, ended.at, error=ended.error)
+
+
+def call_ended(address: Address, ended: ExecutionEnded, cell: Cell[ToolResult] | None) -> CallEnded:
+    """Say, in the protocol's words, what the executor said of a call's execution.
+
+    Where it did not come to its own word (it could not be started, or was cancelled before its first line), its
+    cell says how far it came; without a cell it was closed before.
+    """
+    executed = ended.value
+    if isinstance(executed, Executed):
+        return CallEnded(address, executed.how, ended.at, executed.result, executed.late)
+    how = How.NOT_STARTED if cell is not None and cell.close()[0] is CellState.VOID else ended.how
+    return CallEnded(address, how, ended.at, None, note=ended.error or "")
+
+
+def _failed(error: BaseException, token: CancelToken | None) -> AgentDone:
+    if _was_cancelled(error, token):
+        return AgentDone(How.CANCELLED, None, None)
+    return AgentDone(How.RAISED, None, words(error))
+
+
+def _was_cancelled(error: BaseException, token: CancelToken | None) -> bool:
+    """True where code ended because it was told to; a CancelledError that nobody asked for is an error of its own."""
+    return token is not None and token.cancelled and isinstance(error, asyncio.CancelledError)
+
+
+def _returned(cell: Cell[ToolResult], result: ToolResult) -> Executed:
+    if cell.finish(result):
+        return Executed(How.RETURNED, result, late=False)
+    return Executed(How.RETURNED, None, late=True)
+
+
+def _without(secrets: Withheld, result: ToolResult) -> ToolResult:
+    """Return the result with the mark in place of each of the call's secrets."""
+    content, data = str(secrets.hidden_in(result.content)), secrets.hidden_in(result.data)
+    return ToolResult(result.outcome, content, result.is_error, data)
+
+
+def _raised(cell: Cell[ToolResult], error: BaseException, secrets: Withheld, token: CancelToken) -> Executed:
+    how = How.CANCELLED if _was_cancelled(error, token) else How.RAISED
+    result = _without(secrets, ToolResult(Outcome.FINISHED, words(error), is_error=True))
+    if cell.finish(result):
+        return Executed(how, result, late=False)
+    # A tool that gave up because it was cancelled brings nothing late; one that failed by itself does.
+    return Executed(how, None, late=how is How.RAISED)
+
+
+# ── What is foreign is made plain ────────────────────────────────────────────────────────────────────
+
+
+def problem(tools: Mapping[str, Tool], name: str, arguments: dict[str, Any]) -> str | None:
+    """Say why a call cannot be right, or None. The types of its arguments are foreign: not for a handler."""
+    tool = tools.get(name)
+    if tool is None:
+        known = ", ".join(sorted(tools)) or "none"
+        return f"there is no tool {name!r:.100}; there is: {known}"
+    try:
+        found = tool.check(arguments)
+    except BaseException as error:  # noqa: BLE001  # a type's own check may raise anything
+        found = f"the arguments of {tool.name} do not fit: {words(error)}"
+    # A value that does not fit is in the text.
+    return None if found is None else str(tool.withheld(arguments)[1].hidden_in(found))
+
+
+def withheld(tools: Mapping[str, Tool], name: str, arguments: JsonObject) -> tuple[JsonObject, Withheld]:
+    """Take the secret arguments out of a call: as they are shown, and what was taken out."""
+    tool = tools.get(name)
+    return (arguments, NOTHING) if tool is None else tool.withheld(arguments)
+
+
+def words(error: BaseException) -> str:
+    """Return an error's class and text, cut to its bound."""
+    try:
+        return cut(storable(f"{type(error).__name__}: {error}"), ERROR_MAX_BYTES)
+    except BaseException:  # noqa: BLE001  # an exception class may do anything in its __str__
+        return f"an error {NO_TEXT}"
+
+
+def plain(value: object, max_bytes: int) -> Json:
+    """Return what a function returned as plain JSON; larger than `max_bytes`, as the head of its text.
+
+    Raises:
+        Invalid: it is a coroutine or a generator, so the function's code has not run.
+    """
+    if inspect.isawaitable(value) or inspect.isasyncgen(value) or inspect.isgenerator(value):
+        raise _unrun(value)
+    if isinstance(value, str):
+        return cut(storable(value), max_bytes)
+    try:
+        made = storable_json(value)
+        encoded = msgspec.json.encode(made)
+    except BaseException:  # noqa: BLE001  # a foreign object may do anything in its methods
+        return f"an object {NO_TEXT}"
+    return made if len(encoded) <= max_bytes else cut(encoded.decode(), max_bytes)
+
+
+def _unrun(value: object) -> Invalid:
+    kind = type(value).__name__
+    if inspect.iscoroutine(value) or inspect.isgenerator(value):
+        value.close()
+    return Invalid(
+        "the function returned code that nobody runs",
+        expected="an async function, or a plain one that returns its result",
+        got=kind,
+        remedy="declare it with 'async def' and without 'yield', and await what it calls",
+    )
+
+
+def as_result(value: object, max_bytes: int) -> ToolResult:
+    """Turn what a tool returned into its result: a text as it is, anything else as JSON.
+
+    Raises:
+        Invalid: it is a coroutine or a generator, or a ToolResult that cannot be right.
+    """
+    if value is None:
+        return ToolResult(Outcome.FINISHED, "")
+    if not isinstance(value, ToolResult):
+        return ToolResult(Outcome.FINISHED, _text(plain(value, max_bytes), max_bytes))
+    content: object = value.content
+    is_error: object = value.is_error
+    if value.outcome != Outcome.FINISHED or not isinstance(content, str) or not isinstance(is_error, bool):
+        raise Invalid(
+            "the tool returned a ToolResult that cannot be right",
+            expected="the outcome 'finished', a str as content, and a bool as is_error",
+            got=f"{value.outcome!r:.80}, {type(content).__name__}, {type(is_error).__name__}",
+            remedy="return a str, or raise to say that the call failed",
+        )
+    return ToolResult(
+        Outcome.FINISHED, _text(plain(content, max_bytes), max_bytes), is_error, plain(value.data, max_bytes)
+    )
+
+
+def _text(value: Json, max_bytes: int) -> str:
+    return value if isinstance(value, str) else cut(msgspec.json.encode(value).decode(), max_bytes)

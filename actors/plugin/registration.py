@@ -1,0 +1,371 @@
+"""Plug-ins: agents and tools as functions, and what their signatures say.
+
+A tool's schema comes from its typed signature; ``Annotated[str, msgspec.Meta(description=…, min_length=1)]`` says more
+of a parameter, and a call that does not fit it is refused. Parameters that the supervisor fills in are not in it: those
+annotated as `CancelToken`, `AsyncCancelToken`, `Spawn` or `AsyncSpawn`, or named ``fence`` (the fencing token,
+``session:generation:call``). Those annotated with `Secret` are shown to nobody but the tool.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import math
+import re
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, TypeVar, get_args, get_origin
+
+import msgspec
+from msgspec import Struct
+
+from actors.errors import AgentUnavailable, CountermandError, Invalid, NotFound
+from actors.gate.token import AsyncCancelToken, CancelToken
+from actors.model import JsonObject
+from actors.plugin.spawning import AsyncSpawn, Spawn
+from actors.ports import Isolation
+from actors.secrets import Withheld, is_secret, withheld
+from actors.text import shown, storable
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+ISOLATIONS: Final = get_args(Isolation)
+DURATION_MAX_S: Final = 10 * 365.25 * 86_400.0
+"""Ten years: what is longer is a mistake of units, and more than the platform's waits take."""
+_GIVEN: Final[dict[object, str]] = {
+    CancelToken: "token",
+    AsyncCancelToken: "token",
+    Spawn: "spawn",
+    AsyncSpawn: "spawn",
+}
+
+
+def tool(*, isolation: str, name: str | None = None, deadline_s: float | None = None) -> Callable[[F], F]:
+    """Mark a function as a tool; it stays the function that it was.
+
+    Args:
+        isolation: where it runs, which must be named: ``task`` (an async function, on the executor's loop)
+            or ``thread`` (a plain function, on a thread of its own; it ends when it looks at its token).
+        name: what agents call it; the function's own name by default.
+        deadline_s: seconds, at most ten years, after which a call is closed and its token cancelled; None for the
+            configured one.
+    """
+
+    def mark(function: F) -> F:
+        marked: Any = function
+        marked.isolation, marked.tool_name, marked.deadline_s = isolation, name, deadline_s
+        return function
+
+    return mark
+
+
+class Tool:
+    """A registered tool.
+
+    Args:
+        function: a plain or an async function with a typed signature, marked by `tool`, or with `isolation` here.
+        isolation: see `tool`.
+        name: see `tool`.
+        deadline_s: see `tool`.
+
+    Raises:
+        Invalid: the isolation is missing, unknown or does not fit the function; a parameter has no type, or one that
+            a schema cannot show; or the deadline is no number of seconds.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        isolation: str | None = None,
+        name: str | None = None,
+        deadline_s: float | None = None,
+    ) -> None:
+        self.function = function
+        self.name = storable(str(name or getattr(function, "tool_name", None) or getattr(function, "__name__", "")))
+        if not _NAME.fullmatch(self.name):
+            raise Invalid(
+                "a tool cannot have this name",
+                expected="1 to 64 of the characters a-z A-Z 0-9 _ -, which is what model providers take",
+                got=repr(self.name),
+                remedy="name it: tool(name=…, isolation=…)",
+            )
+        chosen = isolation or getattr(function, "isolation", None)
+        self.isolation: Isolation = _check_isolation(self.name, chosen, is_async(function))
+        seconds = getattr(function, "deadline_s", None) if deadline_s is None else deadline_s
+        self.deadline_s: float | None = (
+            None if seconds is None else duration(f"the deadline_s of the tool {self.name!r}", seconds, least=0.001)
+        )
+        self.given, self._arguments, self._secret = _signature(self.name, function)
+
+    @property
+    def schema(self) -> JsonObject:
+        """The JSON schema of its arguments, as a model provider takes it."""
+        schema = msgspec.json.schema(self._arguments)
+        definitions = schema.get("$defs", {})
+        own: JsonObject = definitions.pop(self._arguments.__name__, schema)
+        for name in self._secret:
+            own["properties"][name].pop("default", None)
+        return {**own, "$defs": definitions} if definitions else own
+
+    @property
+    def description(self) -> str:
+        """What it does, in its own words."""
+        return inspect.getdoc(self.function) or ""
+
+    def check(self, arguments: Mapping[str, object]) -> str | None:
+        """Say what is wrong with arguments, or None."""
+        try:
+            self.convert(arguments)
+        except msgspec.ValidationError as error:
+            return f"the arguments of {self.name} do not fit: {error}"
+        return None
+
+    def withheld(self, arguments: JsonObject) -> tuple[JsonObject, Withheld]:
+        """Return arguments as they are shown, and the secret ones; see `actors.secrets`."""
+        return withheld(arguments, self._secret, frozenset(self._arguments.__struct_fields__))
+
+    def convert(self, arguments: Mapping[str, object]) -> dict[str, Any]:
+        """Return arguments as the function takes them.
+
+        Raises:
+            msgspec.ValidationError: they do not fit the signature.
+        """
+        converted = msgspec.convert(dict(arguments), self._arguments)
+        return {field: getattr(converted, field) for field in self._arguments.__struct_fields__}
+
+
+@dataclass(frozen=True, slots=True)
+class Unloaded:
+    """In place of an agent or a tool that could not be loaded: what was named (``module:name``), and why not."""
+
+    spelled: str
+    error: CountermandError
+
+    @property
+    def why(self) -> str:
+        """Why it could not be loaded, in one line."""
+        return f"{self.error.message}: {self.error.got}"
+
+
+class Plugins:
+    """The agents and tools of one supervisor, by name.
+
+    Args:
+        agents: agents by name: plain or async functions of a Turn, or `Unloaded`.
+        tools: `Tool`s, functions marked by `tool`, or `Unloaded`.
+
+    Raises:
+        Invalid: something cannot be registered; the error names it and the choices.
+    """
+
+    def __init__(
+        self,
+        agents: Mapping[str, Callable[..., Any] | Unloaded],
+        tools: Iterable[Tool | Callable[..., Any] | Unloaded],
+    ) -> None:
+        self.agents: dict[str, Callable[..., Any]] = {}
+        self.unloaded_agents: dict[str, Unloaded] = {}
+        for name, agent in agents.items():
+            if isinstance(agent, Unloaded):
+                self.unloaded_agents[storable(name)] = agent
+            elif callable(agent):
+                self.agents[storable(name)] = agent
+            else:
+                raise Invalid(
+                    f"the agent {name!r} is not a function",
+                    expected="a plain or an async function of a Turn",
+                    got=repr(agent),
+                    remedy="register agents={'name': function}",
+                )
+        self.tools: dict[str, Tool] = {}
+        self.unloaded_tools: dict[str, Unloaded] = {}
+        for entry in tools:
+            if isinstance(entry, Unloaded):
+                self.unloaded_tools[entry.spelled] = entry
+            else:
+                self.add(entry if isinstance(entry, Tool) else Tool(entry))
+
+    def add(self, tool: Tool) -> None:
+        """Register one more tool.
+
+        Raises:
+            Invalid: its name is taken.
+        """
+        if tool.name in self.tools:
+            raise Invalid(
+                "two tools have one name",
+                expected="a name of its own for each tool",
+                got=tool.name,
+                remedy="name one of them: tool(name=…, isolation=…)",
+            )
+        self.tools[tool.name] = tool
+
+    def agent(self, name: str) -> Callable[..., Any]:
+        """Return an agent by name.
+
+        Raises:
+            NotFound: there is none.
+            AgentUnavailable: it could not be loaded.
+        """
+        unavailable = self.unavailable(name)
+        if unavailable is not None:
+            raise unavailable
+        agent = self.agents.get(name)
+        if agent is None:
+            raise NotFound(
+                "there is no such agent",
+                expected=" | ".join(sorted(self.agents)) or "an agent that is registered",
+                got=name,
+                remedy="choose one of these, or register it: Config(agents={name: function})",
+            )
+        return agent
+
+    def unavailable(self, name: str) -> AgentUnavailable | None:
+        """Return the refusal of what the agent `name` is to run, where it could not be loaded. Any thread."""
+        unloaded = self.unloaded_agents.get(name)
+        if unloaded is None:
+            return None
+        return AgentUnavailable(
+            f"the agent {name!r} could not be loaded",
+            expected=f"{unloaded.spelled}, a function that can be imported",
+            got=unloaded.why,
+            remedy="mend it, then start again, or have the daemon reload its configuration (SIGHUP, systemctl reload)",
+        )
+
+    def mend(
+        self,
+        agents: Mapping[str, Callable[..., Any] | Unloaded],
+        tools: Mapping[str, Tool | Callable[..., Any] | Unloaded],
+    ) -> list[str]:
+        """Take what could not be loaded, and now can be; what was loaded stays as it is.
+
+        Args:
+            agents: by name.
+            tools: by what names them, ``module:name``.
+
+        Returns:
+            What was taken: names of agents, and of tools what names them.
+        """
+        mended = []
+        for name in list(self.unloaded_agents):
+            agent = agents.get(name)
+            if agent is not None and not isinstance(agent, Unloaded):
+                # In this order: at no moment there is no such agent.
+                self.agents[name] = agent
+                del self.unloaded_agents[name]
+                mended.append(name)
+        for spelled in list(self.unloaded_tools):
+            entry = tools.get(spelled)
+            if entry is not None and not isinstance(entry, Unloaded):
+                self.add(entry if isinstance(entry, Tool) else Tool(entry))
+                del self.unloaded_tools[spelled]
+                mended.append(spelled)
+        return mended
+
+    @property
+    def isolation(self) -> dict[str, str]:
+        """The isolation of each tool, by name."""
+        return {name: one.isolation for name, one in self.tools.items()}
+
+
+def duration(what: str, value: object, *, least: float) -> float:
+    """Return `value` as seconds.
+
+    Raises:
+        Invalid: it is no number from `least` to ten years; `what` says whose it is.
+    """
+    try:
+        seconds = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        seconds = math.inf
+    if not least <= seconds <= DURATION_MAX_S:
+        raise Invalid(
+            f"{what} has a value that cannot be right",
+            expected=f"a number of seconds, at least {least:g} and at most ten years",
+            got=shown(value),
+            remedy="change it, or leave it out for its default",
+        )
+    return seconds
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """True if calling `function` gives a coroutine."""
+    call = getattr(function, "__call__", None)  # noqa: B004  # an object may have an async __call__
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+
+
+def _check_isolation(name: str, isolation: object, is_coroutine: bool) -> Isolation:
+    fitting = "task" if is_coroutine else "thread"
+    if isolation not in ISOLATIONS or isolation != fitting:
+        kind = "an async" if is_coroutine else "a plain"
+        raise Invalid(
+            f"the tool {name!r} has no isolation that fits {kind} function",
+            expected="'task' for an async function, 'thread' for a plain one",
+            got="none named" if isolation is None else repr(isolation),
+            remedy=f"mark it: @tool(isolation={fitting!r})",
+        )
+    return typing.cast("Isolation", isolation)
+
+
+def _signature(name: str, function: Callable[..., Any]) -> tuple[dict[str, str], type[Struct], frozenset[str]]:
+    """Return the parameters that the supervisor fills in, a struct type of the others, and which of them are secret."""
+    try:
+        hints = typing.get_type_hints(function, include_extras=True)
+        parameters = inspect.signature(function).parameters.values()
+    except Exception as error:
+        raise Invalid(
+            f"the signature of the tool {name!r} cannot be read",
+            expected="annotations of names that its module knows",
+            got=f"{type(error).__name__}: {error}",
+            remedy="import what the annotations name, where the function is defined",
+        ) from error
+    given: dict[str, str] = {}
+    fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
+    for parameter in parameters:
+        hint = hints.get(parameter.name)
+        if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
+            raise Invalid(
+                f"the tool {name!r} takes parameters that a schema cannot name",
+                expected="named, typed parameters",
+                got=str(parameter),
+                remedy="give each argument a name and a type",
+            )
+        plain = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+        if plain in _GIVEN:
+            given[parameter.name] = _GIVEN[plain]
+        elif parameter.name == "fence":
+            given["fence"] = "fence"
+        elif hint is None:
+            raise Invalid(
+                f"the tool {name!r} has a parameter without a type",
+                expected="a type for each parameter: its schema is made from them",
+                got=parameter.name,
+                remedy=f"annotate it: {parameter.name}: str",
+            )
+        elif parameter.default is parameter.empty:
+            fields.append((parameter.name, hint))
+        else:
+            fields.append((parameter.name, hint, _default(parameter.default)))
+    try:
+        arguments = msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
+        msgspec.json.schema(arguments)
+        secret = frozenset(field for field in arguments.__struct_fields__ if is_secret(hints[field]))
+    except Exception as error:
+        raise Invalid(
+            f"the tool {name!r} takes what a schema cannot show",
+            expected="parameters of types that JSON has, and structs, dataclasses and enums of them",
+            got=f"{type(error).__name__}: {error}",
+            remedy="take a str, a number, a list or a dict, and make the rest of it in the tool",
+        ) from error
+    return given, arguments, secret
+
+
+def _default(value: object) -> Any:
+    """Return a parameter's default as a struct takes it: what a call could change is copied for each."""
+    if isinstance(value, list | dict | set | bytearray):
+        return msgspec.field(default_factory=functools.partial(copy.deepcopy, value))
+    return value

@@ -1,0 +1,331 @@
+"""What a tool gets to run processes: `spawn(argv)`, gated like the call itself, and a handle of the process.
+
+A spawn asks the session, as a permit does; after a fence, or after its own call was closed, it raises
+RunCancelled instead (asyncio.CancelledError in async code). Whose the process is, is stated: the run's, then it may
+outlive its call and dies with the run; or the session's, then it outlives the run too, until it is stopped with the
+session. A tree of the run can be handed over to the session as a whole, while its call is open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+
+from msgspec import Struct
+
+from actors.errors import Invalid
+from actors.gate.pending import Pending, fail
+from actors.gate.token import Door
+from actors.model import Owner
+from actors.ports import SpawnSpec
+from actors.text import shown
+
+PTY_SIZE_MAX = 10_000
+STDIN_MAX_BYTES = 16_777_216
+COMMAND_MAX_BYTES = 2_097_152
+"""As much as Linux takes by default (execve(2))."""
+
+
+class Exit(Struct, frozen=True):
+    """How a command exited.
+
+    `status` is its exit status, negative for a signal; `output` the last 64 KiB of what it printed, of
+    `total_bytes`. `lossy`: some of it was not UTF-8. `held`: a process that it left behind still holds its output open.
+    In each of these cases, and where it printed more than that, `spool` is the path of a file with the exact bytes of
+    its output from the beginning, which held `spooled_bytes` of them when this was said. It is capped, and kept for as
+    long as the configuration says.
+    """
+
+    status: int
+    output: str
+    total_bytes: int
+    duration_s: float
+    lossy: bool = False
+    held: bool = False
+    cpu_s: float = 0.0
+    max_rss_kb: int = 0
+    spool: str | None = None
+    spooled_bytes: int = 0
+
+
+Request = Callable[[SpawnSpec, Owner, "Process"], None]
+HandOver = Callable[["Process", Future[None]], None]
+
+
+class Process:
+    """A process tree that a tool started. The tool's actor fills it in; any thread may wait on it."""
+
+    def __init__(
+        self, pending: Pending, kill: Callable[[float], None], hand_over: Callable[[Future[None]], None] | None = None
+    ) -> None:
+        self._id = ""
+        self._started: Future[int] = pending.future()
+        self._exited: Future[Exit] = pending.future()
+        self._pending = pending
+        self._kill = kill
+        self._hand_over = hand_over
+
+    @property
+    def process_id(self) -> str:
+        """The id of its tree, as events, receipts and listings name it."""
+        return self._id
+
+    @property
+    def pid(self) -> int | None:
+        """The pid of the command, once it runs."""
+        return self._started.result() if self._started.done() and not self._started.exception() else None
+
+    def wait(self, timeout: float | None = None) -> Exit:
+        """Block until the command exited, and its output was drained for a bounded time.
+
+        Raises:
+            RunCancelled: the call was cancelled first.
+            TimeoutError: `timeout` seconds passed.
+        """
+        return self._pending.wait(self._exited, timeout)
+
+    def kill(self, grace_s: float = 2.0) -> None:
+        """End the whole tree: asked first, killed after `grace_s` seconds."""
+        self._kill(grace_s)
+
+    def hand_over(self, timeout: float | None = None) -> None:
+        """Hand the whole tree over to the session: it outlives this run. Blocks until that is durable.
+
+        While this call is open; a Stop that comes first ends the tree with the run, one that comes later does not. A
+        tree that is the session's already stays so.
+
+        Raises:
+            RunCancelled: the call was cancelled first, or has its result.
+            ProcessLookupError: the tree has ended.
+            QueueFull: the session has as many process trees as it may have.
+            TimeoutError: `timeout` seconds passed; it may be handed over all the same.
+        """
+        self._pending.wait(self._begin_hand_over(), timeout)
+
+    def _begin_hand_over(self) -> Future[None]:
+        self._pending.token.raise_if_cancelled()
+        handed: Future[None] = self._pending.future()
+        assert self._hand_over is not None, "a tool's own process has a way to its actor"
+        self._hand_over(handed)
+        return handed
+
+    def _fail(self, error: BaseException) -> None:
+        """Let those who wait for it, and still can, get this error."""
+        fail(self._started, error)
+        fail(self._exited, error)
+
+
+class AsyncProcess:
+    """A `Process` for async tools: `wait` is awaited."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._door = Door(process._pending.token)
+
+    @property
+    def process_id(self) -> str:
+        """The id of its tree; see `Process.process_id`."""
+        return self._process.process_id
+
+    @property
+    def pid(self) -> int | None:
+        """The pid of the command, once it runs."""
+        return self._process.pid
+
+    async def wait(self, timeout: float | None = None) -> Exit:
+        """Wait until the command exited; see `Process.wait`."""
+        with self._door:
+            async with asyncio.timeout(timeout):
+                return await self._process._pending.wait_async(self._process._exited)
+
+    def kill(self, grace_s: float = 2.0) -> None:
+        """End the whole tree; see `Process.kill`."""
+        self._process.kill(grace_s)
+
+    async def hand_over(self, timeout: float | None = None) -> None:
+        """Hand the whole tree over to the session; see `Process.hand_over`."""
+        with self._door:
+            async with asyncio.timeout(timeout):
+                await self._process._pending.wait_async(self._process._begin_hand_over())
+
+
+def _spec(
+    argv: Sequence[str],
+    cwd: str | None,
+    env: Mapping[str, str] | None,
+    name: str | None,
+    pty: bool = False,
+    pty_size: tuple[int, int] = (80, 24),
+    stdin: bytes | None = None,
+) -> SpawnSpec:
+    """Check a command as exec takes it; the texts in what is returned are exact."""
+    words: object = argv
+    if not isinstance(words, Sequence) or isinstance(words, str) or not words or not all(map(_text, words)):
+        raise Invalid(
+            "a command cannot be run as given",
+            expected="a non-empty sequence of texts without NUL, as exec takes it",
+            got=shown(argv),
+            remedy="give ['sh', '-c', script] for a shell's line",
+        )
+    if cwd is not None and not _text(cwd):
+        raise _invalid("cwd", "the path of a directory as a text without NUL, or None", cwd)
+    if name is not None and not _text(name):
+        raise _invalid("name", "a text without NUL, or None", name)
+    given: object = {} if env is None else env
+    if not isinstance(given, Mapping) or not all(
+        _text(key) and key and "=" not in key and _text(value) for key, value in given.items()
+    ):
+        # Not shown: an environment may hold secrets.
+        raise _invalid("env", "a mapping of names without '=' to texts, both without NUL, or None", type(env).__name__)
+    _check_input(pty, pty_size, stdin)
+    texts = (*words, *given, *given.values(), cwd or "", name or "")
+    size = sum(len(str.encode(text, "utf-8", "surrogatepass")) + 1 for text in texts)
+    if size > COMMAND_MAX_BYTES:
+        raise Invalid(
+            "a command is too large",
+            expected=f"at most {COMMAND_MAX_BYTES} bytes of arguments, environment, directory and name",
+            got=f"{size} bytes",
+            remedy="write it to a file, or to its stdin",
+        )
+    exact = str.__str__
+    return SpawnSpec(
+        tuple(map(exact, words)),
+        exact(name or argv[0]),
+        None if cwd is None else exact(cwd),
+        {exact(key): exact(value) for key, value in given.items()},
+        pty,
+        (int(pty_size[0]), int(pty_size[1])),
+        None if stdin is None else bytes(stdin),
+    )
+
+
+def _owner(value: object) -> Owner:
+    try:
+        return Owner(value)  # type: ignore[arg-type]  # what it is not raises
+    except Exception:  # noqa: BLE001  # an enum asks what is not its own to show itself, which may raise anything
+        raise _invalid("owner", " or ".join(repr(str(owner)) for owner in Owner), value) from None
+
+
+def _check_input(pty: object, size: object, stdin: object) -> None:
+    """Check what a command reads from, and the terminal that it has."""
+    if not isinstance(pty, bool):
+        raise _invalid("pty", "True or False", pty)
+    if not isinstance(size, Sequence) or len(size) != 2 or not all(map(_cells, size)):
+        raise _invalid("pty_size", f"a pair of whole numbers, columns and rows, 1 to {PTY_SIZE_MAX}", size)
+    if stdin is None:
+        return
+    if not isinstance(stdin, bytes | bytearray | memoryview) or len(bytes(stdin)) > STDIN_MAX_BYTES:
+        # Not shown either.
+        raise _invalid("stdin", f"at most {STDIN_MAX_BYTES} bytes, or None", type(stdin).__name__)
+    if pty:
+        raise _invalid("stdin", "None, for on a terminal nothing is typed", type(stdin).__name__)
+
+
+def _cells(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= PTY_SIZE_MAX
+
+
+def _text(value: object) -> bool:
+    return isinstance(value, str) and "\0" not in value
+
+
+def _invalid(parameter: str, expected: str, got: object) -> Invalid:
+    return Invalid(
+        f"a command cannot be run with this {parameter}",
+        expected=expected,
+        got=shown(got),
+        remedy=f"pass {parameter} as said, or leave it out",
+    )
+
+
+class Spawn:
+    """`spawn(argv, …)` of a plain tool: blocks until the command runs, and returns its `Process`."""
+
+    def __init__(
+        self,
+        request: Request,
+        pending: Pending,
+        kill: Callable[[Process, float], None],
+        hand_over: HandOver | None = None,
+    ) -> None:
+        self._request = request
+        self._pending = pending
+        self._kill = kill
+        self._hand_over = hand_over
+
+    def __call__(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        name: str | None = None,
+        owner: Owner | str = Owner.RUN,
+        pty: bool = False,
+        pty_size: tuple[int, int] = (80, 24),
+        stdin: bytes | None = None,
+    ) -> Process:
+        """Run a command.
+
+        Args:
+            argv: the program and its arguments.
+            cwd: its working directory; None for the one that the supervisor's process is in. Where that was removed,
+                and no other has its name, it is an empty one in the state directory.
+            env: added to the clean environment that every tool gets.
+            name: what people see; the program by default.
+            owner: ``run``: it dies with the run, however that ends; ``session``: it lives on, holds up no later run,
+                and is ended by Stop(scope="session") or with the session. Its output is logged while this call is open.
+            pty: give it a terminal, for programs that need one. All that it writes is one stream then, nothing is
+                typed, and a graceful end hangs up after half of the grace.
+            pty_size: columns and rows of that terminal.
+            stdin: what it can read, at most 16 MiB; None for an input that is at its end.
+
+        Raises:
+            RunCancelled: the call was cancelled before this returned; what was started by then ends with it.
+            OSError: it could not be started.
+            Invalid: a parameter is not what a command takes.
+            QueueFull: its owner has as many processes as it may have.
+        """
+        process = self.begin(_spec(argv, cwd, env, name, pty, pty_size, stdin), owner)
+        self._pending.wait(process._started, None)
+        return process
+
+    def begin(self, spec: SpawnSpec, owner: Owner | str = Owner.RUN) -> Process:
+        """Ask for a process, without waiting."""
+        owner = _owner(owner)
+        self._pending.token.raise_if_cancelled()
+        hand_over = self._hand_over
+        process = Process(
+            self._pending,
+            lambda grace_s: self._kill(process, grace_s),
+            None if hand_over is None else lambda handed: hand_over(process, handed),
+        )
+        self._request(spec, owner, process)
+        return process
+
+
+class AsyncSpawn:
+    """`await spawn(argv, …)` of an async tool: the same names, awaited."""
+
+    def __init__(self, spawn: Spawn) -> None:
+        self._spawn = spawn
+        self._door = Door(spawn._pending.token)
+
+    async def __call__(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        name: str | None = None,
+        owner: Owner | str = Owner.RUN,
+        pty: bool = False,
+        pty_size: tuple[int, int] = (80, 24),
+        stdin: bytes | None = None,
+    ) -> AsyncProcess:
+        """Run a command; see `Spawn.__call__`."""
+        with self._door:
+            process = self._spawn.begin(_spec(argv, cwd, env, name, pty, pty_size, stdin), owner)
+            await self._spawn._pending.wait_async(process._started)
+        return AsyncProcess(process)

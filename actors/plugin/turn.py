@@ -1,0 +1,412 @@
+"""The turn: what an agent's function is given, as plain or as async code.
+
+Everything here runs on the executor's threads, never in a mailbox. It talks to the run's actor by
+messages, and waits on replies that the run's cancel ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import itertools
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from pykka import ActorDeadError
+
+from actors.errors import Invalid, RunCancelled
+from actors.gate.credit import Credit
+from actors.gate.pending import Pending
+from actors.gate.token import AsyncCancelToken, CancelToken, Door
+from actors.messages import CallGivenUp, CallRequested, Said, SteeringRequested, ToolResult
+from actors.model import Address, Event, JsonObject, Message, Provenance
+from actors.secrets import NOTHING, Withheld
+from actors.text import storable, storable_json
+from actors.thread import Thread
+
+TEXT_EVENT_MAX_BYTES: Final = 65_536
+TOOL_NAME_MAX_CHARS: Final = 1_024
+
+Tell = Callable[[object], None]
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class Wish(NamedTuple):
+    """A call that an agent asks for, its size in bytes, and what is wrong with it, if anything is.
+
+    `arguments` are shown; `secrets` are the arguments that they hide.
+    """
+
+    tool: str
+    arguments: JsonObject
+    size: int
+    problem: str | None
+    secrets: Withheld = NOTHING
+
+
+class TurnCore:
+    """What both kinds of turn share: addresses, credit, pending replies, and the thread as the agent sees it.
+
+    Args:
+        tell: sends a message to the run's actor.
+        address: of the run.
+        token: of the run.
+        credit: of the run.
+        thread: as it stood at the run's start, with the run's inputs; kept up with what the agent does.
+        inputs: ids of this run's own messages.
+        new_call_id: makes an id for a call.
+        check: says why a call of a tool with these arguments cannot be right, or None; it may run foreign code.
+        size_max: bytes that the arguments of one call may have as JSON, and what one `progress` shows.
+        withhold: takes the secret arguments out of a call of a tool; see `actors.secrets`.
+        wall: seconds since the epoch, UTC.
+    """
+
+    def __init__(
+        self,
+        tell: Tell,
+        address: Address,
+        token: CancelToken,
+        credit: Credit,
+        thread: Thread,
+        inputs: tuple[str, ...],
+        new_call_id: Callable[[], str],
+        check: Callable[[str, JsonObject], str | None],
+        size_max: int,
+        withhold: Callable[[str, JsonObject], tuple[JsonObject, Withheld]] = lambda _, arguments: (arguments, NOTHING),
+        *,
+        wall: Callable[[], float],
+    ) -> None:
+        self._tell = tell
+        self.address = address
+        self.token = token
+        self.credit = credit
+        self.pending = Pending(token)
+        # It may be taken again: see pending.py.
+        self._lock = threading.RLock()
+        self._thread = thread
+        self._inputs = set(inputs)
+        self._unanswered: set[str] = set()
+        self._new_call_id = new_call_id
+        self._check = check
+        self._size_max = size_max
+        self._withhold = withhold
+        self._wall = wall
+        self._numbers = itertools.count(1)
+
+    def messages(self) -> list[Message]:
+        """The thread, with what this run said and called so far."""
+        with self._lock:
+            return list(self._thread.messages())
+
+    def inputs(self) -> list[Message]:
+        """This run's own messages."""
+        return [message for message in self.messages() if message.id in self._inputs and message.role == "user"]
+
+    def tell(self, message: object) -> None:
+        """Send to the run's actor; where that is gone the run is being closed, and so is the turn."""
+        self.token.raise_if_cancelled()
+        try:
+            self._tell(message)
+        except ActorDeadError:
+            # The session closes the run of a dead actor, and that cancels the token; it may not have come to it.
+            reason = "the run's actor is gone"
+            cause = Provenance(source="actor.failure", reason=reason, initiated_at=self._wall())
+            raise RunCancelled(cause) from None
+
+    def said(self, kind: str, data: JsonObject, size: int) -> None:
+        """Send what the agent emits, for which credit was taken."""
+        self.tell(Said(self.address, kind, data, size))
+        if kind == "text":
+            with self._lock:
+                self._apply("text", data)
+
+    def shown(self, data: JsonObject) -> tuple[JsonObject, int]:
+        """Return what a `progress` shows as plain JSON, and its size. Raises Invalid if it is too large."""
+        self.token.raise_if_cancelled()
+        data = storable_json(data)
+        size = len(_encode(data))
+        if size > self._size_max:
+            raise Invalid(
+                "this progress is too large",
+                expected=f"at most {self._size_max} bytes as JSON",
+                got=f"{size} bytes",
+                remedy="show less of it, or emit it as text",
+            )
+        return data, size
+
+    def prepare_call(self, tool: str, arguments: JsonObject) -> Wish:
+        """Make the wish for a call plain, and look whether it can be right. What it says takes credit, as all does."""
+        if not isinstance(tool, str):
+            raise Invalid(
+                "a tool is called by its name",
+                expected="a str",
+                got=type(tool).__name__,
+                remedy="turn.call('name', argument=value)",
+            )
+        self.token.raise_if_cancelled()
+        tool = storable(tool)[:TOOL_NAME_MAX_CHARS]
+        arguments = storable_json(arguments)
+        size = len(_encode(arguments))
+        if size <= self._size_max:
+            problem = self._check(tool, arguments)
+            shown, secrets = self._withhold(tool, arguments)
+            return Wish(tool, shown, size, problem, secrets)
+        # A model that asked for it can read why it is not had; its session is not to carry it.
+        problem = f"the arguments of {tool} are {size} bytes as JSON, at most {self._size_max} may be; none are kept"
+        return Wish(tool, {}, 0, problem)
+
+    def request_call(self, wish: Wish) -> tuple[str, Future[ToolResult]]:
+        """Ask for a call, for which credit was taken; returns its id, and the future of its result."""
+        call_id = self._new_call_id()
+        reply = self.pending.future()
+        with self._lock:
+            self._unanswered.add(call_id)
+            self._apply("tool.requested", {"call_id": call_id, "tool": wish.tool, "arguments": wish.arguments})
+        reply.add_done_callback(_brought(lambda result: self.called(call_id, result)))
+        address, context = self.address.of_call(call_id), contextvars.copy_context()
+        self.tell(
+            CallRequested(address, wish.tool, wish.arguments, reply, wish.problem, wish.size, context, wish.secrets)
+        )
+        return call_id, reply
+
+    async def give_up(self, call_id: str, reply: Future[ToolResult]) -> None:
+        """End a call whose await was cancelled, and wait until its result is in the thread.
+
+        Further cancels are put off for this one trip to the session, so that what the agent says next comes after the
+        result. The end of the run ends the wait at once.
+        """
+        self.say_given_up(call_id)
+        while not reply.done():
+            try:
+                await self.pending.wait_async(reply)
+            except RunCancelled:
+                # Its run is over, and with it the call.
+                return
+            except asyncio.CancelledError:
+                continue
+
+    def say_given_up(self, call_id: str) -> None:
+        """Say that nobody waits for a call any more, unless its run is over."""
+        with contextlib.suppress(RunCancelled):
+            self.tell(CallGivenUp(self.address.of_call(call_id)))
+
+    def called(self, call_id: str, result: ToolResult) -> ToolResult:
+        """Take a result into the thread as the agent sees it; the second time it is there already.
+
+        It comes with the reply, whether its `call` still waits or not, and again before a `call` returns.
+        """
+        data = {"call_id": call_id, "outcome": str(result.outcome), "content": result.content}
+        with self._lock:
+            if call_id in self._unanswered:
+                self._unanswered.discard(call_id)
+                self._apply("tool.ended", {**data, "is_error": result.is_error})
+        return result
+
+    def request_steering(self) -> Future[tuple[Message, ...]]:
+        """Ask for messages that wait to steer this run."""
+        reply = self.pending.future()
+        reply.add_done_callback(_brought(self.steered))
+        self.tell(SteeringRequested(self.address, next(self._numbers), reply))
+        return reply
+
+    def steered(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+        """Take messages into the thread as the agent sees it; see `called`."""
+        with self._lock:
+            for message in messages:
+                if message.id not in self._inputs:
+                    self._inputs.add(message.id)
+                    self._apply("message", {"id": message.id, "content": message.content, "origin": message.origin})
+        return messages
+
+    def _apply(self, kind: str, data: JsonObject) -> None:
+        """Under the lock."""
+        self._thread.apply(Event(0, self.address.session, self.address.generation, self.address.run, kind, data, 0.0))
+
+
+def _brought(take: Callable[[Any], object]) -> Callable[[Future[Any]], None]:
+    """Return a callback that takes what a reply brought; the thread that settles it runs it, so it is short."""
+
+    def done(reply: Future[Any]) -> None:
+        if not reply.cancelled() and reply.exception() is None:
+            take(reply.result())
+
+    return done
+
+
+def _pieces(text: object) -> list[str]:
+    """Cut a text into pieces that make one event each."""
+    if not isinstance(text, str):
+        raise Invalid(
+            "an agent can emit text only",
+            expected="a str",
+            got=type(text).__name__,
+            remedy="emit(str(value)), or progress(value) for data",
+        )
+    text = storable(text)
+    if len(text) * 4 <= TEXT_EVENT_MAX_BYTES:
+        return [text] if text else []
+    step = TEXT_EVENT_MAX_BYTES // 4
+    return [text[start : start + step] for start in range(0, len(text), step)]
+
+
+class _Turn:
+    """What the turns of plain and of async agents have in common: what can be read without waiting."""
+
+    def __init__(self, core: TurnCore) -> None:
+        self._core = core
+
+    @property
+    def messages(self) -> list[Message]:
+        """The thread: all before this run, its inputs, and what it said and called so far."""
+        return self._core.messages()
+
+    @property
+    def inputs(self) -> list[Message]:
+        """This run's own messages, in order of acceptance; empty in a run that was resumed without any."""
+        return self._core.inputs()
+
+    @property
+    def address(self) -> Address:
+        """Session, generation and run."""
+        return self._core.address
+
+    @property
+    def cancelled_by(self) -> Provenance | None:
+        """Who ended this run and why; None while it goes on. It tells a Stop from a time limit of your own."""
+        return self._core.token.provenance
+
+
+class Turn(_Turn):
+    """One turn of a plain agent: every method blocks its thread, and raises RunCancelled after a cancel."""
+
+    @property
+    def cancel_token(self) -> CancelToken:
+        """The run's token."""
+        return self._core.token
+
+    def emit(self, text: str) -> None:
+        """Say something; waits for credit when much of it is not in the log yet."""
+        self._core.token.raise_if_cancelled()
+        for piece in _pieces(text):
+            self._say("text", {"text": piece}, len(piece.encode()))
+
+    def progress(self, **data: Any) -> None:
+        """Show progress to those who watch; it is fenced like all else, and not stored. Raises Invalid: too large."""
+        self._say("progress", *self._core.shown(data))
+
+    def typing(self) -> None:
+        """Show that the agent is at work; not stored."""
+        self._say("typing", {}, 0)
+
+    def call(self, tool: str, /, **arguments: Any) -> ToolResult:
+        """Call a tool and wait for its result; several may be open at once, from several threads."""
+        core = self._core
+        wish = core.prepare_call(tool, arguments)
+        self._spend(wish.size)
+        call_id, reply = core.request_call(wish)
+        return core.called(call_id, core.pending.wait(reply, None))
+
+    def steering(self) -> tuple[Message, ...]:
+        """Take the messages that wait to steer this run; none while a call is open."""
+        core = self._core
+        return core.steered(core.pending.wait(core.request_steering(), None))
+
+    def _say(self, kind: str, data: JsonObject, size: int) -> None:
+        self._spend(size)
+        self._core.said(kind, data, size)
+
+    def _spend(self, size: int) -> None:
+        """Take credit for something of `size` bytes, and wait until there is."""
+        core = self._core
+        core.token.raise_if_cancelled()
+        credit = core.credit.take(size)
+        if credit is not None:
+            core.pending.watch(credit)
+            try:
+                core.pending.wait(credit, None)
+            except BaseException:
+                core.credit.give_up(size, credit)
+                raise
+
+
+class AsyncTurn(_Turn):
+    """One turn of an async agent: the names of `Turn`, awaited.
+
+    After a cancel every method raises `asyncio.CancelledError`, that class itself, with `provenance` as an attribute.
+    """
+
+    def __init__(self, core: TurnCore) -> None:
+        super().__init__(core)
+        self._door = Door(core.token)
+
+    @property
+    def cancel_token(self) -> AsyncCancelToken:
+        """The run's token."""
+        return self._core.token.aio
+
+    async def emit(self, text: str) -> None:
+        """Say something; waits for credit when much of it is not in the log yet."""
+        with self._door:
+            self._core.token.raise_if_cancelled()
+            for piece in _pieces(text):
+                await self._say("text", {"text": piece}, len(piece.encode()))
+
+    async def progress(self, **data: Any) -> None:
+        """Show progress to those who watch; it is fenced like all else, and not stored. Raises Invalid: too large."""
+        with self._door:
+            await self._say("progress", *self._core.shown(data))
+
+    async def typing(self) -> None:
+        """Show that the agent is at work; not stored."""
+        with self._door:
+            await self._say("typing", {}, 0)
+
+    async def call(self, tool: str, /, **arguments: Any) -> ToolResult:
+        """Call a tool and wait for its result; several may be open at once (`asyncio.gather`).
+
+        If this await is cancelled (`asyncio.timeout`, a framework's limit), the call is ended with the source
+        ``call.given_up``, its result is put into the thread, and then the cancel goes on to your code.
+        """
+        core = self._core
+        with self._door:
+            wish = core.prepare_call(tool, arguments)
+            await self._spend(wish.size)
+            call_id, reply = core.request_call(wish)
+            try:
+                result = await core.pending.wait_async(reply)
+            except GeneratorExit:
+                # The coroutine is closed, which waits for nothing.
+                core.say_given_up(call_id)
+                raise
+            except asyncio.CancelledError:
+                if not core.token.cancelled:
+                    await core.give_up(call_id, reply)
+                raise
+            return core.called(call_id, result)
+
+    async def steering(self) -> tuple[Message, ...]:
+        """Take the messages that wait to steer this run; none while a call is open."""
+        core = self._core
+        with self._door:
+            return core.steered(await core.pending.wait_async(core.request_steering()))
+
+    async def _say(self, kind: str, data: JsonObject, size: int) -> None:
+        await self._spend(size)
+        self._core.said(kind, data, size)
+
+    async def _spend(self, size: int) -> None:
+        """Take credit for something of `size` bytes, and wait until there is."""
+        core = self._core
+        core.token.raise_if_cancelled()
+        credit = core.credit.take(size)
+        if credit is not None:
+            core.pending.watch(credit)
+            try:
+                await core.pending.wait_async(credit)
+            except BaseException:
+                core.credit.give_up(size, credit)
+                raise

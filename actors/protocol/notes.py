@@ -1,0 +1,82 @@
+"""What the model is told when something was cut off: one sentence each, true and in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from actors.gate.cell import CellState
+from actors.messages import ToolResult
+from actors.model import How, Outcome, Provenance
+from actors.text import one_line
+
+GIVEN_UP: Final = "the agent stopped waiting for the call"
+
+_WHO = {
+    "session.new_message": "a new message took over",
+    "session.deleted": "the session is being deleted",
+    "run.deadline": "the run reached its deadline",
+    "run.stalled": "the run stalled",
+    "run.ended": "the run that it belongs to has ended",
+    "call.given_up": GIVEN_UP,
+    "tool.deadline": "the call reached its deadline",
+    "tool.kill": "the tool ended what it had started",
+    "actor.failure": "a part of the supervisor failed",
+    "store.failure": "the store failed",
+    "supervisor.shutdown": "the supervisor is shutting down",
+    "supervisor.recovery": "the supervisor was restarted",
+}
+
+
+def who(provenance: Provenance) -> str:
+    """Say who ended something and why, as a clause."""
+    known = _WHO.get(provenance.source)
+    if known is not None:
+        return known if provenance.reason == known else f"{known} ({one_line(provenance.reason)})"
+    actor = "the user" if provenance.source.startswith("user.") else "a client"
+    # A reason is a clause of a sentence: a newline in it would make lines of its own in what the model reads.
+    return f"{actor} stopped it ({one_line(provenance.source)}: {one_line(provenance.reason)})"
+
+
+def run_note(provenance: Provenance, *, calls_started: bool) -> str:
+    """Tell the model that a run was cut off, by whom, and whether tools had begun."""
+    effects = " Calls that had started may have had effects." if calls_started else " No call had started."
+    return f"The run before this was interrupted: {who(provenance)}.{effects} Do not continue it unless asked."
+
+
+def failure_note(error: str) -> str:
+    """Tell the model that the agent itself failed."""
+    return f"The run before this failed: {error}"
+
+
+def lost_result(how: How, note: str) -> ToolResult:
+    """Return the result of a call whose execution ended without one: its actor failed, or it could not be started."""
+    text = note or "the call ended without a result"
+    if how is How.NOT_STARTED:
+        return ToolResult(Outcome.NOT_STARTED, f"Not started: {text}.", is_error=True)
+    return ToolResult(Outcome.INTERRUPTED, f"Interrupted: {text}.", is_error=True)
+
+
+def closed_result(
+    state: CellState | None,
+    finished: ToolResult | None,
+    provenance: Provenance,
+    output: str,
+    spools: Sequence[str] = (),
+) -> ToolResult:
+    """Return the one result of a call that a fence closed, by what its cell was then.
+
+    `output` is the end of what it printed; where there was more, `spools` are the files that are to have all of it.
+    """
+    if state is CellState.FINISHED and finished is not None:
+        return finished
+    if state is CellState.CLOSED:
+        text = f"Interrupted: {who(provenance)}. The call had started and may have had effects."
+        if output:
+            if spools:
+                # A file may be made only as its process is ended.
+                where = ", ".join(spools)
+                text += f" What it printed, up to the limit of such a file, is in {where}, unless it had just ended."
+            text += f" Its output so far ended with:\n{output}"
+        return ToolResult(Outcome.INTERRUPTED, text, is_error=True, provenance=provenance)
+    return ToolResult(Outcome.NOT_STARTED, f"Not started: {who(provenance)}.", is_error=True, provenance=provenance)

@@ -1,0 +1,175 @@
+"""The waiting room: messages that were accepted and are not yet an input, in order of acceptance.
+
+Steering messages wait for the active run to pull them; behind them stand pending turns, each with the id
+of the run that it will be. Only the session takes from here, so an old run's end never takes a message
+with it. Pure: no clock, no store; each change returns what has to be recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from actors.errors import QueueFull
+from actors.model import Message
+from actors.ports import WaitingRow
+from actors.requests import NewMessage
+
+
+def as_message(message: NewMessage, run_id: str | None, at: float | None = None) -> Message:
+    """Show a message that waits, or was returned, as a message of a thread that has no generation."""
+    return Message(
+        id=message.id,
+        role="user",
+        content=message.content,
+        generation=None,
+        run_id=run_id,
+        origin=message.origin,
+        sent_at=message.sent_at,
+        at=at,
+        attachments=tuple(attachment.name for attachment in message.attachments),
+    )
+
+
+@dataclass(slots=True)
+class PendingTurn:
+    """Consecutive messages that will be the inputs of one run, each with its own boundary."""
+
+    run_id: str
+    merge: bool
+    rows: list[WaitingRow] = field(default_factory=list)
+
+
+class WaitingRoom:
+    """All that waits in one session.
+
+    Args:
+        session: whose room it is.
+        limit: how many messages may wait.
+    """
+
+    def __init__(self, session: str, limit: int) -> None:
+        self._session = session
+        self._limit = limit
+        self._place = 0
+        self.steering: list[WaitingRow] = []
+        self.turns: list[PendingTurn] = []
+        self.parked = False
+
+    def __len__(self) -> int:
+        return len(self.steering) + sum(len(turn.rows) for turn in self.turns)
+
+    def restore(self, rows: Iterable[WaitingRow], *, parked: bool) -> None:
+        """Take up what the store holds, in order of place."""
+        self.parked = parked
+        for row in sorted(rows, key=lambda row: row.place):
+            self._place = max(self._place, row.place)
+            if row.steering:
+                self.steering.append(row)
+            elif self.turns and self.turns[-1].run_id == row.run_id:
+                self.turns[-1].rows.append(row)
+            else:
+                self.turns.append(PendingTurn(row.run_id, row.message.merge, [row]))
+
+    def refuse_if_full(self) -> None:
+        """Raise QueueFull when no more may wait; what waits stays."""
+        if len(self) >= self._limit:
+            raise QueueFull(
+                "too many messages wait in this session",
+                expected=f"at most {self._limit} waiting messages",
+                got=f"{len(self)} that wait already",
+                remedy="wait for the active run, stop it, or withdraw a message",
+            )
+
+    def steer(self, message: NewMessage, run_id: str, at: float) -> WaitingRow:
+        """Let a message wait for the active run to pull it; no pending turn may be in front of it."""
+        assert not self.turns, "behind waiting messages a steering one is an enqueue"
+        row = self._row(message, run_id, at, steering=True)
+        self.steering.append(row)
+        return row
+
+    def enqueue(self, message: NewMessage, fresh_run_id: str, at: float) -> tuple[WaitingRow, bool]:
+        """Let a message wait in the last turn if both merge, else in a new one with `fresh_run_id`.
+
+        Returns its row, and whether the turn is new.
+        """
+        last = self.turns[-1] if self.turns else None
+        new = last is None or not (last.merge and message.merge)
+        if last is None or new:
+            last = PendingTurn(fresh_run_id, message.merge)
+            self.turns.append(last)
+        row = self._row(message, last.run_id, at, steering=False)
+        last.rows.append(row)
+        return row, new
+
+    def pull_steering(self) -> list[WaitingRow]:
+        """Take the steering messages, in order."""
+        pulled, self.steering = self.steering, []
+        return pulled
+
+    def unsteer(self, fresh_run_id: Callable[[], str]) -> tuple[list[WaitingRow], list[str]]:
+        """The active run is over: what waited to steer it are pending turns now, in their place, in front.
+
+        They form turns as any waiting messages do, and the last of them joins the first turn where both merge.
+        Returns the rows as they are now, and the run ids of the turns that are new.
+        """
+        waited, self.steering = self.steering, []
+        behind, self.turns = self.turns, []
+        new: list[str] = []
+        rows: list[WaitingRow] = []
+        for row in waited:
+            last = self.turns[-1] if self.turns else None
+            if last is None or not (last.merge and row.message.merge):
+                last = PendingTurn(fresh_run_id(), row.message.merge)
+                self.turns.append(last)
+                new.append(last.run_id)
+            rows.append(WaitingRow(self._session, row.message, row.place, last.run_id, False, row.accepted_at))
+            last.rows.append(rows[-1])
+        if self.turns and behind and self.turns[-1].merge and behind[0].merge:
+            # The run id of the turn behind was told to those who wait for it, so that is the one that stays.
+            joining = self.turns.pop()
+            new.remove(joining.run_id)
+            moved = [msgspec.structs.replace(row, run_id=behind[0].run_id) for row in joining.rows]
+            rows[len(rows) - len(moved) :] = moved
+            behind[0].rows[:0] = moved
+        self.turns += behind
+        return rows, new
+
+    def take_next(self) -> PendingTurn | None:
+        """Take the first pending turn."""
+        return self.turns.pop(0) if self.turns else None
+
+    def take_all(self) -> tuple[list[WaitingRow], list[PendingTurn]]:
+        """Take everything, in order of acceptance; the turns come too, for their run ids."""
+        turns, self.turns = self.turns, []
+        rows = self.pull_steering() + [row for turn in turns for row in turn.rows]
+        self.parked = False
+        return rows, turns
+
+    def take_turn(self, run_id: str) -> PendingTurn | None:
+        """Take the pending turn that would be run `run_id`."""
+        for index, turn in enumerate(self.turns):
+            if turn.run_id == run_id:
+                return self.turns.pop(index)
+        return None
+
+    def take_message(self, message_id: str) -> tuple[WaitingRow, PendingTurn | None] | None:
+        """Take one message; with it the turn, if that is empty now."""
+        for index, row in enumerate(self.steering):
+            if row.message.id == message_id:
+                return self.steering.pop(index), None
+        for position, turn in enumerate(self.turns):
+            for index, row in enumerate(turn.rows):
+                if row.message.id == message_id:
+                    turn.rows.pop(index)
+                    emptied = not turn.rows
+                    if emptied:
+                        self.turns.pop(position)
+                    return row, turn if emptied else None
+        return None
+
+    def _row(self, message: NewMessage, run_id: str, at: float, *, steering: bool) -> WaitingRow:
+        self._place += 1
+        return WaitingRow(self._session, message, self._place, run_id, steering, at)

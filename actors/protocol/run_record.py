@@ -1,0 +1,475 @@
+"""What a session knows of one run: its calls with their cells, its parts, and the receipt they add up to.
+
+A *part* is what may still be running: the agent's execution, a call's execution, a process tree. A part is
+on record before it can begin (a permit makes it), and it ends once, by the word of the one that can prove
+it: the executor for executions, the warden for processes. So a receipt never claims more than was seen, and
+the death of an actor ends no part.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from actors.gate.cell import Cell
+from actors.gate.credit import Credit
+from actors.gate.token import CancelToken
+from actors.messages import ProcessEnded, ProcessRemaining, StrayEnded, ToolResult
+from actors.model import (
+    TERMINAL,
+    Address,
+    How,
+    Mode,
+    Outcome,
+    Owner,
+    Provenance,
+    Receipt,
+    Row,
+    RunInfo,
+    RunStatus,
+    Signalled,
+    transition,
+)
+from actors.ports import CallRow, ProcessRow
+
+AGENT = "agent"
+SUBPROCESS = "subprocess"
+STRAYS = frozenset({SUBPROCESS, "thread", "task"})
+"""Kinds of parts that code of the run started by itself, in the supervisor's own process."""
+OUTPUT_KEPT_CHARS = 4096
+OUTPUT_LOGGED_MAX_BYTES = 1_048_576
+PARTS_KEPT_MAX = 1000
+HANDED_OVER_NOTE = "it belongs to the session: Stop(scope='session') ends it"
+
+
+class Ends(Protocol):
+    """Something that is open, and ends once."""
+
+    @property
+    def open(self) -> bool:
+        """True until it has ended."""
+
+
+E = TypeVar("E", bound=Ends)
+
+
+class Kept(dict[str, E]):
+    """Parts or calls of a run by id, in order of creation; the open ones are found without looking at the others.
+
+    An end is noticed at the next question, since a part may be shared by two runs and nobody tells them. Each question
+    costs as much as is open, and as has ended since the last one. An id is replaced or removed, never changed.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._open: dict[str, E] = {}
+        self._ended: OrderedDict[str, None] = OrderedDict()
+
+    def __setitem__(self, key: str, one: E) -> None:
+        super().__setitem__(key, one)
+        self._ended.pop(key, None)
+        self._open[key] = one
+
+    def __delitem__(self, key: str) -> None:
+        super().__delitem__(key)
+        self._open.pop(key, None)
+        self._ended.pop(key, None)
+
+    def open(self) -> list[E]:
+        """Those that have not ended, in order of creation."""
+        for key in [key for key, one in self._open.items() if not one.open]:
+            del self._open[key]
+            self._ended[key] = None
+        return list(self._open.values())
+
+    def ended(self) -> Iterable[str]:
+        """The ids of those whose end was noticed, in that order."""
+        return self._ended
+
+
+@dataclass(slots=True)
+class Part:
+    """Something of a run that may still be running.
+
+    `holds`: the barrier waits for its end. `ours`: False for a process of which nobody can say who started it: it is
+    named, and nothing waits for it. `remaining`: what of it could not be killed so far.
+    """
+
+    id: str
+    kind: str
+    name: str
+    parent: str | None
+    holds: bool
+    ours: bool = True
+    started_at: float | None = None
+    ended_at: float | None = None
+    how: How | None = None
+    status: int | None = None
+    pid: int | None = None
+    reaped: int = 0
+    signals: tuple[Signalled, ...] = ()
+    rows: tuple[Row, ...] = ()
+    note: str = ""
+    lost: bool = False
+    remaining: ProcessRemaining | None = None
+    provenance: Provenance | None = None
+
+    @property
+    def ended(self) -> bool:
+        """True once its end is known for sure."""
+        return self.ended_at is not None
+
+    @property
+    def open(self) -> bool:
+        """True while it may still be running."""
+        return self.ended_at is None
+
+    def end(self, how: How | None, at: float, note: str = "") -> None:
+        """Note its end."""
+        self.remaining = None
+        self.how, self.ended_at = how, at
+        self.note = note or self.note
+
+    def ended_by(self, provenance: Provenance) -> None:
+        """Note who ends it, where nobody did before."""
+        if not self.ended and self.provenance is None:
+            self.provenance = provenance
+
+    def end_process(self, news: ProcessEnded) -> None:
+        """Take the warden's word on a tree; an unproven one leaves the part open, as lost."""
+        self.pid = self.pid if news.pid is None else news.pid
+        self.started_at = self.started_at if news.started_at is None else news.started_at
+        self.status = self.status if news.status is None else news.status
+        self.reaped, self.signals = news.reaped, news.signals
+        # The command is what this part itself is a row of.
+        self.rows = tuple(row for row in news.rows if not self._is(row))
+        self.note = news.note or self.note
+        if news.how in (How.EXIT, How.NOT_STARTED) and not news.signals:
+            # It was asked to end, and had ended by itself.
+            self.provenance = None
+        if news.proven:
+            self.end(news.how, news.at)
+        else:
+            self.lost = True
+
+    def end_stray(self, news: StrayEnded) -> None:
+        """Note how a stray ended."""
+        self.status, self.reaped, self.rows, self.signals = news.status, news.reaped, news.rows, news.signals
+        if not news.signals:
+            # It has ended by itself.
+            self.provenance = None
+        self.end(news.how, news.at, news.note)
+
+    def restore(self, row: Row) -> None:
+        """Take up what a row of its own says of it."""
+        self.started_at, self.ended_at, self.how, self.status = row.started_at, row.ended_at, row.how, row.status
+        self.pid, self.reaped, self.signals, self.rows, self.note = row.pid, row.reaped, row.signals, row.rows, row.note
+        self.provenance = row.provenance
+
+    def _is(self, row: Row) -> bool:
+        """True of a row for the command of this tree: a pid may come again, with another start."""
+        return row.pid is not None and (row.pid, row.started_at) == (self.pid, self.started_at)
+
+    def as_row(self, below: tuple[Row, ...]) -> Row:
+        """Show it in a receipt, with the parts below it."""
+        how, note = self.how, self.note
+        remaining: tuple[Row, ...] = ()
+        if self.remaining is not None:
+            note = note or self.remaining.note
+            remaining = tuple(row for row in self.remaining.rows if not self._is(row))
+            for own in self.remaining.rows:
+                if self._is(own) and not self.ended:
+                    how, note = own.how, f"{note}; {own.note}"
+        return Row(
+            kind=self.kind,
+            name=self.name,
+            started_at=self.started_at,
+            ended_at=self.ended_at,
+            how=how,
+            status=self.status,
+            signals=self.signals,
+            pid=self.pid,
+            note=note,
+            reaped=self.reaped,
+            rows=self.rows + remaining + below,
+            provenance=self.provenance,
+        )
+
+
+@dataclass(slots=True)
+class CallRecord:
+    """One call: its row, its cell once it is granted, and the tail of its output for the model.
+
+    `logged_bytes` of its output are in the log; `muted`: and a marker, after which comes no more.
+    """
+
+    row: CallRow
+    problem: str | None = None
+    cell: Cell[ToolResult] | None = None
+    token: CancelToken | None = None
+    output: str = ""
+    logged_bytes: int = 0
+    muted: bool = False
+
+    @property
+    def open(self) -> bool:
+        """True until its result is in the log."""
+        return self.row.state != "ended"
+
+    @property
+    def finished(self) -> bool:
+        """True once its own result is in the log: also where that was read from its cell, before its report came."""
+        return self.row.outcome == Outcome.FINISHED
+
+    @property
+    def waits(self) -> bool:
+        """True while it waits for the barrier."""
+        return self.row.state == "requested"
+
+
+@dataclass(slots=True)
+class ProcessRecord:
+    """One process tree: its row, and the cell of its spawn.
+
+    `spool` is the file for what it prints beyond what is kept here; `output_chars` is how much it has printed.
+    """
+
+    row: ProcessRow
+    cell: Cell[None] | None
+    spool: str | None = None
+    output_chars: int = 0
+
+
+@dataclass(slots=True)
+class RunRecord:
+    """One run in its session's memory, until nothing of it can be heard any more.
+
+    `unseen`: parts that stand for what cannot be seen, so that its receipt is never complete.
+    """
+
+    info: RunInfo
+    token: CancelToken
+    credit: Credit
+    calls: Kept[CallRecord] = field(default_factory=Kept)
+    processes: dict[str, ProcessRecord] = field(default_factory=dict)
+    parts: Kept[Part] = field(default_factory=Kept)
+    unseen: set[str] = field(default_factory=set)
+    refused: Counter[str] = field(default_factory=Counter)
+    said: bool = False
+    called: bool = False
+    effects: bool = False
+    omitted: int = 0
+    reaped: int = 0
+    mode: Mode = Mode.GRACEFUL
+    fenced_at: float = 0.0
+    stage: int = 0
+    adoptions: int = 0
+    forced: bool = False
+    waiting: tuple[str, ...] = ()
+    withdrawn: tuple[str, ...] = ()
+    receipt: Receipt | None = None
+
+    @property
+    def id(self) -> str:
+        """The run's id."""
+        return self.info.run_id
+
+    @property
+    def status(self) -> RunStatus:
+        """The run's status."""
+        return self.info.status
+
+    @property
+    def open(self) -> bool:
+        """True while what it says is accepted."""
+        return self.info.status is RunStatus.IN_PROGRESS
+
+    @property
+    def terminal(self) -> bool:
+        """True once it reached its one terminal status."""
+        return self.info.status in TERMINAL
+
+    @property
+    def address(self) -> Address:
+        """The address of what the agent itself says."""
+        assert self.info.generation is not None, "a run that started has a generation"
+        return Address(self.info.session, self.info.generation, self.id)
+
+    def move(self, status: RunStatus) -> None:
+        """Move its status, by the one table."""
+        self.info = msgspec.structs.replace(self.info, status=transition(self.info.status, status))
+
+    def open_calls(self) -> list[CallRecord]:
+        """The calls without a result, in the order of the requests."""
+        return self.calls.open()
+
+    def spools_of(self, call: CallRecord) -> list[str]:
+        """The files that have what the processes of a call printed, of those that printed more than is kept here."""
+        return [
+            process.spool
+            for process in self.processes.values()
+            if process.row.call_id == call.row.call_id
+            and process.spool is not None
+            and process.output_chars > OUTPUT_KEPT_CHARS
+        ]
+
+    def open_parts(self) -> list[Part]:
+        """What may still be running."""
+        return self.parts.open()
+
+    def awaited_parts(self) -> list[Part]:
+        """The open parts that the receipt waits for. Not a process that may be anybody's: it may never end."""
+        return [part for part in self.open_parts() if part.ours]
+
+    def runner_parts(self) -> list[Part]:
+        """What of `open_parts` the run's own actor has: not the trees of the session that end with it."""
+        return [part for part in self.open_parts() if part.kind != "process" or part.id in self.processes]
+
+    def barrier(self) -> list[Part]:
+        """What of this run the permits of a later one wait for."""
+        if self.forced:
+            return []
+        return [part for part in self.parts.open() if part.holds]
+
+    def add(self, part: Part) -> None:
+        """Put a part on record that may begin; of very many the one that ended first is forgotten for it (law L14)."""
+        self.parts[part.id] = part
+        self.trim()
+
+    def trim(self) -> None:
+        """Forget what ended first, beyond a bound: a call may spawn without end, and a run may call without end."""
+        self._trim_refused()
+        open_parts, excess = self.parts.open(), len(self.parts) - PARTS_KEPT_MAX
+        if excess <= 0:
+            return
+        # Their rows stand below it.
+        needed = {AGENT, *(part.parent for part in open_parts), *(call.row.call_id for call in self.calls.open())}
+        needed |= self.unseen
+        gone = itertools.islice((part_id for part_id in self.parts.ended() if part_id not in needed), excess)
+        for part_id in list(gone):
+            self.reaped += self.parts[part_id].reaped
+            self.omitted += 1
+            del self.parts[part_id]
+            self.processes.pop(part_id, None)
+            call = self.calls.get(part_id)
+            if call is not None:
+                self.effects = self.effects or call.row.outcome != Outcome.NOT_STARTED
+                del self.calls[part_id]
+
+    def _trim_refused(self) -> None:
+        """Forget the oldest calls that ended without a part: they were refused, and are in no receipt."""
+        if len(self.calls) <= PARTS_KEPT_MAX:
+            return
+        refused = [key for key, call in self.calls.items() if not call.open and key not in self.parts]
+        for key in refused[: len(self.calls) - PARTS_KEPT_MAX]:
+            self.effects = self.effects or self.calls[key].row.outcome != Outcome.NOT_STARTED
+            del self.calls[key]
+
+    def take_up(self, receipt: Receipt) -> None:
+        """Take up what the receipt that was filed says and no row of a part does."""
+        self.fenced_at = receipt.fenced_at
+        self.refused = Counter(receipt.refused)
+        self.waiting, self.withdrawn = receipt.waiting, receipt.withdrawn
+        self.omitted = max(self.omitted, receipt.omitted)
+        self.reaped = max(self.reaped, receipt.reaped - sum(part.reaped for part in self.parts.values()))
+        for row in receipt.rows:
+            agent = self.parts.get(AGENT)
+            if row.kind == AGENT and agent is not None and row.ended_at is not None and row.how is not None:
+                agent.end(row.how, row.ended_at, row.note)
+            known = {(self.parts[one].name, self.parts[one].ended_at) for one in self.unseen}
+            for below in row.rows:
+                # Where its own row cannot be read.
+                lost = (below.name, below.ended_at) not in known
+                if lost and below.kind in STRAYS and below.how is How.OUT_OF_REACH and below.ended_at is not None:
+                    part = Part(f"unseen_{len(self.unseen)}", below.kind, below.name, AGENT, holds=False)
+                    part.restore(below)
+                    self.add(part)
+                    self.unseen.add(part.id)
+
+    def file_receipt(self, at: float, later: tuple[Provenance, ...]) -> Receipt:
+        """Add the parts up to a receipt; what has not ended is named abandoned in it, what is not ours out of reach."""
+        open_parts = self.open_parts()
+        for part in open_parts:
+            part.how = How.ABANDONED if part.ours else How.OUT_OF_REACH
+        self.receipt = Receipt(
+            receipt_id=self.info.receipt_id,
+            run_id=self.id,
+            generation=self.info.generation or 0,
+            provenance=self.info.provenance,
+            fenced_at=self.fenced_at,
+            ended_at=at,
+            complete=not open_parts and not self.unseen,
+            rows=self._rows(),
+            reaped=self.reaped + sum(part.reaped for part in self.parts.values()),
+            omitted=self.omitted,
+            refused=dict(self.refused),
+            waiting=self.waiting,
+            withdrawn=self.withdrawn,
+            later=later,
+        )
+        return self.receipt
+
+    def _rows(self) -> tuple[Row, ...]:
+        below: dict[str | None, list[Part]] = {}
+        for part in self.parts.values():
+            below.setdefault(part.parent if part.parent in self.parts else None, []).append(part)
+
+        def rows(parent: str | None) -> tuple[Row, ...]:
+            return tuple(part.as_row(rows(part.id)) for part in below.get(parent, ()))
+
+        return rows(None)
+
+
+def restored(
+    info: RunInfo,
+    token: CancelToken,
+    credit: Credit,
+    calls: Iterable[CallRow],
+    processes: Iterable[ProcessRow],
+    printed: Mapping[str, str],
+) -> RunRecord:
+    """Make the record of a run that another incarnation left, with every part on record: ended, or perhaps running."""
+    record = RunRecord(info=info, token=token, credit=credit)
+    if info.started_at is not None:
+        agent = Part(AGENT, AGENT, info.agent, None, holds=False, started_at=info.started_at)
+        record.parts[AGENT] = agent
+        if info.status is RunStatus.COMPLETED and info.ended_at is not None:
+            agent.end(How.RETURNED, info.ended_at)
+    for row in calls:
+        call = record.calls[row.call_id] = CallRecord(row, output=printed.get(row.call_id, ""))
+        record.called = True
+        if row.state in ("granted", "started"):
+            # Nobody can say any more whether a granted call began: the truth is that it may have.
+            call.cell = Cell()
+            call.cell.start()
+        if row.state == "requested" or (row.ended_at is not None and row.how is None):
+            # It waited for its permit, or was refused one: nothing executed it.
+            continue
+        part = Part(row.call_id, "call", row.tool, None, holds=row.isolation != "task", started_at=row.started_at)
+        if row.ended_at is not None and row.how is not None:
+            part.end(row.how, row.ended_at)
+        record.parts[row.call_id] = part
+    for process in processes:
+        parent = process.call_id if process.call_id in record.parts else None
+        holds = process.owner is Owner.RUN and process.ours
+        part = Part(process.process_id, process.kind, process.name, parent, holds, process.ours)
+        if process.kind in STRAYS:
+            part.parent = parent or AGENT
+            part.pid, part.started_at = process.pid, process.started_at
+        if process.owner is Owner.RUN:
+            record.processes[process.process_id] = ProcessRecord(process, None)
+        if process.end is not None and (process.owner is Owner.RUN or process.end.how is How.NOT_STARTED):
+            part.restore(process.end)
+            if part.how is How.OUT_OF_REACH:
+                record.unseen.add(part.id)
+        elif process.owner is Owner.SESSION:
+            part.pid, part.started_at = process.pid, process.started_at
+            part.end(How.HANDED_OVER, process.owned_at or info.created_at, HANDED_OVER_NOTE)
+        record.parts[process.process_id] = part
+    record.trim()
+    return record

@@ -1,0 +1,145 @@
+"""Attached: a daemon that runs, as the host of a chat; its sessions have the face of those in this process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final, overload
+
+from msgspec import UNSET, Struct, UnsetType
+
+from actors.errors import NotFound, ReceiptPending
+from actors.model import Receipt, SessionStatus
+from actors.requests import Accepted, NewMessage, Stop, Stopped
+from supervisor.console.chat.hosts import Before, Limits, TalkSession
+from supervisor.console.client.api import Api, segment
+from supervisor.console.client.follower import Follower
+from supervisor.console.tty.screen import Screen
+
+WAIT_AT_ONCE_S: Final = 20.0
+"""How long one request waits for a receipt; then it is asked again."""
+RETRY_S: Final = 0.2
+
+
+class _Message(Struct, frozen=True):
+    id: str
+    content: str | UnsetType
+    content_base64: bytes | UnsetType
+    origin: str
+    merge: bool
+    policy: str | UnsetType = UNSET
+    sent_at: float | UnsetType = UNSET
+
+
+class _Stop(Struct, frozen=True):
+    id: str
+    source: str
+    reason: str
+    scope: str
+    mode: str
+    origin: str
+    run_id: str | UnsetType = UNSET
+    waiting: str | UnsetType = UNSET
+
+
+class AttachedSession:
+    """A session of a daemon. Every method may be called from any thread, and blocks until there is an answer.
+
+    Raises (each): NoDaemon; else what the daemon refuses.
+    """
+
+    def __init__(self, api: Api, session: str, on_break: Callable[[str], object] = lambda _: None) -> None:
+        self.session = session
+        self._api = api
+        self._url = f"/v1/sessions/{segment(session)}"
+        self._on_break = on_break
+
+    @overload
+    def ask(self, request: NewMessage, *, timeout: float | None = None) -> Accepted: ...
+    @overload
+    def ask(self, request: Stop, *, timeout: float | None = None) -> Stopped: ...
+
+    def ask(self, request: NewMessage | Stop, *, timeout: float | None = None) -> Accepted | Stopped:  # noqa: ARG002
+        """Send a request and return its answer. The daemon has its own limit for that; `timeout` has no meaning."""
+        if isinstance(request, NewMessage):
+            # What is not UTF-8 is shown in the content; the bytes of it are the attachment.
+            data = request.attachments[0].data if request.attachments else UNSET
+            message = _Message(
+                id=request.id,
+                content=request.content if data is UNSET else UNSET,
+                content_base64=data,
+                origin=request.origin,
+                merge=request.merge,
+                policy=UNSET if request.policy is None else str(request.policy),
+                sent_at=UNSET if request.sent_at is None else request.sent_at,
+            )
+            return self._api.post(f"{self._url}/messages", Accepted, message)
+        stop = _Stop(
+            id=request.id,
+            source=request.source,
+            reason=request.reason,
+            scope=str(request.scope),
+            mode=str(request.mode),
+            origin=request.origin,
+            run_id=UNSET if request.run_id is None else request.run_id,
+            waiting=UNSET if request.waiting is None else str(request.waiting),
+        )
+        return self._api.post(f"{self._url}/stop", Stopped, stop)
+
+    def status(self, *, timeout: float | None = None) -> SessionStatus:  # noqa: ARG002  # the daemon has its own
+        """What the session is doing; one that is not there yet is idle, for its first message makes it."""
+        try:
+            return self._api.get(self._url, SessionStatus)
+        except NotFound:
+            return SessionStatus(self.session, "idle", 0, 0, None, (), 0, False, (), {})
+
+    def receipt(self, identity: str, *, timeout: float | None = 0.0) -> Receipt:
+        """Return a receipt, waiting for it at most `timeout` seconds; None: until it is filed.
+
+        Raises:
+            ReceiptPending: it is not filed yet.
+            NotFound: there is none of that id.
+        """
+        url = f"{self._url}/receipts/{segment(identity)}"
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left_s = WAIT_AT_ONCE_S if deadline is None else max(0.0, deadline - time.monotonic())
+            wait_s = min(left_s, WAIT_AT_ONCE_S)
+            try:
+                return self._api.get(url, Receipt, patience_s=wait_s, wait_s=round(wait_s, 3))
+            except ReceiptPending:
+                if deadline is not None and time.monotonic() >= deadline:
+                    raise
+                # Where too many wait the daemon answers at once.
+                time.sleep(RETRY_S)
+
+    def subscribe(self, from_seq: int = 0) -> Follower:
+        """Return the events behind `from_seq`: what is stored first, then as they come."""
+        return Follower(self._api, self.session, from_seq, on_break=self._on_break)
+
+
+class Attached:
+    """A daemon that runs."""
+
+    outlives = True
+
+    def __init__(self, api: Api, screen: Screen) -> None:
+        self._api = api
+        api.on_wait = screen.remark
+        self._screen = screen
+        self.agent = api.info.agent
+        self.place = f"daemon {api.info.pid} in {api.info.state_dir}"
+        self.limits = Limits()
+
+    def session(self, name: str) -> TalkSession:
+        """A session by name."""
+        return AttachedSession(self._api, name, on_break=self._screen.remark)
+
+    def before(self, name: str) -> Before:
+        """Where a session is at this moment."""
+        status = AttachedSession(self._api, name).status()
+        return Before(status.last_seq, (), status.waiting, status.parked)
+
+    def close(self, drain_s: float | None) -> None:  # noqa: ARG002  # the daemon goes on
+        """Let go of the connections."""
+        self._api.close()

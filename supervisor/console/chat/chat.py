@@ -1,0 +1,554 @@
+"""`chat`: lines in, runs out; who stops what, and when it leaves.
+
+Theory of operation. The chat is one loop over one inbox. What comes from elsewhere is put there and nothing more:
+lines by the thread that reads standard input, news by the thread that prints the session's events, filed receipts by
+a thread that waits for them, and signals by a thread that reads them from the interpreter's wake-up pipe. (A handler
+in Python will not do: the kernel may give a signal to any thread, and the main thread, which alone runs handlers, then
+sleeps on.) So a Stop never waits behind output that nobody takes, and of two things that happen at once one is
+decided first.
+
+From a pipe each line waits in the queue of the session (`enqueue`, a turn of its own), and the next is read when its
+run has ended and all that it said is printed. On a terminal a line is read at any time, and supersedes what runs
+(`interrupt`); there a script that failed is seen by a person and is not the exit code of the chat.
+
+Where a daemon runs the chat is a client of it, and differs in what its end means. Ctrl-C is a person's word, and stops
+what runs, there too. But a client that goes away, by Ctrl-D, by a signal, or since nobody reads what it prints, is no
+Stop: the daemon goes on.
+
+The races, and why each is closed:
+  - The position from which events are printed is read before the supervisor starts, so what recovery does to a session
+    that was cut off is printed too.
+  - A Stop names no run: it ends what runs when the session handles it. Where the run has just ended, the answer
+    says so, and nothing happens.
+  - What is pasted is one message, and a line that begins with ``/`` is none: ``/stop`` is to start nothing.
+  - A second Ctrl-C while a run is ending joins the first Stop and raises its mode; the first cause stands.
+  - Leaving waits until the session is at rest and everything up to its last event is printed; leaving by a signal waits
+    for the receipt instead, and only a bounded time for the output, which nobody may be taking.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from queue import Empty, SimpleQueue
+from types import FrameType
+from typing import Any, Final
+
+import msgspec
+from loguru import logger
+from msgspec import Struct
+from pykka import ActorDeadError, Timeout
+
+from actors.errors import CountermandError, Invalid, StoreUnavailable
+from actors.model import Event, Mode, Policy, Receipt, RunStatus, SessionStatus
+from actors.requests import Accepted, NewMessage, Stop, Stopped
+from supervisor.config import Config
+from supervisor.console.chat.hosts import Embedded, Host
+from supervisor.console.chat.printer import OutputGone, Printed, Printer, PrinterFailed
+from supervisor.console.client.endpoint import Place
+from supervisor.console.ending import EndedBy
+from supervisor.console.exits import ExitCode, of_error, of_run
+from supervisor.console.render.receipts import table
+from supervisor.console.render.words import cause, head, not_durable, plural, refusal_lines
+from supervisor.console.tty.lines import LINE_MAX_BYTES, EndOfInput, Line, LineReader
+from supervisor.console.tty.pasting import Paste
+from supervisor.console.tty.screen import Screen
+from supervisor.console.tty.streams import when_unread
+from supervisor.supervisor import check_session_name
+
+ASK_TIMEOUT_S: Final = 30.0
+OUTPUT_WAIT_S: Final = 1.0
+"""How long a chat that was stopped waits for a slow reader to take what was said before the stop."""
+SOURCE: Final = "user.console"
+
+
+class Signalled(Struct, frozen=True):
+    """A signal came."""
+
+    number: int
+
+
+class Filed(Struct, frozen=True):
+    """The receipt of a stopped run is filed; None where the supervisor ended before that."""
+
+    run_id: str
+    receipt: Receipt | None
+
+
+Item = Line | EndOfInput | Event | Printed | OutputGone | PrinterFailed | Signalled | Filed
+
+
+def chat(config: Config | None, session: str, place: Place | None = None, *, agent: str | None = None) -> ExitCode:
+    """Chat with a session until the input ends or a signal comes; see the head of this file.
+
+    Args:
+        config: of the supervisor that is started where no daemon runs; None: a daemon has to run.
+        session: the session's name.
+        place: where a daemon is looked for; None: nowhere.
+        agent: the agent that was asked for; a daemon that has another one is refused.
+
+    Raises:
+        CountermandError: it could not be started: the directory is in use, the agent or the session's name is wrong.
+        EndedBy: a signal ended it, and what was to be ended has ended.
+    """
+    check_session_name(session)
+    screen = Screen()
+    inbox: SimpleQueue[Item] = SimpleQueue()
+    logger.debug("chat with session {}", session)
+    # Before signals are taken: a daemon may take its time to answer, and Ctrl-C ends the waiting.
+    attached = _attached(config, place, screen, agent)
+    with _signals(inbox):
+        host: Host
+        if attached is not None:
+            host = attached
+        else:
+            assert config is not None, "it is for a supervisor of the chat's own"
+            host = Embedded(config, session, screen)
+        drain_s: float | None = 0.0
+        try:
+            talk = Chat(host, session, screen, inbox)
+            code = talk.run()
+            # A stop has ended what was to be ended; else what other sessions still do gets its time.
+            drain_s = 0.0 if code is ExitCode.STOPPED else None
+        finally:
+            host.close(drain_s)
+    if talk.ended_by is not None:
+        raise EndedBy(talk.ended_by)
+    return code
+
+
+def _attached(config: Config | None, place: Place | None, screen: Screen, agent: str | None) -> Host | None:
+    """Attach to the daemon that runs at a place; None where there is none and a supervisor is to be started."""
+    if config is not None and (place is None or not place.is_listening()):
+        return None
+    assert place is not None, "a daemon has a place"
+    # Here, for it takes longer to load than a chat without it to start.
+    from supervisor.console.chat.attached import Attached
+    from supervisor.console.client.api import need_api
+
+    return Attached(need_api(place, agent), screen)
+
+
+class Chat:
+    """One conversation from this process's standard input.
+
+    Args:
+        host: whose session it is.
+        session: the session's name.
+        screen: where to write.
+        inbox: where everything that happens is put.
+    """
+
+    def __init__(self, host: Host, session: str, screen: Screen, inbox: SimpleQueue[Item]) -> None:
+        self._host = host
+        self._session = host.session(session)
+        self._before = host.before(session)
+        self._screen = screen
+        self._inbox = inbox
+        self._interactive = os.isatty(0)
+        self._paste = Paste()
+        self._code = ExitCode.OK
+        self._mine: set[str] = set()
+        self._live: set[str] = set()
+        self._superseded: set[str] = set()
+        self._awaited: str | None = None
+        self._input_over = False
+        self._leave_at: float | None = None
+        self._stops = 0
+        self._receipts_due = 0
+        self._leaving = False
+        self._quiet = False
+        self._done = False
+        self.ended_by: int | None = None
+        """The signal that the chat was left by."""
+
+    def run(self) -> ExitCode:
+        """Go on until there is nothing left to do. Main thread."""
+        status = self._status()
+        if status.run_id is not None:
+            self._live.add(status.run_id)
+        self._greet()
+        self._printer = Printer(self._session, self._before.last_seq, self._screen, self._inbox.put)
+        self._lines = LineReader(self._inbox.put)
+        when_unread(lambda: self._inbox.put(OutputGone()))
+        try:
+            self._lines.ask()
+            while not self._done:
+                self._prompt_if_idle()
+                self._take(self._next())
+        finally:
+            self._lines.close()
+            self._printer.close()
+            self._screen.leave_prompt()
+        return self._code
+
+    def _next(self) -> Item | None:
+        """Return what happens next; None when the time to leave has come before it."""
+        if self._leave_at is None:
+            return self._inbox.get()
+        try:
+            return self._inbox.get(timeout=max(0.0, self._leave_at - time.monotonic()))
+        except Empty:
+            return None
+
+    def _take(self, item: Item | None) -> None:
+        match item:
+            case Line():
+                self._line(item)
+            case EndOfInput():
+                self._end_of_input(item)
+            case Event():
+                self._event(item)
+            case Signalled():
+                self._signal(signal.Signals(item.number))
+            case Filed():
+                self._filed(item)
+            case Printed():
+                # Asked for when the session was at rest; by now something may have started again.
+                self._done = self._at_rest() is not None
+            case OutputGone() if self._quiet:
+                # Both the printer and the watcher of standard output notice it.
+                return
+            case OutputGone():
+                if item.error:
+                    self._screen.remark(f"the output could not be written: {item.error}")
+                self._quiet = True
+                self._leave("nobody reads the output any more" if not item.error else "the output cannot be written")
+            case PrinterFailed():
+                self._screen.remark(*refusal_lines(item.error))
+                self._earn(ExitCode.RUN)
+                self._leave("the events could not be read any more")
+            case None if self._leaving:
+                self._screen.remark("the receipt is not filed yet; what is left is ended now, and by the next start")
+                self._done = True
+            case None:
+                self._leave_stopped("the console was left (Ctrl-D)")
+
+    def _earn(self, code: ExitCode) -> None:
+        if self._interactive and code is not ExitCode.STOPPED:
+            return
+        self._code = max(self._code, code)
+
+    # ── Input ─────────────────────────────────────────────────────────────────────────────────────
+
+    def _line(self, entered: Line) -> None:
+        line: Line | None = entered
+        if self._interactive:
+            self._screen.line_entered()
+            line = self._paste.take(entered)
+        if self._leaving:
+            return
+        accepted = self._send(line) if line is not None and line.text.strip() and not self._is_command(line) else None
+        if accepted is None or accepted.run_id is None:
+            self._lines.ask()
+            return
+        self._mine.add(accepted.run_id)
+        self._live.add(accepted.run_id)
+        if accepted.with_messages:
+            self._screen.remark(f"taken along: {plural(len(accepted.with_messages), 'message')} that waited")
+        if accepted.superseded_run_id is not None:
+            self._superseded.add(accepted.superseded_run_id)
+            self._screen.remark("this takes over; what ran before is being ended first…")
+        if self._interactive:
+            self._lines.ask()
+        else:
+            self._awaited = accepted.run_id
+
+    def _is_command(self, line: Line) -> bool:
+        """True for a line that a person begins with a slash: it is not sent, and the screen says so."""
+        if not (self._interactive and line.text.startswith("/")):
+            return False
+        self._screen.remark(
+            f"not sent, since it begins with /: {head(line.text)}",
+            "Ctrl-C stops what runs, Ctrl-D leaves; put a space in front to send it as a message",
+        )
+        return True
+
+    def _send(self, line: Line) -> Accepted | None:
+        """Send a line as a message; None where it was refused, which is said."""
+        # A person's line takes over at once. From a pipe, what is going on comes first: each line has its turn.
+        policy = Policy.INTERRUPT if self._interactive else Policy.ENQUEUE
+        try:
+            if line.cut:
+                raise Invalid(
+                    "the message is too large",
+                    expected=f"at most {self._host.limits.message_max_bytes or LINE_MAX_BYTES} bytes of UTF-8",
+                    got=f"a line of {line.total_bytes} bytes",
+                    remedy="send it in parts, or put it in a file that the agent can read",
+                )
+            return self._session.ask(
+                NewMessage(content=line.text, policy=policy, merge=self._interactive), timeout=ASK_TIMEOUT_S
+            )
+        except CountermandError as error:
+            self._screen.remark(*refusal_lines(error))
+            self._earn(of_error(error))
+        except (Timeout, ActorDeadError) as error:
+            self._screen.remark(f"the message got no answer: {error}")
+            self._earn(ExitCode.RUN)
+        return None
+
+    def _end_of_input(self, end: EndOfInput) -> None:
+        self._input_over = True
+        if end.error:
+            self._screen.remark(f"the input could not be read to its end: {end.error}")
+            self._earn(ExitCode.FAILED)
+        self._screen.leave_prompt()
+        if self._interactive and self._host.outlives:
+            if self._live:
+                self._screen.remark("left; the daemon goes on with what runs")
+            self._done = True
+            return
+        self._leave_when_at_rest()
+        if self._interactive and self._at_rest() is None and not self._leaving:
+            self._leave_at = time.monotonic() + self._host.limits.drain_s
+            self._screen.remark(
+                f"leaving: what runs may go on for {self._host.limits.drain_s:g} s and is stopped then; "
+                "Ctrl-C stops it now"
+            )
+
+    # ── What the session does ─────────────────────────────────────────────────────────────────────
+
+    def _event(self, event: Event) -> None:
+        run_id = event.run_id or ""
+        match event.kind:
+            case "run.started":
+                self._live.add(run_id)
+                if run_id not in self._mine and event.data.get("retry_of"):
+                    self._screen.remark(f"run {event.data['retry_of']} had not begun: it is tried again as {run_id}")
+            case "run.status":
+                status = RunStatus(event.data["status"])
+                if status in (RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.EXPIRED) and run_id in self._mine:
+                    self._earn(of_run(status, event.data.get("result")))
+                known = any(run.run_id == run_id for run in self._before.cut_off)
+                if status in (RunStatus.FAILED, RunStatus.EXPIRED) and not known:
+                    self._screen.remark(f"run {run_id} {status}{_why(event)}")
+            case "run.ended":
+                self._run_ended(run_id, msgspec.convert(event.data["receipt"], Receipt), event.data["status"])
+            case _:
+                return
+
+    def _run_ended(self, run_id: str, receipt: Receipt, status: str) -> None:
+        self._live.discard(run_id)
+        if not self._leaving:
+            # When leaving, receipts are shown as they are filed, whether or not the output before them is taken.
+            if status == RunStatus.CANCELLED and run_id in self._mine and not self._interactive:
+                self._earn(ExitCode.STOPPED)
+            if run_id in self._superseded and receipt.complete:
+                gone = plural(receipt.reaped, "process", "processes")
+                self._screen.remark(f"what ran before has ended, {gone} proven dead (countermand why {run_id})")
+            elif status == RunStatus.CANCELLED or not receipt.complete:
+                self._show_receipt(run_id, receipt)
+            if not self._live:
+                self._stops = 0
+            if run_id == self._awaited:
+                self._lines.ask()
+        self._superseded.discard(run_id)
+        if self._input_over and not self._leaving:
+            self._leave_when_at_rest()
+
+    def _show_receipt(self, run_id: str, receipt: Receipt) -> None:
+        by = f" by {cause(receipt.provenance)}" if receipt.provenance is not None else ""
+        self._screen.remark(f"run {run_id} was ended{by}")
+        self._screen.block(table(receipt, self._screen.width, colour=self._screen.err_is_terminal))
+
+    # ── Stopping and leaving ──────────────────────────────────────────────────────────────────────
+
+    def _signal(self, number: signal.Signals) -> None:
+        if number is not signal.SIGINT:
+            self.ended_by = number
+            self._leave(number.name)
+            return
+        if self._interactive:
+            self._screen.interrupted()
+            # The terminal has thrown away what it had of a paste, its end among it.
+            self._paste.drop()
+        if not self._interactive or self._input_over or self._leaving:
+            self.ended_by = self.ended_by or number
+            self._leave_stopped("Ctrl-C")
+        elif self._live:
+            self._stop("Ctrl-C")
+        else:
+            self._screen.remark("nothing is running; Ctrl-D leaves")
+
+    def _leave(self, reason: str) -> None:
+        """Leave because the person has gone. What the chat itself runs is stopped; of a daemon it was only a client."""
+        if not self._host.outlives:
+            self._leave_stopped(reason)
+            return
+        self._earn(ExitCode.STOPPED)
+        self._done = True
+
+    def _leave_stopped(self, reason: str) -> None:
+        """Stop what runs, and leave when its receipt is there; called again: end it harder."""
+        self._leaving = True
+        self._earn(ExitCode.STOPPED)
+        stopped = self._stop(reason)
+        if self._receipts_due:
+            return
+        if stopped is None or stopped.run_id is None:
+            self._done = True
+            return
+        # Whatever happens to the receipt, such as a store that is down, this process ends.
+        self._leave_at = time.monotonic() + self._host.limits.ending_s
+        for run_id in (*stopped.joined, stopped.run_id):
+            self._await_receipt(run_id)
+
+    def _stop(self, reason: str) -> Stopped | None:
+        """Stop what runs; from the second time on, at once. None where nothing was running, or no answer came."""
+        mode = Mode.GRACEFUL if self._stops == 0 else Mode.IMMEDIATE
+        self._stops += 1
+        stop = Stop(
+            source=SOURCE,
+            reason=reason if mode is Mode.GRACEFUL else f"{reason}, as a second stop",
+            mode=mode,
+            requested_by=f"uid {os.getuid()}",
+        )
+        try:
+            stopped = self._session.ask(stop, timeout=ASK_TIMEOUT_S)
+        except CountermandError as error:
+            self._screen.remark(*refusal_lines(error))
+            return None
+        except (Timeout, ActorDeadError) as error:
+            self._screen.remark(f"the stop got no answer: {error}")
+            return None
+        if stopped.outcome == "nothing_running":
+            self._stops = 0
+            return None
+        if self._quiet:
+            return stopped
+        if not stopped.durable:
+            self._screen.remark(not_durable(journalled=stopped.journalled))
+        if mode is Mode.GRACEFUL:
+            grace = "" if self._host.limits.grace_s is None else f"{self._host.limits.grace_s:g} s grace; "
+            self._screen.remark(f"stopping… ({grace}Ctrl-C again kills at once)")
+        else:
+            self._screen.remark("killing…")
+        return stopped
+
+    def _await_receipt(self, run_id: str) -> None:
+        """Have the receipt put into the inbox, whether or not the output is taken meanwhile."""
+
+        def wait() -> None:
+            try:
+                receipt = self._session.receipt(run_id, timeout=None)
+            except CountermandError:
+                receipt = None
+            self._inbox.put(Filed(run_id, receipt))
+
+        self._receipts_due += 1
+        threading.Thread(target=wait, name="console-receipt", daemon=True).start()
+
+    def _filed(self, filed: Filed) -> None:
+        self._receipts_due -= 1
+        self._done = self._receipts_due == 0
+        if self._quiet:
+            return
+        self._printer.wait(self._status().last_seq, OUTPUT_WAIT_S)
+        if filed.receipt is not None:
+            self._show_receipt(filed.run_id, filed.receipt)
+
+    def _status(self) -> SessionStatus:
+        try:
+            return self._session.status(timeout=ASK_TIMEOUT_S)
+        except (Timeout, ActorDeadError) as error:
+            raise StoreUnavailable(
+                "the session gives no answer",
+                expected=f"an answer within {ASK_TIMEOUT_S:g} s",
+                got=str(error),
+                remedy="look at the log (--verbose), and check the disk of the state directory",
+            ) from error
+
+    def _at_rest(self) -> int | None:
+        """Return the session's last `seq` if nothing runs in it, or is about to; else None.
+
+        In a daemon others may keep it busy for ever: there only what this chat has sent counts.
+        """
+        status = self._status()
+        if self._host.outlives:
+            return None if self._mine & self._live else status.last_seq
+        runs = status.run_id is not None or bool(status.ending)
+        starts = status.waiting > 0 and not status.parked and status.state == "idle"
+        return None if runs or starts else status.last_seq
+
+    def _leave_when_at_rest(self) -> None:
+        last_seq = self._at_rest()
+        if last_seq is not None:
+            self._printer.tell_at(last_seq)
+
+    # ── What a person sees ────────────────────────────────────────────────────────────────────────
+
+    def _prompt_if_idle(self) -> None:
+        if self._interactive and not (
+            self._live or self._paste.open or self._input_over or self._leaving or self._done
+        ):
+            self._screen.prompt()
+
+    def _greet(self) -> None:
+        if self._interactive:
+            self._screen.ask_for_marks()
+            name, agent = self._session.session, self._host.agent
+            self._screen.remark(f"countermand · session {name} · agent {agent} · {self._host.place}")
+            what = "a shell script" if agent == "shell" else "a message"
+            self._screen.remark(f"Enter runs {what}, a new one takes over; Ctrl-C stops, Ctrl-D leaves.")
+        before = self._before
+        news = []
+        if before.cut_off:
+            runs = plural(len(before.cut_off), "run")
+            last = before.cut_off[-1].run_id
+            news.append(f"{runs} cut off when its supervisor ended: countermand why {last}")
+        if before.waiting and before.parked:
+            news.append(f"{plural(before.waiting, 'message')} parked, which your next message takes along")
+        elif before.waiting:
+            news.append(f"{plural(before.waiting, 'message')} waiting, which are run now")
+        if news:
+            self._screen.remark("taken up: " + "; ".join(news))
+
+
+def _why(event: Event) -> str:
+    provenance = event.data.get("provenance")
+    if provenance is not None:
+        return f": {provenance['source']}: {head(provenance['reason'], 300)}"
+    error = event.data.get("error")
+    return f": {head(error, 300)}" if error else ""
+
+
+@contextmanager
+def _signals(inbox: SimpleQueue[Item]) -> Iterator[None]:
+    """Have signals put into the inbox, also those that our parent has blocked.
+
+    SIGHUP stays ignored where it is, as under nohup, and SIGINT, as in the background of a script.
+    """
+    read_fd, write_fd = os.pipe()
+    os.set_blocking(write_fd, False)
+    before: dict[signal.Signals, Any] = {}
+
+    def forward() -> None:
+        while numbers := os.read(read_fd, 64):
+            for number in numbers:
+                inbox.put(Signalled(number))
+
+    thread = threading.Thread(target=forward, name="console-signals", daemon=True)
+    thread.start()
+    previous_fd = signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if number is signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
+            before[number] = signal.signal(number, _noted)
+    mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, before)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(previous_fd)
+        os.close(write_fd)
+        thread.join()
+        os.close(read_fd)
+
+
+def _noted(number: int, frame: FrameType | None) -> None:
+    """The handler has nothing to do: that it is there makes the interpreter write the number to the wake-up pipe."""

@@ -1,0 +1,148 @@
+"""The events of a session, on their way to the screen.
+
+One thread takes them in order: it prints what a run says, and hands on the news by which the chat goes forward, each
+after everything before it was printed. A reader that takes no output blocks this thread alone: events wait in
+the store meanwhile, and a Stop is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from msgspec import Struct
+
+from actors.errors import CountermandError, StoreUnavailable
+from actors.model import Event
+from supervisor.console.chat.hosts import TalkSession
+from supervisor.console.render.words import head
+from supervisor.console.tty.screen import OutputClosed, Screen
+
+NEWS: Final = frozenset({"run.started", "run.status", "run.ended"})
+READ_TRIES_MAX: Final = 5
+
+
+class Printed(Struct, frozen=True):
+    """Everything up to and with `seq` was printed."""
+
+    seq: int
+
+
+class OutputGone(Struct, frozen=True):
+    """Nobody reads the output any more; `error`: or it takes nothing, for want of space, say."""
+
+    error: str = ""
+
+
+class PrinterFailed(Struct, frozen=True):
+    """The events cannot be read any more."""
+
+    error: CountermandError
+
+
+PrinterNews = Event | Printed | OutputGone | PrinterFailed
+
+
+class Printer:
+    """Prints a session's events behind `from_seq`, on a thread of its own.
+
+    Args:
+        session: whose events.
+        from_seq: the `seq` of the last event that is not to be printed.
+        screen: where to.
+        on_news: called on that thread; it must not block.
+    """
+
+    def __init__(
+        self, session: TalkSession, from_seq: int, screen: Screen, on_news: Callable[[PrinterNews], None]
+    ) -> None:
+        self._session = session
+        self._screen = screen
+        self._on_news = on_news
+        self._changed = threading.Condition()
+        self._position = from_seq
+        self._awaited: int | None = None
+        self._spoke: tuple[str | None, str] = (None, "")
+        self._subscription = session.subscribe(from_seq)
+        threading.Thread(target=self._run, name="console-printer", daemon=True).start()
+
+    def tell_at(self, seq: int) -> None:
+        """Give `Printed` once everything up to `seq` was printed, which may be now."""
+        with self._changed:
+            self._awaited = seq
+        self._tell_if_there()
+
+    def wait(self, seq: int, timeout: float) -> bool:
+        """Wait at most `timeout` seconds until everything up to `seq` was printed."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._position >= seq, timeout)
+
+    def close(self) -> None:
+        """Print nothing more."""
+        self._subscription.close()
+
+    def _run(self) -> None:
+        failures = 0
+        while True:
+            try:
+                event = next(self._subscription)
+                failures = 0
+                self._show(event)
+            except StopIteration:
+                return
+            except OutputClosed as closed:
+                self._on_news(OutputGone("" if closed.unread else str(closed)))
+                return
+            except StoreUnavailable as error:
+                failures += 1
+                if failures >= READ_TRIES_MAX:
+                    self._on_news(PrinterFailed(error))
+                    return
+                continue
+            except CountermandError as error:
+                self._on_news(PrinterFailed(error))
+                return
+            with self._changed:
+                self._position = event.seq
+                self._changed.notify_all()
+            if event.kind in NEWS:
+                self._on_news(event)
+            self._tell_if_there()
+
+    def _tell_if_there(self) -> None:
+        with self._changed:
+            if self._awaited is None or self._position < self._awaited:
+                return
+            self._awaited = None
+            position = self._position
+        self._on_news(Printed(position))
+
+    def _show(self, event: Event) -> None:
+        data = event.data
+        match event.kind:
+            case "tool.output" if data.get("marker"):
+                self._screen.remark(f"[{data['text'].strip().strip('[]')}]")
+            case "tool.output" | "text":
+                # What the agent says does not go on in the middle of what a tool printed.
+                speaker = (event.run_id, event.kind)
+                self._screen.output(data["text"], fresh_line=speaker != self._spoke)
+                self._spoke = speaker
+            case "tool.requested" if data["tool"] != "shell":
+                arguments = ", ".join(f"{name}={value!r}" for name, value in data["arguments"].items())
+                self._screen.remark(f"calls {head(data['tool'])}({head(arguments)})")
+            case "session.message_returned":
+                reason = data["reason"].replace("_", " ")
+                self._screen.remark(f"a message was returned, {reason}: {head(data['content'])}")
+            case "session.barrier_forced":
+                left = ", ".join(data["abandoned"])
+                self._screen.remark(f"could not be ended and is left behind: {left} (run {data['run_id']})")
+            case "session.quarantined":
+                self._screen.remark("the session failed too often: from now on it takes a stop and nothing else")
+            case "receipt.amended":
+                self._screen.remark(f"news of run {event.run_id} after its end: countermand why {event.run_id}")
+            case "run.status":
+                # What it said is whole. A run that has ended leaves no colour, and no half of a sequence.
+                self._screen.end_message()
+            case _:
+                return

@@ -1,0 +1,113 @@
+"""`Records` of a daemon that runs: what it tells over its API."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Final
+
+from msgspec import Struct
+
+from actors.errors import NotFound, ReceiptPending
+from actors.model import Event, Message, Receipt, RunInfo
+from supervisor.console.client.api import Api, segment
+from supervisor.console.client.records import RUNS_MAX, SessionFacts, WaitingFacts, unknown_session
+from supervisor.live_tree import Living
+
+PAGE: Final = 1_000
+
+
+class _Sessions(Struct, frozen=True):
+    sessions: list[SessionFacts]
+    next: str | None
+
+
+class _Thread(Struct, frozen=True):
+    messages: list[Message]
+    next: int | None
+
+
+class _Waiting(Struct, frozen=True):
+    messages: list[WaitingFacts]
+
+
+class _Runs(Struct, frozen=True):
+    runs: list[RunInfo]
+
+
+class _Log(Struct, frozen=True):
+    events: list[Event]
+
+
+class RemoteRecords:
+    """What a daemon has on record; see `Records`."""
+
+    served = True
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def sessions(self) -> list[SessionFacts]:
+        """All sessions, by name."""
+        found: list[SessionFacts] = []
+        after: str | None = ""
+        while after is not None:
+            page = self._api.get("/v1/sessions", _Sessions, after=after, limit=PAGE)
+            found += page.sessions
+            after = page.next
+        return found
+
+    def session(self, name: str) -> SessionFacts:
+        """One session. Raises NotFound."""
+        # From the list: to ask the session itself would wake it up.
+        if name and name.isprintable():
+            page = self._api.get("/v1/sessions", _Sessions, after=_right_before(name), limit=1)
+            if page.sessions and page.sessions[0].session == name:
+                return page.sessions[0]
+        known = self._api.get("/v1/sessions", _Sessions, limit=9).sessions
+        raise unknown_session(name, [one.session for one in known])
+
+    def thread(self, name: str) -> list[Message]:
+        """The messages of a session."""
+        found: list[Message] = []
+        offset: int | None = 0
+        while offset is not None:
+            page = self._api.get(f"/v1/sessions/{segment(name)}/thread", _Thread, offset=offset, limit=PAGE)
+            found += page.messages
+            offset = page.next
+        return found
+
+    def attachment(self, name: str, attachment: str) -> bytes:
+        """The bytes of an attachment of a session, by its name. Raises NotFound."""
+        return self._api.read(f"/v1/sessions/{segment(name)}/attachments/{segment(attachment)}")
+
+    def waiting(self, name: str) -> list[WaitingFacts]:
+        """The messages of a session that wait, in their order."""
+        return self._api.get(f"/v1/sessions/{segment(name)}/waiting", _Waiting, limit=PAGE).messages
+
+    def runs(self, name: str) -> list[RunInfo]:
+        """The newest runs of a session, the oldest of them first."""
+        return self._api.get(f"/v1/sessions/{segment(name)}/runs", _Runs, limit=RUNS_MAX).runs
+
+    def runs_beginning(self, start: str) -> list[RunInfo]:
+        """Runs of any session whose id, or whose receipt's, begins like this."""
+        return self._api.get("/v1/runs", _Runs, start=start, limit=RUNS_MAX).runs
+
+    def receipt(self, name: str, run_id: str) -> Receipt | None:
+        """The receipt of a run of a session, if it is filed."""
+        with contextlib.suppress(ReceiptPending, NotFound):
+            return self._api.get(f"/v1/sessions/{segment(name)}/receipts/{segment(run_id)}", Receipt)
+        return None
+
+    def events(self, name: str, after: int, run_id: str | None = None) -> list[Event]:
+        """Some events of a session, or about a run of it, behind a seq, in order."""
+        about: dict[str, Any] = {} if run_id is None else {"run_id": run_id}
+        return self._api.get(f"/v1/sessions/{segment(name)}/log", _Log, from_seq=after, limit=PAGE, **about).events
+
+    def living(self, name: str | None) -> Living:
+        """What lives now, in one session or in all."""
+        return self._api.get("/v1/processes" if name is None else f"/v1/sessions/{segment(name)}/processes", Living)
+
+
+def _right_before(name: str) -> str:
+    """A text that sorts before a printable name, and behind every other one that does."""
+    return name[:-1] + chr(ord(name[-1]) - 1) + "\U0010ffff"

@@ -1,0 +1,120 @@
+"""`ps`: what lives now, as a tree: session, run, call, process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from msgspec import Struct
+
+from actors.text import one_line
+from supervisor.console.client.attended import HINT, status_words
+from supervisor.console.client.endpoint import Place
+from supervisor.console.client.records import open_records
+from supervisor.console.render.output import console, grid, print_json, say
+from supervisor.console.render.words import age, head
+from supervisor.live_processes import LiveProcess
+from supervisor.live_tree import LiveRun, LiveSession, Living
+
+MIB: Final = 1024 * 1024
+NUMBERS: Final = ("pid", "generation", "age", "cpu", "memory")
+WHAT_MAX: Final = 110
+
+
+class _Line(Struct, frozen=True):
+    """A line of the tree. `processes`: those at it and below it, whose time and memory it sums up."""
+
+    depth: int
+    what: str
+    processes: tuple[LiveProcess, ...]
+    style: str = ""
+    pid: int | None = None
+    generation: int | None = None
+    age_s: float | None = None
+
+
+def show_ps(place: Place, session: str | None, *, as_json: bool) -> None:
+    """Print the live tree of one session, or of all. Raises NotFound; see `open_records`."""
+    with open_records(place) as records:
+        if session is not None:
+            records.session(session)
+        tree = records.living(session)
+    if as_json:
+        print_json(tree)
+        return
+    from rich.text import Text
+
+    out = console()
+    if not tree.sessions:
+        out.print(Text("nothing runs", style="dim"))
+        return
+    table = grid("what", *NUMBERS, right=NUMBERS)
+    for line in _lines(tree):
+        cpu_s = [one.cpu_s for one in line.processes if one.cpu_s is not None]
+        rss = [one.rss_bytes for one in line.processes if one.rss_bytes is not None]
+        table.add_row(
+            Text("  " * line.depth + one_line(line.what), style=line.style),
+            str(line.pid or ""),
+            str(line.generation or ""),
+            age(line.age_s),
+            f"{sum(cpu_s):.2f} s" if cpu_s else "",
+            f"{sum(rss) / MIB:.1f} MiB" if rss else "",
+        )
+    out.print(table)
+    if tree.more:
+        out.print(Text("and more", style="dim"))
+    if not tree.served and any(run.status != "queued" for session in tree.sessions for run in session.runs):
+        say(out, HINT, "yellow")
+
+
+def _lines(tree: Living) -> Iterator[_Line]:
+    for session in tree.sessions:
+        everything = tuple(_of_session(session))
+        yield _Line(0, f"session {head(session.session, 60)}", everything, "bold")
+        for run in session.runs:
+            yield from _run(run, served=tree.served)
+        for stray in session.strays:
+            what = f"{stray.kind} {head(stray.name, 60)} · of {stray.call_id or 'the agent'} of {stray.run_id}"
+            yield _Line(1, what, (), "bold red", age_s=_since(stray.started_at))
+        if session.processes:
+            yield _Line(1, "of the session itself", tuple(session.processes), "cyan")
+            yield from _processes(session.processes, 2)
+
+
+def _run(run: LiveRun, *, served: bool) -> Iterator[_Line]:
+    """Yield the lines of a run. One that nobody works on has no age: the next start says how long it took."""
+    style = {"in_progress": "green" if served else "yellow", "queued": ""}.get(run.status, "yellow")
+    what = f"run {run.run_id} · {status_words(run.status, served=served)} · agent {head(run.agent, 30)}"
+    age_s = _since(run.started_at) if served else None
+    yield _Line(1, what, tuple(_of_run(run)), style, generation=run.generation, age_s=age_s)
+    for call in run.calls:
+        what = f"call {head(call.tool, 30)} · {call.state} · {call.call_id}"
+        yield _Line(2, what, tuple(call.processes), age_s=_since(call.started_at) if served else None)
+        yield from _processes(call.processes, 3)
+    if run.processes:
+        yield _Line(2, "of its agent, and of calls that have ended", tuple(run.processes))
+        yield from _processes(run.processes, 3)
+
+
+def _processes(processes: Iterable[LiveProcess], base: int) -> Iterator[_Line]:
+    depths: dict[int, int] = {}
+    for one in processes:
+        depth = depths[one.pid] = depths.get(one.parent, -1) + 1
+        yield _Line(base + depth, head(one.command, WHAT_MAX), (one,), "dim", pid=one.pid, age_s=one.age_s)
+
+
+def _of_session(session: LiveSession) -> Iterator[LiveProcess]:
+    for run in session.runs:
+        yield from _of_run(run)
+    yield from session.processes
+
+
+def _of_run(run: LiveRun) -> Iterator[LiveProcess]:
+    for call in run.calls:
+        yield from call.processes
+    yield from run.processes
+
+
+def _since(at: float | None) -> float | None:
+    return None if at is None else max(0.0, time.time() - at)  # noqa: TID251  # as the times in the store

@@ -1,0 +1,72 @@
+"""`runs`: the runs of a session, and how each ended."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from actors.model import RunInfo, RunStatus
+from actors.text import one_line
+from supervisor.console.client.attended import attended, say_if_nobody
+from supervisor.console.client.endpoint import Place
+from supervisor.console.client.records import RUNS_MAX, open_records
+from supervisor.console.render.output import console, print_json
+from supervisor.console.render.words import cause, date_time, duration, head, script_ended, script_problem
+
+ID_WIDTH: Final = 30
+
+STYLES: Final = {
+    RunStatus.COMPLETED: "green",
+    RunStatus.CANCELLED: "yellow",
+    RunStatus.CANCELLING: "yellow",
+    RunStatus.FAILED: "red",
+    RunStatus.EXPIRED: "red",
+}
+
+
+def show_runs(place: Place, session: str, *, as_json: bool) -> None:
+    """Print the runs of a session, the oldest first. Raises NotFound; see `open_records`.
+
+    As JSON each is as the store has it, with whether it is `attended`.
+    """
+    with open_records(place) as records:
+        records.session(session)
+        runs = records.runs(session)
+        texts = {} if as_json else {message.id: message.content for message in records.thread(session)}
+        served = records.served
+    if as_json:
+        print_json([{**msgspec.to_builtins(run), "attended": attended(run, served=served)} for run in runs])
+        return
+    from rich.text import Text
+
+    out = console()
+    if not runs:
+        out.print(Text(f"session {one_line(session)} has had no run yet", style="dim"))
+    if len(runs) == RUNS_MAX:
+        out.print(Text(f"the newest {RUNS_MAX} runs", style="dim"))
+    # A line of facts for each run, and below it what it was given and why it ended: both may be long.
+    for run in runs:
+        code = script_ended(run.result) if run.status is RunStatus.COMPLETED else ""
+        line = Text(f"{one_line(run.run_id):<{ID_WIDTH}}  ")
+        line.append(f"{run.status} ({code})" if code else str(run.status), style=STYLES.get(run.status, ""))
+        lasted = "" if run.ended_at is None else f"  {duration(run.started_at, run.ended_at)}"
+        line.append(f"  {date_time(run.started_at or run.created_at)}{lasted}", style="dim")
+        out.print(line, soft_wrap=True)
+        for key in run.inputs:
+            out.print(Text("    " + head(texts.get(key, key), out.width - 4)), soft_wrap=True)
+        why = _why_in_brief(run)
+        if why:
+            out.print(Text("    " + why, style="dim"), soft_wrap=True)
+    say_if_nobody(out, runs, served=served)
+
+
+def _why_in_brief(run: RunInfo) -> str:
+    if run.provenance is not None:
+        return f"ended by {cause(run.provenance)}"
+    if run.error:
+        return f"failed with {head(run.error, 120)}"
+    problem = script_problem(run.result)
+    if problem:
+        return head(problem, 120)
+    return f"retry of {one_line(run.retry_of)}" if run.retry_of else ""

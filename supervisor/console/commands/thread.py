@@ -1,0 +1,74 @@
+"""`thread`: the messages of a session, as the next model call would see them, and those that wait."""
+
+from __future__ import annotations
+
+import sys
+
+from actors.errors import Invalid
+from actors.model import Message
+from actors.text import one_line, visible
+from supervisor.console.client.endpoint import Place
+from supervisor.console.client.records import open_records
+from supervisor.console.render.output import console, print_json
+from supervisor.console.render.words import clock_time, head
+
+
+def write_attachment(place: Place, session: str, name: str) -> None:
+    """Write the bytes of an attachment to standard output, and nothing else.
+
+    Raises:
+        NotFound: see `open_records`.
+        Invalid: standard output is a terminal, which the bytes could steer.
+    """
+    if sys.stdout.isatty():
+        raise Invalid(
+            "the bytes of an attachment are nothing for a terminal",
+            expected="a file or a pipe as standard output",
+            got="a terminal",
+            remedy="write them to a file (> FILE), or look at them with: | od -c",
+        )
+    with open_records(place) as records:
+        records.session(session)
+        data = records.attachment(session, name)
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+def show_thread(place: Place, session: str, *, as_json: bool) -> None:
+    """Print the messages of a session. Raises NotFound; see `open_records`."""
+    with open_records(place) as records:
+        facts = records.session(session)
+        messages = records.thread(session)
+        waiting = records.waiting(session)
+    if as_json:
+        print_json(messages)
+        return
+    from rich.text import Text
+
+    out = console()
+    for message in messages:
+        out.print(Text(_heading(message), style="bold" if message.role == "user" else "dim"))
+        calls = [
+            f"calls {head(call.name)}({head(', '.join(f'{key}={value!r}' for key, value in call.arguments.items()))})"
+            for call in message.tool_calls
+        ]
+        body = "\n".join([message.content.rstrip("\n"), *calls] if message.content.strip() else calls)
+        for line in visible(body).split("\n"):
+            out.print(Text("  " + line), soft_wrap=True)
+        for name in message.attachments:
+            out.print(Text(f"  its bytes: --attachment {one_line(name)}", style="dim"), soft_wrap=True)
+    state = "parked" if facts.parked else "waiting"
+    for waits in waiting:
+        out.print(Text(f"{state} · {clock_time(waits.accepted_at)} · {one_line(waits.run_id)}", style="yellow"))
+        out.print(Text("  " + head(waits.content, 120)))
+    if not messages and not waiting:
+        out.print(Text("the thread is empty", style="dim"))
+
+
+def _heading(message: Message) -> str:
+    marks = [message.role, clock_time(message.at), message.run_id or ""]
+    if message.status != "complete":
+        marks.append(message.status)
+    if message.outcome is not None:
+        marks.append(message.outcome.replace("_", " "))
+    return one_line(" · ".join(mark for mark in marks if mark))

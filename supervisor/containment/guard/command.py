@@ -1,0 +1,125 @@
+"""The command of a tree, in the process that becomes it: what it finds on its input, where, within which limits.
+
+Standard library only: the zygote loads this file.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+from binascii import a2b_base64
+from functools import partial
+
+from supervisor.containment.guard.ledger import decode
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, TypeAlias
+
+    Word: TypeAlias = dict[str, Any]
+
+LIMITS = {
+    "nofile": resource.RLIMIT_NOFILE,
+    "nproc": resource.RLIMIT_NPROC,
+    "as_bytes": resource.RLIMIT_AS,
+    "cpu_s": resource.RLIMIT_CPU,
+    "core_bytes": resource.RLIMIT_CORE,
+    "fsize_bytes": resource.RLIMIT_FSIZE,
+}
+
+
+def command_in(fd: int) -> Word:
+    """The command that a file in memory holds."""
+    return decode(os.pread(fd, os.fstat(fd).st_size, 0))
+
+
+def prepare(spec: Word) -> Callable[[], str]:
+    """Prepare the command of `spec`; returns what executes it, and returns only if that cannot be done: the reason.
+
+    It has nothing on its input unless asked, no descriptor but the three, and the limits of `spec`.
+    """
+    what = "cannot prepare its input"
+    try:
+        if "pty" in spec:
+            # The leader of a session that has no terminal gets the first that it opens as its own.
+            take_input(os.open(spec["pty"], os.O_RDWR | os.O_CLOEXEC))
+        elif "stdin" in spec:
+            take_input(input_file(spec["stdin"]))
+        what = f"cannot enter the directory {spec['cwd']!r}"
+        os.chdir(spec["cwd"])
+        what = f"cannot execute {spec['argv'][0]!r}"
+        argv = [exact(word) for word in spec["argv"]]
+        env = {exact(name): exact(value) for name, value in spec["env"].items()}
+        paths = [exact(path) for path in candidates(spec["argv"][0], spec["env"].get("PATH", os.defpath))]
+    except OSError as error:
+        return partial(why_not, what, error.errno)
+    except ValueError as error:
+        # Such as a NUL byte in an argument: the words are the caller's and so is the mistake.
+        return partial(str, f"{what}: {error}")
+
+    def execute() -> str:
+        try:
+            limit(spec.get("limits", {}))
+            return why_not(what, execute_first(paths, argv, env))
+        except OSError as error:
+            return why_not(what, error.errno)
+
+    return execute
+
+
+def why_not(what: str, number: int | None) -> str:
+    """What could not be done, and the kernel's reason."""
+    return f"{what}: {os.strerror(number or errno.EPERM)}"
+
+
+def limit(limits: dict[str, int]) -> None:
+    """Set our resource limits, for good, and never to more than we may have; raises OSError."""
+    for name, value in limits.items():
+        most = resource.getrlimit(LIMITS[name])[1]
+        least = value if most == resource.RLIM_INFINITY else min(value, most)
+        resource.setrlimit(LIMITS[name], (least, least))
+
+
+def take_input(fd: int) -> None:
+    """Make `fd` what this process reads from; it is closed."""
+    os.dup2(fd, 0)
+    os.close(fd)
+
+
+def input_file(data: str) -> int:
+    """Open a file in memory with what a command is to read, given as base64; it can be read and nothing else."""
+    written = os.memfd_create("countermand-input", os.MFD_CLOEXEC)
+    with os.fdopen(written, "wb") as file:
+        file.write(a2b_base64(data))
+        file.flush()
+        return os.open(f"/proc/self/fd/{written}", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def exact(text: str) -> bytes:
+    """A word as exec takes it; raises ValueError for one that it cannot take."""
+    word = os.fsencode(text)
+    if b"\0" in word:
+        raise ValueError("embedded null byte")
+    return word
+
+
+def execute_first(paths: list[bytes], argv: list[bytes], env: dict[bytes, bytes]) -> int:
+    """Try each path. As a shell does it: what is there and cannot be run is a better reason than what is not there."""
+    number = errno.ENOENT
+    for path in paths:
+        try:
+            os.execve(path, argv, env)
+        except OSError as error:
+            if number == errno.ENOENT:
+                number = error.errno or errno.EPERM
+    return number
+
+
+def candidates(program: str, path: str) -> list[str]:
+    """Where a program may be: itself, if it names a place, else what exists of that name in the search path."""
+    if "/" in program:
+        return [program]
+    places = [os.path.join(place or ".", program) for place in path.split(":")] if program else []
+    return [place for place in places if os.path.exists(place)]

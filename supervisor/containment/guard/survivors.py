@@ -1,0 +1,102 @@
+"""Who of a tree is left after it was killed: named, with the reason, while its end is waited for.
+
+Two kinds stay. One refuses the signal, because it is another user's by now (`sudo`, a program that is set-uid): it is
+out of our reach. One got it and does not die, in an uninterruptible wait (state D), such as for a disk that hangs.
+
+Standard library only: the zygote and the wardens load this file too.
+"""
+
+from __future__ import annotations
+
+import os
+
+from supervisor.containment.guard import procfs
+from supervisor.containment.guard.ledger import ROWS_MAX
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+    from typing import Any, TypeAlias
+
+    Word: TypeAlias = dict[str, Any]
+
+NAMES_MAX = 10
+SAID_MAX = 20
+
+
+class Remaining:
+    """What a warden, or the zygote, says of those who are left: again when they are others, SAID_MAX times at most."""
+
+    def __init__(self) -> None:
+        self._said: list[int] = []
+        self.times = 0
+
+    def word(
+        self,
+        pids: Collection[int],
+        refused: Mapping[int, str],
+        at: float,
+        leader: int | None,
+        tree_began: float | None,
+    ) -> Word | None:
+        """The word ``remaining`` about these processes; None if there is nothing new to say.
+
+        `refused`: why a signal was refused, by pid. `leader` and `tree_began`: see `began`.
+        """
+        there = [seen for pid in pids if (seen := procfs.stat(pid)) is not None and seen.state not in "ZX"]
+        now = sorted(seen.pid for seen in there)
+        if not there or now == self._said or self.times >= SAID_MAX:
+            return None
+        self._said = now
+        self.times += 1
+        names = ", ".join(_named(seen, refused.get(seen.pid)) for seen in there[:NAMES_MAX])
+        more = f", and {len(there) - NAMES_MAX} more" if len(there) > NAMES_MAX else ""
+        rows = [_row(seen, refused.get(seen.pid), began(seen, leader, tree_began)) for seen in there[:ROWS_MAX]]
+        return {"word": "remaining", "note": f"could not be killed: {names}{more}", "rows": rows, "at": at}
+
+
+def began(seen: procfs.Stat, leader: int | None, tree_began: float | None) -> float:
+    """When a process of a tree began, as its row says it: nobody began before the tree did.
+
+    The command was forked before it was asked for (`seed.Seed`), so it began with its exec, and not when the kernel
+    says, which stays what it is known by. For all others the kernel's word is exact to a tick only.
+
+    Args:
+        seen: the process.
+        leader: the pid of the command, until it is reaped; then its pid may be another's, and this is None.
+        tree_began: the moment of that exec; epoch seconds, UTC; None where there was none.
+    """
+    if tree_began is None:
+        return seen.started_at
+    return tree_began if seen.pid == leader else max(seen.started_at, tree_began)
+
+
+def _named(seen: procfs.Stat, refusal: str | None) -> str:
+    why = f", {refusal}" if refusal else ""
+    return f"{seen.name} (pid {seen.pid}, state {seen.state}{why})"
+
+
+def _row(seen: procfs.Stat, refusal: str | None, started_at: float) -> Word:
+    if refusal is not None:
+        how, note = "out_of_reach", f"SIGKILL was refused: {refusal}{_owner(seen.pid)}"
+    elif seen.state == "D":
+        how, note = "abandoned", "got SIGKILL, and is in an uninterruptible wait (state D)"
+    else:
+        how, note = "abandoned", f"got SIGKILL, and has not ended yet (state {seen.state})"
+    return {
+        "name": seen.name,
+        "pid": seen.pid,
+        "started_at": started_at,
+        "ended_at": None,
+        "how": how,
+        "status": None,
+        "signals": [],
+        "note": note,
+    }
+
+
+def _owner(pid: int) -> str:
+    try:
+        return f"; it is of user {os.stat(f'/proc/{pid}').st_uid}"
+    except OSError:
+        return ""

@@ -1,0 +1,204 @@
+"""What a tree has left when its warden and the zygote were both killed: found, identified, killed, and counted.
+
+Theory of operation. Nobody inherited these processes, so they have to be looked for, and there are three ways to
+know one: it has the tree's marker in its environment, or it is the recorded command (its pid, and the clock tick
+that it began in), or it is below one of those. For each a pidfd is opened first and its identity is checked again
+after that, so a number that is somebody else's by now is never signalled; for one that is known by its parent, that
+parent is held and stopped meanwhile. All are stopped and then killed, and the search is repeated until it finds
+nobody.
+
+What it cannot know: a process that took the marker out of its environment (`env -i`) and whose parents are gone.
+So an empty search proves nothing, and what comes of it says how many were found and no more. The proof is the
+tree's cgroup, where it had one: killed and removed here too; or the end of the keeper of its namespace.
+
+Runs on a thread of its own, because it reads all of /proc. The pids are of this boot; the caller sees to that.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from supervisor.containment.guard import cgroups, procfs
+from supervisor.containment.guard.ledger import MARKER
+
+WITHIN_S = 2.0
+PAUSE_S = 0.01
+REFUSED_MAX = 10
+
+
+@dataclass
+class Leftover:
+    """A tree whose warden is dead: how to know what it left, and what became of it.
+
+    Args:
+        process_id: the tree's.
+        why: what makes the search necessary, in words.
+        marker: the value of MARKER in the environment of its command; None: not to be looked for.
+        pid: of the command, with `start_ticks` as in /proc; None where it is not known.
+        cgroup: the directory of the tree's cgroup, if it had one.
+        keeper: pid and start ticks of the first process in the tree's PID namespace, if it had one.
+    """
+
+    process_id: str
+    why: str
+    marker: str | None
+    pid: int | None
+    start_ticks: int | None
+    cgroup: str | None
+    keeper: tuple[int, int] | None = None
+    killed: set[tuple[int, int]] = field(default_factory=set)
+    refused: dict[int, str] = field(default_factory=dict)
+    emptied: bool = False
+    outlived: bool = True
+    left: list[str] = field(default_factory=list)
+    done: bool = False
+
+    @property
+    def command_killed(self) -> bool:
+        """True if the command itself was still there, and was killed here."""
+        return (self.pid, self.start_ticks) in self.killed
+
+    @property
+    def proven(self) -> bool:
+        """True if nobody of the tree is left."""
+        return self.emptied or not self.outlived
+
+    @property
+    def note(self) -> str:
+        """What was seen, in words, and no more than that."""
+        said = [self.why]
+        if self.marker is not None:
+            said.append(f"{len(self.killed)} found by its marker or its pid and killed")
+        if not self.outlived:
+            said.append("the first process of its PID namespace has ended, which nobody in it outlives")
+        elif self.emptied:
+            said.append("its cgroup was emptied and removed, which a process that went into another one outlives")
+        else:
+            said.append("nothing proves that no other process of it is left")
+        said += [f"pid {pid} refused: {why}" for pid, why in list(self.refused.items())[:REFUSED_MAX]]
+        said += [f"still there: {name}" for name in self.left]
+        return "; ".join(said)
+
+
+def end(leftover: Leftover) -> None:
+    """Find and kill what a tree has left, for WITHIN_S seconds at most; the verdict is in the argument."""
+    deadline = time.monotonic() + WITHIN_S
+    if leftover.marker is not None:
+        while seen := find(leftover):
+            stop_and_kill(leftover, seen, deadline)
+            if time.monotonic() >= deadline or all(pid in leftover.refused for pid, _ in seen):
+                break
+            time.sleep(PAUSE_S)
+        still = [procfs.stat(pid) for pid, _ in find(leftover)]
+        leftover.left = [f"{one.name} (pid {one.pid}, state {one.state})" for one in still if one][:REFUSED_MAX]
+    if leftover.cgroup is not None:
+        leftover.emptied = cgroups.end(leftover.cgroup, WITHIN_S)
+    if leftover.keeper is not None:
+        leftover.outlived = not end_keeper(*leftover.keeper)
+
+
+def end_keeper(pid: int, start_ticks: int) -> bool:
+    """Kill the first process of a namespace, which has the signal of its warden's death already; True if it has ended.
+
+    The kernel lets it end after all others in the namespace.
+    """
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    try:
+        seen = procfs.stat(pid)
+        if seen is None or seen.start_ticks != start_ticks:
+            return True
+        signal.pidfd_send_signal(fd, signal.SIGKILL)
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        return bool(poll.poll(WITHIN_S * 1000))
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+
+
+def find(leftover: Leftover) -> dict[tuple[int, int], int | None]:
+    """Who of the tree is there now, as (pid, start ticks), the zombies left out.
+
+    The value: the parent that made it known, None for one that is known by itself.
+    """
+    everybody = [seen for name in os.listdir("/proc") if name.isdigit() and (seen := procfs.stat(int(name)))]
+    below: dict[int, list[procfs.Stat]] = {}
+    for seen in everybody:
+        below.setdefault(seen.ppid, []).append(seen)
+    found: dict[tuple[int, int], int | None] = {
+        (seen.pid, seen.start_ticks): None for seen in everybody if seen.state not in "ZX" and known(leftover, seen)
+    }
+    queue = [pid for pid, _ in found]
+    while queue:
+        parent = queue.pop()
+        for child in below.get(parent, ()):
+            if (child.pid, child.start_ticks) not in found and child.state not in "ZX":
+                found[child.pid, child.start_ticks] = parent
+                queue.append(child.pid)
+    return found
+
+
+def known(leftover: Leftover, seen: procfs.Stat) -> bool:
+    """True if a process shows by itself that it is of the tree."""
+    if (seen.pid, seen.start_ticks) == (leftover.pid, leftover.start_ticks):
+        return True
+    return bool(leftover.marker) and f"{MARKER}={leftover.marker}" in procfs.environment(seen.pid)
+
+
+def stop_and_kill(leftover: Leftover, found: dict[tuple[int, int], int | None], deadline: float) -> None:
+    """Stop all of them, so that nobody forks and no parent goes, then kill them and wait for their ends."""
+    held: dict[tuple[int, int], int] = {}
+    try:
+        # Parents come before their children in `found`.
+        for (pid, start_ticks), parent in found.items():
+            if parent is not None and all(holder != parent for holder, _ in held):
+                continue
+            fd = hold(leftover, pid, start_ticks, parent)
+            if fd is not None:
+                held[pid, start_ticks] = fd
+        poll = select.poll()
+        for one, fd in held.items():
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(fd, signal.SIGKILL)
+                leftover.killed.add(one)
+            poll.register(fd, select.POLLIN)
+        waiting = len(held)
+        while waiting and (ended := poll.poll(max(0.0, deadline - time.monotonic()) * 1000)):
+            waiting -= len(ended)
+            for fd, _ in ended:
+                poll.unregister(fd)
+    finally:
+        for fd in held.values():
+            os.close(fd)
+
+
+def hold(leftover: Leftover, pid: int, start_ticks: int, parent: int | None) -> int | None:
+    """Open a pidfd and stop its process, if with the pidfd in hand it still is who was found; else None."""
+    try:
+        fd = os.pidfd_open(pid)
+    except OSError:
+        return None
+    try:
+        seen = procfs.stat(pid)
+        if seen is not None and seen.start_ticks == start_ticks and (known(leftover, seen) or seen.ppid == parent):
+            signal.pidfd_send_signal(fd, signal.SIGSTOP)
+            return fd
+    except ProcessLookupError:
+        pass
+    except OSError as error:
+        leftover.refused[pid] = error.strerror or str(error)
+    os.close(fd)
+    return None
