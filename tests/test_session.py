@@ -1016,7 +1016,7 @@ def test_l14_a_store_that_hangs_is_given_so_many_batches_and_more_only_for_stops
         world.run(max_steps=50)
         with pytest.raises(StoreUnavailable) as error:
             world.answer("s", message("m3", "say=1", policy="enqueue"))
-        assert "3 batches wait" in str(error.value)
+        assert "3 steps wait" in str(error.value)
         stops = [world.ask("s", stop(f"x{number}", waiting="keep")) for number in range(2)]
         world.run(max_steps=50)
         refused = stop("x2", waiting="keep")
@@ -1029,6 +1029,27 @@ def test_l14_a_store_that_hangs_is_given_so_many_batches_and_more_only_for_stops
         assert world.answer("s", refused).durable
         laws = settled(world)
         assert laws.input_order == ["a", "m0", "m1", "m2"]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_l14_repeats_of_what_a_store_that_hangs_has_not_taken_have_the_same_bound(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actors.session.SENT_MAX", 3)
+    with World(seed) as world:
+        world.answer("s", message("a", "sleep=60"))
+        world.wait(0.05)
+        world.store.hold(True)
+        request = message("m", "say=1", policy="enqueue")
+        asked = [world.ask("s", request) for _ in range(3)]
+        world.run(max_steps=50)
+        with pytest.raises(StoreUnavailable):
+            world.answer("s", request)
+        world.store.hold(False)
+        assert world.run(lambda: all(one.done() for one in asked))
+        assert len({one.get(timeout=0) for one in asked}) == 1
+        assert world.answer("s", request).run_id == asked[0].get(timeout=0).run_id
+        settled(world)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -152,7 +152,7 @@ from actors.requests import (
 STASH_MAX: Final = 10_000
 """How many requests may wait while the session is read."""
 SENT_MAX: Final = 10_000
-"""How many batches may wait for the store before a request is refused."""
+"""How many batches, and repeats of what is in them, may wait for the store before a request is refused."""
 STOPS_MORE_MAX: Final = 10_000
 """How many Stops are taken beyond either of them."""
 BACKLOG_MIN: Final = 64
@@ -173,7 +173,7 @@ class Phase(enum.Enum):
 
 @dataclass(slots=True)
 class Sent:
-    """A batch that was sent and is not known to be durable."""
+    """A batch that was sent and is not known to be durable, or what waits behind one and is written nowhere."""
 
     number: int
     events: tuple[Event, ...]
@@ -339,7 +339,7 @@ class SessionActor(Actor):
             self._request_while_failed(request, reply)
             return
         if _is_full(len(self._sent), SENT_MAX, request):
-            raise _unavailable(f"the store does not keep up: {len(self._sent)} batches wait for it already", request)
+            raise _unavailable(f"the store does not keep up: {len(self._sent)} steps wait for it already", request)
         at = self._ports.clock.wall()
         kept, refused, answer = self._late_stops.entry(request), False, None
         requests = self._protocol.requests
@@ -350,7 +350,7 @@ class SessionActor(Actor):
             if requests.in_doubt(request.id):
                 # Not before the deletion is durable: if it is not stored, there is an answer to this request.
                 self._late_stops.expect(request, at)
-                self._sent[-1].later.append(RefuseDeleted(request, reply, error))
+                self._wait_for_last([RefuseDeleted(request, reply, error)])
             else:
                 self._refuse(request, reply, error)
         # A request does not wait for the rest of the turn: its halts leave now. Nor does its answer wait for a
@@ -463,12 +463,17 @@ class SessionActor(Actor):
             later = []
         for effect in step.now:
             self._carry_out_now(effect)
-        if self._sent:
+        if self._sent and later:
             # Nothing to write, but what it rests on may not be durable yet.
-            self._sent[-1].later.extend(later)
-        else:
+            self._wait_for_last(later)
+        elif later:
             self._stops_are_durable(later)
             self._carry_out_later(later)
+
+    def _wait_for_last(self, later: list[Later]) -> None:
+        """Keep what is written nowhere until the last batch is durable. It counts as one: a repeat has a bound too."""
+        last = self._sent[-1]
+        self._sent.append(Sent(last.number, (), later, last.requests))
 
     def _committed(self, committed: Committed) -> None:
         if self._phase is not Phase.SERVING:
