@@ -1035,7 +1035,7 @@ def test_l14_a_store_that_hangs_is_given_so_many_batches_and_more_only_for_stops
 def test_l14_repeats_of_what_a_store_that_hangs_has_not_taken_have_the_same_bound(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actors.session.SENT_MAX", 3)
+    monkeypatch.setattr("actors.hierarchy.session.SENT_MAX", 3)
     with World(seed) as world:
         world.answer("s", message("a", "sleep=60"))
         world.wait(0.05)
