@@ -1,0 +1,1 @@
+"""The measures: each yields its figures, and is run by `--only NAME`."""
