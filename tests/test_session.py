@@ -411,6 +411,23 @@ def _stop_and_message_while_it_is_read(world: World, wait_s: float) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_l12_a_delete_that_waits_for_ends_is_refused_where_the_store_fails_and_may_be_sent_again(seed: int) -> None:
+    with World(seed) as world:
+        world.answer("s", message("a", "tidy=1"))
+        world.wait(1.5)
+        request = Delete(source="user.test", reason="not needed any more")
+        world.store.fail_next()
+        refused = world.ask("s", request)
+        assert world.run(refused.done)
+        with pytest.raises(StoreUnavailable):
+            refused.get(timeout=0)
+        assert world.run(lambda: world.session()._phase is Phase.SERVING)
+        assert world.disk.events("s")[0].kind == "message"
+        assert world.answer("s", request).session == "s"
+        assert [event.kind for event in world.disk.events("s")] == ["session.deleted"]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_l12_a_stop_whose_session_was_not_stored_anew_is_on_record_and_begins_nothing(seed: int) -> None:
     with World(seed) as world:
         world.answer("s", message("a", "say=1"))

@@ -658,6 +658,39 @@ def test_a_connection_that_broke_is_opened_again_and_the_group_written(store: Sq
     assert store.reader.last_seq("s") == 2
 
 
+class LosesItsCommit:
+    """A connection whose first COMMIT is done, and reported as an error of the disk."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._told = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+        cursor = self._connection.execute(sql, *values)
+        if sql == "COMMIT" and not self._told:
+            self._told = True
+            raise sqlite3.OperationalError("disk I/O error")
+        return cursor
+
+
+def test_l12_a_group_whose_commit_has_an_outcome_that_nobody_knows_is_written_once(store: SqliteStore) -> None:
+    owner = Owner()
+    store.commit(batch(1), owner.ref)
+    assert owner.next() == Committed(1)
+    assert store.answers(PATIENCE_S)
+    assert store._connection is not None
+    store._connection = cast("sqlite3.Connection", LosesItsCommit(store._connection))
+    store.commit(batch(2), owner.ref)
+    assert owner.next() == Committed(2)
+    store.commit(batch(3), owner.ref)
+    assert owner.next() == Committed(3)
+    assert [event.seq for event in store.reader.events("s")] == [1, 2, 3]
+    assert store.health().unfit == 0
+
+
 def test_l14_the_check_after_errors_is_made_at_most_once_in_its_interval(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -453,8 +453,6 @@ class RunActor(Actor):
             else:
                 self._executions.discard(call_id)
                 how = How.NOT_STARTED if state is CellState.VOID else How.RAISED if result is None else How.RETURNED
-                if result is not None:
-                    self._answer(call_id, result)
                 self.tell_parent(CallEnded(address, how, at, result))
         for process_id, call in list(self._processes.items()):
             if call == call_id:
