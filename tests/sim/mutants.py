@@ -798,6 +798,14 @@ MUTANTS: Final = (
         "self.deleting is None or self.active is not None",
     ),
     _mutant(
+        "a Delete that waits for ends is forgotten where the store fails",
+        "L12",
+        SessionActor,
+        "_commit_failed",
+        "in self._protocol.take_deletions():",
+        "in ():",
+    ),
+    _mutant(
         "deleted before a Stop is told to be durable",
         "L12",
         SessionActor,
@@ -838,7 +846,7 @@ MUTANTS: Final = (
         "True",
     ),
     _mutant(
-        "shutdown does not wait for what waited for its session to be read",
+        "shutdown does not wait for what waited to be read",
         "L11",
         SessionActor,
         "_say_quiet",

@@ -87,8 +87,8 @@ TOGETHER: Final = 0.04
 """In how many schedules there is something that needs several things at once."""
 
 
-AWOKEN: Final = 0.05
-"""In how many of the schedules in which sessions leave memory there is one that was about to, and is in use again."""
+AWOKEN: Final = 0.1
+"""In how many of the schedules in which sessions leave memory one is in use again as it leaves, or soon behind it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ def draw(seed: int) -> Schedule:
     awoken = Random(f"awoken {seed}")
     if settings.passivate_s is not None and awoken.random() < AWOKEN:
         place = awoken.randint(0, len(script))
-        script[place:place] = _awoken(awoken)
+        script[place:place] = awoken.choice((_awoken, _read_late))(awoken)
     drawn = Schedule(world, settings, tuple(script))
     tight = Random(f"{seed} tight")
     return _tight(tight, drawn) if tight.random() < 0.25 else drawn
@@ -313,6 +313,18 @@ def _hurried(random: Random) -> list[Op]:
 def _awoken(random: Random) -> list[Op]:
     """A message comes before an idle session is asked to leave, and more before it has said that it stays."""
     return [("idle", 0), _news(random), ("asked_to_leave",), random.choice((_news, _stop))(random)]
+
+
+def _read_late(random: Random) -> list[Op]:
+    """A session has left memory with a message that is parked. That is withdrawn, and then the shutdown comes."""
+    return [
+        ("new", "sleep=60", None, "user", True, None),
+        ("new", "say=1", "enqueue", "user", True, None),
+        ("stop", "graceful", None, "park", "run", "user", None),
+        ("idle", 20),
+        ("withdraw", -1),
+        ("shutdown", random.choice((0.5, 3.0))),
+    ]
 
 
 def _tree(random: Random) -> Op:
