@@ -46,7 +46,18 @@ from actors.protocol.decisions import CUTOFFS_MAX, Protocol
 from actors.protocol.request_book import RequestBook
 from actors.protocol.run_record import AGENT
 from actors.protocol.step import AnswerRequest, GivePermit, GiveSpawn, HaltRun, Later, StartRun
-from actors.requests import Accepted, NewMessage, OutsideRequest, Reply, Resume, Resumed, Stop, Stopped, Withdraw
+from actors.requests import (
+    Accepted,
+    Delete,
+    NewMessage,
+    OutsideRequest,
+    Reply,
+    Resume,
+    Resumed,
+    Stop,
+    Stopped,
+    Withdraw,
+)
 from actors.thread import Thread
 from tests.sim.clock import SimClock
 from tests.sim.ids import SimIds
@@ -665,6 +676,19 @@ def test_l5_what_had_ended_before_a_kept_stop_is_not_ended_by_it(
     first = next(event for event in events if event.kind == "run.status" and event.run_id == "run_2")
     assert first.data["provenance"]["source"] == source
     assert not [event for event in events if event.kind == "run.started"], "a Stop came: nothing begins anew"
+
+
+def test_l14_only_so_many_requests_wait_for_a_session_to_be_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actors.protocol.decisions.DELETIONS_MAX", 2)
+    driver = Driver()
+    started(driver)
+    first, second, third = (Delete(source="user.test", reason=f"reason {number}") for number in range(3))
+    # They wait for the agent, which has not ended.
+    driver.protocol.request(first, None)
+    driver.protocol.request(second, None)
+    with pytest.raises(QueueFull):
+        driver.protocol.request(third, None)
+    assert [request for request, _ in driver.protocol.take_deletions()] == [first, second]
 
 
 def test_l9_a_stop_that_comes_too_late_for_its_run_changes_nothing() -> None:

@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 from loguru import logger
 
-from actors.errors import CountermandError, Invalid, NotFound, Quarantined, RunActive, ShuttingDown, TooLarge
+from actors.errors import CountermandError, Invalid, NotFound, Quarantined, QueueFull, RunActive, ShuttingDown, TooLarge
 from actors.gate.credit import Credit
 from actors.gate.token import CancelToken
 from actors.ids import request_time
@@ -63,6 +63,7 @@ from actors.text import storable_json
 from actors.thread import Thread
 
 CUTOFFS_MAX: Final = 256
+DELETIONS_MAX: Final = 1000
 """Origins whose last Stop is remembered, of a session."""
 
 
@@ -592,6 +593,13 @@ class Protocol(OwnedTrees):
                 expected="a session in which something has happened",
                 got=self.session,
                 remedy="list the sessions",
+            )
+        if len(self._deletions) >= DELETIONS_MAX:
+            raise QueueFull(
+                "too many requests wait for the session to be deleted",
+                expected=f"at most {DELETIONS_MAX} of them",
+                got=f"{len(self._deletions)} that wait already",
+                remedy="wait until the session is deleted: one request does that",
             )
         self._deletions.append((delete, reply))
         cause = Provenance(
