@@ -566,6 +566,17 @@ REGRESSIONS = {
             ("crash",),
         ),
     ),
+    # What it had left was told while the store failed, and not taken; its end was, and its receipt was complete.
+    "something that is left while the store fails, by code that ends when the session is read": Schedule(
+        1279060333,
+        Settings(agent="scripted", run_deadline_s=1.0, call_deadline_s=0.5),
+        (
+            ("litter", 3975666563),
+            ("new", "deaf=3", None, "user", True, None),
+            ("steps", 9),
+            ("unfit", 1),
+        ),
+    ),
     # Code went on behind the kill deadline, and left a task: it was found behind the receipt, and is said to be left.
     "something that is found behind the receipt, while a shutdown ends": Schedule(
         4,

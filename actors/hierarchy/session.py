@@ -226,6 +226,9 @@ class SessionActor(Actor):
         self._sent: deque[Sent] = deque()
         self._stash: deque[tuple[Any, ReplyFuture[Any] | None]] = deque()
         self._runners: dict[str, str] = {}
+        # By run: its actor from before the session was read anew, until that ends; and which runs wait for it to end.
+        self._replaced: dict[str, str] = {}
+        self._to_adopt: set[str] = set()
         self._child_number = 0
         self._trees: dict[str, TreeHost] = {}
         self._trees_ended: dict[str, Provenance] = {}
@@ -383,6 +386,9 @@ class SessionActor(Actor):
                 protocol.call_requested(message)
             case CallStarted():
                 protocol.call_started(message)
+            case CallEnded() | RunFinished() if message.address.run in self._replaced:
+                # What it had started may not have been taken. Its end is told again behind that, when it is taken over.
+                logger.trace("{} does not take it from an actor that is replaced: {!r:.200}", self, message)
             case CallEnded():
                 protocol.call_ended(message)
             case CallGivenUp():
@@ -663,6 +669,9 @@ class SessionActor(Actor):
         record = self._protocol.record(run_id)
         if record is None or not record.runner_parts():
             return
+        if run_id in self._replaced:
+            self._to_adopt.add(run_id)
+            return
         provenance = record.info.provenance or record.token.provenance
         assert provenance is not None, "only what is closed is taken over"
         open_parts = record.runner_parts()
@@ -795,6 +804,12 @@ class SessionActor(Actor):
             if self._phase is Phase.SERVING:
                 self._tree_down(run_id, host)
             return
+        if self._replaced.get(run_id) == down.key:
+            del self._replaced[run_id]
+            if run_id in self._to_adopt and self._phase is Phase.SERVING:
+                self._to_adopt.discard(run_id)
+                self._adopt_run(run_id)
+            return
         if self._runners.get(run_id) != down.key:
             return
         del self._runners[run_id]
@@ -822,11 +837,13 @@ class SessionActor(Actor):
         if self._phase is Phase.SERVING:
             return
         # Actors of runs from before: their parts are taken over from the ports, by fresh ones.
-        for key in list(self._runners.values()):
+        for run_id, key in self._runners.items():
             child = self.children.get(key)
             if child is not None:
                 child.stop(block=False)
+                self._replaced[run_id] = key
         self._runners.clear()
+        self._to_adopt.clear()
         for host in self._trees.values():
             child = self.children.get(host.key)
             if child is not None:
