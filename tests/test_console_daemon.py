@@ -390,7 +390,7 @@ def test_stop_parks_what_waits_if_it_is_told_to(served: Desk, name: str) -> None
 
 
 def test_a_stop_that_is_not_waited_for_has_shut_the_fence(served: Desk, name: str) -> None:
-    send(served, name, f'echo begun; trap "" TERM; sleep {served.mark}; sleep {served.mark}')
+    send(served, name, f'trap "" TERM; echo begun; sleep {served.mark}; sleep {served.mark}')
     wait_said(served, name, "begun")
     answer = served.json("stop", name, "--no-wait")
     assert (answer["outcome"], answer["receipt"]) == ("stopped", None)

@@ -277,7 +277,9 @@ def test_l7_a_plain_agent_that_was_told_to_end_and_did_is_cancelled(kit: Kit) ->
 
 def test_l7_a_process_whose_own_parent_read_its_status_is_gone(kit: Kit) -> None:
     session = kit.session(agent=None)
-    run_id = say(session, kit.script("sleep 60 & echo begun; trap : TERM; wait; wait; exit 0"))
+    # It says so when its child has become the command, whose name the row has.
+    executed = 'while read -r name </proc/$!/comm && [ "$name" != sleep ]; do :; done'
+    run_id = say(session, kit.script(f"trap : TERM; sleep 60 & {executed}; echo begun; wait; wait; exit 0"))
     until(lambda: any(event.kind == "tool.output" for event in log(session)), "the script waits for its child")
     stop(session)
     receipt = session.receipt(run_id, timeout=WAIT_S)
