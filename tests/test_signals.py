@@ -109,3 +109,34 @@ def test_what_was_ignored_stays_so_but_for_what_ends_a_daemon() -> None:
             print(json.dumps(all_of(signals)))
     """)
     assert found == [15]
+
+
+def test_a_thread_hands_signals_on_while_the_main_thread_sleeps_elsewhere() -> None:
+    # The signal goes to another thread, so nothing interrupts the main thread's sleep.
+    found = told("""
+        import queue
+        inbox = queue.SimpleQueue()
+        with Signals(hand_on=inbox.put):
+            over = threading.Event()
+            other = threading.Thread(target=over.wait)
+            other.start()
+            threading.Timer(0.2, signal.pthread_kill, (other.ident, signal.SIGINT)).start()
+            number = inbox.get()
+            over.set()
+            other.join()
+        print(json.dumps(number))
+    """)
+    assert found == 2
+
+
+def test_signals_are_handed_on_in_their_order_and_none_is_lost_at_the_end() -> None:
+    sent = [15, 2, 1, 2, 15]
+    found = told(f"""
+        found = []
+        for _ in range(20):
+            with Signals(hand_on=found.append):
+                for number in {sent}:
+                    send(number, 1)
+        print(json.dumps([found, signal.getsignal(signal.SIGINT) is signal.default_int_handler]))
+    """)
+    assert found == [sent * 20, True]

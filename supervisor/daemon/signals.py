@@ -1,12 +1,16 @@
-"""Signals as things that the main thread reads.
+"""Signals as an inbox: the main thread waits for them, or a thread hands them on.
 
-A handler runs between any two lines of the main thread, also while that holds a lock: so it notes the number in a
-deque, which takes none, and does nothing else. That it is there also makes the interpreter write a byte to a socket,
-from C and at once, which wakes whoever waits there.
+A handler runs between any two lines of the main thread, also while that thread holds a lock. So the handler appends the
+number to a deque, which takes no lock, and does nothing else. A signal with a handler also makes the interpreter write
+its number to a socket, from C and at once.
 
-The byte is no more than that. The socket takes fewer than three hundred of them while nobody reads, and what comes then
-is dropped; the note is not. What is noted has a bound: a reload that is asked for is asked for once, and of each signal
-that ends the daemon three say all.
+`wait` is for a main thread that does nothing but wait (the daemon's). The byte on the socket only wakes it: the socket
+holds fewer than three hundred bytes and drops what comes then, but the deque drops nothing that counts. The deque is
+bounded: one SIGHUP asks for one reload, and three of a signal that ends the daemon say all.
+
+`hand_on` is for a main thread that waits elsewhere (the chat's waits for its queue). The kernel may give a signal to
+any thread, and the main thread, which alone runs handlers, then sleeps on. So a thread reads the numbers from the
+socket, in the order in which the signals came.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import contextlib
 import select
 import signal
 import socket
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -29,16 +34,20 @@ ENDS_MAX: Final = 3
 class Signals:
     """Takes SIGINT, SIGTERM and SIGHUP in a `with`; main thread only, except for `wake`.
 
-    A SIGHUP that is ignored stays ignored, as under nohup, and a SIGINT too: a shell that has no jobs starts what is to
-    run in the background so. Whoever has started us may have blocked them all, which an exec does not undo: in here
+    A SIGHUP that is ignored stays ignored, as under nohup. So does an ignored SIGINT: a shell without job control
+    starts its background commands so. The parent may have blocked all signals, and an exec keeps them blocked: in here
     they are not.
+
+    Args:
+        hand_on: called with the number of each signal, on a thread of its own; it must not block. None: the main thread
+            calls `wait`.
     """
 
     TAKEN: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-    def __init__(self) -> None:
+    def __init__(self, hand_on: Callable[[int], object] | None = None) -> None:
         self._reader, self._writer = socket.socketpair()
-        self._reader.setblocking(False)
+        self._reader.setblocking(hand_on is not None)
         self._writer.setblocking(False)
         self._noted: deque[int] = deque()
         self._woken = False
@@ -46,14 +55,20 @@ class Signals:
         """Called by `wait` when a child has ended."""
         self._before: dict[signal.Signals, Any] = {}
         self._previous_fd = -1
+        self._thread: threading.Thread | None = None
+        if hand_on is not None:
+            self._thread = threading.Thread(target=self._read, args=(hand_on,), name="signals", daemon=True)
 
     def __enter__(self) -> Self:
         self._previous_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         for number in self.TAKEN:
             if number is signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._note)
-        self._before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, self._note)
-        # Behind the handlers: what is pending comes now.
+        if self._thread is None:
+            self._before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, self._note)
+        else:
+            self._thread.start()
+        # After the handlers: pending signals are delivered now.
         self._mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, self._before)
         return self
 
@@ -62,8 +77,16 @@ class Signals:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._previous_fd)
-        self._reader.close()
         self._writer.close()
+        if self._thread is not None:
+            # It hands on what the socket still holds, and ends.
+            self._thread.join()
+        self._reader.close()
+
+    def _read(self, hand_on: Callable[[int], object]) -> None:
+        while numbers := self._reader.recv(64):
+            for number in numbers:
+                hand_on(number)
 
     def wait(self, timeout: float | None = None) -> int | None:
         """Return the number of the next signal, or WAKE; None after `timeout` seconds."""

@@ -2,10 +2,8 @@
 
 Theory of operation. The chat is one loop over one inbox. What comes from elsewhere is put there and nothing more:
 lines by the thread that reads standard input, news by the thread that prints the session's events, filed receipts by
-a thread that waits for them, and signals by a thread that reads them from the interpreter's wake-up pipe. (A handler
-in Python will not do: the kernel may give a signal to any thread, and the main thread, which alone runs handlers, then
-sleeps on.) So a Stop never waits behind output that nobody takes, and of two things that happen at once one is
-decided first.
+a thread that waits for them, and signals by a thread that reads them (`daemon/signals.py`). So a Stop never waits
+behind output that nobody takes, and of two things that happen at once one is decided first.
 
 From a pipe each line waits in the queue of the session (`enqueue`, a turn of its own), and the next is read when its
 run has ended and all that it said is printed. On a terminal a line is read at any time, and supersedes what runs
@@ -32,11 +30,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from queue import Empty, SimpleQueue
-from types import FrameType
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from loguru import logger
@@ -58,6 +53,7 @@ from supervisor.console.tty.lines import LINE_MAX_BYTES, EndOfInput, Line, LineR
 from supervisor.console.tty.pasting import Paste
 from supervisor.console.tty.screen import Screen
 from supervisor.console.tty.streams import when_unread
+from supervisor.daemon.signals import Signals
 from supervisor.supervisor import check_session_name
 
 ASK_TIMEOUT_S: Final = 30.0
@@ -101,7 +97,7 @@ def chat(config: Config | None, session: str, place: Place | None = None, *, age
     logger.debug("chat with session {}", session)
     # Before signals are taken: a daemon may take its time to answer, and Ctrl-C ends the waiting.
     attached = _attached(config, place, screen, agent)
-    with _signals(inbox):
+    with Signals(hand_on=lambda number: inbox.put(Signalled(number))):
         host: Host
         if attached is not None:
             host = attached
@@ -514,41 +510,3 @@ def _why(event: Event) -> str:
         return f": {provenance['source']}: {head(provenance['reason'], 300)}"
     error = event.data.get("error")
     return f": {head(error, 300)}" if error else ""
-
-
-@contextmanager
-def _signals(inbox: SimpleQueue[Item]) -> Iterator[None]:
-    """Have signals put into the inbox, also those that our parent has blocked.
-
-    SIGHUP stays ignored where it is, as under nohup, and SIGINT, as in the background of a script.
-    """
-    read_fd, write_fd = os.pipe()
-    os.set_blocking(write_fd, False)
-    before: dict[signal.Signals, Any] = {}
-
-    def forward() -> None:
-        while numbers := os.read(read_fd, 64):
-            for number in numbers:
-                inbox.put(Signalled(number))
-
-    thread = threading.Thread(target=forward, name="console-signals", daemon=True)
-    thread.start()
-    previous_fd = signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if number is signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
-            before[number] = signal.signal(number, _noted)
-    mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, before)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        signal.set_wakeup_fd(previous_fd)
-        os.close(write_fd)
-        thread.join()
-        os.close(read_fd)
-
-
-def _noted(number: int, frame: FrameType | None) -> None:
-    """The handler has nothing to do: that it is there makes the interpreter write the number to the wake-up pipe."""
