@@ -1070,6 +1070,23 @@ def test_l14_repeats_of_what_a_store_that_hangs_has_not_taken_have_the_same_boun
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_l14_what_waited_for_a_session_to_be_read_is_taken_however_few_batches_may_wait(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actors.hierarchy.session.SENT_MAX", 1)
+    monkeypatch.setattr("actors.hierarchy.session.STOPS_MORE_MAX", 0)
+    with World(seed) as world:
+        world.store.hold_reads(True)
+        asked = [world.ask("s", message(f"m{number}", "say=1", policy="enqueue")) for number in range(3)]
+        asked.append(world.ask("s", stop("x", waiting="keep")))
+        world.run(max_steps=50)
+        world.store.hold_reads(False)
+        assert world.run(lambda: all(one.done() for one in asked))
+        assert all(one.get(timeout=0) for one in asked)
+        assert settled(world).input_order == ["m0", "m1", "m2"]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_what_waits_for_a_session_to_be_read_is_answered_by_the_next_incarnation_where_this_one_ends(seed: int) -> None:
     with World(seed) as world:
         world.store.hold(True)

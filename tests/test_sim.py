@@ -775,6 +775,49 @@ REGRESSIONS = {
             ("repeat", 0),
         ),
     ),
+    # Both had waited for their session to be read. The crash left the message's run, and of the Stop that it had come.
+    "a Stop of the journal that came behind a message, and was stored later than that": Schedule(
+        4027430261,
+        Settings(agent="scripted", call_deadline_s=0.5),
+        (
+            ("new", "say=1", None, "user", True, None),
+            ("hold", True),
+            ("at", "t", ("resume",)),
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("steps", 15),
+            ("poison", 4, 1, False),
+            ("shutdown", 0.0),
+            ("steps", 1),
+            ("steps", 3),
+        ),
+    ),
+    "a Stop that has waited with a message for their session to be read, and a crash as that is stored": Schedule(
+        30,
+        Settings(agent="scripted"),
+        (
+            ("hold_reads", True),
+            ("new", "say=1", None, "user", True, None),
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("wait", 0.2),
+            ("hold_reads", False),
+            ("steps", 3),
+            ("crash",),
+        ),
+    ),
+    # It was decided as its time was over: its answer was said to be in the journal, which had the Stop without it.
+    "a Stop that is decided as its time to wait for that is over": Schedule(
+        39,
+        Settings(agent="scripted"),
+        (
+            ("hold_reads", True),
+            ("new", "say=1", None, "user", True, None),
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("wait", 0.2),
+            ("hold_reads", False),
+            ("steps", 4),
+            ("crash",),
+        ),
+    ),
 }
 
 

@@ -118,6 +118,10 @@ class LateStops:
         late = self._kept.get(request.id) or self._waiting.get(request.id)
         return late.entry if late is not None and late.entry.stop == request else None
 
+    def keeps(self, request: object) -> bool:
+        """True of a Stop that the journal was given."""
+        return isinstance(request, Stop) and request.id in self._kept and self._kept[request.id].entry.stop == request
+
     def given(self, stop: Stop) -> Stopped | None:
         """What a Stop that is kept was answered first; None where that is not known.
 
@@ -153,6 +157,9 @@ class LateStops:
         entry = _entry(self._session, request, at, answer, generation)
         decided = answer if isinstance(answer, Stopped) else None
         self._waiting[request.id] = Waiting(entry, self._clock.monotonic(), timer, decided)
+        if decided is not None and self.keeps(request):
+            # The journal has it without its answer, and an answer may be due: that is to be there when it is said so.
+            self._keep(entry, decided)
 
     def overdue(self, message: StopOverdue, *, in_stash: bool) -> bool:
         """The store takes its time: give the Stop to the journal, and some time later have it answered.

@@ -343,6 +343,10 @@ class SessionActor(Actor):
             return
         if _is_full(len(self._sent), SENT_MAX, request):
             raise _unavailable(f"the store does not keep up: {len(self._sent)} steps wait for it already", request)
+        self._serve(request, reply)
+
+    def _serve(self, request: OutsideRequest, reply: ReplyFuture[Any] | None, *, goes_on: bool = False) -> None:
+        """Decide a request that was taken. Where it `goes_on`, the next one is stored in one batch with it."""
         at = self._ports.clock.wall()
         kept, refused, answer = self._late_stops.entry(request), False, None
         requests = self._protocol.requests
@@ -362,6 +366,8 @@ class SessionActor(Actor):
             # Ahead of that: one that is answered by it waits for nothing, whatever else has left with it.
             told = None if requests.in_doubt(request.id) else answer
             self._late_stops.expect(request, at, told, self._protocol.generation)
+        if goes_on:
+            return
         self._flush()
         if self._sent:
             self._answering = self._number
@@ -880,14 +886,17 @@ class SessionActor(Actor):
         self._taken_up = self._number
         if not self._sent:
             self._is_taken_up()
+        # What came ahead of a Stop of the journal is stored in one batch with it: behind a crash between the two nobody
+        # would know that the Stop came later.
+        kept = [index for index, (request, _) in enumerate(self._stash) if self._late_stops.keeps(request)]
+        last, index = kept[-1] if kept else 0, 0
         while self._stash:
-            self._unstash(*self._stash.popleft())
-
-    def _unstash(self, request: OutsideRequest | Inspect, reply: ReplyFuture[Any] | None) -> None:
-        if not isinstance(request, Inspect):
-            self._request(request, reply)
-        elif reply is not None:
-            reply.try_set(self._status())
+            request, reply = self._stash.popleft()
+            if not isinstance(request, Inspect):
+                self._serve(request, reply, goes_on=index < last)
+            elif reply is not None:
+                reply.try_set(self._status())
+            index += 1
 
     def _load_failed(self, error: str) -> None:
         if self._phase is Phase.SERVING:
@@ -897,7 +906,10 @@ class SessionActor(Actor):
         self._mailbox.release()
         stash, self._stash = self._stash, deque()
         for request, reply in stash:
-            self._unstash(request, reply)
+            if not isinstance(request, Inspect):
+                self._request_while_failed(request, reply)
+            elif reply is not None:
+                reply.try_set(self._status())
         self._try_later()
 
     def _commit_failed(self, failed: CommitFailed) -> None:

@@ -140,7 +140,7 @@ MUTANTS: Final = (
         "bump after halt",
         "L1",
         SessionActor,
-        "_request",
+        "_serve",
         "    try:\n        answer = self._protocol.request(request, reply, kept)\n",
         _BUMP_AFTER_HALT.lstrip("\n"),
     ),
