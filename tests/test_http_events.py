@@ -155,6 +155,8 @@ def test_a_position_at_the_end_of_the_log_is_followed(api: Api) -> None:
     say(api.session())
     last = check_rest(api.session())[-1].seq
     assert get(client, "/v1/sessions/s1/log", from_seq=last) == {"events": [], "next": None}
+    page = get(client, "/v1/sessions/s1/log", limit=last)
+    assert (page["events"][-1]["seq"], page["next"]) == (last, None), "the page is full, and the log ends with it"
     with client.stream("GET", URL, headers={"Last-Event-ID": str(last)}) as stream:
         until(lambda: streams(api.client()) == 1, "the stream")
         say(api.session())
@@ -353,6 +355,26 @@ def test_the_end_of_the_server_ends_the_streams_and_no_run(api: Api) -> None:
     assert ended == [[]] * 5
     assert threads() == []
     assert session.status().state == "running"
+
+
+def test_a_stream_that_begins_as_the_server_ends_is_ended_too(api: Api) -> None:
+    api.start(waits)
+    say(api.session())
+    assert api.server is not None
+    assert api.server._serving is not None
+    # As `end` does before it waits for the requests that are under way.
+    api.server._serving._desk.close()
+    ended = threading.Event()
+
+    def follow() -> None:
+        with api.client().stream("GET", URL) as response:
+            kinds = [kind for _, kind, _ in Sse(response)]
+        if "run.ended" not in kinds:
+            ended.set()
+
+    threading.Thread(target=follow, daemon=True).start()
+    assert ended.wait(WAIT_S)
+    assert api.session().status().state == "running"
 
 
 def test_the_end_of_the_supervisor_ends_the_streams_after_all_that_they_had_to_give(api: Api) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from actors import AsyncTurn, Invalid, NewMessage, Spawn, tool
+from actors import AsyncTurn, Invalid, NewMessage, Spawn, Turn, tool
 from actors.ids import new_request_id
 from actors.plugin.registration import Unloaded
 from supervisor.http.limits import Limits
@@ -429,6 +429,22 @@ def test_l12_a_kill_reaches_a_run_whose_row_is_damaged(api: Api, doc: bytes) -> 
     damage(api, run_id, doc)
     assert code(client.post(f"/v1/runs/{run_id}/kill")) == "store_unavailable"
     assert get(client, "/v1/sessions/other")["state"] == "running"
+
+
+def test_l12_a_kill_finds_a_run_that_is_ending_while_the_store_hangs(api: Api, hanging: Callable[..., None]) -> None:
+    release = api.kit.gate()
+
+    def lingers(turn: Turn) -> None:
+        turn.emit("working")
+        release.wait()
+
+    client = api.start(lingers)
+    run_id = say(client)["run_id"]
+    running(client)
+    assert stop(client)["run_id"] == run_id
+    hanging("find_run")
+    killed = client.post(f"/v1/runs/{run_id}/kill").json()
+    assert (killed["session"], killed["run_id"]) == ("s1", run_id)
 
 
 def test_l12_a_kill_does_not_wait_for_a_store_that_hangs(api: Api, hanging: Callable[..., None]) -> None:
