@@ -13,8 +13,7 @@ The map, from the outside in:
     retention.py        which sessions are kept for too long
     agents/ tools/      what ships: the shell agent and the shell tool
     executor.py         where agents, tools and callbacks run
-    strays.py           what their code starts by itself: processes, threads, tasks
-    attribution.py      whose code starts a process, asked at the moment in which it does
+    strays/             what their code starts by itself: processes, threads, tasks
     containment/        process trees: zygote, wardens, output
     store/              the log in SQLite: migrations, writer, reader
     publisher.py        committed events on their way to subscribers

@@ -35,7 +35,7 @@ from actors.gate.token import CancelToken
 from actors.messages import ExecutionEnded
 from actors.model import How
 from actors.ports import Clock, Isolation
-from supervisor import attribution
+from supervisor.strays import attribution
 
 THREADS_MAX: Final = 512
 CALLBACK_THREADS_MAX: Final = 64

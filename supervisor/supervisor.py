@@ -43,7 +43,7 @@ from supervisor.session_handle import SessionHandle
 from supervisor.store.health import StoreHealth
 from supervisor.store.reader import SqliteReader
 from supervisor.store.sqlite import SqliteStore
-from supervisor.strays import Strays
+from supervisor.strays.strays import Strays
 from supervisor.tools.shell import shell as shell_tool
 
 SESSION_NAME_MAX_CHARS: Final = 128

@@ -59,7 +59,7 @@ from supervisor.ids import RandomIds
 from supervisor.publisher import EventHub
 from supervisor.router import SupervisorActor
 from supervisor.store.sqlite import SqliteStore
-from supervisor.strays import Strays
+from supervisor.strays.strays import Strays
 from tests.kit import WAIT_S, Kit, Listener, check_rest, log, message, say, settled, stop, until
 
 

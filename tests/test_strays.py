@@ -21,24 +21,19 @@ import pytest
 from actors import AsyncTurn, Receipt, Row, Stop, Turn, tool
 from actors.model import Address, How
 from actors.ports import ProcessRow
-from supervisor import Config, Supervisor, attribution
+from supervisor import Config, Supervisor
 from supervisor.containment.guard import procfs
 from supervisor.daemon.serve import Exit
 from supervisor.executor import _ON_THREADS
 from supervisor.http.health import diagnose
 from supervisor.live_tree import living
 from supervisor.store.reader import SqliteReader
-from supervisor.strays import (
-    ENDED_MAX,
-    ORPHANS,
-    PR_SET_CHILD_SUBREAPER,
-    SERVED,
-    STARTS_MAX,
-    STRAYS_MAX,
-    UNKNOWN,
-    Strays,
-    inherits_orphans,
-)
+from supervisor.strays import attribution
+from supervisor.strays.children import STARTS_MAX, UNKNOWN
+from supervisor.strays.reports import ENDED_MAX, STRAYS_MAX
+from supervisor.strays.run_end import ORPHANS, SERVED
+from supervisor.strays.strays import Strays
+from supervisor.strays.subreaper import PR_SET_CHILD_SUBREAPER, inherits_orphans
 from tests.daemon_kit import Foreground, seed
 from tests.daemon_plugins import starts
 from tests.kit import GRACE_S, KILL_S, WAIT_S, alive, log, poison, rows, say, settled, stop, until
@@ -367,8 +362,8 @@ def test_the_status_of_what_the_program_had_started_before_is_the_programs_to_re
         own.stdin.close()  # type: ignore[union-attr]  # it is a pipe
         until(lambda: (seen := procfs.stat(own.pid)) is None or seen.dead, "its end")
         stop(supervisor.session("s"), run_id=say(supervisor.session("s")))
-        assert supervisor._strays._watcher is not None
-        supervisor._strays._turn()
+        assert supervisor._strays._watcher.thread is not None
+        supervisor._strays._watcher.turn()
         assert own.wait() == 7
 
 
@@ -441,7 +436,7 @@ def test_l13_what_multiprocessing_keeps_for_the_whole_program_is_no_runs_to_end(
 def test_l14_of_what_a_timer_starts_after_its_run_so_many_ends_are_kept_and_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("supervisor.strays.ENDED_MAX", 3)
+    monkeypatch.setattr("supervisor.strays.reports.ENDED_MAX", 3)
     count = 0
 
     async def agent(turn: AsyncTurn) -> None:
@@ -461,8 +456,8 @@ def test_l14_of_what_a_timer_starts_after_its_run_so_many_ends_are_kept_and_no_m
         receipt_of(supervisor, say(supervisor.session("s")))
         until(lambda: count == 20, "the last of them")
         until(lambda: not supervisor.left(), "the ends of all")
-        assert len(supervisor._strays._strays) <= 3
-        assert len(supervisor._strays._ended) <= 3
+        assert len(supervisor._strays._reports.strays) <= 3
+        assert len(supervisor._strays._reports._ended) <= 3
     assert ENDED_MAX > 3
     while KEPT:
         KEPT.pop().wait()
@@ -495,7 +490,7 @@ def test_l14_of_threads_that_are_gone_no_start_is_kept_and_no_process_is_looked_
         say(supervisor.session("s"))
         assert done.wait(WAIT_S)
         with supervisor._strays._lock:
-            assert len(supervisor._strays._starts) <= STARTS_MAX
+            assert len(supervisor._strays._children._starts) <= STARTS_MAX
         stop(supervisor.session("s"))
 
 
@@ -801,13 +796,13 @@ def test_l13_a_run_whose_actors_failed_has_its_strays_taken_over_and_ended(tmp_p
 
 def test_the_hook_does_nothing_for_other_events_and_lets_no_error_out() -> None:
     class Broken:
-        strays: Any = None
-
-        def starts(self, event: str, args: Any) -> None:
-            raise RuntimeError(event)
+        @property
+        def host(self) -> Any:
+            raise RuntimeError("it is asked for its host")
 
     def within() -> int:
-        attribution.enter(Broken())
+        broken: Any = Broken()
+        attribution.enter(broken)
         return subprocess.run(["true"], check=True).returncode
 
     assert contextvars.copy_context().run(within) == 0

@@ -22,7 +22,7 @@ from supervisor.executor import ThreadExecutor
 from supervisor.ids import RandomIds
 from supervisor.publisher import EventHub
 from supervisor.store.sqlite import SqliteStore
-from supervisor.strays import Strays
+from supervisor.strays.strays import Strays
 from tests.bench.figure import Figure, Rounds
 from tests.bench.kit import GRACE_S, WAIT_S, median_ms, timed, waits
 

@@ -1,11 +1,11 @@
 """Attribution: whose code starts a process, asked at the moment in which it does.
 
-A context variable names whose code runs; tasks inherit it, and our worker threads are given it. The interpreter tells
-an audit hook of each process that Python code is about to start, on the thread that starts it. The two together say who
-starts what, before it is there.
+A context variable names the execution whose code runs; tasks inherit it, and our worker threads get it. The interpreter
+calls an audit hook for each process that Python code is about to start, on the thread that starts it. So the two say
+who starts a process before it exists.
 
-An audit hook cannot be taken away, so there is one per interpreter, which is installed with the first supervisor. It
-does nothing for other events than those few, and it never raises: it runs inside of foreign code.
+An audit hook cannot be removed, so there is one per interpreter, which is installed with the first supervisor. It
+ignores all but a few events, and it never raises: it runs inside of foreign code.
 """
 
 from __future__ import annotations
@@ -18,37 +18,21 @@ import sys
 import threading
 import weakref
 from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from loguru import logger
+
+from supervisor.strays.starter import Host, Starter
 
 SPAWN: Final = "countermand.spawn"
 SERVED: Final = "countermand.served"
 STARTS: Final = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", SPAWN, SERVED})
 KEPT_BY: Final = frozenset({"multiprocessing.forkserver", "multiprocessing.resource_tracker"})
-"""Modules that start one process for the whole program, when somebody needs it first."""
-
-
-class Starter(Protocol):
-    """Whose code runs."""
-
-    @property
-    def strays(self) -> Outside:
-        """Who knows whose code that is."""
-
-    def starts(self, event: str, args: Sequence[Any]) -> None:
-        """The calling thread is about to start a process. Must not wait."""
-
-
-class Outside(Protocol):
-    """Who wants to know of processes that nobody's code starts: those of the program around."""
-
-    def starts_outside(self) -> None:
-        """The calling thread is about to start a process, and is no agent's and no tool's. Must not wait."""
+"""Modules that start one process for the whole program, at its first use."""
 
 
 _STARTER: Final[contextvars.ContextVar[Starter | None]] = contextvars.ContextVar("countermand_starter", default=None)
-_OUTSIDE: Final[weakref.WeakSet[Outside]] = weakref.WeakSet()
+_HOSTS: Final[weakref.WeakSet[Host]] = weakref.WeakSet()
 _INSTALLING: Final = threading.Lock()
 _installed = False
 
@@ -58,16 +42,22 @@ def current(context: contextvars.Context | None = None) -> Starter | None:
     return _STARTER.get() if context is None else context.get(_STARTER)
 
 
+def current_of(host: Host, context: contextvars.Context | None = None) -> Starter | None:
+    """The same, where that is a starter of `host`."""
+    starter = current(context)
+    return starter if starter is not None and starter.host is host else None
+
+
 def enter(starter: Starter | None) -> None:
-    """What runs from here on in this context is the starter's."""
+    """Attribute what runs from here on in this context to `starter`; None: to the program."""
     _STARTER.set(starter)
 
 
-def install(outside: Outside) -> None:
-    """Tell `outside`, while it lives, of what the program starts. The first time the hook is installed too."""
+def install(host: Host) -> None:
+    """Tell `host`, while it lives, which processes the program starts. The first call installs the hook."""
     global _installed  # noqa: PLW0603  # there is one per interpreter
     with _INSTALLING:
-        _OUTSIDE.add(outside)
+        _HOSTS.add(host)
         if not _installed:
             _installed = True
             _announce_spawns()
@@ -80,20 +70,20 @@ def _hear(event: str, args: tuple[Any, ...]) -> None:
     try:
         starter = _STARTER.get()
         if starter is not None:
-            starter.starts(event, args)
-        for outside in list(_OUTSIDE) if event != SERVED else ():
+            starter.host.starts(starter, event, args)
+        for host in list(_HOSTS) if event != SERVED else ():
             # To another supervisor in this process it is the program's.
-            if starter is None or starter.strays is not outside:
-                outside.starts_outside()
+            if starter is None or starter.host is not host:
+                host.starts_outside()
     except Exception:  # noqa: BLE001  # it runs inside of foreign code, which has done nothing wrong
         with contextlib.suppress(Exception):
             logger.opt(exception=True).error("the start of a process could not be attributed")
 
 
 def _announce_spawns() -> None:
-    """Have `multiprocessing` say that it starts a process: by its own way of spawning no audit event is raised.
+    """Have `multiprocessing` announce its processes: its own way of spawning raises no audit event.
 
-    What it keeps for the whole program is nobody's: other code depends on it when whoever needed it first has ended.
+    What it keeps for the whole program is the program's: other code depends on it after its first user has ended.
     """
     from multiprocessing import forkserver, util
 

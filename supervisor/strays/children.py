@@ -1,0 +1,233 @@
+"""The children of this process: which start was whose, from the audit event to the pid.
+
+A start is announced before the process exists. Its thread's children of that moment are noted; a later child of the
+thread, which no other start explains, is the process of that start.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import suppress
+from typing import Final
+
+from actors.messages import StrayFound
+from actors.model import Address
+from supervisor.containment import offspring
+from supervisor.containment.guard import procfs
+from supervisor.containment.offspring import Member, Offspring
+from supervisor.strays.records import Run, Stray
+from supervisor.strays.reports import Reports
+from supervisor.strays.starter import Starter
+from supervisor.strays.subreaper import inherits_orphans
+
+KNOWN_MAX: Final = 4096
+STARTS_MAX: Final = 100
+LOOKS_MAX: Final = 12
+LOOKS_ENDING_MAX: Final = 1000
+"""Looks for a process of a run that is being ended: more, for it may be about to start."""
+LOOK_S: Final = 0.0005
+"""Between two looks; it doubles, up to 64 times this."""
+UNKNOWN: Final = "process, whose is not known"
+
+
+class _Start:
+    """A process that a thread is about to start, or whose pid is not known yet. No starter: the program's own."""
+
+    __slots__ = ("before", "cleans_up", "looks", "name", "next_s", "starter", "ticks", "tid")
+
+    def __init__(self, starter: Starter | None, tid: int, name: str) -> None:
+        self.starter = starter
+        # The fence itself cancels the token; `Strays.end` is called later.
+        self.cleans_up = starter is not None and starter.token.cancelled
+        self.tid = tid
+        self.name = name
+        # The number of a thread may be another thread's later.
+        self.ticks = _thread_ticks(tid)
+        self.before = frozenset(_children(tid))
+        self.looks = 0
+        self.next_s = 0.0
+
+
+class Children:
+    """The starts without a pid, and the children that are known. Every method is called under the lock.
+
+    Args:
+        reports: gets the processes of agents and tools.
+    """
+
+    def __init__(self, reports: Reports) -> None:
+        self._reports = reports
+        self._pid = os.getpid()
+        self.boot = procfs.boot_id()
+        self.inherits = inherits_orphans()
+        self._starts: dict[int, _Start] = {}
+        self._starts_max = STARTS_MAX
+        # By pid the start time, in ticks, of children whose start was attributed, or was the program's own.
+        self._known: dict[int, int] = {}
+
+    @property
+    def starting(self) -> bool:
+        """True while there is a start without a pid."""
+        return bool(self._starts)
+
+    def know_all(self) -> None:
+        """The children of this moment are the program's own, and so is their exit status."""
+        for pid in procfs.children(self._pid):
+            seen = procfs.stat(pid)
+            if seen is not None:
+                self._known.setdefault(pid, seen.start_ticks)
+
+    # ── Starts ────────────────────────────────────────────────────────────────────────────────────────
+
+    def begin(self, starter: Starter | None, name: str) -> None:
+        """The calling thread is about to start a process."""
+        tid = threading.get_native_id()
+        self.settle(tid)
+        if starter is not None:
+            starter.run.forks = True
+        if len(self._starts) >= self._starts_max:
+            self.find_all()
+            self._starts_max = max(STARTS_MAX, 2 * len(self._starts))
+        self._starts[tid] = _Start(starter, tid, name)
+
+    def settle(self, tid: int) -> None:
+        """The start of a thread is over: its process is there now, or was refused, or has ended and been reaped."""
+        start = self._starts.pop(tid, None)
+        if start is not None:
+            self._find(start)
+
+    def find_all(self) -> None:
+        """Look for the processes of all starts."""
+        for start in list(self._starts.values()):
+            self._find(start)
+
+    def find_due(self, now: float) -> list[float]:
+        """Look for the processes of those starts whose next look is due; returns the seconds until further looks."""
+        waits = list[float]()
+        for tid, start in list(self._starts.items()):
+            if start.next_s > now:
+                waits.append(start.next_s - now)
+            elif not self._find(start):
+                start.looks += 1
+                ending = start.starter is not None and bool(start.starter.run.dues)
+                if start.looks < (LOOKS_ENDING_MAX if ending else LOOKS_MAX):
+                    wait_s = LOOK_S * 2 ** min(start.looks, 6)
+                    start.next_s = now + wait_s
+                    waits.append(wait_s)
+                elif start.starter is None:
+                    # It could not be started. A child that falls to this thread later is not its process.
+                    del self._starts[tid]
+                else:
+                    # The next look is made when its thread starts another process, or ends its execution.
+                    start.next_s = float("inf")
+        return waits
+
+    def _find(self, start: _Start) -> bool:
+        """Look for the process of a start; True if there is nothing more to look for.
+
+        The process is there, or has ended and waits to be reaped, or the thread is gone.
+        """
+        if _thread_ticks(start.tid) != start.ticks:
+            if self._starts.get(start.tid) is start:
+                del self._starts[start.tid]
+            return True
+        pids = [pid for pid in _children(start.tid) if pid not in start.before and not self._knows(pid)]
+        found = any(self._bind(start, pid) for pid in pids)
+        if found:
+            self._starts.pop(start.tid, None)
+        return found
+
+    def _bind(self, start: _Start, pid: int) -> bool:
+        seen = procfs.stat(pid)
+        if seen is None or seen.ppid != self._pid:
+            return False
+        self._remember(pid, seen.start_ticks)
+        root = offspring.opened(pid, self._pid, start.name) if start.starter is not None else None
+        if start.starter is None or root is None:
+            return True
+        stray = self._subprocess(start.starter.run, start.starter.address, root)
+        stray.spared = start.cleans_up
+        return True
+
+    # ── Children ──────────────────────────────────────────────────────────────────────────────────────
+
+    def report_unknown(self, run: Run) -> None:
+        """Report to a run, as not its own, the children that began during it and whose start is not attributed."""
+        fresh = [pid for pid in procfs.children(self._pid) if not self._knows(pid)]
+        if fresh:
+            # Of threads that are starting one just now. No other can begin to: that takes the lock.
+            self.find_all()
+        for pid in fresh:
+            seen = procfs.stat(pid)
+            if self._knows(pid) or seen is None or seen.start_ticks < run.begun or _is_contained(pid):
+                continue
+            root = offspring.opened(pid, self._pid)
+            if root is not None:
+                self._subprocess(run, run.address, root, ours=False)
+
+    def reap(self) -> None:
+        """Reap the orphans that have ended. They fall to the first thread; what was started here is known."""
+        if not self.inherits:
+            return
+        dead = [pid for pid in _children(self._pid) if (seen := procfs.stat(pid)) is not None and seen.dead]
+        if not dead:
+            return
+        self.find_all()
+        for pid in dead:
+            if not self._knows(pid):
+                with suppress(OSError):
+                    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG)
+
+    def _subprocess(self, run: Run, address: Address, root: Member, *, ours: bool = True) -> Stray:
+        self._remember(root.pid, root.ticks)
+        found = StrayFound(
+            address,
+            self._reports.new_id("subprocess", address),
+            "subprocess",
+            root.name,
+            root.started_at,
+            root.pid,
+            f"{self.boot}:{root.ticks}",
+            ours,
+            "" if ours else UNKNOWN,
+        )
+        stray = self._reports.found(run, found)
+        stray.process = Offspring(root)
+        return stray
+
+    def _remember(self, pid: int, ticks: int) -> None:
+        if len(self._known) >= KNOWN_MAX:
+            self._known = {one: known for one, known in self._known.items() if self._knows(one)}
+        self._known[pid] = ticks
+
+    def _knows(self, pid: int) -> bool:
+        """True of a child whose start was attributed, or was the program's own."""
+        ticks = self._known.get(pid)
+        seen = None if ticks is None else procfs.stat(pid)
+        return seen is not None and seen.start_ticks == ticks
+
+
+CONTAINED: Final = "COUNTERMAND_FENCE="
+# The second is that of an earlier release, which may still run beside this one.
+KEEPERS: Final = ("/containment/guard/zygote.py", "/containment/zygote.py")
+
+
+def _is_contained(pid: int) -> bool:
+    """True of the supervisor's own processes, and of those in trees: their wardens, or a ledger, report them."""
+    if any(word.endswith(KEEPERS) for word in procfs.command_line(pid)):
+        return True
+    return any(word.startswith(CONTAINED) for word in procfs.environment(pid))
+
+
+def _children(tid: int) -> list[int]:
+    try:
+        return [int(word) for word in procfs.read_text(f"/proc/self/task/{tid}/children").split()]
+    except OSError:
+        return []
+
+
+def _thread_ticks(tid: int) -> int | None:
+    """When a thread of this process began, as the kernel counts; None: there is none."""
+    seen = procfs.stat(tid)
+    return None if seen is None else seen.start_ticks

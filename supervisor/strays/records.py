@@ -1,0 +1,93 @@
+"""What is known of a run and of its strays. Read and written under the lock of the `Strays` that has them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from contextlib import suppress
+from typing import Any
+
+from pykka import ActorDeadError, ActorRef
+
+from actors.messages import StrayEnded, StrayFound
+from actors.model import Address
+from supervisor.containment.guard import procfs
+from supervisor.containment.offspring import Offspring
+
+
+class Run:
+    """What is known of one run; it lives for as long as code of it may run, or a stray of it is kept."""
+
+    __slots__ = (
+        "__weakref__",
+        "address",
+        "agent_over",
+        "begun",
+        "doubted",
+        "dues",
+        "forks",
+        "lock",
+        "open",
+        "owner",
+        "strays",
+    )
+
+    def __init__(self, address: Address, lock: threading.RLock) -> None:
+        self.address = address
+        # Of the `Strays` that has it.
+        self.lock = lock
+        self.owner: ActorRef[Any] | None = None
+        self.begun = _ticks_now()
+        # How many executions of it have begun and not ended.
+        self.open = 0
+        self.agent_over = False
+        # By call, None for all: when strays that go on are killed (seconds, monotonic).
+        self.dues: dict[str | None, float] = {}
+        self.strays: dict[str, Stray] = {}
+        # It has started a process.
+        self.forks = False
+        self.doubted = False
+
+    def due(self, call: str | None) -> float | None:
+        """When the strays of a call, or of the agent, are killed; None: they are not being ended."""
+        dues = [self.dues[key] for key in {None, call} if key in self.dues]
+        return min(dues, default=None)
+
+    def tell(self, message: StrayFound | StrayEnded) -> None:
+        """Send a report to the owner, if there is one."""
+        if self.owner is None:
+            return
+        # Where the owner is gone: the next one is told it when it adopts the run.
+        with suppress(ActorDeadError):
+            self.owner.tell(message)
+
+    def tell_all(self, stray: Stray) -> None:
+        """Send all reports of a stray so far to the owner."""
+        self.tell(stray.found)
+        if stray.ended is not None:
+            self.tell(stray.ended)
+
+
+class Stray:
+    """A stray that was reported to its run. Only a subprocess has `process`; `left` threads or tasks are in it."""
+
+    __slots__ = ("__weakref__", "asked", "call", "ended", "found", "id", "left", "process", "run", "spared", "tasks")
+
+    def __init__(self, run: Run, found: StrayFound) -> None:
+        self.run = run
+        self.id = found.stray_id
+        self.call = found.address.call
+        self.found = found
+        self.ended: StrayEnded | None = None
+        self.process: Offspring | None = None
+        self.tasks: set[asyncio.Task[Any]] = set()
+        self.left = 0
+        self.asked = False
+        # It is not asked before the execution that started it has ended; it is killed when its time is over.
+        self.spared = False
+
+
+def _ticks_now() -> int:
+    """The moment as the kernel counts the starts of processes."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * procfs.TICKS_PER_S)

@@ -1,0 +1,92 @@
+"""What is reported of strays to the owners of their runs, and for how long it is kept.
+
+A report is kept until its run's owner has its end in the log, so that the next owner can be told it again.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from actors.messages import StrayEnded, StrayFound
+from actors.model import Address, How
+from actors.ports import Clock
+from supervisor.strays.records import Run, Stray
+from supervisor.strays.starter import Starter
+
+STRAYS_MAX: Final = 100
+"""Threads, and tasks, of one execution that are reported one by one."""
+ENDED_MAX: Final = 1000
+"""Ends that are kept while no owner puts them on record."""
+
+
+class Reports:
+    """The strays that were reported, by id. Every method is called under the lock.
+
+    Args:
+        clock: for the times of ends.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.strays: dict[str, Stray] = {}
+        # By id, in the order of their ends: strays that have ended, and whose end is not in the log yet.
+        self._ended: dict[str, None] = {}
+        self._number = 0
+
+    def new_id(self, kind: str, address: Address) -> str:
+        """Return an id that no other stray has."""
+        self._number += 1
+        return f"{kind}_{address.call or address.run}_{self._number}"
+
+    def found(self, run: Run, found: StrayFound) -> Stray:
+        """Report a stray to its run."""
+        stray = Stray(run, found)
+        run.strays[stray.id] = self.strays[stray.id] = stray
+        run.tell(found)
+        return stray
+
+    def found_one(self, starter: Starter, kind: str, name: str, at: float) -> Stray:
+        """Report a thread or a task; beyond STRAYS_MAX the further ones together, as one stray."""
+        stray = starter.more.get(kind)
+        if stray is None or stray.ended is not None:
+            starter.reported[kind] = starter.reported.get(kind, 0) + 1
+            crowded = starter.reported[kind] > STRAYS_MAX
+            name = f"{name}, and others" if crowded else name
+            found = StrayFound(starter.address, self.new_id(kind, starter.address), kind, name, at)
+            stray = self.found(starter.run, found)
+            if crowded:
+                starter.more[kind] = stray
+        stray.left += 1
+        return stray
+
+    def note_end(self, stray: Stray, how: How | None, note: str) -> None:
+        """Note how a stray ended; a subprocess says that itself. It is reported by `ended`."""
+        at, process = self._clock.wall(), stray.process
+        if process is None:
+            stray.ended = StrayEnded(stray.found.address, stray.id, how, at, note=note)
+            return
+        stray.ended = StrayEnded(
+            stray.found.address,
+            stray.id,
+            process.how,
+            at,
+            process.status,
+            process.reaped,
+            process.rows(),
+            tuple(process.signals),
+        )
+        process.close()
+
+    def ended(self, stray: Stray) -> None:
+        """Report the end that was noted."""
+        assert stray.ended is not None, "its end is noted first"
+        stray.run.tell(stray.ended)
+        self._ended[stray.id] = None
+        if len(self._ended) > ENDED_MAX:
+            self.drop(self.strays[next(iter(self._ended))])
+
+    def drop(self, stray: Stray) -> None:
+        """Keep no report of a stray any longer."""
+        self._ended.pop(stray.id, None)
+        del self.strays[stray.id]
+        stray.run.strays.pop(stray.id, None)

@@ -1,0 +1,62 @@
+"""The end of a stray, and the look around that comes before the last end of a run."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from actors.messages import StrayFound
+from actors.model import How
+from actors.ports import Clock
+from supervisor.strays.children import Children
+from supervisor.strays.records import Run, Stray
+from supervisor.strays.reports import Reports
+from supervisor.strays.subreaper import inherits_orphans
+
+ORPHANS: Final = "what its processes may have left"
+SERVED: Final = "processes of multiprocessing's fork server are below that, which is the whole program's"
+UNSEEN: Final = "orphans fall to another process and cannot be seen: see Config(subreaper=True)"
+
+
+class RunEnd:
+    """Ends strays, and looks whether they were a run's last. Every method is called under the lock."""
+
+    def __init__(self, clock: Clock, reports: Reports, children: Children) -> None:
+        self._clock = clock
+        self._reports = reports
+        self._children = children
+
+    def ended(self, stray: Stray, how: How | None, *, note: str = "") -> None:
+        """Report the end of a stray, once; before the last one of a run, what else there is."""
+        if stray.ended is not None:
+            return
+        self._reports.note_end(stray, how, note)
+        self.look_around(stray.run)
+        self._reports.ended(stray)
+
+    def one_ended(self, stray: Stray, how: How, note: str = "") -> None:
+        """One of the threads or tasks of a stray has ended."""
+        stray.left -= 1
+        if not stray.left:
+            self.ended(stray, how, note=note)
+
+    def look_around(self, run: Run) -> None:
+        """Before what may be the last end of a run: report what is not attributed, and what cannot be seen."""
+        if run.open or not run.agent_over:
+            return
+        if any(one.ended is None and one.found.ours for one in run.strays.values()):
+            return
+        if run.forks and not inherits_orphans():
+            self.doubt(run, UNSEEN)
+        self._children.report_unknown(run)
+
+    def doubt(self, run: Run, note: str) -> None:
+        """Report, once, that there may be processes which cannot be seen."""
+        if run.doubted:
+            return
+        run.doubted = True
+        found = StrayFound(
+            run.address, self._reports.new_id("orphans", run.address), "subprocess", ORPHANS, self._clock.wall()
+        )
+        stray = self._reports.found(run, found)
+        self._reports.note_end(stray, How.OUT_OF_REACH, note)
+        self._reports.ended(stray)

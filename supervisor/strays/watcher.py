@@ -1,0 +1,128 @@
+"""The watching thread: it finds the pids of starts, asks and kills subprocesses, and sees their ends."""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from contextlib import suppress
+from typing import Final
+
+from loguru import logger
+
+from supervisor.strays.children import Children
+from supervisor.strays.records import Stray
+from supervisor.strays.reports import Reports
+from supervisor.strays.run_end import RunEnd
+
+LADDER_S: Final = 0.02
+"""Between two looks at a subprocess that is being ended."""
+
+
+class Watcher:
+    """One thread, started when there is something to watch. Any thread may call `rouse` and `close`.
+
+    Args:
+        lock: the one that guards starters and strays.
+    """
+
+    def __init__(self, lock: threading.RLock, reports: Reports, children: Children, ends: RunEnd) -> None:
+        self._lock = lock
+        self._reports = reports
+        self._children = children
+        self._ends = ends
+        self._wake: int | None = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.thread: threading.Thread | None = None
+        self.closed = False
+
+    def rouse(self) -> None:
+        """There is something new to watch: start the thread, or wake it."""
+        with self._lock:
+            if (
+                self.thread is None
+                and not self.closed
+                and (self._children.inherits or self._children.starting or self._reports.strays)
+            ):
+                thread = threading.Thread(target=self._watch, name="countermand-strays", daemon=True)
+                # Where there is no room for a thread just now, the next call tries again.
+                with suppress(RuntimeError):
+                    thread.start()
+                    self.thread = thread
+            if self._wake is not None:
+                with suppress(BlockingIOError):
+                    os.eventfd_write(self._wake, 1)
+
+    def begin_closing(self) -> None:
+        """Start no thread any more, and have the one that runs end."""
+        with self._lock:
+            self.closed = True
+
+    def close(self) -> None:
+        """Wait for the thread's end. Again is harmless."""
+        self.rouse()
+        thread = self.thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(5.0)
+        with self._lock:
+            if self._wake is not None and (thread is None or not thread.is_alive()):
+                os.close(self._wake)
+                self._wake = None
+
+    def turn(self) -> float | None:
+        """Do what is due; returns after how many seconds there is more to do, if the thread is not woken before."""
+        now = time.monotonic()
+        with self._lock:
+            self._children.reap()
+            waits = self._children.find_due(now)
+            processes = [one for one in self._reports.strays.values() if one.process is not None and one.ended is None]
+        for stray in processes:
+            wait_s = self._tend(stray, now)
+            if wait_s is not None:
+                waits.append(wait_s)
+        return min(waits, default=None)
+
+    def _watch(self) -> None:
+        while not self.closed:
+            try:
+                self._wait(self.turn())
+            except Exception:  # noqa: BLE001  # it watches for all runs, and goes on
+                logger.opt(exception=True).error("strays could not be watched for a moment")
+                time.sleep(LADDER_S)
+
+    def _wait(self, timeout_s: float | None) -> None:
+        wake = self._wake
+        assert wake is not None, "it is closed when this thread has ended"
+        poll = select.poll()
+        poll.register(wake, select.POLLIN)
+        with self._lock:
+            for stray in self._reports.strays.values():
+                if stray.ended is None and stray.process is not None:
+                    for member in stray.process.members.values():
+                        if member.fd is not None and member.ended_at is None:
+                            poll.register(member.fd, select.POLLIN)
+        poll.poll(None if timeout_s is None else max(1, int(timeout_s * 1000)))
+        with suppress(BlockingIOError):
+            os.eventfd_read(wake)
+
+    def _tend(self, stray: Stray, now: float) -> float | None:
+        """Ask or kill a subprocess, or look whether it is gone; returns the seconds until the next look."""
+        process, due = stray.process, stray.run.due(stray.call)
+        assert process is not None, "a subprocess has one"
+        if due is None or not stray.found.ours:
+            if process.gone:
+                with self._lock:
+                    self._ends.ended(stray, None)
+            return None if process.root.fd is not None else LADDER_S
+        if now >= due:
+            process.kill()
+        elif not stray.asked and not stray.spared:
+            stray.asked = True
+            process.ask()
+        else:
+            process.look()
+        if process.gone:
+            with self._lock:
+                self._ends.ended(stray, None)
+            return None
+        return LADDER_S
