@@ -24,7 +24,7 @@ Not lost. A kept Stop leaves in three ways. It is on record: then the journal le
 the session is read, as after a failure of the store: `Protocol.restore` decides it under its own id, before anything
 starts, and the journal lets it go when that is on record; where it cannot be stored either, it is kept again. One that
 came while the session was being read, and has no answer, is an exception: it is decided in its place among the requests
-that waited, and stays here until then.
+that waited, in one batch with those ahead of it, and stays here until then.
 """
 
 from __future__ import annotations
