@@ -1,9 +1,8 @@
 """Cells: each decides once whether a call, or a spawn, takes place.
 
-Theory of operation. A cell moves ``granted -> started -> finished`` by the hand that executes, and
-``granted -> void`` or ``started -> closed`` by the hand that fences. Each move is a compare-and-set under a lock that
-covers nothing else. So between any two lines of either side exactly one of them has won, and both can read which (law
-L2).
+Theory of operation. The executing side moves a cell ``granted -> started -> finished``; the fencing side moves it
+``granted -> void`` or ``started -> closed``. Each move is a compare-and-set under a lock that covers nothing else. So
+exactly one side wins each move, and both can read which (law L2).
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ R = TypeVar("R")
 
 
 class CellState(StrEnum):
-    """Where a cell is."""
+    """The state of a cell."""
 
     GRANTED = "granted"
     STARTED = "started"
@@ -36,7 +35,7 @@ class Cell(Generic[R]):
         self._result: R | None = None
 
     def start(self) -> bool:
-        """Move ``granted -> started``. False: a fence was first and the work must not begin."""
+        """Move ``granted -> started``. Returns False if a fence came first; then the work must not begin."""
         with self._lock:
             if self._state is not CellState.GRANTED:
                 return False
@@ -44,7 +43,7 @@ class Cell(Generic[R]):
             return True
 
     def finish(self, result: R) -> bool:
-        """Move ``started -> finished``. False: a fence was first and `result` is a dead letter."""
+        """Move ``started -> finished``. Returns False if a fence came first; then `result` is a dead letter."""
         with self._lock:
             if self._state is not CellState.STARTED:
                 return False
@@ -53,7 +52,7 @@ class Cell(Generic[R]):
             return True
 
     def close(self) -> tuple[CellState, R | None]:
-        """Shut the cell and return what it is now: void, closed, or finished with its result."""
+        """Close the cell. Returns its state (void, closed or finished), and the result if it is finished."""
         with self._lock:
             if self._state is CellState.GRANTED:
                 self._state = CellState.VOID

@@ -1,7 +1,7 @@
-"""Credit: how much an agent may have said that is not in the log yet (law L14).
+"""Credit: limits what an agent may emit before it is in the log (law L14).
 
-A run has credit for a number of events and of bytes. What it emits takes some, what was committed (or
-refused as stale) gives it back; an agent without credit waits, and slows nobody but itself.
+A run has credit for a number of events and of bytes. Emitting takes credit; a commit, or a refusal as stale, gives it
+back. An agent without credit waits, and slows down only itself.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ class Credit:
     """The credit of one run. Every method may be called from any thread.
 
     Args:
-        events: how many events may be under way.
-        size: how many bytes may be under way. One event larger than this takes all of it.
+        events: limit on the events that are not in the log yet.
+        size: limit on their bytes. An event that is larger takes all of the credit.
     """
 
     def __init__(self, events: int, size: int) -> None:
-        # It may be taken again: see pending.py.
+        # Reentrant: see pending.py.
         self._lock = threading.RLock()
         self._events = events
         self._size_max = size
@@ -30,7 +30,7 @@ class Credit:
         self._waiters: deque[tuple[int, Future[None]]] = deque()
 
     def take(self, size: int) -> Future[None] | None:
-        """Take credit for one event of `size` bytes; None: taken. Else a future that is done when it is."""
+        """Take credit for one event of `size` bytes. Returns None if that was possible, else a future to wait on."""
         size = min(size, self._size_max)
         with self._lock:
             if not self._waiters and self._fits(size):
@@ -39,16 +39,16 @@ class Credit:
         waiter: Future[None] = Future()
         with self._lock:
             self._waiters.append((size, waiter))
-        # It may fit by now.
+        # Credit may have come back in between.
         self._give([])
         return waiter
 
     def give(self, size: int) -> None:
-        """Give back what one event of `size` bytes took, and let those who wait go on, in order."""
+        """Give back the credit of one event of `size` bytes, and grant it to the waiters in order."""
         self._give([min(size, self._size_max)])
 
     def give_up(self, size: int, waiter: Future[None]) -> None:
-        """The one that waited for `size` bytes goes away: its place is free, and what it was granted is given back."""
+        """Remove a waiter that no longer waits for its `size` bytes. If it was granted them already, give them back."""
         if waiter.cancel() or waiter.exception() is not None:
             with self._lock:
                 self._waiters = deque(other for other in self._waiters if other[1] is not waiter)
@@ -62,7 +62,7 @@ class Credit:
                 self._events += len(sizes)
                 self._size += sum(sizes)
                 granted = self._grant()
-            # One that was cancelled between the lock and here gives back at once what it was granted.
+            # A waiter that was cancelled after the lock was released gives its credit back at once.
             sizes = [size for size, waiter in granted if not settle(waiter, None)]
             if not sizes:
                 return

@@ -1,12 +1,12 @@
-"""Pending replies of one token: what an agent or a tool waits for, and that a cancel ends at once.
+"""Pending replies: the futures on which an agent or a tool waits, and which the cancel of its token fails at once.
 
-Code outside the actors waits on futures: an answer from its actor, or the cancel of its token, whichever is
-first. The token's cancel itself fails what is pending, on whatever thread it is: none of these futures is handed to
-foreign code, so no callback of theirs is foreign, and none blocks. So nobody waits for an actor that is gone, because
-the end of a run cancels its token whatever happened to its actors.
+Code outside the actors waits for an answer from its actor or for the cancel of its token, whichever comes first. The
+cancel fails the pending futures on the thread that cancels. That cannot block: the futures are never handed to foreign
+code, so none of their callbacks is foreign. No code waits for an actor that is gone, because the end of a run cancels
+its token even if its actors have failed.
 
-The collector of garbage may close a generator of an agent or a tool at any allocation, on any thread, and what it does
-at its end may come back here. So nothing waits on a thread that others wait for, and the lock may be taken again.
+The garbage collector may close a generator of an agent or a tool at any allocation, on any thread, and the generator's
+clean-up may come back here. So a wait is refused on a thread that others wait for, and the lock is reentrant.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 def settle(future: Future[T], value: T) -> bool:
-    """Give a future its value; False if it had one, or was cancelled. Any thread."""
+    """Resolve a future with a value. Returns False if it was done or cancelled. Any thread."""
     try:
         future.set_result(value)
     except InvalidStateError:
@@ -34,7 +34,7 @@ def settle(future: Future[T], value: T) -> bool:
 
 
 def fail(future: Future[Any], error: BaseException) -> bool:
-    """Give a future its error; False if it was done. Any thread."""
+    """Resolve a future with an error. Returns False if it was done. Any thread."""
     try:
         future.set_exception(error)
     except InvalidStateError:
@@ -43,18 +43,19 @@ def fail(future: Future[Any], error: BaseException) -> bool:
 
 
 class Pending:
-    """The futures that one token's cancel fails. Every method may be called from any thread.
+    """The futures that the cancel of one token fails. Every method may be called from any thread.
 
     Args:
-        token: of the run, or of the call.
+        token: the token of the run or of the call.
     """
 
     def __init__(self, token: CancelToken) -> None:
         self.token = token
         self._lock = threading.RLock()
-        # Ordered, so that a simulated world is a function of its seed.
+        # Ordered, so that the simulator is deterministic.
         self._futures: dict[Future[Any], None] = {}
-        # Who awaits a future. It keeps its callbacks to its end, so it has one of ours, however often it is awaited.
+        # The waiters of each future. A future keeps its callbacks until it is done, so it gets one callback of ours,
+        # however often it is awaited.
         self._awaited: dict[Future[Any], dict[asyncio.Future[None], Callable[[], None]]] = {}
         token.add_waker(self._cancelled)
 
@@ -65,7 +66,7 @@ class Pending:
         return future
 
     def watch(self, future: Future[Any]) -> None:
-        """Let the token's cancel fail `future`."""
+        """Make the token's cancel fail `future`."""
         with self._lock:
             self._futures[future] = None
         future.add_done_callback(self._forget)
@@ -73,10 +74,10 @@ class Pending:
             self._cancelled()
 
     def wait(self, future: Future[T], timeout: float | None) -> T:
-        """Block until `future` is done; a cancel, before or meanwhile, raises RunCancelled.
+        """Block until `future` is done. A cancel, before or meanwhile, raises RunCancelled.
 
         Raises:
-            BlockingAskError: it is pending, and this is a thread that others wait for; see the head of this file.
+            BlockingAskError: it is pending, and others wait for this thread; see the head of this file.
         """
         self.token.raise_if_cancelled()
         if HANDLING.active and not future.done():
@@ -93,7 +94,7 @@ class Pending:
     async def wait_async(self, future: Future[T]) -> T:
         """Wait for `future` without blocking the loop; a cancel raises RunCancelled. Inside a `Door`."""
         self.token.raise_if_cancelled()
-        # Not asyncio.wrap_future: the cancel of one waiter would cancel what others may wait for as well.
+        # Not asyncio.wrap_future: the cancel of one waiter would cancel the future, on which others may wait too.
         loop = asyncio.get_running_loop()
         woken: asyncio.Future[None] = loop.create_future()
 
@@ -105,7 +106,7 @@ class Pending:
             try:
                 loop.call_soon_threadsafe(wake)
             except RuntimeError:
-                # The loop is closed, and its coroutines with it: nobody waits any more.
+                # The loop is closed, and its coroutines with it: nothing waits any more.
                 return
 
         fresh: dict[asyncio.Future[None], Callable[[], None]] = {}

@@ -1,19 +1,18 @@
-"""Cancel tokens: each tells code that is under way that it should end.
+"""Cancel tokens: each tells running code that it should end.
 
-Theory of operation. Cancelling sets state and
-wakes waiters; it runs no foreign code. Callbacks are handed to the executor, which contains their errors. The
-product's own waits are waiters too (*wakers*): they run in the cancel, since they never block, and since callbacks
-that block must not keep another session from hearing of its stop.
-A cancelled token stays cancelled for ever (law L8): there is no way to clear one.
+Theory of operation. Cancelling sets state and wakes waiters; it runs no foreign code. Callbacks go to the executor,
+which contains their errors. The product's own waits use *wakers*, which run inside the cancel: they never block, and
+a foreign callback that blocks must not delay the stop of another session. A cancelled token stays cancelled for ever
+(law L8): nothing can clear it.
 
-An end is told once (law L8). Async code is told by the cancel of its task, or by a *door* (a method of the turn, of
-its token, of `spawn`) that it uses before that cancel comes; whichever is second must not cut the clean-up that the
-first has begun. So a door notes which task it told, and the executor asks before it cancels one. Both happen on the
-task's own loop, so nothing can come between.
+Async code is cancelled once (law L8): by the cancel of its task, or by a *door* (a method of the turn, of its token, of
+`spawn`) that it uses before that cancel comes. The second of the two must not interrupt the clean-up that the first has
+started. So a door records which task it raised in, and the executor checks that before it cancels a task. Both happen
+on the task's own loop, so nothing can come in between.
 
-The garbage collector may close a foreign generator at any allocation, and what that does at its end may come to a
-token whose lock this thread has. So a token's lock may be taken again, and nothing is allocated under it but in
-`cancel`, which has made its first cause known by then.
+The garbage collector may close a foreign generator at any allocation, and the generator's clean-up may use a token
+whose lock this thread holds. So a token's lock is reentrant, and nothing is allocated under it except in `cancel`,
+which has set the first cause by then.
 """
 
 from __future__ import annotations
@@ -36,15 +35,15 @@ R = TypeVar("R")
 CALLBACKS_MAX: Final = 1000
 
 Notify = Callable[[Callable[[], None]], None]
-"""Runs a callback somewhere else than the caller's thread and contains its errors (`Executor.call`)."""
+"""Runs a callback on another thread and contains its errors (`Executor.call`)."""
 
 
 class CancelToken:
-    """Tells a run or a call that it should end. Safe to read from any thread, for ever.
+    """Tells a run or a call that it should end. It may be read from any thread, at any time.
 
     Args:
-        notify: where callbacks run; the executor's `call`.
-        parent: a token whose cancelling cancels this one too, with the same provenance.
+        notify: runs callbacks; the executor's `call`.
+        parent: a token whose cancel cancels this one too, with the same provenance.
     """
 
     __slots__ = (
@@ -69,34 +68,34 @@ class CancelToken:
         self._keys = itertools.count()
         self._callbacks: dict[int, Callable[[], None]] = {}
         self._wakers: dict[int, Callable[[], None]] = {}
-        # Callbacks that were added and not taken back; those that a cancel handed over stay counted.
+        # Callbacks that were added and not removed; those that a cancel handed over stay counted.
         self._count = 0
-        # Ordered, so that a simulated world is a function of its seed.
+        # Ordered, so that the simulator is deterministic.
         self._children: dict[CancelToken, None] = {}
         self._waiters: list[threading.Event] = []
-        # Tasks that a door told of this token's cancel.
+        # Tasks in which a door has raised this token's cancel.
         self._told: weakref.WeakSet[asyncio.Task[Any]] | None = None
         if parent is not None:
             parent._attach(self)
 
     @property
     def cancelled(self) -> bool:
-        """True once it was cancelled; it never turns False again."""
+        """True once it is cancelled, for good."""
         return self._provenance is not None
 
     @property
     def provenance(self) -> Provenance | None:
-        """Who cancelled it and why; the first cause stands."""
+        """Who cancelled it and why. The first cause stands."""
         return self._provenance
 
     def raise_if_cancelled(self) -> None:
-        """Raise RunCancelled if it was cancelled, each time it is asked."""
+        """Raise RunCancelled, on every call, if it is cancelled."""
         provenance = self._provenance
         if provenance is not None:
             raise RunCancelled(provenance)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Block this thread until it is cancelled or `timeout` seconds passed; True if cancelled."""
+        """Block this thread until it is cancelled or `timeout` seconds have passed. Returns True if it is cancelled."""
         waiter = threading.Event()
         with self._lock:
             if self._provenance is not None:
@@ -110,12 +109,12 @@ class CancelToken:
                     self._waiters.remove(waiter)
 
     def add_callback(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Run `callback` once, on the executor, when it is cancelled, or now if it was.
+        """Run `callback` once, on the executor, when it is cancelled; at once if it is cancelled already.
 
-        Returns a function that takes the callback back; it does nothing when that is too late.
+        Returns a function that removes the callback; it does nothing if that is too late.
 
         Raises:
-            Invalid: CALLBACKS_MAX were added to this token and not taken back.
+            Invalid: this token has CALLBACKS_MAX callbacks that were not removed.
         """
         key = next(self._keys)
         with self._lock:
@@ -128,18 +127,18 @@ class CancelToken:
         if full:
             raise Invalid(
                 "too many callbacks on one token",
-                expected=f"at most {CALLBACKS_MAX} that were not taken back",
+                expected=f"at most {CALLBACKS_MAX} that were not removed",
                 got="one more",
-                remedy="call what add_callback returned once the callback is not needed any more",
+                remedy="call the function that add_callback returned once the callback is no longer needed",
             )
         if late:
             self._notify(callback)
         return lambda: self._forget(key)
 
     def add_waker(self, waker: Callable[[], None]) -> Callable[[], None]:
-        """Run `waker` once, inside the cancel, or now if it was cancelled. Never foreign code; it must not block.
+        """Run `waker` once, inside the cancel; at once if it is cancelled already. Not foreign code; may not block.
 
-        Returns a function that takes the waker back; it does nothing when that is too late.
+        Returns a function that removes the waker; it does nothing if that is too late.
         """
         key = next(self._keys)
         with self._lock:
@@ -151,9 +150,9 @@ class CancelToken:
         return lambda: self._forget_waker(key)
 
     def cancel(self, provenance: Provenance) -> bool:
-        """Cancel it and every token linked below. True if this was the first cause.
+        """Cancel it and every token linked below it. Returns True if this was the first cause.
 
-        It sets state, wakes those who wait and hands callbacks over; it waits for nothing and runs no foreign code.
+        It sets state, wakes waiters and hands callbacks over. It waits for nothing and runs no foreign code.
         """
         with self._lock:
             if self._provenance is not None:
@@ -174,11 +173,11 @@ class CancelToken:
         return True
 
     def has_told(self, task: asyncio.Task[Any]) -> bool:
-        """True if a door has told `task` of the cancel. On the task's own loop."""
+        """Return True if a door has raised the cancel in `task`. On the task's own loop."""
         return self._told is not None and task in self._told
 
     def _note_told(self) -> None:
-        """Note that a door tells the task that runs here; there may be none."""
+        """Record that a door raises the cancel in the current task, if there is one."""
         try:
             task = asyncio.current_task()
         except RuntimeError:
@@ -189,7 +188,7 @@ class CancelToken:
             self._told.add(task)
 
     def detach(self) -> None:
-        """Let the parent forget this token: what it guards has ended, and cannot be cancelled any more."""
+        """Make the parent forget this token: what it guards has ended, so there is nothing to cancel."""
         if self._parent is not None:
             with self._parent._lock:
                 self._parent._children.pop(self, None)
@@ -220,15 +219,15 @@ class CancelToken:
 def _wake(waker: Callable[[], None]) -> None:
     try:
         waker()
-    except Exception:  # noqa: BLE001  # such as a loop that is closed: one who waits keeps no other from being woken
-        logger.opt(exception=True).debug("nobody was woken by {}", waker)
+    except Exception:  # noqa: BLE001  # for example a closed loop: the other waiters must be woken
+        logger.opt(exception=True).debug("the waker {} raised", waker)
 
 
 class Door:
-    """Around each method that async code calls: after a cancel it raises `asyncio.CancelledError`, that class itself.
+    """Wraps each method that async code calls: after a cancel it raises `asyncio.CancelledError`, the class itself.
 
-    The error has an attribute `provenance`. A CancelledError from elsewhere, such as the code's own time limit, passes
-    unchanged.
+    The error has an attribute `provenance`. A CancelledError with another cause, such as the code's own time limit,
+    passes unchanged.
     """
 
     __slots__ = ("_token",)
@@ -237,12 +236,12 @@ class Door:
         self._token = token
 
     def __enter__(self) -> None:
-        """Nothing to do before."""
+        """Do nothing."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Let a cancel out in the shape that async code expects."""
+        """Convert RunCancelled to the exception that async code expects."""
         if isinstance(error, RunCancelled):
             self._token._note_told()
             raise _with_provenance(asyncio.CancelledError(*error.args), error.provenance) from None
@@ -252,12 +251,12 @@ class Door:
 
 
 def _with_provenance(error: asyncio.CancelledError, provenance: Provenance) -> asyncio.CancelledError:
-    error.provenance = provenance  # type: ignore[attr-defined]  # the class itself, which has no place for it
+    error.provenance = provenance  # type: ignore[attr-defined]  # the class declares no such attribute
     return error
 
 
 class AsyncCancelToken:
-    """A CancelToken as async agents and tools get it: the same names, and `wait` is awaited."""
+    """A CancelToken for async agents and tools: the same names, and `wait` is awaited."""
 
     __slots__ = ("_door", "_token")
 
@@ -267,7 +266,7 @@ class AsyncCancelToken:
 
     @property
     def cancelled(self) -> bool:
-        """True once it was cancelled; it never turns False again."""
+        """True once it is cancelled, for good."""
         return self._token.cancelled
 
     @property
@@ -276,7 +275,7 @@ class AsyncCancelToken:
         return self._token.provenance
 
     def raise_if_cancelled(self) -> None:
-        """Raise asyncio.CancelledError, with its `provenance`, if it was cancelled, each time it is asked."""
+        """Raise asyncio.CancelledError, with its `provenance`, on every call, if it is cancelled."""
         with self._door:
             self._token.raise_if_cancelled()
 
@@ -285,9 +284,10 @@ class AsyncCancelToken:
         return self._token.add_callback(callback)
 
     async def wait(self, timeout: float | None = None) -> bool:
-        """Wait, without blocking the loop, until it is cancelled or `timeout` seconds passed; True if cancelled.
+        """Wait, without blocking the loop, until it is cancelled or `timeout` seconds have passed.
 
-        The task of the agent, or of the tool, is itself cancelled then: only another task is told by the return.
+        Returns True if it is cancelled. The task of the agent or tool is itself cancelled then, so only another task
+        sees the return.
         """
         with self._door:
             return await _wait(self._token, timeout)

@@ -1,34 +1,32 @@
-"""The base of all actors: Pykka's actor on a shared dispatcher, with a way out that answers everybody.
+"""The base class of all actors: Pykka's actor on a shared dispatcher. When it ends, every ask gets an answer.
 
-Theory of operation. An actor has no thread. A dispatcher gives its mailbox a turn, the mailbox calls
-`run_turn`, and that handles a few messages; so all that is below runs in a turn, one at a time, on whatever
-thread it is. To everybody else it is a Pykka actor: refs, `tell`, `ask`, proxies, the registry and the hooks
-are Pykka's.
+Theory of operation. An actor has no thread of its own. A dispatcher gives its mailbox a turn, the mailbox calls
+`run_turn`, and that handles a few messages. All code of an actor therefore runs in a turn, one turn at a time,
+on any thread. To other code it is a Pykka actor: refs, `tell`, `ask`, proxies, the registry and the hooks are
+Pykka's.
 
-*Ways out.* There is one, `_leave`, whatever ended the actor: a stop, an exception in a handler or in a hook,
-a BaseException, a dispatcher that was closed. It goes through these steps, in this order, and each contains
-what its hook raises:
+*The way out.* Every end goes through `_leave`: a stop, an exception in a handler or a hook, a BaseException, a
+closed dispatcher. It takes these steps in this order, and logs and contains whatever a hook raises:
 
-1. The mailbox is closed: from here on senders are answered by it. Then the registry forgets the actor and
-   `is_alive()` turns False.
-2. `on_stop`, or `on_failure`. It may still tell the children something and it may hand them over.
-3. The children that are left are told to stop, without waiting for them.
-4. What is left in the mailbox goes to `hand_back`.
-5. Replies that a handler took and did not give are failed with ActorDeadError. So no ask hangs: it is in the
-   mailbox (4), or taken (5), or it is that of the message being handled (7).
-6. The parent is told `Down`. It is the last message of this actor, after everything that it sent before,
-   because a lane keeps the order of one sender.
-7. Those who asked it to stop, and the asker of a handler that failed, get their answer. Whoever waits for a
-   stop therefore finds everything else done.
+1. Close the mailbox, which answers all later senders. Then unregister the actor; `is_alive()` turns False.
+2. Call `on_stop` or `on_failure`. The hook may still send messages to the children, or hand them over.
+3. Tell the remaining children to stop, without waiting for them.
+4. Pass the messages left in the mailbox to `hand_back`.
+5. Fail the replies that a handler took and did not give, with ActorDeadError. So no ask hangs: it is in the
+   mailbox (4), or taken (5), or it belongs to the message being handled (7).
+6. Send `Down` to the parent. It is the actor's last message, behind everything that it sent before, because a
+   lane keeps the order of one sender.
+7. Answer those who asked it to stop, and the asker of a handler that failed. When a stop is answered, the steps
+   above are done.
 
-*Two kinds of messages.* Those of the protocol are msgspec Structs. A handler of one that raises may have
-changed half of its state, so the actor fails, also when it was asked; it is restarted from the log. A
-CountermandError is a refusal, made before anything was changed: the asker gets it and the actor lives. Two of
-them are defects of the handler and not refusals (`DEFECTS`). All other messages keep Pykka's rule: what an
-ask raises is the asker's, what a tell raises ends the actor.
+*Two kinds of messages.* Messages of the protocol are msgspec Structs. If a handler of one raises, its state may
+be half changed, so the actor fails, even if it was asked; it is restarted from the log. A CountermandError is a
+refusal, raised before anything was changed: the asker gets it and the actor lives. Two of these errors are
+defects of the handler instead (`DEFECTS`). All other messages follow Pykka's rule: an exception goes to the
+asker, and after a tell it ends the actor.
 
-Nothing here ends another actor: where Pykka answers a SystemExit in one handler by stopping them all, this
-one fails alone (law L13).
+An actor never ends another one: Pykka answers a SystemExit in a handler by stopping all actors, here only that
+actor fails (law L13).
 """
 
 from __future__ import annotations
@@ -59,11 +57,11 @@ registry.install()
 
 A = TypeVar("A", bound="Actor")
 
-# Not refusals: the handler itself is wrong, and nobody knows what it had changed.
+# Not refusals: the handler itself is wrong, and may have changed anything.
 DEFECTS: Final = (BlockingAskError, InvalidTransition)
 
 _numbers = itertools.count(1)
-# It may be taken again: a signal handler, or what the garbage collector closes, may ask on a thread that has it.
+# Reentrant: a signal handler or a finalizer may wait on a thread that holds it.
 _waiting = threading.RLock()
 
 
@@ -75,36 +73,36 @@ _here = _Here()
 
 
 def log_context() -> Mapping[str, object]:
-    """What a line of the log is about: the actor that has its turn on this thread, else the agent or tool here."""
+    """Return the context for log lines: of the actor with a turn on this thread, else of the agent or tool here."""
     actor = _here.actor
     return about() if actor is None else actor.log_context()
 
 
 class StopFlag:
-    """Says that an actor is dead. What Pykka needs of a `threading.Event`, at a tenth of its size.
+    """Set when an actor is dead. It has what Pykka needs of a `threading.Event`, at a tenth of the size.
 
-    Every method may be called from any thread. It cannot be cleared: no actor comes back.
+    Any thread may call any method. It cannot be cleared, since no actor comes back.
     """
 
     __slots__ = ("_state",)
 
     def __init__(self) -> None:
-        # None while it is not set, then True; in between the Event of those who wait, if any do.
+        # None at first; the Event of the waiting threads, if there are any; then True.
         self._state: threading.Event | bool | None = None
 
     def is_set(self) -> bool:
-        """True once it was set."""
+        """Return True once it is set."""
         return self._state is True
 
     def set(self) -> None:
-        """Set it, and wake those who wait."""
+        """Set it, and wake the waiting threads."""
         with _waiting:
             state, self._state = self._state, True
         if isinstance(state, threading.Event):
             state.set()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Block this thread until it is set or `timeout` seconds passed; True if it is set."""
+        """Block this thread until it is set or `timeout` seconds have passed. Return True if it is set."""
         event = threading.Event()
         with _waiting:
             if self._state is True:
@@ -120,16 +118,16 @@ class Actor(PykkaActor):
     """An actor that shares threads with others, watches its children, and is watched by its parent.
 
     Args:
-        dispatcher: who runs it; its children too.
-        parent: the actor that is told Down at its end.
-        key: what the parent calls it.
-        requests_max: how many `bounded` messages may wait in its mailbox.
+        dispatcher: runs this actor and its children.
+        parent: the actor that receives Down when this one ends.
+        key: the parent's name for this actor.
+        requests_max: limit on the `bounded` messages that wait in its mailbox.
 
     The hooks are Pykka's (`on_start`, `on_receive`, `on_stop`, `on_failure`) and three more. All but
-    `on_undelivered` run in a turn, one at a time. `stop()` overtakes ordinary messages that wait: they go to
+    `on_undelivered` run in a turn, one at a time. `stop()` overtakes the ordinary messages that wait; they go to
     `hand_back`.
 
-    A ref keeps the actor in memory while it lives; after that only where `on_undelivered` is overridden.
+    A ref keeps the actor in memory while it lives, and after its end only if `on_undelivered` is overridden.
     """
 
     def __init__(
@@ -140,14 +138,13 @@ class Actor(PykkaActor):
         key: str = "",
         requests_max: int = REQUESTS_MAX,
     ) -> None:
-        # Pykka's own __init__ is not called: it sets these four fields, to a random urn and an Event, which
-        # cost more than all the rest of the actor.
+        # Pykka's own __init__ is not called: its random urn and its Event cost more than the rest of the actor.
         self.actor_urn = f"urn:actor:{next(_numbers)}"
         own_hook = type(self).on_undelivered is not Actor.on_undelivered
         undelivered = self.on_undelivered if own_hook else _log_undelivered
         self._mailbox = Mailbox(self, dispatcher, requests_max, undelivered)
         self.actor_inbox = self._mailbox
-        # Pykka asks no more of it than the flag can do.
+        # Pykka uses only methods that the flag has.
         self.actor_stopped = cast("threading.Event", StopFlag())
         self._actor_ref = ActorRef(self)
         self.dispatcher = dispatcher
@@ -162,7 +159,7 @@ class Actor(PykkaActor):
 
     @property
     def children(self) -> dict[str, ActorRef[Any]]:
-        """The children whose Down was not handled yet, by key. Those in it are stopped with this one."""
+        """The children whose Down has not been handled yet, by key. They are stopped when this actor ends."""
         if self._children is None:
             self._children = {}
         return self._children
@@ -170,18 +167,18 @@ class Actor(PykkaActor):
     def start_child(self, cls: type[A], *args: Any, key: str, **kwargs: Any) -> ActorRef[A]:
         """Start an actor as a child of this one, on the same dispatcher. Only in a turn.
 
-        Every end of it, a failing `on_start` too, is told to this actor as Down, ordinary lane, after
-        everything else the child sent. It is taken out of `children` just before the handler of Down runs.
+        However the child ends, even if its `on_start` raises, this actor receives Down on the ordinary lane, after
+        everything else that the child sent. The child leaves `children` just before the handler of Down runs.
 
         Args:
             cls: its class.
             *args: for its constructor.
-            key: what this actor calls it, unique among the children.
+            key: this actor's name for the child, unique among the children.
             **kwargs: for its constructor; `dispatcher`, `parent` and `key` are added.
 
         Raises:
-            ValueError: a child with this key is there.
-            Exception: whatever the constructor raises. There is no actor then, and no Down.
+            ValueError: there is a child with this key.
+            Exception: whatever the constructor raises. Then there is no actor, and no Down.
         """
         if key in self.children:
             raise ValueError(f"{self} has a child {key!r} already: wait for its Down, or use another key")
@@ -190,10 +187,10 @@ class Actor(PykkaActor):
         return ref
 
     def take_reply(self) -> ReplyFuture[Any] | None:
-        """Take over the answer to the message being handled: what the handler returns is not it any more.
+        """Take over the answer to the message being handled: the handler's return value is no longer the answer.
 
-        Give it later by `try_set` or `try_set_exception`, from any thread. If this actor ends first it is
-        failed with ActorDeadError. None if the message was told, or if the reply was taken already.
+        Resolve it later by `try_set` or `try_set_exception`, from any thread. If this actor ends first, the reply
+        fails with ActorDeadError. Returns None if the message was a tell, or if the reply was taken already.
         """
         reply = self._reply
         if reply is None:
@@ -207,34 +204,33 @@ class Actor(PykkaActor):
         return reply
 
     def tell_parent(self, message: object) -> None:
-        """Tell the parent; one that is gone has an heir, which asks the ports for what it has to know."""
+        """Tell the parent. If it is gone, the message is dropped: its successor asks the ports instead."""
         assert self.parent is not None, f"{self} was started without a parent"
         tell(self.parent, message)
 
     def on_turn_end(self) -> None:
-        """Run after the messages of a turn, if the actor still lives: the place to flush what they gathered.
+        """Hook: run after the messages of a turn, if the actor still lives. Flush here what the turn gathered.
 
-        A turn that ends in a stop does not come here: `on_stop` does. What it raises fails the actor.
+        It does not run after a turn that ended in a stop; `on_stop` does. An exception fails the actor.
         """
 
     def log_context(self) -> Mapping[str, object]:
-        """What lines of the log are to name while this actor has its turn: session, run, generation. Only in a turn."""
+        """Return what log lines of this actor's turn should name: session, run, generation. Only in a turn."""
         return {}
 
     def on_undelivered(self, envelope: Envelope[Any]) -> None:
-        """A message was told to this actor and not taken: it was closed, or full of bounded requests.
+        """Hook: a told message was not accepted, because the mailbox was closed or full of bounded requests.
 
-        Runs on the sender's thread (on a dispatcher's for the main thread), also while a turn runs, also after the
-        end. What it raises is logged. A sender that comes after `is_alive()` has turned False is told by
-        ActorDeadError instead.
+        Runs on the sender's thread (on a dispatcher's for the main thread), even during a turn or after the end. An
+        exception is logged. A sender that comes after `is_alive()` has turned False gets ActorDeadError instead.
         """
         _log_undelivered(envelope)
 
     def hand_back(self, envelopes: list[Envelope[Any]]) -> None:
-        """The messages that were left when the mailbox was closed, the urgent first; never empty.
+        """Hook: handle the messages that were left when the mailbox was closed, urgent ones first; never empty.
 
-        By default an ask is failed with ActorDeadError and the rest goes to `on_undelivered`. An override
-        that puts them into another mailbox leaves their replies to that one.
+        By default an ask fails with ActorDeadError and a told message goes to `on_undelivered`. An override may put
+        them into another mailbox, which then owes the replies.
         """
         for envelope in envelopes:
             if envelope.reply_to is None:
@@ -247,7 +243,7 @@ class Actor(PykkaActor):
     def run_turn(self, batch: int) -> None:
         """Handle up to `batch` messages; the start counts as one. Called by the mailbox."""
         inbox = self._mailbox
-        # A turn may begin inside of another one, where a sender lends its thread.
+        # A turn may begin inside another one, if a sender lends its thread.
         outer, _here.actor = _here.actor, self
         try:
             if not self._started:
@@ -256,7 +252,7 @@ class Actor(PykkaActor):
                 try:
                     self.on_start()
                 except BaseException as error:  # noqa: BLE001  # a SystemExit ends this actor alone
-                    # As Pykka has it, on_failure is not called: nothing was set up that it could clean.
+                    # As in Pykka, on_failure is not called: there is nothing to clean up yet.
                     self._leave(error, hook=None)
                     return
             while batch > 0:
@@ -274,7 +270,7 @@ class Actor(PykkaActor):
             _here.actor = outer
 
     def abandon(self) -> None:
-        """End without a hook but `hand_back`: the dispatcher was closed. Called by the mailbox."""
+        """End because the dispatcher was closed; `hand_back` is the only hook. Called by the mailbox."""
         self._leave(ShuttingDown("the dispatcher was closed"), hook=None)
 
     # ── Inside ───────────────────────────────────────────────────────────────────────────────────
@@ -298,7 +294,7 @@ class Actor(PykkaActor):
             self._reply = None
             self._failed_handling(message, reply, error)
             return
-        # Not there if the handler took it.
+        # None if the handler took it.
         pending, self._reply = self._reply, None
         if pending is not None:
             answer(pending, response)
@@ -307,7 +303,7 @@ class Actor(PykkaActor):
         protocol = isinstance(message, Struct)
         if protocol and isinstance(error, CountermandError) and not isinstance(error, DEFECTS):
             if reply is None:
-                logger.debug("{} refused {}, which nobody asked about: {}", self, type(message).__name__, error)
+                logger.debug("{} refused {}, which was not an ask: {}", self, type(message).__name__, error)
             else:
                 refuse(reply, error)
         elif not protocol and reply is not None and isinstance(error, Exception):
@@ -325,19 +321,19 @@ class Actor(PykkaActor):
     def _leave(
         self, error: BaseException | None, *, hook: Callable[[], None] | None, last: Future[Any] | None = None
     ) -> None:
-        """The one way out; see the head of this file. `last` is answered when all else is done."""
+        """End the actor; see the head of this file. `last` is answered after everything else is done."""
         inbox = self._mailbox
         if inbox.closed:
             return
         if error is not None:
-            # Who closes the dispatcher has decided that nothing more is handled: that is no failure.
+            # Closing the dispatcher means that nothing more is to be handled: that is no failure.
             level = "DEBUG" if isinstance(error, ShuttingDown) else "ERROR"
             logger.opt(exception=error).log(level, "{} failed", self)
         inbox.close()
         ActorRegistry.unregister(self.actor_ref)
         self.actor_stopped.set()
 
-        # The first cause stands; what went wrong while it ended is in the log.
+        # Down names the first cause; later errors are in the log.
         causes = [error]
         if hook is not None:
             causes.append(self._contained(hook))
@@ -360,7 +356,7 @@ class Actor(PykkaActor):
             elif isinstance(error, Exception):
                 refuse(last, error)
             else:
-                # A SystemExit is this actor's: raised in the asker by `get` it would end that one too.
+                # A SystemExit would end the asker too if its `get` raised it.
                 dead = self._dead(f"failed by {_describe(error)}")
                 dead.__cause__ = error
                 refuse(last, dead)
@@ -378,7 +374,7 @@ class Actor(PykkaActor):
     def _abandon_taken(self, last: Future[Any] | None) -> None:
         taken = self._taken
         while taken:
-            # Another thread may resolve one, which takes it out, at any moment.
+            # Another thread may resolve one at any moment, which removes it.
             try:
                 reply = taken.pop()
             except KeyError:
@@ -430,7 +426,7 @@ class Actor(PykkaActor):
 
 
 def tell(ref: ActorRef[Any], message: object) -> None:
-    """Tell an actor that may be gone: then nobody needs the message. Any thread."""
+    """Tell an actor. If it is gone, the message is dropped. Any thread."""
     try:
         ref.tell(message)
     except ActorDeadError:

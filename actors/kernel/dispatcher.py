@@ -1,27 +1,26 @@
-"""Dispatchers: who runs the actors. A small pool of threads, or one thread in a seeded order.
+"""Dispatchers run the actors: a small pool of threads, or for tests one thread in a seeded order.
 
-Theory of operation, of the pool. There are two run queues and one queue of tokens, one token for each entry.
-A worker takes a token, then one entry, the fast queue first; the entry gives its mailbox a turn of a few
-messages and the mailbox, if it has more, queues itself again at the end. So a busy actor cannot keep a
-worker, and one that an urgent message has promoted waits for at most the turns that are being run.
+Theory of operation of the pool. There are two run queues, and one queue of tokens with one token for each entry. A
+worker takes a token, then one entry, from the fast queue first. The entry gives its mailbox a turn of a few messages;
+if more messages wait, the mailbox queues itself again at the end. So a busy actor cannot keep a worker, and a mailbox
+that an urgent message has promoted waits at most for the turns that are running.
 
-- *A worker has a token and finds both queues empty*: while it looked into the slow queue others took what
-  was there, and what is meant for it came into the fast one behind its back. Entries are appended before
-  their tokens, so there is one for it: it looks again.
-- *Urgent work without end* would starve the slow queue. After `FAST_TURNS_MAX` turns from the fast queue in a
-  row a worker looks into the slow one first, once.
-- *close against submit*: submit appends, then reads `_closed`; close sets it, then empties the queues. Either
-  submit sees it, or its entry is there to be emptied. Both end what they find, and a ticket is good for one
-  of them.
+- *A worker has a token and finds both queues empty*: while it looked into the slow queue, other workers took the
+  entries there, and its own entry was added to the fast queue after it had looked. Entries are appended before their
+  tokens, so there is an entry for it: it looks again.
+- *Urgent work without end* would starve the slow queue. After `FAST_TURNS_MAX` turns in a row from the fast queue a
+  worker looks into the slow one first, once.
+- *close against submit*: submit appends, then reads `_closed`; close sets it, then empties the queues. Either submit
+  sees it, or close finds the entry. Both end the actors that they find, and a ticket works only once.
 
-*The main thread*, and it alone, may be interrupted between any two lines (Ctrl-C raises KeyboardInterrupt
-there). A mailbox that was moved to *urgent* and not queued would never run again, and with the router's that is all of
-them. So what the main thread sends urgently, which is all that a client sends, is handed in by one call into C and
-put into its mailbox by a worker: in order, for they do so under a lock. Ordinary messages of the main thread go
-their own way: they may be very many, and a Stop behind them would wait until they are moved.
+*The main thread* alone may be interrupted between any two lines (Ctrl-C raises KeyboardInterrupt there). A mailbox that
+was moved to *urgent* and not queued would never run again; if that were the router's, no session could be reached. So
+an urgent message of the main thread, and all messages of a client are urgent, is handed in by one call into C. A worker
+puts it into its mailbox; the workers do that under a lock, which keeps the order. Ordinary messages of the main thread
+are put directly: there may be very many, and a Stop behind them would wait until they are moved.
 
-A closed dispatcher runs nobody, so an actor that has something to do can only be ended: its asks are answered
-with ActorDeadError, its parent is told. That happens on the thread that closes or that sends.
+A closed dispatcher runs no actor, so an actor with something to do is ended: its asks are answered with ActorDeadError,
+and its parent is told. That happens on the thread that closes or that sends.
 """
 
 from __future__ import annotations
@@ -45,9 +44,9 @@ BATCH: Final = 16
 FAST_TURNS_MAX: Final = 64
 STEPS_MAX: Final = 1_000_000
 
-# A thread that computes keeps all others waiting for Python's switch interval, 5 ms by default, each time one of them
-# wants to go on. So a Stop behind one, be it an agent or an actor with a backlog, took tens of milliseconds. Set for
-# the whole process, and not put back: another dispatcher may live longer than the one that set it.
+# A computing thread makes each other thread wait for Python's switch interval, 5 ms by default, each time that one
+# wants to run. With the default a Stop beside a computing agent, or an actor with a backlog, took tens of milliseconds.
+# It is set for the whole process and not restored: another dispatcher may outlive the one that set it.
 SWITCH_INTERVAL_S: Final = 0.0005
 
 _Entry = tuple[Mailbox, int]
@@ -56,7 +55,7 @@ _MAIN: Final = threading.main_thread().ident
 
 
 class _Lent(threading.local):
-    """The turns that this thread will give itself; None where it lends itself to nobody."""
+    """The turns that this thread will run itself inside `lend`; None outside of it."""
 
     entries: list[_Entry] | None = None
 
@@ -65,7 +64,7 @@ _LENT: Final = _Lent()
 
 
 class Dispatcher(Protocol):
-    """Runs actors: it gives a mailbox that was submitted a turn, never two at a time."""
+    """Runs actors: it gives each submitted mailbox a turn, never two at a time."""
 
     def submit(self, mailbox: Mailbox, ticket: int, urgent: bool) -> None:
         """Queue one entry: `mailbox.run(ticket, …)` follows, on another stack. Any thread.
@@ -74,19 +73,19 @@ class Dispatcher(Protocol):
         """
 
     def hand_in(self, mailbox: Mailbox, envelope: Envelope[Any]) -> bool:
-        """Take a message over from a thread that may be interrupted; False: put it yourself."""
+        """Take over a message from a thread that may be interrupted. False: the caller has to put it."""
 
     def close(self, timeout: float | None = 5.0) -> bool:
-        """Run nobody any more. Again is harmless. `timeout` in seconds; True if all threads are gone."""
+        """Stop running actors; idempotent. `timeout` is in seconds. Returns True if all threads have ended."""
 
 
 class PooledDispatcher:
     """A few daemon threads that run any number of actors.
 
     Args:
-        size: how many threads, at least 1. Handlers never block, so more than there are cores gain nothing.
-        batch: how many messages a turn takes at most. Larger ones cost fairness and gain no throughput.
-        name: what the threads are called, with a number.
+        size: number of threads, at least 1. Handlers never block, so more threads than cores gain nothing.
+        batch: limit on the messages of one turn. A larger one costs fairness and gains no throughput.
+        name: prefix of the threads' names.
     """
 
     def __init__(self, size: int = 2, batch: int = BATCH, name: str = "dispatcher") -> None:
@@ -96,7 +95,7 @@ class PooledDispatcher:
         self._batch = batch
         self._fast: deque[_Entry] = deque()
         self._slow: deque[_Entry] = deque()
-        # One token for each entry, and for each message that was handed in.
+        # One token for each entry and for each message that was handed in.
         self._tokens: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._handed_in: queue.SimpleQueue[_Letter] = queue.SimpleQueue()
         self._moving = threading.Lock()
@@ -124,7 +123,7 @@ class PooledDispatcher:
 
     @property
     def queued(self) -> int:
-        """How many mailboxes wait for a thread."""
+        """The number of mailboxes that wait for a thread."""
         return len(self._fast) + len(self._slow)
 
     def hand_in(self, mailbox: Mailbox, envelope: Envelope[Any]) -> bool:
@@ -134,7 +133,7 @@ class PooledDispatcher:
         try:
             self._handed_in.put((mailbox, envelope))
         finally:
-            # Also where the interrupt comes right here: what is handed in has its token.
+            # In `finally`, so that the message has its token even if an interrupt comes here.
             self._tokens.put(None)
         if self._is_closed():
             self._move_all()
@@ -145,10 +144,10 @@ class PooledDispatcher:
 
     @contextmanager
     def lend(self) -> Iterator[None]:
-        """Let this thread give the urgent turns that it causes inside the `with` itself, at its end.
+        """Run the urgent turns that this thread causes inside the `with` on this thread, at the end of it.
 
-        For a port's thread that has nothing else to do: waking a worker costs more than a short turn does. Not for
-        a thread that is not ours: what interrupts it would fail an actor.
+        For a port's thread that has nothing else to do: waking a worker costs more than a short turn. Not for foreign
+        threads: an interrupt of one would fail an actor.
         """
         entries: list[_Entry] = []
         _LENT.entries = entries
@@ -160,17 +159,16 @@ class PooledDispatcher:
                 self._give_turn(mailbox, ticket)
 
     def close(self, timeout: float | None = 5.0) -> bool:
-        """End the threads after the turn that each is in, then end every actor that waits for one.
+        """End each thread after its current turn, then end every actor that waits for a turn.
 
-        Stop the actors first: those that are ended here run no hook of theirs but `hand_back`.
+        Stop the actors first: an actor that is ended here runs only the hook `hand_back`.
 
         Args:
-            timeout: seconds to wait for the threads, None for ever. A thread that is stuck in a handler is
-            left
-                behind; it is a daemon. Called from a handler, this waits for nobody.
+            timeout: seconds to wait for the threads; None waits for ever. A thread that is stuck in a handler is left
+                running; it is a daemon thread. Called from a handler, `close` does not wait.
 
         Returns:
-            True if all threads are gone.
+            True if all threads have ended.
         """
         self._closed = True
         for _ in self._threads:
@@ -186,7 +184,7 @@ class PooledDispatcher:
         return gone
 
     def pending(self) -> int:
-        """How many entries wait in the run queues, stale ones too. Any thread."""
+        """Return how many entries wait in the run queues, including stale ones. Any thread."""
         return len(self._fast) + len(self._slow)
 
     def _work(self) -> None:
@@ -206,7 +204,7 @@ class PooledDispatcher:
             self._over.set()
 
     def _do_one(self, slow_first: bool) -> bool | None:
-        """Do what one token stands for: True if that was a fast turn; None if the dispatcher is closed."""
+        """Do the work of one token. Returns True if that was a fast turn, None if the dispatcher is closed."""
         while not self._closed:
             if self._move_one():
                 return False
@@ -219,7 +217,7 @@ class PooledDispatcher:
         return None
 
     def _move_one(self) -> bool:
-        """Put one message that was handed in into its mailbox; False if there is none."""
+        """Put one handed-in message into its mailbox. Returns False if there is none."""
         if self._handed_in.empty():
             return False
         with self._moving:
@@ -231,7 +229,7 @@ class PooledDispatcher:
         return True
 
     def _turn_from(self, entries: deque[_Entry]) -> bool:
-        """Give the turn of the first entry; False if there is none."""
+        """Run the turn of the first entry. Returns False if there is none."""
         try:
             mailbox, ticket = entries.popleft()
         except IndexError:
@@ -243,7 +241,7 @@ class PooledDispatcher:
         try:
             mailbox.run(ticket, self._batch)
         except BaseException:  # noqa: BLE001  # see the next line
-            # Only a dispatcher's own `submit` can still raise here; the thread serves the others all the same.
+            # Only a dispatcher's own `submit` can raise here. The thread goes on serving the other actors.
             logger.opt(exception=True).critical("a turn raised into the dispatcher")
 
     def _move_all(self) -> None:
@@ -261,11 +259,11 @@ class PooledDispatcher:
 
 
 class StepDispatcher:
-    """One thread, the caller's, and an order that is a function of the seed. For tests.
+    """Runs actors on the caller's thread, in an order that the seed determines. For tests.
 
-    Each step runs one message of one actor, chosen among all that are ready; the start of an actor is a step
-    of its own. Actors may start others and send in their handlers; what they send from other threads is taken
-    in, but then the order is no longer the seed's alone.
+    Each step runs one message of one ready actor, chosen at random; the start of an actor is a step of its own.
+    Handlers may start actors and send messages. Messages from other threads are accepted too, but then the order no
+    longer depends on the seed alone.
     """
 
     def __init__(self, seed: int) -> None:
@@ -275,18 +273,18 @@ class StepDispatcher:
         self._stepping = False
 
     def submit(self, mailbox: Mailbox, ticket: int, urgent: bool) -> None:  # noqa: ARG002  # see below
-        """See `Dispatcher.submit`. All that are ready are equal: a test wants the unlikely orders too."""
+        """See `Dispatcher.submit`. Urgent entries have no priority, so that a test meets the unlikely orders too."""
         self._ready.append((mailbox, ticket))
         if self._closed:
             self._abandon_left()
 
     def hand_in(self, mailbox: Mailbox, envelope: Envelope[Any]) -> bool:
-        """Never: all of it is on one thread, and a test that is interrupted is over."""
+        """Return False: there is only one thread, and an interrupt ends the test."""
         del mailbox, envelope
         return False
 
     def step(self) -> bool:
-        """Run one message of one ready actor. False: nobody is ready.
+        """Run one message of one ready actor. Returns False if no actor is ready.
 
         Raises:
             RuntimeError: called from a handler, where a step would run an actor inside another one's turn.
@@ -309,10 +307,10 @@ class StepDispatcher:
             self._stepping = False
 
     def run_until_idle(self, max_steps: int = STEPS_MAX) -> int:
-        """Step until nobody is ready; returns how many steps that took.
+        """Step until no actor is ready. Returns the number of steps.
 
         Raises:
-            RuntimeError: somebody is still ready after `max_steps`: the actors keep each other busy.
+            RuntimeError: an actor is still ready after `max_steps`: the actors keep each other busy.
         """
         for steps in range(max_steps):
             if not self.step():
@@ -322,11 +320,11 @@ class StepDispatcher:
         return max_steps
 
     def waits(self) -> bool:
-        """True if there are entries, stale ones too: cheaper than `pending`."""
+        """Return True if there are entries, including stale ones. Cheaper than `pending`."""
         return bool(self._ready)
 
     def pending(self) -> int:
-        """How many actors are ready."""
+        """Return how many actors are ready."""
         return sum(mailbox.expects(ticket) for mailbox, ticket in self._ready)
 
     def close(self, timeout: float | None = 5.0) -> bool:  # noqa: ARG002  # the protocol's signature

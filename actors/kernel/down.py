@@ -1,4 +1,4 @@
-"""Down: the end of an actor, as its parent is told of it."""
+"""Down: tells a parent that its child actor has ended."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Down(Struct, frozen=True):
-    """A child actor is gone; it comes after everything the child sent. `failure` is None for a normal stop."""
+    """A child actor has ended. Down comes after everything that the child sent. `failure` is None for a normal stop."""
 
     urgent: ClassVar[bool] = False
 

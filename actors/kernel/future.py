@@ -1,21 +1,20 @@
-"""Reply futures: what an `ask` waits on, made so that it never waits in a handler.
+"""Reply futures: an `ask` returns one. A pending reply cannot be waited on in a handler.
 
-A dispatcher thread that blocks in a handler is one that the other actors do not have; a few such handlers
-that wait for each other hold the whole pool. So a pending reply refuses to be waited on inside a handler, and
-gives what Pykka's futures lack instead: a callback when it is done.
+A handler that blocks takes a dispatcher thread from the other actors, and a few handlers that wait for each other
+would block the whole pool. A pending reply therefore refuses to be waited on inside a handler, and offers what
+Pykka's futures lack: a callback when it is done.
 
-A reply may be resolved by two hands: by the handler that took it, and by the teardown of the actor that owes
-it. The first one counts. `try_set` and `try_set_exception` say whether they were first; `set` and
-`set_exception` raise on a second call, as Pykka's do, but not when it was a teardown that came first: the
-handler's thread cannot know of that and has done nothing wrong.
+Two parties may resolve a reply: the handler that took it, and the teardown of the actor that owes it. The first one
+counts. `try_set` and `try_set_exception` return whether they were first. `set` and `set_exception` raise on a second
+call, as Pykka's do, unless a teardown came first: the handler's thread cannot know of that and has made no mistake.
 
-Nobody who resolves waits for anybody: one who waits, or adds a callback, may be stopped at any place by a signal's
-handler that asks the same actor. So there is no lock, and what is shared changes in steps that the interpreter does not
+A resolving thread never waits. A thread that waits, or adds a callback, may be interrupted anywhere by a signal
+handler that asks the same actor. So there is no lock, and shared state changes in steps that the interpreter does not
 divide:
-  - Hands put their result into one list, and the first in it counts; whoever finds it there may go on with it.
-  - The result is set before bells are rung and callbacks run; one who waits lays out its bell, and one who adds a
-    callback adds it, before it looks for the result. So one of the two sees the other.
-  - A callback is run by whoever takes it out of the list.
+  - Each party appends its result to one list, and the first in it counts. Any thread that finds it may use it.
+  - The resolver sets the result before it rings bells and runs callbacks. A waiter adds its bell, or its callback,
+    before it looks for the result. So at least one of the two sees the other.
+  - The thread that removes a callback from the list runs it.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class ReplyFuture(ThreadingFuture[T]):
 
     def __init__(self) -> None:
         super().__init__()
-        # Each with whether it is a teardown's.
+        # Each result, and whether a teardown gave it.
         self._results: list[tuple[ThreadingFutureResult, bool]] = []
         self._bells: list[threading.Lock] = []
         self._callbacks: list[Callable[[ReplyFuture[T]], None]] = []
@@ -58,7 +57,7 @@ class ReplyFuture(ThreadingFuture[T]):
             timeout: seconds to wait; None waits for ever.
 
         Raises:
-            BlockingAskError: it is pending and the caller is a handler, whatever the timeout.
+            BlockingAskError: it is pending and the caller is a handler, with any timeout.
             pykka.Timeout: it is still pending after `timeout` seconds.
         """
         if self._get_hook is None:
@@ -68,8 +67,8 @@ class ReplyFuture(ThreadingFuture[T]):
             return _given(self._result)
         if not HANDLING.active:
             return super().get(timeout=timeout)
-        # A derived future (`ref.stop()`, `map`) asks the one below it, which comes back here. Another thread
-        # that waits on the derived one holds its lock all that while, so even taking the lock would block.
+        # A derived future (`ref.stop()`, `map`) asks the one below it, which comes back here. Another thread that
+        # waits on the derived one holds its lock all that time, so even taking the lock could block.
         if not self._condition.acquire(blocking=False):
             raise _blocking()
         try:
@@ -78,18 +77,18 @@ class ReplyFuture(ThreadingFuture[T]):
             self._condition.release()
 
     def done(self) -> bool:
-        """True when `get` returns or raises at once. A derived future is done once it was read."""
+        """Return True if `get` would return or raise at once. A derived future is done once it was read."""
         return self._result is not None or not isinstance(self._get_hook_result, _Unset)
 
     def add_done_callback(self, callback: Callable[[ReplyFuture[T]], None]) -> None:
         """Call `callback(self)` once: on the thread that resolves this future, or now if it is done.
 
-        What the callback raises is logged and goes no further, whatever it is: the resolving thread is
-        most often another actor's.
+        Any exception of the callback is logged and goes no further: the resolving thread usually belongs to another
+        actor.
 
         Raises:
-            Invalid: this is a derived future (`ref.stop()`, `map`): it is computed when it is read, so
-                there is no moment at which it becomes done.
+            Invalid: this is a derived future (`ref.stop()`, `map`). It is computed when it is read, so there is no
+                moment at which it becomes done.
         """
         if self._get_hook is not None:
             raise Invalid(
@@ -106,7 +105,7 @@ class ReplyFuture(ThreadingFuture[T]):
         """Resolve it with a value.
 
         Raises:
-            queue.Full: somebody other than a teardown has resolved it already.
+            queue.Full: it is resolved already, and not by a teardown.
         """
         if not self.try_set(value) and not self._abandoned:
             raise queue.Full
@@ -115,22 +114,22 @@ class ReplyFuture(ThreadingFuture[T]):
         """Resolve it with an exception; None takes the one being handled.
 
         Raises:
-            queue.Full: somebody other than a teardown has resolved it already.
+            queue.Full: it is resolved already, and not by a teardown.
         """
         info = sys.exc_info() if exc_info is None else exc_info
         if not self._resolve(ThreadingFutureResult(exc_info=info), abandoned=False) and not self._abandoned:
             raise queue.Full
 
     def try_set(self, value: Any | None = None) -> bool:
-        """Resolve it with a value; False if it was resolved already, and then nothing happens."""
+        """Resolve it with a value. Returns False, without effect, if it was resolved already."""
         return self._resolve(ThreadingFutureResult(value=value), abandoned=False)
 
     def try_set_exception(self, error: BaseException) -> bool:
-        """Resolve it with an exception; False if it was resolved already, and then nothing happens."""
+        """Resolve it with an exception. Returns False, without effect, if it was resolved already."""
         return self._resolve(_failed(error), abandoned=False)
 
     def abandon(self, error: BaseException) -> bool:
-        """Resolve it for an owner that ended; a later `set` by that owner's hand is ignored."""
+        """Resolve it on behalf of an owner that has ended; a later `set` by that owner is ignored."""
         return self._resolve(_failed(error), abandoned=True)
 
     def _resolve(self, result: ThreadingFutureResult, *, abandoned: bool) -> bool:
@@ -141,7 +140,7 @@ class ReplyFuture(ThreadingFuture[T]):
         first = self._results[0]
         self._result = first[0]
         for bell in list(self._bells):
-            # It raises where another hand has rung it.
+            # It raises if another thread has rung it.
             with contextlib.suppress(RuntimeError):
                 bell.release()
         self._run_all()
@@ -171,7 +170,7 @@ class ReplyFuture(ThreadingFuture[T]):
             try:
                 callback = self._callbacks.pop(0)
             except IndexError:
-                # Another hand has taken it.
+                # Another thread has taken it.
                 return
             self._run(callback)
 
@@ -179,7 +178,7 @@ class ReplyFuture(ThreadingFuture[T]):
         try:
             callback(self)
         except BaseException:  # noqa: BLE001  # see the next line
-            # A SystemExit in a callback must not end the actor whose thread happens to resolve the reply.
+            # A SystemExit in a callback must not end the actor whose thread resolves the reply.
             logger.opt(exception=True).error("a callback of a reply raised: {}", callback)
 
 
@@ -205,7 +204,7 @@ def _failed(error: BaseException) -> ThreadingFutureResult:
 
 
 def answer(reply: Future[Any], value: object) -> bool:
-    """Resolve any Pykka future with a value; False, and no harm done, if it was resolved already."""
+    """Resolve any Pykka future with a value. Returns False, without effect, if it was resolved already."""
     if isinstance(reply, ReplyFuture):
         return reply.try_set(value)
     try:
@@ -216,7 +215,7 @@ def answer(reply: Future[Any], value: object) -> bool:
 
 
 def refuse(reply: Future[Any], error: BaseException) -> bool:
-    """Resolve any Pykka future with an exception; False, and no harm done, if it was resolved already."""
+    """Resolve any Pykka future with an exception. Returns False, without effect, if it was resolved already."""
     if isinstance(reply, ReplyFuture):
         return reply.try_set_exception(error)
     try:

@@ -1,11 +1,11 @@
-"""The log of agents and tools: which session, run and call a line is about; and the switch, which is off in a library.
+"""The context of log lines (session, run, call), and the switch that turns the log on or off.
 
-A library prints nothing of its own accord: in a program that embeds this one the log is off until the program turns it
-on (``loguru.logger.enable("actors")``, and ``"supervisor"``). The command and the daemon are programs, and `speak`.
+In a program that embeds this library the log is off until the program enables it
+(``loguru.logger.enable("actors")``, and ``"supervisor"``). The command and the daemon are programs: they call `speak`.
 
-Not `loguru.contextualize`: it holds the log's one lock for a moment, and an allocation in that moment may start the
-garbage collector, which closes a suspended coroutine that nobody holds, whose own `contextualize` then waits on the
-same thread for that lock, for ever. What is here takes no lock.
+`loguru.contextualize` could deadlock here. It holds the log's one lock for a moment, and an allocation in that moment
+may start the garbage collector. That may close an unreferenced coroutine, whose own `contextualize` then waits on the
+same thread for that lock, for ever. The functions here take no lock.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ _ABOUT: Final[contextvars.ContextVar[Mapping[str, object]]] = contextvars.Contex
 
 
 def be_quiet() -> None:
-    """Log nothing. Called once, when the package is imported; a program may turn the log on after that."""
+    """Turn the log off. Called once, when the package is imported; a program may turn it on after that."""
     for package in PACKAGES:
         logger.disable(package)
 
 
 def speak() -> None:
-    """Log: this process is our own program, not one that embeds the library."""
+    """Turn the log on, in a process that is our own program and not one that embeds the library."""
     for package in PACKAGES:
         logger.enable(package)
 
 
 def about() -> Mapping[str, object]:
-    """What the code that runs here was named for; empty where nobody has named it. Any thread."""
+    """Return the log context of the code that runs here; empty if none was set. Any thread."""
     return _ABOUT.get({})
 
 
 def name_task(context: Mapping[str, object]) -> None:
-    """Name what the rest of this asyncio task is about. It has a context of its own, so nothing is put back."""
+    """Set the log context for the rest of this asyncio task. A task has its own contextvars, so nothing is restored."""
     _ABOUT.set(context)
 
 
 @contextmanager
 def named(context: Mapping[str, object]) -> Iterator[None]:
-    """Name what the block is about. For plain functions: a coroutine may be closed in a context that is not its own."""
+    """Set the log context for a block. For plain functions only: a coroutine may be closed in another context."""
     before = _ABOUT.set(context)
     try:
         yield

@@ -1,6 +1,6 @@
-"""The mailbox of an actor: two lanes, a place in the run queue, and a closed state.
+"""The mailbox of an actor: two lanes, an entry in the run queue, and a closed state.
 
-Theory of operation. A mailbox is in exactly one of five states, moved under one small lock:
+Theory of operation. A mailbox is in exactly one of five states, and changes state under one small lock:
 
     running ──> idle ──> ready ──> running        ready: it has an entry in the slow run queue
        │          └────> urgent ─> running        urgent: it has one in the fast run queue
@@ -8,28 +8,28 @@ Theory of operation. A mailbox is in exactly one of five states, moved under one
        │    ready ─────────┘ promotion
        └──> closed
 
-Only the thread that moved it to *running* may take from it or close it, so an actor's handlers never overlap
-although any thread of a pool may run them. It is born running: its actor's constructor has the first turn.
+Only the thread that moved it to *running* may take messages from it or close it. An actor's handlers therefore
+never overlap, although any thread of the pool may run them. A new mailbox is running: its actor's constructor has
+the first turn.
 
-*Promotion.* An urgent message for a mailbox that is *ready* puts a second entry into the fast queue. The
-entry in the slow queue cannot be taken out of the middle of a queue, so it goes stale instead: every entry
-carries a ticket and only the ticket that the mailbox expects gives a turn. A stale entry that is still queued
-when the mailbox becomes ready again is expected anew rather than followed by another. So a mailbox has at
-most one entry in each queue, however often it is promoted, and the run queues are bounded by twice the number
-of actors.
+*Promotion.* An urgent message for a *ready* mailbox puts a second entry into the fast queue. The entry in the slow
+queue cannot be removed from the middle of a queue, so it becomes stale instead: every entry carries a ticket, and
+only the ticket that the mailbox expects gives a turn. If a stale entry is still queued when the mailbox becomes
+ready again, the mailbox expects that entry's ticket again and adds no other. A mailbox thus has at most one entry in
+each queue, however often it is promoted, and the run queues hold at most two entries per actor.
 
 Races, and why each is closed:
 
-- *put against the end of a turn*: both hold the lock. Either the put comes first and the end of the turn sees
-  the message and queues the mailbox, or the turn has ended and the put finds it idle and queues it. No
-  message waits in an idle mailbox.
+- *put against the end of a turn*: both hold the lock. If the put comes first, the end of the turn sees the message
+  and queues the mailbox. If the turn ends first, the put finds the mailbox idle and queues it. No message waits in
+  an idle mailbox.
 - *put against close*: either the message is in a lane when the lane is drained, or the put sees *closed* and
-  answers by itself. No ask is lost between the two.
-- *an entry is submitted after the lock is let go* (a dispatcher that was closed answers by running code of
-  the actor, and that must not happen under the lock). Another thread may promote the mailbox, run it and make
-  it idle before the first entry is in its queue; the ticket then makes that entry stale like any other.
-- *a stale entry, popped but not yet looked at, is expected anew*: then it is the entry of a ready mailbox,
-  and the thread that holds it runs the turn. Letting go of an entry and expecting it are under the same lock.
+  answers by itself. No ask is lost in between.
+- *an entry is submitted after the lock is released*. That is necessary: a closed dispatcher answers by running code
+  of the actor, which must not happen under the lock. Another thread may promote the mailbox, run it and make it idle
+  before the first entry is in its queue; the ticket makes that entry stale like any other.
+- *a stale entry is popped, and expected again before the thread checks it*: it is then the entry of a ready mailbox,
+  and that thread runs the turn. An entry is forgotten and expected under the same lock.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Undelivered = Callable[[Envelope[Any]], None]
 
 
 class MailboxState(IntEnum):
-    """Where a mailbox is. `MOVES` is the one table of ways."""
+    """The state of a mailbox. `MOVES` has the allowed transitions."""
 
     IDLE = 0
     READY = 1
@@ -73,46 +73,46 @@ MOVES: Final[dict[MailboxState, frozenset[MailboxState]]] = {
 }
 QUEUED: Final = frozenset({MailboxState.READY, MailboxState.URGENT})
 
-# What the class of a message says of its lane and of its bound. It grows with the number of message classes.
+# By class of message: is it urgent, and is it bounded. It grows with the number of message classes.
 _KINDS: Final[dict[type, tuple[bool, bool]]] = {_ActorStop: (True, False)}
 
 
 def _kind(cls: type) -> tuple[bool, bool]:
-    # `is True`: a Struct with a *field* of that name has a descriptor there, which is true but says nothing.
+    # `is True`: a Struct with a *field* of that name has a descriptor there, which is truthy.
     kind = getattr(cls, "urgent", False) is True, getattr(cls, "bounded", False) is True
     _KINDS[cls] = kind
     return kind
 
 
 class RunQueue(Protocol):
-    """Where a mailbox waits for its turn: what it needs of a dispatcher."""
+    """What a mailbox needs of a dispatcher: a queue to wait in for its turn."""
 
     def submit(self, mailbox: Mailbox, ticket: int, urgent: bool) -> None:
-        """Call `mailbox.run(ticket, …)` soon, on another stack than this one."""
+        """Call `mailbox.run(ticket, …)` soon, on another stack."""
 
     def hand_in(self, mailbox: Mailbox, envelope: Envelope[Any]) -> bool:
-        """Call `mailbox.put(envelope)` soon on another thread, if this one may be interrupted; False if not."""
+        """If this thread may be interrupted, call `mailbox.put(envelope)` soon on another one; else return False."""
 
 
 class Owner(Protocol):
-    """What a mailbox needs of its actor. Both are called in a turn, and contain what they raise."""
+    """What a mailbox needs of its actor. Both methods are called in a turn, and let no exception out."""
 
     def run_turn(self, batch: int) -> None:
-        """Take up to `batch` messages and handle them."""
+        """Handle up to `batch` messages."""
 
     def abandon(self) -> None:
-        """End without handling anything more: there is no dispatcher any longer."""
+        """End without handling anything more: the dispatcher is closed."""
 
 
 class Mailbox:
-    """The inbox of one actor, as Pykka's refs know it (`put`, `get`, `empty`), and its entry in a run queue.
+    """The inbox of one actor, with the methods that Pykka's refs call (`put`, `get`, `empty`).
 
     Args:
-        owner: the actor; let go when the mailbox is closed.
+        owner: the actor; the reference is dropped when the mailbox is closed.
         run_queue: the dispatcher.
-        requests_max: how many `bounded` messages may wait; one more is refused with QueueFull.
-        on_undelivered: called, on the sender's thread or one of the dispatcher's and with its errors contained,
-            for a told message that came after the close or was refused. None drops it.
+        requests_max: limit on waiting `bounded` messages; one more is refused with QueueFull.
+        on_undelivered: called for a told message that came after the close or was refused. It runs on the sender's
+            thread or one of the dispatcher's, and its exceptions are logged. None drops the message.
     """
 
     __slots__ = (
@@ -146,17 +146,17 @@ class Mailbox:
         self._state = MailboxState.RUNNING
         self._bounded = 0
         self._held = False
-        # Made at the first message: most actors of a large system are idle, and an empty deque is 600 bytes.
+        # Created at the first message: most actors of a large system are idle, and an empty deque takes 600 bytes.
         self._urgent: deque[Envelope[Any]] | None = None
         self._ordinary: deque[Envelope[Any]] | None = None
-        # Tickets count from 1. `_expected` is the one that gives a turn, `_slow` that of the entry which is
-        # still in the slow queue, stale or not; 0 is none.
+        # Tickets count from 1; 0 is none. `_expected` gives a turn. `_slow` is that of the entry in the slow queue,
+        # stale or not.
         self._issued = 0
         self._expected = 0
         self._slow = 0
 
     def __len__(self) -> int:
-        """How many messages wait, at this moment. Any thread."""
+        """Return how many messages wait at this moment. Any thread."""
         return len(self._urgent or ()) + len(self._ordinary or ())
 
     @property
@@ -166,16 +166,16 @@ class Mailbox:
 
     @property
     def closed(self) -> bool:
-        """True once it was closed; it never turns False again. Any thread."""
+        """True once it is closed, for good. Any thread."""
         return self._state is MailboxState.CLOSED
 
     # ── Senders: any thread ──────────────────────────────────────────────────────────────────────
 
     def put(self, envelope: Envelope[Any], /) -> None:
-        """Take a message in, or answer why not. Never blocks and never raises.
+        """Accept a message, or answer why not. Never blocks and never raises.
 
-        A full mailbox refuses an ask with QueueFull and a closed one with ActorDeadError; a told message that
-        is refused goes to `on_undelivered`.
+        A full mailbox refuses an ask with QueueFull, a closed one with ActorDeadError. A told message that is refused
+        goes to `on_undelivered`.
         """
         cls = type(envelope.message)
         urgent, bounded = _KINDS.get(cls) or _kind(cls)
@@ -183,7 +183,8 @@ class Mailbox:
             return
         lane = self._urgent if urgent else self._ordinary
         if lane is None:
-            # Before the lock is taken: the garbage collector may come now, and close a generator that sends something.
+            # Before the lock is taken: an allocation may start the garbage collector, which may close a generator
+            # that sends something.
             lane = deque()
         ticket = 0
         with self._lock:
@@ -214,19 +215,19 @@ class Mailbox:
     # ── The turn: the thread that `run` was called on ────────────────────────────────────────────
 
     def start(self) -> None:
-        """End the constructor's turn: the owner gets its first one, also with no message waiting."""
+        """End the constructor's turn. The owner gets its first turn even if no message waits."""
         self._end_turn(always=True)
 
     def run(self, ticket: int, batch: int) -> bool:
-        """Give the owner a turn of up to `batch` messages. False: the entry was stale; nothing happened."""
+        """Give the owner a turn of up to `batch` messages. Returns False, without a turn, if the entry was stale."""
         return self._turn(ticket, batch)
 
     def abandon(self, ticket: int) -> bool:
-        """End the owner: its dispatcher is closed. False: the entry was stale; nothing happened."""
+        """End the owner, because its dispatcher is closed. Returns False, without effect, if the entry was stale."""
         return self._turn(ticket, 0)
 
     def expects(self, ticket: int) -> bool:
-        """True if an entry with this ticket would give a turn now. Any thread."""
+        """Return True if an entry with this ticket would give a turn now. Any thread."""
         with self._lock:
             return self._state in QUEUED and ticket == self._expected
 
@@ -244,16 +245,16 @@ class Mailbox:
             return envelope
 
     def hold(self) -> None:
-        """Let the ordinary lane wait until `release`; the urgent one goes on. Only in a turn; again is harmless.
+        """Pause the ordinary lane until `release`; the urgent one goes on. Only in a turn; idempotent.
 
-        For the time in which an answer is on its way: a thread that works off a backlog would keep the threads that
-        bring the answer from running.
+        Used while an answer is on its way: a thread that works off a backlog would slow the threads that bring the
+        answer.
         """
         with self._lock:
             self._held = True
 
     def release(self) -> None:
-        """Let the ordinary lane go on. Only in a turn, whose end sees what waits there; again is harmless."""
+        """Resume the ordinary lane; the end of the turn checks what waits there. Only in a turn; idempotent."""
         with self._lock:
             self._held = False
 
@@ -261,7 +262,7 @@ class Mailbox:
         """Return the next message as `take` does. Only in a turn.
 
         Raises:
-            IndexError: there is none. Pykka's own inboxes would block here; a turn never does.
+            IndexError: there is none. Pykka's own inboxes block here; a turn may not.
         """
         envelope = self.take()
         if envelope is None:
@@ -269,13 +270,13 @@ class Mailbox:
         return envelope
 
     def empty(self) -> bool:
-        """True if no message waits. Any thread."""
+        """Return True if no message waits. Any thread."""
         return not (self._urgent or self._ordinary)
 
     def close(self) -> None:
-        """Refuse every further message and let go of the owner. Only in a turn; again is harmless.
+        """Refuse every further message and drop the owner. Only in a turn; idempotent.
 
-        What waits stays until `drain`.
+        Waiting messages stay until `drain`.
         """
         with self._lock:
             if self._state is not MailboxState.CLOSED:
@@ -283,7 +284,7 @@ class Mailbox:
                 self._owner = None
 
     def drain(self) -> list[Envelope[Any]]:
-        """Return what waits in the closed mailbox, the urgent lane first, and forget it."""
+        """Remove and return the messages left in the closed mailbox, the urgent lane first."""
         with self._lock:
             assert self._state is MailboxState.CLOSED, "only a closed mailbox can be drained: puts would race it"
             urgent, ordinary = self._urgent, self._ordinary
@@ -316,7 +317,7 @@ class Mailbox:
         self._state = new
 
     def _queue(self, urgent: bool) -> int:
-        """Move to urgent or ready, under the lock. Returns the ticket to submit, 0 if the entry exists."""
+        """Move to urgent or ready, under the lock. Returns the ticket to submit, or 0 if the entry exists already."""
         if urgent:
             self._move(MailboxState.URGENT)
         else:
@@ -353,7 +354,7 @@ class Mailbox:
             self._run_queue.submit(self, ticket, urgent)
 
     def _break(self) -> None:
-        """Close a mailbox whose owner raised out of its turn, which it must not: nobody may wait on it."""
+        """Close a mailbox whose owner raised out of its turn, so that no ask waits on it. An owner must not do that."""
         logger.opt(exception=True).critical("the owner of a mailbox raised out of its turn; it is closed")
         self.close()
         for envelope in self.drain():
@@ -365,7 +366,7 @@ class Mailbox:
             if not stop:
                 self._undelivered(envelope)
         elif stop:
-            # As Pykka answers a stop that its actor was too far gone to handle: it was stopping already.
+            # Like Pykka, answer a stop that came too late to be handled: the actor was stopping already.
             answer(envelope.reply_to, None)
         else:
             refuse(envelope.reply_to, ActorDeadError("the actor stopped before handling the message"))

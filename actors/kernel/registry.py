@@ -1,8 +1,8 @@
-"""Pykka's registry with a table in place of its list, so that ending an actor does not search all others.
+"""Pykka's registry with a hash table in place of its list, so that ending an actor does not search all others.
 
-Pykka keeps the refs of all running actors in a list and looks through it at every end: with twenty thousand
-actors, stopping them all is four hundred million comparisons. The table below has the same order and the same
-operations, and finds a ref by its hash. Pykka guards every use of it by `ActorRegistry._actor_refs_lock`.
+Pykka keeps the refs of all running actors in a list and searches it when an actor ends: stopping twenty thousand
+actors takes four hundred million comparisons. The table below has the same order and the same operations, and finds a
+ref by its hash. Pykka guards every use by `ActorRegistry._actor_refs_lock`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ Ref: TypeAlias = ActorRef[Any]
 
 
 class RefTable:
-    """The operations of a list that Pykka's registry uses, each on one ref in constant time.
+    """The list operations that Pykka's registry uses; those on one ref take constant time.
 
-    Unlike a list it holds a ref once; Pykka registers each once. Not thread-safe by itself.
+    Unlike a list it holds each ref only once; Pykka registers each once. Not thread-safe by itself.
     """
 
     __slots__ = ("_refs",)
@@ -27,11 +27,11 @@ class RefTable:
         self._refs: dict[Ref, None] = dict.fromkeys(refs)
 
     def append(self, ref: Ref) -> None:
-        """Add a ref behind all others; one that is there keeps its place."""
+        """Add a ref behind all others. A ref that is present keeps its place."""
         self._refs[ref] = None
 
     def remove(self, ref: Ref) -> None:
-        """Take a ref out.
+        """Remove a ref.
 
         Raises:
             ValueError: it is not there.
@@ -60,7 +60,7 @@ class RefTable:
     def __getitem__(self, index: slice) -> list[Ref]: ...
 
     def __getitem__(self, index: int | slice) -> Ref | list[Ref]:
-        """Return a ref by its place, or a list of those in a slice. Linear: Pykka asks for all of them."""
+        """Return a ref by its index, or the refs of a slice. Linear: Pykka only asks for all of them."""
         return list(self._refs)[index]
 
     def __eq__(self, other: object) -> bool:
@@ -68,7 +68,7 @@ class RefTable:
             return list(self) == list(other)
         return NotImplemented
 
-    # It changes, so it has no hash, as a list has none.
+    # It is mutable, so like a list it has no hash.
     __hash__ = None  # type: ignore[assignment]  # the way the language spells "unhashable"
 
     def __repr__(self) -> str:
@@ -76,10 +76,9 @@ class RefTable:
 
 
 def install() -> None:
-    """Put the table in place of the list, with the refs that it holds. Any thread; again is harmless."""
+    """Replace the list by the table, with the same refs. Any thread; idempotent."""
     with ActorRegistry._actor_refs_lock:
         refs: object = ActorRegistry._actor_refs
         if not isinstance(refs, RefTable):
-            # The cast is the point of this module: the table stands in for the list in all that Pykka does
-            # with it.
+            # The table supports every operation that Pykka uses.
             ActorRegistry._actor_refs = cast("list[Ref]", RefTable(ActorRegistry._actor_refs))

@@ -1,7 +1,7 @@
-"""Threads that may not wait: those that are inside a turn of an actor, and those that serve all actors.
+"""Threads that may not wait: those inside a turn of an actor, and those that serve all actors.
 
-It need not be code of ours that would wait there: the garbage collector closes generators of agents and tools on
-whatever thread it runs, and they may do anything at their end.
+Foreign code might wait there too: the garbage collector closes generators of agents and tools on any thread, and they
+may do anything at their end.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 
 class _Handling(threading.local):
-    """Whether this thread may not wait. The mailbox sets it around each turn."""
+    """True on a thread that may not wait. The mailbox sets it around each turn."""
 
     active: bool = False
 
@@ -20,5 +20,5 @@ HANDLING: Final = _Handling()
 
 
 def serve_all() -> None:
-    """Say that the calling thread serves all actors, for good: as in a turn, nothing on it waits for one of them."""
+    """Mark the calling thread, for good, as one that serves all actors: like a turn, it may not wait for an actor."""
     HANDLING.active = True
