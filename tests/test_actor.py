@@ -815,7 +815,7 @@ class StoppedAt:
             self.there.set()
 
     def trace(self, frame: FrameType, event: str, _: object) -> Any:
-        if not frame.f_code.co_filename.endswith("actors/future.py"):
+        if not frame.f_code.co_filename.endswith("actors/kernel/future.py"):
             return None
         if event == "line":
             self.line -= 1
