@@ -27,7 +27,7 @@ import pytest
 from tests.sim.mutants import MUTANTS
 
 ROOT: Final = Path(__file__).parents[1]
-DOCUMENTS: Final = ("README.md", *sorted(f"docs/{path.name}" for path in ROOT.glob("docs/*.md")))
+DOCUMENTS: Final = ("README.md", "CONTRIBUTING.md", *sorted(f"docs/{path.name}" for path in ROOT.glob("docs/*.md")))
 FOLDERS: Final = ("actors/", "docs/", "scripts/", "supervisor/", "tests/")
 SUFFIXES: Final = (".py", ".md", ".lock")
 SHORT_OF: Final = ("actors", "supervisor", "tests")
@@ -179,6 +179,16 @@ def test_each_document_is_in_the_source_distribution() -> None:
     build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["sdist"]
     for document in DOCUMENTS:
         assert any(f"/{document}".startswith(included) for included in build["include"]), document
+
+
+def test_the_drawing_of_the_architecture_has_the_layers_of_the_import_contracts() -> None:
+    drawing = (ROOT / "docs/architecture.md").read_text()
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = {contract["containers"][0]: contract["layers"] for contract in contracts if "containers" in contract}
+    for package in ("supervisor", "actors"):
+        lines = drawing[drawing.index(f"\n{package}/   ") + len(f"\n{package}/") :].splitlines()
+        drawn = [sorted(re.findall(r"\w+", line)) for line in lines[: len(layers[package])]]
+        assert drawn == [sorted(re.findall(r"\w+", layer)) for layer in layers[package]]
 
 
 # ── What is found where something was renamed ─────────────────────────────────────────────────────
