@@ -19,6 +19,7 @@ The map, from the outside in:
     publisher.py        committed events on their way to subscribers
     clock.py ids.py lock.py   time and timers, names, the instance lock
     ages.py             what is old, by a wall clock that may be wrong
+    wire.py             the API's JSON, for the server and the client
     config.py           Config: what a supervisor is started with
 """
 

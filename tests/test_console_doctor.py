@@ -16,9 +16,9 @@ import pytest
 
 from supervisor.console.client.endpoint import Place
 from supervisor.console.commands import doctor, units
-from supervisor.console.commands.finding import Finding
 from supervisor.console.commands.orphans import find_orphans, open_ledgers
 from supervisor.containment.guard import ledger, procfs
+from supervisor.wire import Finding
 from tests.console_kit import WAIT_S, Desk, short_desk
 from tests.kit import until
 from tests.test_store_faults import PATIENCE_S, locked_by_another

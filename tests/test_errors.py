@@ -13,11 +13,10 @@ import pytest
 import supervisor.console.client.api as console_api
 import supervisor.daemon.settings  # noqa: F401  # it has a kind of its own
 from actors.errors import CountermandError, Invalid, RunActive, StoreUnavailable, TooLarge, retold
-from supervisor.console.commands.stop import _AllStopped
 from supervisor.console.exits import ExitCode, of_error
 from supervisor.console.render.words import refusal
 from supervisor.http import refusals
-from supervisor.http.bodies import AllStopped, NotStopped
+from supervisor.wire import AllStopped, NotStopped, Refusal
 
 
 def kinds(below: type[CountermandError] = CountermandError) -> Iterator[type[CountermandError]]:
@@ -65,7 +64,7 @@ def test_what_the_api_refuses_reaches_the_console_without_loss(kind: type[Counte
 
 @pytest.mark.parametrize("code", refusals.STATUSES)
 def test_every_code_of_the_api_reaches_the_console(code: str) -> None:
-    sent = refusals.Refusal(code, "the message", "a", "b", "c", "run_1", "run_2")
+    sent = Refusal(code, "the message", "a", "b", "c", "run_1", "run_2")
     answer = refusals.packed(sent)
     told = console_api.refused(answer.body, answer.status)
     assert told.told() == {
@@ -94,7 +93,7 @@ def test_a_refusal_earns_its_exit_code_wherever_it_comes_from(code: str, exit_co
 
 
 def test_what_one_session_refused_of_a_stop_of_all_is_told_without_loss() -> None:
-    refused = refusals.Refusal("no_answer", "the message", "a", "b", "c", "run_1")
+    refused = Refusal("no_answer", "the message", "a", "b", "c", "run_1")
     sent = msgspec.json.encode(AllStopped(stopped=[], failed=[NotStopped("s1", refused)]))
-    again = msgspec.json.encode(msgspec.json.decode(sent, type=_AllStopped))
+    again = msgspec.json.encode(msgspec.json.decode(sent, type=AllStopped))
     assert json.loads(again) == json.loads(sent)

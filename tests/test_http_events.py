@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from actors import AheadOfLog, AsyncTurn, NewMessage, StoreUnavailable
-from supervisor.console.client.reading import StoreRecords
+from supervisor.console.client.store_records import StoreRecords
 from supervisor.http.limits import Limits
 from supervisor.http.streams import MEDIA_TYPE
 from tests.http_kit import Api, Sse, api, code, everything, get_raw, level, rss_bytes, threads

@@ -25,7 +25,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from supervisor.http.app import _App
-from supervisor.http.wire import Connection
+from supervisor.http.connection import Connection
 
 ROOT = Path(__file__).parent.parent
 DEPENDENCIES = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]

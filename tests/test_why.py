@@ -11,7 +11,7 @@ import pytest
 
 from actors.model import Event, Provenance, Receipt, Row, RunInfo, Signalled
 from supervisor import Config, SessionHandle, Supervisor
-from supervisor.console.client.reading import STORE_NAME, StoreRecords
+from supervisor.console.client.store_records import STORE_NAME, StoreRecords
 from supervisor.console.commands.why import Story, _moments, read_story
 from supervisor.store import tables
 from tests.kit import log, message, settled, stop, until

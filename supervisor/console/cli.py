@@ -417,7 +417,7 @@ def stop(
     options = _options(context, state_dir, agent, verbose, socket)
     with _refusals(as_json=as_json):
         from actors.errors import Invalid
-        from supervisor.console.commands.stop import stop_all, stop_session, wish
+        from supervisor.console.commands.stop import requested, stop_all, stop_session
 
         if everything == (session is not None):
             raise Invalid(
@@ -435,7 +435,7 @@ def stop(
             )
 
         _logs(options["verbose"])
-        wanted = wish(reason, identity, run_id=run, mode=mode, scope=scope, waiting=waiting)
+        wanted = requested(reason, identity, run_id=run, mode=mode, scope=scope, waiting=waiting)
         wait_s = timeout if wait else 0.0
         if session is None:
             code = stop_all(_place(options), wanted, wait_s, as_json=as_json)
@@ -461,11 +461,11 @@ def kill(
     """End one run at once, without a grace, and nothing else; and wait for the receipt, as stop does."""
     options = _options(context, state_dir, agent, verbose, socket)
     with _refusals(as_json=as_json):
-        from supervisor.console.commands.stop import kill_run, wish
+        from supervisor.console.commands.stop import kill_run, requested
 
         _logs(options["verbose"])
         wait_s = timeout if wait else 0.0
-        code = kill_run(_place(options), run, wish(reason, identity), wait_s, as_json=as_json)
+        code = kill_run(_place(options), run, requested(reason, identity), wait_s, as_json=as_json)
     raise typer.Exit(int(code))
 
 

@@ -38,7 +38,7 @@ def runs(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
 def _records(context: Any) -> Any:
     from supervisor.config import default_state_dir
     from supervisor.console.client.endpoint import Place
-    from supervisor.console.client.records import open_records
+    from supervisor.console.client.source import open_records
 
     chosen: dict[str, Any] = {}
     while context is not None:

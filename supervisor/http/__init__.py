@@ -4,7 +4,7 @@ The map, from the outside in:
 
     server.py      HttpServer: the server's thread, on sockets that are ready
     serving.py     Serving: the server's life on its loop
-    wire.py        Connection: who is at the other end, and how long it may take
+    connection.py  Connection: who is at the other end, and how long it may take
     access.py      who may come in: the peer's uid, or a bearer token and a Host header of our own
     door.py        Door: what every request comes through
     app.py         make_app: routes, errors and the OpenAPI document, put together
@@ -14,7 +14,6 @@ The map, from the outside in:
     gauges.py      what is counted, and what is read when somebody asks for it
     document.py    the OpenAPI document
     routing.py     what all routes have in common
-    bodies.py      what comes and goes as JSON
     refusals.py    errors as answers
     limits.py      every bound, with its unit
 """

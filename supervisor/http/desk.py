@@ -22,12 +22,12 @@ from actors.errors import CountermandError, Invalid, NotFound, ReceiptPending, S
 from actors.ids import new_request_id
 from actors.model import Receipt, RunInfo, Scope
 from actors.requests import Stop, Stopped
-from supervisor.http.bodies import AllStopped, NotStopped, StopAllBody, StopAnswer
 from supervisor.http.limits import Limits
-from supervisor.http.refusals import Busy, Refused, failure
+from supervisor.http.refusals import Busy, failure
 from supervisor.publisher import Subscription
 from supervisor.session_handle import CHATTER, AsyncSessionHandle, SessionHandle
 from supervisor.supervisor import Supervisor
+from supervisor.wire import AllStopped, NotStopped, Refused, StopAllBody, StopAnswer
 
 if TYPE_CHECKING:
     from actors.requests import OutsideRequest, Reply

@@ -14,7 +14,7 @@ from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme
 from msgspec import Struct
 
-from supervisor.http import bodies
+from supervisor import wire
 
 PATH: Final = "/openapi.json"
 BASE64: Final = "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
@@ -79,7 +79,7 @@ def openapi_config(version: str) -> OpenAPIConfig:
 def _completed(document: dict[str, Any]) -> dict[str, Any]:
     """Say what Litestar does not: what a message has to have, what bodies do not take, and which may be left out."""
     for name, schema in document["components"]["schemas"].items():
-        kind = getattr(bodies, name, None)
+        kind = getattr(wire, name, None)
         if isinstance(kind, type) and issubclass(kind, Struct) and kind.__struct_config__.forbid_unknown_fields:
             schema["additionalProperties"] = False
     message = document["components"]["schemas"]["MessageBody"]

@@ -11,10 +11,10 @@ from litestar.response.base import ASGIResponse
 
 from actors.errors import Invalid
 from actors.model import Event
-from supervisor.http.bodies import Letter, Letters, LogPage
 from supervisor.http.desk import within
 from supervisor.http.routing import SEQ_MAX, Limit, Seq, SessionName, TheDesk, refusals
 from supervisor.http.streams import MEDIA_TYPE, EventStream
+from supervisor.wire import Letter, Letters, LogPage
 
 READ_AT_ONCE = 64
 """Events of a page that are read at a time: each may hold a megabyte, and a page ends where it is full."""

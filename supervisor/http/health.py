@@ -19,11 +19,11 @@ from actors.model import RunInfo
 from actors.text import storable
 from supervisor.containment.layers import Layers
 from supervisor.containment.spool import use_of
-from supervisor.http.bodies import Diagnosis, Finding, Health, Info, Readiness
 from supervisor.http.gauges import leaked_threads
 from supervisor.http.routing import TheDesk, refusals
 from supervisor.store.health import StoreHealth
 from supervisor.supervisor import Supervisor
+from supervisor.wire import Diagnosis, Finding, Health, Info, Readiness
 
 PROBE_S: Final = 1.0
 DISK_LEAST_BYTES: Final = 256 * 1024 * 1024

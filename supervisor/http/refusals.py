@@ -15,6 +15,7 @@ from pykka import ActorDeadError, Timeout
 
 from actors.errors import CountermandError, Invalid, TooLarge
 from actors.text import storable
+from supervisor.wire import Refusal, Refused
 
 STATUSES: Final = {
     "invalid": 400,
@@ -49,28 +50,6 @@ RETRY_AFTER_S: Final = {"queue_full": 1, "receipt_pending": 1, "store_unavailabl
 
 NAMED_MAX: Final = 5
 """How many of the names that are at fault an error names."""
-
-
-class Refusal(Struct, frozen=True, omit_defaults=True):
-    """What was refused and why.
-
-    `code` is a stable word for programs, the rest is for people; `run_id` is the active run that a message was
-    refused for, `superseded_run_id` one that was stopped although the message could not be stored.
-    """
-
-    code: str
-    message: str
-    expected: str = ""
-    got: str = ""
-    remedy: str = ""
-    run_id: str | None = None
-    superseded_run_id: str | None = None
-
-
-class Refused(Struct, frozen=True):
-    """The body of every answer that is no success."""
-
-    error: Refusal
 
 
 class Busy(CountermandError):

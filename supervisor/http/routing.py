@@ -13,7 +13,8 @@ from litestar.params import PathParameter, QueryParameter
 
 from supervisor.http.access import WHO
 from supervisor.http.desk import Desk
-from supervisor.http.refusals import Refused, check_named_once
+from supervisor.http.refusals import check_named_once
+from supervisor.wire import Refused
 
 _WHY: Final = {
     400: "The request cannot be right.",

@@ -10,9 +10,9 @@ from litestar.params import JSONBody, PathParameter, QueryParameter
 from actors.ids import new_request_id
 from actors.model import Mode, Receipt, RunInfo
 from actors.requests import Stop
-from supervisor.http.bodies import KillBody, RunPage, StopAnswer
 from supervisor.http.desk import decoded, newest_within
 from supervisor.http.routing import READ, WRITE, Limit, RunId, SessionName, TheDesk, WaitS, exact, refusals, who
+from supervisor.wire import KillBody, RunPage, StopAnswer
 
 
 @get("/v1/sessions/{session:str}/runs", summary="The newest runs of a session", responses=READ)

@@ -14,10 +14,10 @@ import uvicorn
 
 from supervisor.http.access import Access
 from supervisor.http.app import make_app
+from supervisor.http.connection import Connection
 from supervisor.http.desk import Desk
 from supervisor.http.door import Door
 from supervisor.http.limits import Limits
-from supervisor.http.wire import Connection
 from supervisor.supervisor import Supervisor
 
 READERS: Final = 16

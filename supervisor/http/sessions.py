@@ -13,7 +13,9 @@ from actors.errors import CountermandError, Invalid
 from actors.ids import new_request_id
 from actors.model import SessionStatus
 from actors.requests import Accepted, Delete, Deleted, NewMessage, Resume, Resumed, Stop, Withdraw, Withdrawn
-from supervisor.http.bodies import (
+from supervisor.http.desk import decoded, within
+from supervisor.http.routing import READ, WRITE, Limit, SessionName, TheDesk, exact, refusals, who
+from supervisor.wire import (
     AllStopped,
     DeleteBody,
     MessageBody,
@@ -28,8 +30,6 @@ from supervisor.http.bodies import (
     WaitingPage,
     WithdrawBody,
 )
-from supervisor.http.desk import decoded, within
-from supervisor.http.routing import READ, WRITE, Limit, SessionName, TheDesk, exact, refusals, who
 
 
 @get("/v1/sessions", summary="Sessions, by name", responses=refusals())
@@ -178,17 +178,7 @@ async def session_waiting(desk: TheDesk, session: SessionName, limit: Limit = 1_
     def page() -> WaitingPage:
         rows = desk.supervisor.store.waiting(handle.session)
         row = desk.supervisor.store.session(handle.session)
-        messages = [
-            WaitingMessage(
-                one.message.id,
-                one.run_id,
-                one.message.content,
-                one.message.origin,
-                one.accepted_at,
-                one.steering,
-            )
-            for one in rows[:limit]
-        ]
+        messages = [WaitingMessage.of(one) for one in rows[:limit]]
         kept = within(messages, limit, desk.limits.page_bytes)
         return WaitingPage(kept, row is not None and row.parked, len(kept) < len(rows))
 

@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable
 from typing import Final, overload
 
-from msgspec import UNSET, Struct, UnsetType
-
 from actors.errors import NotFound, ReceiptPending
 from actors.model import Receipt, SessionStatus
 from actors.requests import Accepted, NewMessage, Stop, Stopped
@@ -15,31 +13,11 @@ from supervisor.console.chat.hosts import Before, Limits, TalkSession
 from supervisor.console.client.api import Api, segment
 from supervisor.console.client.follower import Follower
 from supervisor.console.tty.screen import Screen
+from supervisor.wire import MessageBody, StopBody
 
 WAIT_AT_ONCE_S: Final = 20.0
 """How long one request waits for a receipt; then it is asked again."""
 RETRY_S: Final = 0.2
-
-
-class _Message(Struct, frozen=True):
-    id: str
-    content: str | UnsetType
-    content_base64: bytes | UnsetType
-    origin: str
-    merge: bool
-    policy: str | UnsetType = UNSET
-    sent_at: float | UnsetType = UNSET
-
-
-class _Stop(Struct, frozen=True):
-    id: str
-    source: str
-    reason: str
-    scope: str
-    mode: str
-    origin: str
-    run_id: str | UnsetType = UNSET
-    waiting: str | UnsetType = UNSET
 
 
 class AttachedSession:
@@ -62,29 +40,8 @@ class AttachedSession:
     def ask(self, request: NewMessage | Stop, *, timeout: float | None = None) -> Accepted | Stopped:  # noqa: ARG002
         """Send a request and return its answer. The daemon has its own limit for that; `timeout` has no meaning."""
         if isinstance(request, NewMessage):
-            # What is not UTF-8 is shown in the content; the bytes of it are the attachment.
-            data = request.attachments[0].data if request.attachments else UNSET
-            message = _Message(
-                id=request.id,
-                content=request.content if data is UNSET else UNSET,
-                content_base64=data,
-                origin=request.origin,
-                merge=request.merge,
-                policy=UNSET if request.policy is None else str(request.policy),
-                sent_at=UNSET if request.sent_at is None else request.sent_at,
-            )
-            return self._api.post(f"{self._url}/messages", Accepted, message)
-        stop = _Stop(
-            id=request.id,
-            source=request.source,
-            reason=request.reason,
-            scope=str(request.scope),
-            mode=str(request.mode),
-            origin=request.origin,
-            run_id=UNSET if request.run_id is None else request.run_id,
-            waiting=UNSET if request.waiting is None else str(request.waiting),
-        )
-        return self._api.post(f"{self._url}/stop", Stopped, stop)
+            return self._api.post(f"{self._url}/messages", Accepted, MessageBody.of(request))
+        return self._api.post(f"{self._url}/stop", Stopped, StopBody.of(request))
 
     def status(self, *, timeout: float | None = None) -> SessionStatus:  # noqa: ARG002  # the daemon has its own
         """What the session is doing; one that is not there yet is idle, for its first message makes it."""

@@ -12,7 +12,7 @@ from actors.errors import StoreUnavailable
 from actors.model import LIVE, Event, Receipt, RunInfo, SessionStatus
 from actors.requests import Accepted, NewMessage, Stop, Stopped
 from supervisor.config import Config
-from supervisor.console.client.reading import STORE_NAME
+from supervisor.console.client.store_records import STORE_NAME
 from supervisor.console.tty.screen import Screen
 from supervisor.store.reader import SqliteReader
 from supervisor.supervisor import Supervisor

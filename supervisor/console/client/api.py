@@ -21,6 +21,7 @@ from msgspec import Struct
 from actors.errors import CountermandError, Invalid, retold
 from actors.text import one_line
 from supervisor.console.client.endpoint import CONNECT_S, Place
+from supervisor.wire import Info
 
 T = TypeVar("T")
 
@@ -39,17 +40,9 @@ class NoDaemon(CountermandError):
     code = "no_daemon"
 
 
-class Info(Struct, frozen=True):
-    """What serves on a socket. `started_at`: seconds since the epoch, UTC."""
-
-    version: str
-    pid: int
-    started_at: float
-    state_dir: str
-    agent: str
-
-
 class _Refused(Struct, frozen=True):
+    """`wire.Refused`, but open: a field that a later release adds to a refusal is kept."""
+
     error: dict[str, Any]
 
 

@@ -1,45 +1,18 @@
-"""Records: what is on record of sessions, asked of the daemon that runs, else read from the store on the disk.
-
-A command that reads takes whichever there is, and shows the same. The daemon goes first: it may belong to another
-user, and only it knows what has happened since its last write.
-"""
+"""Records: what a command can read of the sessions, and how it finds a run by the beginning of an id."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Final, Protocol
 
-from msgspec import Struct
-
 from actors.errors import Invalid, NotFound
-from actors.model import Event, Receipt, RunInfo
-from actors.model import Message as ThreadMessage
-from supervisor.console.client.endpoint import Place
+from actors.model import Event, Message, Receipt, RunInfo
 from supervisor.live_tree import Living
+from supervisor.wire import SessionEntry, WaitingMessage
 
 PREFIXES: Final = ("run_", "rcpt_")
 RUNS_MAX: Final = 1_000
 """Runs of a session that are listed: the newest."""
-
-
-class SessionFacts(Struct, frozen=True):
-    """A session as it is on record."""
-
-    session: str
-    generation: int
-    last_seq: int
-    parked: bool = False
-    quarantined: bool = False
-
-
-class WaitingFacts(Struct, frozen=True):
-    """A message that waits for its turn, the run `run_id`. `accepted_at`: seconds since the epoch, UTC."""
-
-    id: str
-    run_id: str
-    content: str
-    accepted_at: float
 
 
 class Records(Protocol):
@@ -48,19 +21,19 @@ class Records(Protocol):
     served: bool
     """True if somebody has the sessions in hand: what they say is live may be."""
 
-    def sessions(self) -> list[SessionFacts]:
+    def sessions(self) -> list[SessionEntry]:
         """All sessions, by name."""
 
-    def session(self, name: str) -> SessionFacts:
+    def session(self, name: str) -> SessionEntry:
         """One session. Raises NotFound."""
 
-    def thread(self, name: str) -> list[ThreadMessage]:
+    def thread(self, name: str) -> list[Message]:
         """The messages of a session."""
 
     def attachment(self, name: str, attachment: str) -> bytes:
         """The bytes of an attachment of a session, by its name. Raises NotFound."""
 
-    def waiting(self, name: str) -> list[WaitingFacts]:
+    def waiting(self, name: str) -> list[WaitingMessage]:
         """The messages of a session that wait, in their order."""
 
     def runs(self, name: str) -> list[RunInfo]:
@@ -77,36 +50,6 @@ class Records(Protocol):
 
     def living(self, name: str | None) -> Living:
         """What lives now, in one session or in all."""
-
-
-@contextmanager
-def open_records(place: Place, patience_s: float | None = None) -> Iterator[Records]:
-    """Open what is on record at a place.
-
-    Args:
-        place: where a daemon is looked for, and the store where none runs.
-        patience_s: how long a daemon may take for an answer, of which nothing is said; None: as long as it may, and
-            that it takes long is said.
-
-    Raises:
-        StoreUnavailable: no daemon runs, and the store is not there or cannot be read.
-        NoDaemon: a socket was named, and nobody answers on it.
-    """
-    from supervisor.console.client.reading import StoreRecords
-
-    if place.named is None and not place.is_listening():
-        with StoreRecords(place.state_dir) as records:
-            yield records
-        return
-    # httpx takes longer to load than the store to be read: it is loaded where there is somebody to talk to.
-    from supervisor.console.client.api import Api, need_api
-    from supervisor.console.client.remote import RemoteRecords
-
-    api = need_api(place) if patience_s is None else Api(place, answer_s=patience_s, on_wait=lambda _: None)
-    try:
-        yield RemoteRecords(api)
-    finally:
-        api.close()
 
 
 def find_run(records: Records, identity: str) -> RunInfo:

@@ -2,7 +2,6 @@
 
 send.py stop.py (and `kill`) events.py logs.py sessions.py thread.py runs.py receipts.py ps.py why.py
 doctor.py        what is wrong, and what helps
-finding.py       one thing that it looked at
 orphans.py       processes and ledgers that no daemon watches over
 units.py         the systemd unit
 """

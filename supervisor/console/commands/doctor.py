@@ -18,8 +18,7 @@ from actors.errors import CountermandError
 from countermand import wrong_supervisor
 from supervisor.console.client.api import Api, find_api, is_socket, quote_shell
 from supervisor.console.client.endpoint import Place
-from supervisor.console.client.reading import STORE_NAME
-from supervisor.console.commands.finding import Diagnosis, Finding
+from supervisor.console.client.store_records import STORE_NAME
 from supervisor.console.commands.orphans import find_orphans, open_ledgers
 from supervisor.console.commands.units import look_at_units
 from supervisor.console.exits import ExitCode
@@ -28,6 +27,7 @@ from supervisor.console.render.words import plural
 from supervisor.containment.spool import use_of
 from supervisor.lock import held, holder
 from supervisor.store.reader import SqliteReader
+from supervisor.wire import Diagnosis, Finding
 
 DISK_LEAST_BYTES: Final = 256 * 1024 * 1024
 INODES_LEAST: Final = 1_000

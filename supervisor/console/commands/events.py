@@ -10,7 +10,7 @@ from typing import Any, Final
 from actors.model import Event
 from actors.text import one_line
 from supervisor.console.client.endpoint import Place
-from supervisor.console.client.records import open_records
+from supervisor.console.client.source import open_records
 from supervisor.console.render.output import console, print_json_line, say
 from supervisor.console.render.words import clock_time, head
 from supervisor.console.tty.streams import is_unread, when_unread

@@ -11,7 +11,7 @@ from msgspec import Struct
 from actors.text import one_line
 from supervisor.console.client.attended import HINT, status_words
 from supervisor.console.client.endpoint import Place
-from supervisor.console.client.records import open_records
+from supervisor.console.client.source import open_records
 from supervisor.console.render.output import console, grid, print_json, say
 from supervisor.console.render.words import age, head
 from supervisor.live_processes import LiveProcess

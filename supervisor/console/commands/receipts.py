@@ -8,7 +8,8 @@ from actors.errors import Invalid, ReceiptPending
 from actors.model import Receipt, RunInfo
 from supervisor.console.client.attended import HINT, attended, say_if_nobody, status_words
 from supervisor.console.client.endpoint import Place
-from supervisor.console.client.records import Records, find_run, open_records
+from supervisor.console.client.records import Records, find_run
+from supervisor.console.client.source import open_records
 from supervisor.console.render.output import console, heading, print_json, say
 from supervisor.console.render.receipts import summary, table
 from supervisor.console.render.words import cause, date_time, duration

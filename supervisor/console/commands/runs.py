@@ -10,7 +10,8 @@ from actors.model import RunInfo, RunStatus
 from actors.text import one_line
 from supervisor.console.client.attended import attended, say_if_nobody
 from supervisor.console.client.endpoint import Place
-from supervisor.console.client.records import RUNS_MAX, open_records
+from supervisor.console.client.records import RUNS_MAX
+from supervisor.console.client.source import open_records
 from supervisor.console.render.output import console, print_json
 from supervisor.console.render.words import cause, date_time, duration, head, script_ended, script_problem
 

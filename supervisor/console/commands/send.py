@@ -15,7 +15,7 @@ from actors.requests import Accepted, NewMessage
 from supervisor.console.chat.attached import AttachedSession
 from supervisor.console.client.api import need_api
 from supervisor.console.client.endpoint import Place
-from supervisor.console.client.remote import RemoteRecords
+from supervisor.console.client.remote_records import RemoteRecords
 from supervisor.console.exits import ExitCode, of_run
 from supervisor.console.render.output import console, print_json, say
 from supervisor.console.render.receipts import summary

@@ -8,10 +8,11 @@ from msgspec import Struct
 
 from supervisor.console.client.attended import HINT
 from supervisor.console.client.endpoint import Place
-from supervisor.console.client.records import SessionFacts, open_records
+from supervisor.console.client.source import open_records
 from supervisor.console.render.output import console, grid, print_json, say
 from supervisor.console.render.words import head
 from supervisor.live_tree import LiveSession
+from supervisor.wire import SessionEntry
 
 UNATTENDED: Final = "unattended"
 _STYLES: Final = {
@@ -71,7 +72,7 @@ def show_sessions(place: Place, *, as_json: bool) -> None:
         say(out, HINT, "yellow")
 
 
-def _line(facts: SessionFacts, live: LiveSession | None, *, served: bool) -> SessionLine:
+def _line(facts: SessionEntry, live: LiveSession | None, *, served: bool) -> SessionLine:
     runs = live.runs if live is not None else []
     processes = len(live.processes) if live is not None else 0
     processes += sum(len(run.processes) + sum(len(call.processes) for call in run.calls) for run in runs)

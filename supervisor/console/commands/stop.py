@@ -12,75 +12,36 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from msgspec import UNSET, Struct, UnsetType, structs
+from msgspec import structs
 
 from actors.errors import CountermandError, ReceiptPending
 from actors.ids import new_request_id
-from actors.model import Message, Receipt, Scope
+from actors.model import Receipt, Scope
 from actors.requests import UNKNOWN, Stop
 from supervisor.console.client.api import Api, need_api, segment
 from supervisor.console.client.endpoint import Place
 from supervisor.console.client.records import find_run
-from supervisor.console.client.remote import RemoteRecords
+from supervisor.console.client.remote_records import RemoteRecords
 from supervisor.console.exits import ExitCode
 from supervisor.console.render.output import console, print_json, say
 from supervisor.console.render.progress import Progress
 from supervisor.console.render.receipts import table
 from supervisor.console.render.words import head, not_durable, plural
 from supervisor.live_tree import Living
+from supervisor.wire import AllStopped, KillBody, StopAllBody, StopAnswer, StopBody
 
 SOURCE: Final = "user.console"
 LOOK_S: Final = 0.5
 """How often what is left is looked at while a receipt is waited for."""
 
 
-class StopWish(Struct, frozen=True):
-    """How a Stop is meant, by the words of the API; what is not set is left to the session."""
-
-    id: str
-    reason: str
-    source: str = SOURCE
-    run_id: str | UnsetType = UNSET
-    scope: str | UnsetType = UNSET
-    mode: str | UnsetType = UNSET
-    waiting: str | UnsetType = UNSET
+def requested(reason: str, identity: str | None = None, **chosen: str | None) -> Stop:
+    """Return the Stop that the options ask for; one that is None has its default. Raises Invalid for a bad value."""
+    given: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
+    return Stop(source=SOURCE, id=identity or new_request_id(), reason=reason, **given)
 
 
-class StopAnswer(Struct, frozen=True):
-    """What a Stop did; see the API."""
-
-    session: str
-    outcome: str
-    run_id: str | None
-    receipt_id: str
-    fence_seq: int | None
-    durable: bool
-    withdrawn: tuple[Message, ...] = ()
-    joined: tuple[str, ...] = ()
-    receipt: Receipt | None = None
-    journalled: bool = False
-
-
-class _NotStopped(Struct, frozen=True):
-    session: str
-    error: dict[str, Any]
-
-
-class _AllStopped(Struct, frozen=True):
-    stopped: list[StopAnswer]
-    failed: list[_NotStopped]
-
-
-def wish(reason: str, identity: str | None = None, **chosen: str | None) -> StopWish:
-    """Return a StopWish of what was chosen; an option that is None is not set. Raises Invalid if it cannot be right."""
-    given = {name: value for name, value in chosen.items() if value is not None}
-    made = StopWish(id=identity or new_request_id(), reason=reason, **given)
-    # Looked at here, where the words of the options are those of the answer.
-    Stop(source=SOURCE, id=made.id, reason=reason, **given)  # type: ignore[arg-type]  # each is a text
-    return made
-
-
-def stop_session(place: Place, session: str, stop: StopWish, wait_s: float, *, as_json: bool) -> ExitCode:
+def stop_session(place: Place, session: str, stop: Stop, wait_s: float, *, as_json: bool) -> ExitCode:
     """Stop what runs in a session, or the run named, and show what came of it.
 
     Args:
@@ -94,36 +55,37 @@ def stop_session(place: Place, session: str, stop: StopWish, wait_s: float, *, a
         NoDaemon, NotFound, Invalid: nothing was stopped.
     """
     api = need_api(place)
-    if isinstance(stop.run_id, str):
-        stop = _with_run(stop, find_run(RemoteRecords(api), stop.run_id).run_id)
-    answer = api.post(f"/v1/sessions/{segment(session)}/stop", StopAnswer, stop)
+    if stop.run_id is not None:
+        stop = structs.replace(stop, run_id=find_run(RemoteRecords(api), stop.run_id).run_id)
+    answer = api.post(f"/v1/sessions/{segment(session)}/stop", StopAnswer, StopBody.of(stop))
     with _holds():
         return _outcome(api, answer, wait_s, owned=_ends_owned(stop), as_json=as_json)
 
 
-def kill_run(place: Place, identity: str, stop: StopWish, wait_s: float, *, as_json: bool) -> ExitCode:
+def kill_run(place: Place, identity: str, stop: Stop, wait_s: float, *, as_json: bool) -> ExitCode:
     """End one run at once, wherever it is, and nothing else; see `stop_session`."""
     api = need_api(place)
     run = find_run(RemoteRecords(api), identity)
-    answer = api.post(f"/v1/runs/{segment(run.run_id)}/kill", StopAnswer, stop)
+    body = KillBody(source=stop.source, reason=stop.reason, id=stop.id)
+    answer = api.post(f"/v1/runs/{segment(run.run_id)}/kill", StopAnswer, body)
     with _holds():
         return _outcome(api, answer, wait_s, owned=False, as_json=as_json)
 
 
-def stop_all(place: Place, stop: StopWish, wait_s: float, *, as_json: bool) -> ExitCode:
+def stop_all(place: Place, stop: Stop, wait_s: float, *, as_json: bool) -> ExitCode:
     """Stop what runs in every session, and show what came of it; see `stop_session`."""
     api = need_api(place)
-    done = api.post("/v1/stop", _AllStopped, stop)
+    done = api.post("/v1/stop", AllStopped, StopAllBody.of(stop))
     with _holds():
         return _all_outcomes(api, done, wait_s, owned=_ends_owned(stop), as_json=as_json)
 
 
-def _ends_owned(stop: StopWish) -> bool:
+def _ends_owned(stop: Stop) -> bool:
     """True if it ends what the session itself runs too: where no run is active, there is a receipt to wait for."""
-    return stop.scope == str(Scope.SESSION)
+    return stop.scope is Scope.SESSION
 
 
-def _all_outcomes(api: Api, done: _AllStopped, wait_s: float, *, owned: bool, as_json: bool) -> ExitCode:
+def _all_outcomes(api: Api, done: AllStopped, wait_s: float, *, owned: bool, as_json: bool) -> ExitCode:
     code = ExitCode.FAILED if done.failed else ExitCode.OK
     answers = []
     for answer in done.stopped:
@@ -131,7 +93,7 @@ def _all_outcomes(api: Api, done: _AllStopped, wait_s: float, *, owned: bool, as
         answers.append(settled)
         code = max(code, _earned(settled, wait_s, owned=owned))
     if as_json:
-        print_json(_AllStopped(answers, done.failed))
+        print_json(AllStopped(answers, done.failed))
         return code
     out = console()
     if not answers and not done.failed:
@@ -139,7 +101,7 @@ def _all_outcomes(api: Api, done: _AllStopped, wait_s: float, *, owned: bool, as
     for answer in answers:
         say(out, f"session {head(answer.session)}: {_sentence(answer, owned=owned)}{_proof(answer)}")
     for failed in done.failed:
-        say(out, f"session {head(failed.session)} could not be told: {failed.error.get('message', '')}", "red")
+        say(out, f"session {head(failed.session)} could not be told: {failed.error.message}", "red")
     return code
 
 
@@ -151,10 +113,6 @@ def _holds() -> Iterator[None]:
     except KeyboardInterrupt:
         print("countermand: the stop holds; nobody waits for its receipt any more", file=sys.stderr)
         raise
-
-
-def _with_run(stop: StopWish, run_id: str) -> StopWish:
-    return StopWish(stop.id, stop.reason, stop.source, run_id, stop.scope, stop.mode, stop.waiting)
 
 
 def _outcome(api: Api, answer: StopAnswer, wait_s: float, *, owned: bool, as_json: bool) -> ExitCode:

@@ -8,7 +8,7 @@ from actors.errors import Invalid
 from actors.model import Message
 from actors.text import one_line, visible
 from supervisor.console.client.endpoint import Place
-from supervisor.console.client.records import open_records
+from supervisor.console.client.source import open_records
 from supervisor.console.render.output import console, print_json
 from supervisor.console.render.words import clock_time, head
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from supervisor.console.commands.finding import Finding
 from supervisor.console.commands.logs import UNIT, unit_of
+from supervisor.wire import Finding
 
 ANSWER_S: Final = 10.0
 RULES: Final = {

@@ -10,7 +10,8 @@ from actors.model import Event, Message, Provenance, Receipt, RunInfo, RunStatus
 from actors.thread import Thread
 from supervisor.console.client.attended import HINT, attended, status_words
 from supervisor.console.client.endpoint import Place
-from supervisor.console.client.records import Records, find_run, open_records
+from supervisor.console.client.records import Records, find_run
+from supervisor.console.client.source import open_records
 from supervisor.console.render.output import console, heading, print_json, say
 from supervisor.console.render.receipts import table
 from supervisor.console.render.words import cause_in_full, clock_time, date_time, duration, head, plural, script_ended

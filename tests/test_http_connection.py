@@ -13,8 +13,8 @@ from typing import cast
 import pytest
 
 from actors import NewMessage, TooLarge
+from supervisor.http.connection import Connection
 from supervisor.http.limits import Limits
-from supervisor.http.wire import Connection
 from tests.http_kit import TOKEN, Api, api, code, everything, get_raw, level, rss_bytes, threads
 from tests.kit import WAIT_S, kit, until
 from tests.test_http_events import silent

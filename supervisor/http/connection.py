@@ -38,7 +38,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from supervisor.http.access import PEER, Access, peer_of
 from supervisor.http.limits import Limits
-from supervisor.http.refusals import Busy, Failure, Refusal, as_bytes, failure, packed
+from supervisor.http.refusals import Busy, Failure, as_bytes, failure, packed
+from supervisor.wire import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""What comes and goes as JSON, where it is not one of the core's own nouns.
+"""The API's JSON, where it is not one of the core's own nouns: the server and the client use the same structs.
 
 Requests refuse fields that they do not know. A request without an id makes its own, so that sending it again is a
 second request; with an id, the same body sent again has one effect and the same answer.
@@ -6,13 +6,14 @@ second request; with an id, the same body sent again has one effect and the same
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Self
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from actors.ids import ID_MAX_CHARS
 from actors.model import Event, Message, Mode, Policy, Receipt, RunInfo, Scope, Waiting
-from supervisor.http.refusals import Refusal
+from actors.ports import WaitingRow
+from actors.requests import NewMessage, Stop
 
 SOURCE_PATTERN: Final = r"^(user|client)(\.[A-Za-z0-9_-]+)+$"
 
@@ -53,6 +54,21 @@ class MessageBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     merge: bool = True
     sent_at: Instant | None = None
 
+    @classmethod
+    def of(cls, message: NewMessage) -> Self:
+        """Return the body that sends `message`."""
+        # The content shows what of it is UTF-8; the attachment has the bytes.
+        data = message.attachments[0].data if message.attachments else UNSET
+        return cls(
+            content=message.content if data is UNSET else UNSET,
+            content_base64=data,
+            id=message.id,
+            policy=message.policy,
+            origin=message.origin,
+            merge=message.merge,
+            sent_at=message.sent_at,
+        )
+
 
 class StopBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """End the current run, or the run named, and everything that it started.
@@ -71,6 +87,21 @@ class StopBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     sent_at: Instant | None = None
     wait_s: WaitS = 0.0
 
+    @classmethod
+    def of(cls, stop: Stop) -> Self:
+        """Return the body that asks for `stop` in a session."""
+        return cls(
+            source=stop.source,
+            reason=stop.reason,
+            id=stop.id,
+            run_id=stop.run_id,
+            scope=stop.scope,
+            mode=stop.mode,
+            waiting=stop.waiting,
+            origin=stop.origin,
+            sent_at=stop.sent_at,
+        )
+
 
 class StopAllBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """End what runs in every session. The `id` counts for each session by itself."""
@@ -81,6 +112,18 @@ class StopAllBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     scope: Scope = Scope.RUN
     mode: Mode = Mode.GRACEFUL
     waiting: Waiting | None = None
+
+    @classmethod
+    def of(cls, stop: Stop) -> Self:
+        """Return the body that asks for `stop` in every session."""
+        return cls(
+            source=stop.source,
+            reason=stop.reason,
+            id=stop.id,
+            scope=stop.scope,
+            mode=stop.mode,
+            waiting=stop.waiting,
+        )
 
 
 class KillBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -112,6 +155,28 @@ class WithdrawBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     message_id: Name
     id: Id | None = None
+
+
+class Refusal(Struct, frozen=True, omit_defaults=True):
+    """What was refused and why.
+
+    `code` is a stable word for programs, the rest is for people; `run_id` is the active run that a message was
+    refused for, `superseded_run_id` one that was stopped although the message could not be stored.
+    """
+
+    code: str
+    message: str
+    expected: str = ""
+    got: str = ""
+    remedy: str = ""
+    run_id: str | None = None
+    superseded_run_id: str | None = None
+
+
+class Refused(Struct, frozen=True):
+    """The body of every answer that is no success."""
+
+    error: Refusal
 
 
 class StopAnswer(Struct, frozen=True, kw_only=True):
@@ -271,6 +336,18 @@ class WaitingMessage(Struct, frozen=True):
     origin: str
     accepted_at: float
     steering: bool
+
+    @classmethod
+    def of(cls, row: WaitingRow) -> Self:
+        """Return a message that the store says waits."""
+        return cls(
+            id=row.message.id,
+            run_id=row.run_id,
+            content=row.message.content,
+            origin=row.message.origin,
+            accepted_at=row.accepted_at,
+            steering=row.steering,
+        )
 
 
 class WaitingPage(Struct, frozen=True):

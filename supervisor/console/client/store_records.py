@@ -8,11 +8,13 @@ from typing import Final
 
 from actors.errors import AheadOfLog, StoreUnavailable
 from actors.model import Event, Message, Receipt, RunInfo
-from supervisor.console.client.records import RUNS_MAX, SessionFacts, WaitingFacts, unknown_session
+from actors.ports import SessionRow
+from supervisor.console.client.records import RUNS_MAX, unknown_session
 from supervisor.live_processes import live_processes
 from supervisor.live_tree import Living, living
 from supervisor.lock import held
 from supervisor.store.reader import SqliteReader
+from supervisor.wire import SessionEntry, WaitingMessage
 
 STORE_NAME: Final = "store.sqlite3"
 
@@ -43,17 +45,16 @@ class StoreRecords:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._reader.close()
 
-    def sessions(self) -> list[SessionFacts]:
+    def sessions(self) -> list[SessionEntry]:
         """All sessions, by name."""
-        rows = self._reader.every_session()
-        return [SessionFacts(row.session, row.generation, row.seq, row.parked, row.quarantined) for row in rows]
+        return [_entry(row) for row in self._reader.every_session()]
 
-    def session(self, name: str) -> SessionFacts:
+    def session(self, name: str) -> SessionEntry:
         """One session. Raises NotFound."""
         row = self._reader.session(name)
         if row is None:
             raise unknown_session(name, [row.session for row in self._reader.sessions(limit=9)])
-        return SessionFacts(row.session, row.generation, row.seq, row.parked, row.quarantined)
+        return _entry(row)
 
     def thread(self, name: str) -> list[Message]:
         """The messages of a session."""
@@ -63,12 +64,9 @@ class StoreRecords:
         """The bytes of an attachment of a session, by its name. Raises NotFound."""
         return self._reader.attachment(name, attachment)
 
-    def waiting(self, name: str) -> list[WaitingFacts]:
+    def waiting(self, name: str) -> list[WaitingMessage]:
         """The messages of a session that wait, in their order."""
-        return [
-            WaitingFacts(row.message.id, row.run_id, row.message.content, row.accepted_at)
-            for row in self._reader.waiting(name)
-        ]
+        return [WaitingMessage.of(row) for row in self._reader.waiting(name)]
 
     def runs(self, name: str) -> list[RunInfo]:
         """The newest runs of a session, the oldest of them first."""
@@ -94,3 +92,8 @@ class StoreRecords:
     def living(self, name: str | None) -> Living:
         """What lives now, in one session or in all."""
         return living(self._reader, live_processes(self._state_dir, self._reader, name), name, served=self.served)
+
+
+def _entry(row: SessionRow) -> SessionEntry:
+    # No actor has the session, as far as the store can tell.
+    return SessionEntry(row.session, row.generation, row.seq, row.parked, row.quarantined, resident=False)

@@ -5,37 +5,14 @@ from __future__ import annotations
 import contextlib
 from typing import Any, Final
 
-from msgspec import Struct
-
 from actors.errors import NotFound, ReceiptPending
 from actors.model import Event, Message, Receipt, RunInfo
 from supervisor.console.client.api import Api, segment
-from supervisor.console.client.records import RUNS_MAX, SessionFacts, WaitingFacts, unknown_session
+from supervisor.console.client.records import RUNS_MAX, unknown_session
 from supervisor.live_tree import Living
+from supervisor.wire import LogPage, RunPage, SessionEntry, SessionPage, ThreadPage, WaitingMessage, WaitingPage
 
 PAGE: Final = 1_000
-
-
-class _Sessions(Struct, frozen=True):
-    sessions: list[SessionFacts]
-    next: str | None
-
-
-class _Thread(Struct, frozen=True):
-    messages: list[Message]
-    next: int | None
-
-
-class _Waiting(Struct, frozen=True):
-    messages: list[WaitingFacts]
-
-
-class _Runs(Struct, frozen=True):
-    runs: list[RunInfo]
-
-
-class _Log(Struct, frozen=True):
-    events: list[Event]
 
 
 class RemoteRecords:
@@ -46,24 +23,24 @@ class RemoteRecords:
     def __init__(self, api: Api) -> None:
         self._api = api
 
-    def sessions(self) -> list[SessionFacts]:
+    def sessions(self) -> list[SessionEntry]:
         """All sessions, by name."""
-        found: list[SessionFacts] = []
+        found: list[SessionEntry] = []
         after: str | None = ""
         while after is not None:
-            page = self._api.get("/v1/sessions", _Sessions, after=after, limit=PAGE)
+            page = self._api.get("/v1/sessions", SessionPage, after=after, limit=PAGE)
             found += page.sessions
             after = page.next
         return found
 
-    def session(self, name: str) -> SessionFacts:
+    def session(self, name: str) -> SessionEntry:
         """One session. Raises NotFound."""
         # From the list: to ask the session itself would wake it up.
         if name and name.isprintable():
-            page = self._api.get("/v1/sessions", _Sessions, after=_right_before(name), limit=1)
+            page = self._api.get("/v1/sessions", SessionPage, after=_right_before(name), limit=1)
             if page.sessions and page.sessions[0].session == name:
                 return page.sessions[0]
-        known = self._api.get("/v1/sessions", _Sessions, limit=9).sessions
+        known = self._api.get("/v1/sessions", SessionPage, limit=9).sessions
         raise unknown_session(name, [one.session for one in known])
 
     def thread(self, name: str) -> list[Message]:
@@ -71,7 +48,7 @@ class RemoteRecords:
         found: list[Message] = []
         offset: int | None = 0
         while offset is not None:
-            page = self._api.get(f"/v1/sessions/{segment(name)}/thread", _Thread, offset=offset, limit=PAGE)
+            page = self._api.get(f"/v1/sessions/{segment(name)}/thread", ThreadPage, offset=offset, limit=PAGE)
             found += page.messages
             offset = page.next
         return found
@@ -80,17 +57,17 @@ class RemoteRecords:
         """The bytes of an attachment of a session, by its name. Raises NotFound."""
         return self._api.read(f"/v1/sessions/{segment(name)}/attachments/{segment(attachment)}")
 
-    def waiting(self, name: str) -> list[WaitingFacts]:
+    def waiting(self, name: str) -> list[WaitingMessage]:
         """The messages of a session that wait, in their order."""
-        return self._api.get(f"/v1/sessions/{segment(name)}/waiting", _Waiting, limit=PAGE).messages
+        return self._api.get(f"/v1/sessions/{segment(name)}/waiting", WaitingPage, limit=PAGE).messages
 
     def runs(self, name: str) -> list[RunInfo]:
         """The newest runs of a session, the oldest of them first."""
-        return self._api.get(f"/v1/sessions/{segment(name)}/runs", _Runs, limit=RUNS_MAX).runs
+        return self._api.get(f"/v1/sessions/{segment(name)}/runs", RunPage, limit=RUNS_MAX).runs
 
     def runs_beginning(self, start: str) -> list[RunInfo]:
         """Runs of any session whose id, or whose receipt's, begins like this."""
-        return self._api.get("/v1/runs", _Runs, start=start, limit=RUNS_MAX).runs
+        return self._api.get("/v1/runs", RunPage, start=start, limit=RUNS_MAX).runs
 
     def receipt(self, name: str, run_id: str) -> Receipt | None:
         """The receipt of a run of a session, if it is filed."""
@@ -101,7 +78,7 @@ class RemoteRecords:
     def events(self, name: str, after: int, run_id: str | None = None) -> list[Event]:
         """Some events of a session, or about a run of it, behind a seq, in order."""
         about: dict[str, Any] = {} if run_id is None else {"run_id": run_id}
-        return self._api.get(f"/v1/sessions/{segment(name)}/log", _Log, from_seq=after, limit=PAGE, **about).events
+        return self._api.get(f"/v1/sessions/{segment(name)}/log", LogPage, from_seq=after, limit=PAGE, **about).events
 
     def living(self, name: str | None) -> Living:
         """What lives now, in one session or in all."""
