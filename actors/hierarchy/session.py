@@ -903,7 +903,6 @@ class SessionActor(Actor):
             return
         logger.error("{} cannot be read: {}", self, error)
         self._phase = Phase.FAILED
-        self._mailbox.release()
         stash, self._stash = self._stash, deque()
         for request, reply in stash:
             if not isinstance(request, Inspect):
