@@ -29,7 +29,7 @@ from actors.model import Waiting
 from actors.ports import Batch, KeptStop
 from supervisor import SessionHandle, Supervisor
 from supervisor.retention import Retention
-from supervisor.store import tables
+from supervisor.store import tables, unfit
 from supervisor.store.journal import StopJournal
 from supervisor.store.reader import SqliteReader
 from tests.kit import (
@@ -113,7 +113,7 @@ def test_what_was_put_aside_or_attached_goes_with_its_session_and_with_no_other(
     connection = sqlite3.connect(kit.state_dir / "store.sqlite3", isolation_level=None)
     try:
         for name in ("s1", "s2"):
-            tables.put_aside(connection, Batch(session=name, incarnation="i", number=1), "it did not fit", 1.0)
+            unfit.put_aside(connection, Batch(session=name, incarnation="i", number=1), "it did not fit", 1.0)
     finally:
         connection.close()
     supervisor = kit.start(speak)

@@ -22,8 +22,11 @@ from rich.console import Console
 from actors.ports import Batch, KeptStop, Settings
 from actors.requests import NewMessage, Stop
 from supervisor.store import tables
+from supervisor.store.events import events as read_events
 from supervisor.store.journal import StopJournal
+from supervisor.store.rows import unfinished
 from supervisor.store.schema import migrations
+from supervisor.store.snapshot import snapshot
 from tests.sim import main
 from tests.sim.client import Client
 from tests.sim.disk import Disk
@@ -989,7 +992,7 @@ def test_the_disk_in_memory_holds_what_the_tables_hold(monkeypatch: pytest.Monke
             disk = client.world.disk
             assert isinstance(disk, Both)
             for session in disk.tables:
-                ours, theirs = disk.snapshot(session), tables.snapshot(disk.connection, session)
+                ours, theirs = disk.snapshot(session), snapshot(disk.connection, session)
                 assert ours.thread.messages() == theirs.thread.messages()
                 for name in (
                     "row",
@@ -1005,8 +1008,8 @@ def test_the_disk_in_memory_holds_what_the_tables_hold(monkeypatch: pytest.Monke
                 ):
                     assert getattr(ours, name) == getattr(theirs, name), name
                 assert set(ours.processes) == set(theirs.processes)
-                assert disk.events(session) == tables.events(disk.connection, session, 0, 100_000)
-            assert disk.unfinished() == tables.unfinished(disk.connection)
+                assert disk.events(session) == read_events(disk.connection, session, 0, 100_000)
+            assert disk.unfinished() == unfinished(disk.connection)
             disk.connection.close()
 
 

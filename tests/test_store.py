@@ -759,7 +759,7 @@ def test_l14_what_could_not_be_stored_is_kept_and_named_up_to_a_bound(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("supervisor.store.sqlite.LEFT_OUT_MAX", 3)
-    monkeypatch.setattr("supervisor.store.tables.UNFIT_KEPT", 3)
+    monkeypatch.setattr("supervisor.store.unfit.UNFIT_KEPT", 3)
     store = SqliteStore(path, clock=StandingClock())
     try:
         for number in range(1, 6):

@@ -13,7 +13,7 @@ from actors.model import Event, Provenance, Receipt, Row, RunInfo, Signalled
 from supervisor import Config, SessionHandle, Supervisor
 from supervisor.console.client.store_records import STORE_NAME, StoreRecords
 from supervisor.console.commands.why import Story, _moments, read_story
-from supervisor.store import tables
+from supervisor.store import events
 from tests.kit import log, message, settled, stop, until
 
 SESSION = "s1"
@@ -44,14 +44,14 @@ def test_a_story_costs_what_its_run_costs_however_long_the_log_is(
     before = stories(state_dir)
     lengthen(state_dir)
     read = 0
-    read_event = tables._read_event
+    read_event = events._read_event
 
     def counted(*row: object) -> object:
         nonlocal read
         read += 1
         return read_event(*row)  # type: ignore[arg-type]  # handed on as it came
 
-    monkeypatch.setattr(tables, "_read_event", counted)
+    monkeypatch.setattr(events, "_read_event", counted)
     assert stories(state_dir) == before
     assert read < OTHERS / 100
 

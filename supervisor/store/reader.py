@@ -23,9 +23,9 @@ from actors.errors import Invalid, NotFound, StoreUnavailable
 from actors.model import Event, Message, Receipt, RunInfo
 from actors.ports import CallRow, ProcessRow, SessionRow, WaitingRow
 from actors.text import shown
-from supervisor.store import tables
+from supervisor.store import events, rows, unfit
 from supervisor.store.schema import open_reader, schema_version
-from supervisor.store.tables import UnfitBatch
+from supervisor.store.unfit import UnfitBatch
 
 IDLE_MAX: Final = 4
 EVENTS_MAX: Final = 1_000
@@ -58,7 +58,7 @@ class SqliteReader:
 
     def events(self, session: str, after_seq: int = 0, limit: int = EVENTS_MAX) -> list[Event]:
         """Return at most `limit` events whose `seq` is above `after_seq`, in order."""
-        return self._read(tables.events, session, after_seq, limit)
+        return self._read(events.events, session, after_seq, limit)
 
     def events_about(self, session: str, run_id: str, after_seq: int = 0, limit: int = EVENTS_MAX) -> list[Event]:
         """Return at most `limit` events about a run whose `seq` is above `after_seq`, in order.
@@ -66,62 +66,62 @@ class SqliteReader:
         They are its own, those of the session that name it, and those about messages that it was given, that took over
         from it, or that its end left waiting or withdrew.
         """
-        return self._read(tables.events_about, session, run_id, after_seq, limit)
+        return self._read(events.events_about, session, run_id, after_seq, limit)
 
     def last_seq(self, session: str) -> int:
         """Return the highest `seq` of a session; 0 if it has no events."""
-        return self._read(tables.last_seq, session)
+        return self._read(events.last_seq, session)
 
     def thread(self, session: str) -> list[Message]:
         """Return the messages of a session: the fold of its whole log."""
-        return self._read(tables.thread, session)
+        return self._read(events.thread, session)
 
     def runs(self, session: str, limit: int = ROWS_MAX, looked_at: list[str] | None = None) -> list[RunInfo]:
         """Return the newest `limit` runs in order of creation, the oldest first; see `_noting` for `looked_at`."""
-        return self._read(_noting(tables.runs, looked_at), session, limit)
+        return self._read(_noting(rows.runs, looked_at), session, limit)
 
     def run(self, session: str, run_id: str) -> RunInfo | None:
         """Return a run of a session."""
-        return self._read(tables.run, session, run_id)
+        return self._read(rows.run, session, run_id)
 
     def find_run(self, run_id: str) -> RunInfo | None:
         """Return a run of whichever session."""
-        return self._read(tables.run, None, run_id)
+        return self._read(rows.run, None, run_id)
 
     def runs_beginning(self, start: str, limit: int = ROWS_MAX, looked_at: list[str] | None = None) -> list[RunInfo]:
         """Return the newest `limit` runs, of any session, whose id or receipt's begins with `start`; the oldest first.
 
         See `_noting` for `looked_at`.
         """
-        return self._read(_noting(tables.runs_beginning, looked_at), start, limit)
+        return self._read(_noting(rows.runs_beginning, looked_at), start, limit)
 
     def open_runs(self, session: str | None = None, limit: int = ROWS_MAX) -> list[RunInfo]:
         """Return at most `limit` runs that are not settled, of one session or of all, the oldest first."""
-        return self._read(tables.open_runs, session, limit)
+        return self._read(rows.open_runs, session, limit)
 
     def open_calls(self, session: str | None = None, limit: int = ROWS_MAX) -> list[CallRow]:
         """Return at most `limit` calls, of runs that are not settled, that have not ended as far as is on record."""
-        return self._read(tables.open_calls, session, limit)
+        return self._read(rows.open_calls, session, limit)
 
     def receipt(self, session: str, identity: str) -> Receipt | None:
         """Return a receipt of a session by its own id, by its run's, or by the Stop's that was answered with it."""
-        return self._read(tables.receipt, session, identity)
+        return self._read(rows.receipt, session, identity)
 
     def told_receipt(self, session: str, request_id: str) -> str | None:
         """Return the id of the receipt that the answer to a Stop names, where it is not the Stop's own."""
-        return self._read(tables.told_receipt, session, request_id)
+        return self._read(rows.told_receipt, session, request_id)
 
     def find_receipt(self, identity: str) -> Receipt | None:
         """Return a receipt of whichever session by its own id or by its run's."""
-        return self._read(tables.receipt, None, identity)
+        return self._read(rows.receipt, None, identity)
 
     def session(self, session: str) -> SessionRow | None:
         """Return a session's own facts; None for one that the store does not know."""
-        return self._read(tables.session_row, session)
+        return self._read(rows.session_row, session)
 
     def sessions(self, after: str = "", limit: int = ROWS_MAX, looked_at: list[str] | None = None) -> list[SessionRow]:
         """Return at most `limit` sessions whose name sorts behind `after`, by name; see `_noting` for `looked_at`."""
-        return self._read(_noting(tables.sessions, looked_at), after, limit)
+        return self._read(_noting(rows.sessions, looked_at), after, limit)
 
     def every_session(self, page: int = ROWS_MAX) -> Iterator[SessionRow]:
         """Give all sessions, by name, `page` of them at a time; one whose row cannot be read is passed over."""
@@ -133,27 +133,27 @@ class SqliteReader:
 
     def waiting(self, session: str) -> list[WaitingRow]:
         """Return the messages of a session that wait, in their order."""
-        return self._read(tables.waiting, session)
+        return self._read(rows.waiting, session)
 
     def count_waiting(self) -> int:
         """Return how many messages wait, in all sessions."""
-        return self._read(tables.count_waiting)
+        return self._read(rows.count_waiting)
 
     def is_pending(self, session: str, receipt_id: str) -> bool:
         """True if the receipt of a Stop waits for process trees of its session."""
-        return self._read(tables.is_pending, session, receipt_id)
+        return self._read(rows.is_pending, session, receipt_id)
 
     def live_processes(self, session: str | None = None) -> list[ProcessRow]:
         """Return the process trees that are not known to have ended; of all sessions where it is None."""
-        return self._read(tables.live_processes, session)
+        return self._read(rows.live_processes, session)
 
     def unfinished(self) -> list[str]:
         """Return the sessions that have something to finish: a run, messages that wait unparked, a tree, a receipt."""
-        return self._read(tables.unfinished)
+        return self._read(rows.unfinished)
 
     def attachment(self, session: str, name: str) -> bytes:
         """Return the bytes of an attachment of a session. Raises NotFound."""
-        data = self._read(tables.attachment, session, name)
+        data = self._read(rows.attachment, session, name)
         if data is None:
             raise NotFound(
                 "there is no such attachment in this session",
@@ -165,19 +165,19 @@ class SqliteReader:
 
     def unfit(self, limit: int = ROWS_MAX) -> list[UnfitBatch]:
         """Return the newest `limit` batches that could not be stored, the oldest first."""
-        return self._read(tables.unfit, limit)
+        return self._read(unfit.newest, limit)
 
     def count(self) -> int:
         """How many sessions there are; deleted ones do not count."""
-        return self._read(tables.count)
+        return self._read(rows.count)
 
     def names(self) -> list[str]:
         """Return the names of all sessions that were not deleted, also of those whose row cannot be read."""
-        return self._read(tables.names)
+        return self._read(rows.names)
 
     def settled(self) -> list[tuple[str, int, float]]:
         """Return the sessions that could be deleted: name, last seq, and its time; the longest unused first."""
-        return self._read(tables.settled)
+        return self._read(rows.settled)
 
     def close(self) -> None:
         """Close what is idle; reads under way end first and close their own. May be called twice."""

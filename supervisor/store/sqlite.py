@@ -66,6 +66,8 @@ from supervisor.store.health import StoreHealth
 from supervisor.store.journal import StopJournal
 from supervisor.store.reader import SqliteReader
 from supervisor.store.schema import open_writer
+from supervisor.store.snapshot import snapshot
+from supervisor.store.unfit import put_aside
 
 if TYPE_CHECKING:
     from pykka import ActorRef
@@ -480,7 +482,7 @@ class SqliteStore:
             self._unfit += 1
             self._leave_out([f"session {batch.session}: batch {batch.number} of {batch.incarnation}: {error}"])
             try:
-                self._attempt(lambda connection: tables.put_aside(connection, batch, error, self._clock.wall()))  # noqa: B023
+                self._attempt(lambda connection: put_aside(connection, batch, error, self._clock.wall()))  # noqa: B023
             except Exception as again:  # noqa: BLE001 - it is named in the log and in `health` all the same
                 logger.warning("an unfit batch could not be put aside: {!r}", again)
 
@@ -548,7 +550,7 @@ class SqliteStore:
         written[key] = batch.number
 
     def _snapshot(self, connection: sqlite3.Connection, session: str) -> Snapshot:
-        found = tables.snapshot(connection, session, kept=self._requests_kept)
+        found = snapshot(connection, session, kept=self._requests_kept)
         return msgspec.structs.replace(found, kept=self.journal.of(session))
 
     def _insist(self, work: Callable[[sqlite3.Connection], T]) -> T:

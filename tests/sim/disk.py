@@ -1,7 +1,7 @@
 """Disk: what survives a crash of a simulated daemon, in memory: the rows of the store, the stop journal, and the
 ledgers of the wardens.
 
-It keeps what `supervisor.store.tables` keeps, without encoding it, so that a world can take tens of thousands of steps
+It keeps what `supervisor.store` keeps, without encoding it, so that a world can take tens of thousands of steps
 a second; `tests.test_sim` plays schedules on both and compares what they hold.
 """
 

@@ -1,0 +1,55 @@
+"""Documents in rows: decoded, and left out where they are damaged, so that one hides no other (law L13)."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+from loguru import logger
+
+from actors.errors import CountermandError
+
+T = TypeVar("T")
+
+
+def document(connection: sqlite3.Connection, kind: type[T], sql: str, *values: Any) -> T | None:
+    """Read one document; None where there is no row. Raises where it cannot be decoded."""
+    row = connection.execute(sql, values).fetchone()
+    return decoder(kind)(row[0]) if row else None
+
+
+def readable(
+    connection: sqlite3.Connection, kind: type[T], sql: str, *values: Any, left_out: list[str] | None = None
+) -> list[T]:
+    """Read a list of documents; `sql` selects each with its id.
+
+    One that cannot be read is logged, named in `left_out`, and hides no other (law L13).
+    """
+    decode = decoder(kind)
+    found: list[T] = []
+    for doc, identity in connection.execute(sql, values):
+        try:
+            found.append(decode(doc))
+        except (msgspec.MsgspecError, CountermandError, UnicodeDecodeError) as error:
+            leave_out(f"{kind.__name__} {identity}", error, left_out)
+    return found
+
+
+def leave_out(what: str, error: Exception, left_out: list[str] | None) -> None:
+    """Log what cannot be read, and name it in `left_out`."""
+    logger.error("a stored row cannot be read: {}: {}", what, error)
+    if left_out is not None:
+        left_out.append(f"{what}: {error}")
+
+
+_decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
+
+
+def decoder(kind: type[T]) -> Callable[[bytes], T]:
+    """Return the decoder of a kind of document."""
+    made = _decoders.get(kind)
+    if made is None:
+        made = _decoders[kind] = msgspec.json.Decoder(kind)
+    return made.decode

@@ -1,0 +1,110 @@
+"""The log, as it is read back: functions of a connection, in no transaction."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import msgspec
+
+from actors.model import Event, Message
+from actors.thread import KINDS, Thread
+from supervisor.store.rows import receipt, run
+
+PAGE: Final = 500
+"""Events read at a time when a whole log is gone through."""
+
+UNREADABLE: Final = "unreadable"
+"""The kind of an event whose data cannot be read: it keeps its place in the log, and is not acted on."""
+decode_data: Final = msgspec.json.Decoder(dict[str, Any]).decode
+_event: Final = "SELECT seq, session, generation, run_id, kind, data, at FROM events "
+
+# Kinds of events of one run that may be about another one, or about a message of it.
+_NAMING: Final = (
+    "message",
+    "message.retracted",
+    "session.barrier_forced",
+    "session.message_waiting",
+    "session.message_returned",
+)
+
+
+def events(connection: sqlite3.Connection, session: str, after_seq: int, limit: int) -> list[Event]:
+    """Return at most `limit` events with a `seq` above `after_seq`, in order.
+
+    One that cannot be read is there as an event of the kind ``unreadable``: it leaves no gap, and hides no other.
+    """
+    rows = connection.execute(
+        _event + "WHERE session = ? AND seq > ? ORDER BY seq LIMIT ?", (session, after_seq, limit)
+    )
+    return [_read_event(*row) for row in rows]
+
+
+def events_about(connection: sqlite3.Connection, session: str, run_id: str, after_seq: int, limit: int) -> list[Event]:
+    """Return at most `limit` events about a run with a `seq` above `after_seq`, in order.
+
+    They are its own, those of the session that name it, and those about messages that it was given, that took over
+    from it, or that its end left waiting or withdrew. The log is gone through, but of what others said nothing is read.
+    """
+    named = _messages_of(connection, session, run_id)
+    marks = ", ".join("?" * len(_NAMING))
+    sql = (
+        f"{_event} WHERE session = ? AND seq > ? AND (run_id = ? OR run_id IS NULL OR kind IN ({marks})) "
+        "ORDER BY seq LIMIT ?"
+    )
+    found: list[Event] = []
+    while len(found) < limit and (
+        page := [_read_event(*row) for row in connection.execute(sql, (session, after_seq, run_id, *_NAMING, PAGE))]
+    ):
+        found += (event for event in page if _is_about(event, run_id, named))
+        after_seq = page[-1].seq
+    return found[:limit]
+
+
+def _messages_of(connection: sqlite3.Connection, session: str, run_id: str) -> frozenset[str]:
+    info, filed = run(connection, session, run_id), receipt(connection, session, run_id)
+    named = set() if info is None else {*info.inputs}
+    if info is not None and info.provenance is not None and info.provenance.requested_by is not None:
+        named.add(info.provenance.requested_by)
+    return frozenset(named if filed is None else named.union(filed.waiting, filed.withdrawn))
+
+
+def _is_about(event: Event, run_id: str, named: frozenset[str]) -> bool:
+    data = event.data
+    ids = data.get("ids", ()) if event.kind == "message.retracted" else (data.get("message_id", data.get("id")),)
+    return run_id in (event.run_id, data.get("run_id")) or not named.isdisjoint(ids)
+
+
+def _read_event(
+    seq: int, session: str, generation: int, run_id: str | None, kind: str, data: bytes, at: float
+) -> Event:
+    try:
+        return Event(seq, session, generation, run_id, kind, decode_data(data), at)
+    except (msgspec.MsgspecError, UnicodeDecodeError, TypeError) as error:
+        return Event(seq, session, generation, run_id, UNREADABLE, {"kind": kind, "error": str(error)}, at)
+
+
+def folded(connection: sqlite3.Connection, session: str, kinds: Iterable[str]) -> Iterator[Event]:
+    """Go through the events of some kinds, in order. Most of a log is output, which is not decoded for it."""
+    wanted = sorted(kinds)
+    marks = ", ".join("?" * len(wanted))
+    sql = f"{_event} WHERE session = ? AND seq > ? AND kind IN ({marks}) ORDER BY seq LIMIT ?"
+    after = 0
+    while page := [_read_event(*row) for row in connection.execute(sql, (session, after, *wanted, PAGE))]:
+        yield from page
+        after = page[-1].seq
+
+
+def last_seq(connection: sqlite3.Connection, session: str) -> int:
+    """Return the highest `seq` of a session; 0 if it has no events."""
+    row = connection.execute("SELECT MAX(seq) FROM events WHERE session = ?", (session,)).fetchone()
+    return int(row[0] or 0)
+
+
+def thread(connection: sqlite3.Connection, session: str) -> list[Message]:
+    """Fold the log of a session into its messages."""
+    fold = Thread()
+    for event in folded(connection, session, KINDS):
+        fold.apply(event)
+    return fold.messages()

@@ -1,0 +1,179 @@
+"""The snapshot of a session: all that an actor needs to restore it."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from actors.errors import CountermandError
+from actors.model import Event, Receipt, RunInfo, RunStatus
+from actors.ports import CallRow, ProcessRow, RequestRow, SessionRow, Snapshot
+from actors.protocol.run_record import OUTPUT_KEPT_CHARS
+from actors.text import tail
+from actors.thread import KINDS, Thread
+from supervisor.store.documents import T, decoder, leave_out, readable
+from supervisor.store.events import PAGE, UNREADABLE, decode_data, folded
+from supervisor.store.rows import pending_receipts, session_row, waiting
+
+UNTRIED: Final = sys.maxsize
+
+_FATES: Final = frozenset(
+    {
+        "session.message_returned",
+        "session.stop_durable",
+        "run.started",
+        "run.status",
+        "run.ended",
+    }
+)
+"""What `snapshot` reads of a log besides the messages."""
+
+
+@dataclass(slots=True)
+class _Log:
+    """What the log of a session says, where its rows do not."""
+
+    thread: Thread = field(default_factory=Thread)
+    said: set[str] = field(default_factory=set)
+    fates: dict[str, str] = field(default_factory=dict)
+    told_durable: set[str] = field(default_factory=set)
+    statuses: dict[str, tuple[str, int, str]] = field(default_factory=dict)
+    over: set[str] = field(default_factory=set)
+
+    def take(self, event: Event) -> None:
+        """Take in one event, in order."""
+        self.thread.apply(event)
+        run_id, data = event.run_id, event.data
+        match event.kind:
+            case "text" | "tool.requested" if run_id is not None:
+                self.said.add(run_id)
+            case "message":
+                self.fates[data["id"]] = "input"
+            case "session.message_returned":
+                self.fates[data["message_id"]] = "returned"
+            case "run.started" if run_id is not None:
+                self.statuses[run_id] = RunStatus.IN_PROGRESS, event.generation, data["agent"]
+            case "run.status" if run_id in self.statuses:
+                self.statuses[run_id] = (data["status"], *self.statuses[run_id][1:])
+            case "run.ended":
+                self.over.add(run_id or "")
+            case "session.stop_durable":
+                self.told_durable.add(data["request_id"])
+            case _:
+                pass
+
+
+def _unsettled(connection: sqlite3.Connection, session: str, log: _Log, left_out: list[str]) -> Iterator[RunInfo]:
+    """Go through the runs that are not settled. One whose row cannot be read is ended by what the log says of it."""
+    sql = "SELECT run_id, receipt_id, doc FROM runs WHERE session = ? AND settled = 0 ORDER BY place"
+    for run_id, receipt_id, doc in connection.execute(sql, (session,)).fetchall():
+        try:
+            yield decoder(RunInfo)(doc)
+        except (msgspec.MsgspecError, CountermandError, UnicodeDecodeError) as error:
+            leave_out(f"RunInfo {run_id}", error, left_out)
+            if run_id in log.over:
+                # Its receipt is filed; what may be heard of it still will be a dead letter.
+                continue
+            status, generation, agent = log.statuses.get(run_id, (RunStatus.QUEUED, None, ""))
+            # Never tried again: what its inputs were is not known.
+            yield RunInfo(session, run_id, RunStatus(status), agent, generation, receipt_id, attempt=UNTRIED)
+
+
+def _own_row(connection: sqlite3.Connection, session: str, left_out: list[str]) -> SessionRow | None:
+    """Return a session's own facts; where they cannot be read, what the log and the columns say of them."""
+    try:
+        return session_row(connection, session)
+    except (msgspec.MsgspecError, CountermandError, UnicodeDecodeError) as error:
+        leave_out(f"SessionRow {session}", error, left_out)
+        parked = connection.execute("SELECT parked FROM sessions WHERE session = ?", (session,)).fetchone()[0]
+        sql = "SELECT MAX(generation), MAX(seq) FROM events WHERE session = ?"
+        generation, seq = connection.execute(sql, (session,)).fetchone()
+        return SessionRow(session, generation or 0, seq or 0, parked=bool(parked))
+
+
+def _processes(
+    connection: sqlite3.Connection, session: str, runs: list[str], waited_for: set[str], left_out: list[str]
+) -> Iterator[ProcessRow]:
+    """Go through the process trees that may live, and those that have ended and are of `runs` (ids).
+
+    Those of the session that have ended come too, where a receipt that is not filed is to name them.
+    """
+    sql = "SELECT doc, process_id FROM processes WHERE session = ? AND state <> 'ended'"
+    yield from readable(connection, ProcessRow, sql, session, left_out=left_out)
+    if waited_for:
+        sql = "SELECT doc, process_id FROM processes WHERE session = ? AND owner = 'session' AND state = 'ended'"
+        for row in readable(connection, ProcessRow, sql, session, left_out=left_out):
+            if row.run_id not in runs and waited_for.intersection(row.receipts):
+                yield row
+    if runs:
+        sql = """SELECT doc, process_id FROM processes WHERE session = ? AND state = 'ended'
+            AND CASE WHEN json_valid(CAST(doc AS TEXT))
+                THEN json_extract(CAST(doc AS TEXT), '$.run_id') IN (SELECT value FROM json_each(?)) ELSE 1 END"""
+        wanted = msgspec.json.encode(runs).decode()
+        yield from readable(connection, ProcessRow, sql, session, wanted, left_out=left_out)
+
+
+def _printed(connection: sqlite3.Connection, session: str, calls: Iterable[CallRow]) -> dict[str, str]:
+    """Return the end of what each call that has not ended has printed, as far as that can be read."""
+    wanted = {call.call_id: call.run_id for call in calls if call.state in ("granted", "started")}
+    sql = "SELECT data FROM events WHERE session = ? AND run_id = ? AND kind = 'tool.output' ORDER BY seq DESC LIMIT ?"
+    found = dict.fromkeys(wanted, "")
+    for run_id in set(wanted.values()):
+        for (data,) in connection.execute(sql, (session, run_id, PAGE)):
+            with contextlib.suppress(msgspec.MsgspecError, LookupError, TypeError):
+                output = decode_data(data)
+                if output["call_id"] in found and "marker" not in output:
+                    found[output["call_id"]] = tail(output["text"] + found[output["call_id"]], OUTPUT_KEPT_CHARS)
+    return found
+
+
+def snapshot(connection: sqlite3.Connection, session: str, *, kept: int = 10_000) -> Snapshot:
+    """Read all that an actor needs in order to take a session up.
+
+    Of its requests the newest `kept`, however old: the clock may be wrong for now. What cannot be read is left out and
+    named, and the session goes on without it.
+    """
+    told, left_out = _Log(), list[str]()
+    for event in folded(connection, session, KINDS | _FATES):
+        try:
+            told.take(event)
+        except (LookupError, TypeError, ValueError) as error:
+            leave_out(f"Event {event.seq}, {event.kind}", error, left_out)
+        if event.kind == UNREADABLE:
+            left_out.append(f"Event {event.seq}, {event.data['kind']}: {event.data['error']}")
+    runs = list(_unsettled(connection, session, told, left_out))
+    pending = pending_receipts(connection, session, left_out)
+    waited_for = {receipt.receipt_id for receipt in pending} | {run.run_id for run in runs}
+    settled = connection.execute("SELECT run_id, receipt_id FROM runs WHERE session = ? AND settled = 1", (session,))
+    calls_of = "SELECT doc, call_id FROM calls WHERE session = ? AND run_id = ? ORDER BY call_id"
+    receipts_of = "SELECT doc, receipt_id FROM receipts WHERE session = ? AND run_id = ?"
+    newest = "SELECT doc, request_id FROM requests WHERE session = ? ORDER BY place DESC LIMIT ?"
+
+    def rows(kind: type[T], sql: str, *values: Any) -> list[T]:
+        return readable(connection, kind, sql, session, *values, left_out=left_out)
+
+    calls = tuple(row for run in runs for row in rows(CallRow, calls_of, run.run_id))
+    return Snapshot(
+        session=session,
+        row=_own_row(connection, session, left_out),
+        thread=told.thread,
+        runs=tuple(runs),
+        calls=calls,
+        processes=tuple(_processes(connection, session, [run.run_id for run in runs], waited_for, left_out)),
+        pending=tuple(pending),
+        receipts=tuple(row for run in runs if run.late for row in rows(Receipt, receipts_of, run.run_id)),
+        waiting=tuple(waiting(connection, session, left_out)),
+        requests=tuple(reversed(rows(RequestRow, newest, kept))),
+        said=frozenset(told.said & {run.run_id for run in runs}),
+        fates=told.fates,
+        over=dict(settled.fetchall()),
+        told_durable=frozenset(told.told_durable),
+        printed=_printed(connection, session, calls),
+        left_out=tuple(left_out),
+    )
