@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import itertools
 import re
 import tomllib
 from collections.abc import Iterator
@@ -181,14 +182,18 @@ def test_each_document_is_in_the_source_distribution() -> None:
         assert any(f"/{document}".startswith(included) for included in build["include"]), document
 
 
-def test_the_drawing_of_the_architecture_has_the_layers_of_the_import_contracts() -> None:
-    drawing = (ROOT / "docs/architecture.md").read_text()
+@pytest.mark.parametrize("package", ["actors", "supervisor"])
+def test_the_drawing_of_the_architecture_has_every_room_in_the_order_of_the_import_contracts(package: str) -> None:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    layers = {contract["containers"][0]: contract["layers"] for contract in contracts if "containers" in contract}
-    for package in ("supervisor", "actors"):
-        lines = drawing[drawing.index(f"\n{package}/   ") + len(f"\n{package}/") :].splitlines()
-        drawn = [sorted(re.findall(r"\w+", line)) for line in lines[: len(layers[package])]]
-        assert drawn == [sorted(re.findall(r"\w+", layer)) for layer in layers[package]]
+    layers = next(contract["layers"] for contract in contracts if contract.get("containers") == [package])
+    floors = {name: floor for floor, layer in enumerate(layers) for name in re.findall(r"\w+", layer)}
+    drawing = re.search(rf"^{package}/   .*\n(?:    .*\n)*", (ROOT / "docs/architecture.md").read_text(), re.MULTILINE)
+    assert drawing is not None
+    rows = [re.findall(r"\w+", row) for row in drawing[0].removeprefix(f"{package}/").splitlines()]
+    drawn = [[floors[name] for name in row] for row in rows]
+    assert all(max(above) < min(below) for above, below in itertools.pairwise(drawn))
+    rooms = {file.parent.name for file in (ROOT / package).glob("*/__init__.py")}
+    assert rooms <= {name for row in rows for name in row}
 
 
 # ── What is found where something was renamed ─────────────────────────────────────────────────────
