@@ -1,4 +1,4 @@
-"""Dead letters: stale replies, counted and kept in a bounded ring, shown on request, never as output."""
+"""Dead letters: reports that came too late. They are counted, and the last ones are kept in a bounded ring."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from actors.model import Address
 
 
 class DeadLetter(Struct, frozen=True):
-    """A reply that came too late. `at` is epoch seconds, UTC; `why` is for people."""
+    """A report that came too late. `at` is epoch seconds, UTC; `why` is for people."""
 
     kind: str
     why: str
@@ -21,31 +21,31 @@ class DeadLetter(Struct, frozen=True):
 
 
 class DeadLetters:
-    """The ring of one supervisor. Every method may be called from any thread.
+    """The dead letters of one supervisor. Every method may be called from any thread.
 
     Args:
-        keep: how many letters the ring holds; the oldest goes first. Counts are never dropped.
+        keep: how many letters the ring holds; the oldest is dropped first. Counts are never dropped.
     """
 
     def __init__(self, keep: int = 1000) -> None:
-        # A signal handler may ask for them while the main thread does.
+        # Reentrant: a signal handler may interrupt the main thread here, and ask for them too.
         self._lock = threading.RLock()
         self._ring: deque[DeadLetter] = deque(maxlen=keep)
         self._counts: Counter[str] = Counter()
 
     def add(self, kind: str, why: str, address: Address | None, at: float, shown: object = "") -> None:
-        """Keep one letter; `shown` is cut to 200 characters."""
+        """Add one letter; `shown` is cut to 200 characters."""
         letter = DeadLetter(kind, why, address, at, f"{shown!s:.200}")
         with self._lock:
             self._ring.append(letter)
             self._counts[kind] += 1
 
     def recent(self) -> list[DeadLetter]:
-        """The letters in the ring, oldest first."""
+        """Return the letters in the ring, oldest first."""
         with self._lock:
             return list(self._ring)
 
     def counts(self) -> dict[str, int]:
-        """How many there were, by kind, since the start."""
+        """Return how many there were since the start, by kind."""
         with self._lock:
             return dict(self._counts)

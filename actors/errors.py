@@ -1,4 +1,4 @@
-"""Errors: one root, and each says what was expected, what came, and what to do about it."""
+"""Errors: one root class. Each error says what was expected, what came, and what to do."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class CountermandError(Exception):
 
     Attributes:
         code: a stable word for programs, such as ``queue_full``.
-        fields: the names of what an error of this kind tells beside the texts, such as ``run_id``.
+        fields: names of the further attributes of this kind of error, such as ``run_id``.
         expected: what would have been accepted.
         got: what came instead.
         remedy: what the caller can do.
@@ -32,7 +32,7 @@ class CountermandError(Exception):
         self.remedy = remedy
 
     def told(self) -> dict[str, Any]:
-        """Return the error as JSON; `retold` makes the same error from it."""
+        """Return the error as JSON; `retold` converts it back."""
         texts = {name: getattr(self, name) for name in ("code", "message", "expected", "got", "remedy")}
         return texts | {name: getattr(self, name) for name in self.fields if getattr(self, name) is not None}
 
@@ -48,25 +48,25 @@ class CountermandError(Exception):
 
 
 class Invalid(CountermandError):
-    """A payload, a configuration or a registration that cannot be right."""
+    """A payload, a configuration or a registration is invalid."""
 
     code = "invalid"
 
 
 class TooLarge(Invalid):
-    """A payload of more bytes than are taken; `expected` says how many are."""
+    """A payload has too many bytes; `expected` gives the limit."""
 
     code = "too_large"
 
 
 class NotFound(CountermandError):
-    """A session, run, message, tool or agent that is not known."""
+    """There is no such session, run, message, tool or agent."""
 
     code = "not_found"
 
 
 class AheadOfLog(CountermandError):
-    """A position in a session's log behind its last event: the client read it in another log."""
+    """A position lies beyond the end of a session's log: the client got it from another log."""
 
     code = "ahead_of_log"
 
@@ -74,16 +74,16 @@ class AheadOfLog(CountermandError):
     def at(cls, session: str, seq: int, last_seq: int) -> AheadOfLog:
         """Return the refusal of a position `seq` in a log whose last event is `last_seq`."""
         return cls(
-            f"the log of session {session} does not go as far as this position",
+            f"the log of session {session} ends before this position",
             expected=f"the seq of an event: at most {last_seq}" if last_seq else "0: it has no event yet",
             got=f"{seq}",
-            remedy="what was read before is of another log (another state directory, or one from a backup): "
-            "read this one from the start, from_seq=0",
+            remedy="the position belongs to another log (another state directory, or a backup): "
+            "read this log from the start, from_seq=0",
         )
 
 
 class RunActive(CountermandError):
-    """Refused because a run is active; `run_id` names it."""
+    """The request was refused because a run is active; `run_id` names it."""
 
     code = "run_active"
     fields: tuple[str, ...] = ("run_id",)
@@ -94,25 +94,25 @@ class RunActive(CountermandError):
 
 
 class QueueFull(CountermandError):
-    """A bounded queue is at its bound; nothing that it holds was dropped."""
+    """A bounded queue is full; nothing in it was dropped."""
 
     code = "queue_full"
 
 
 class RequestReused(CountermandError):
-    """A request id came again with other content (law L10)."""
+    """A request id was reused with other content (law L10)."""
 
     code = "request_reused"
 
 
 class RequestTooOld(CountermandError):
-    """A request id from before the horizon within which ids are remembered (law L10)."""
+    """A request id is older than the horizon within which ids are remembered (law L10)."""
 
     code = "request_too_old"
 
 
 class StoreUnavailable(CountermandError):
-    """The store does not take writes; `superseded_run_id` names a run that was stopped all the same."""
+    """The store does not accept writes; `superseded_run_id` names a run that was stopped nevertheless."""
 
     code = "store_unavailable"
     fields: tuple[str, ...] = ("superseded_run_id",)
@@ -131,13 +131,13 @@ class StoreUnavailable(CountermandError):
 
 
 class AgentUnavailable(CountermandError):
-    """The agent that runs messages could not be loaded. What there is can be read, and stopped, all the same."""
+    """The agent that runs messages could not be loaded. Reading and stopping work."""
 
     code = "agent_unavailable"
 
 
 class Quarantined(CountermandError):
-    """The session failed too often in a window; it takes Stop and nothing else."""
+    """The session failed too often within a window; it accepts Stop and nothing else."""
 
     code = "quarantined"
 
@@ -149,13 +149,13 @@ class ReceiptPending(CountermandError):
 
 
 class ShuttingDown(CountermandError):
-    """The supervisor is draining; what was accepted before is kept for the next start."""
+    """The supervisor is shutting down; messages accepted before are kept for the next start."""
 
     code = "shutting_down"
 
 
 class StateDirBusy(CountermandError):
-    """Another process holds the state directory; `pid` names it when it is known."""
+    """Another process holds the state directory; `pid` names it if it is known."""
 
     code = "state_dir_busy"
     fields: tuple[str, ...] = ("pid",)
@@ -166,26 +166,26 @@ class StateDirBusy(CountermandError):
 
 
 class BlockingAskError(CountermandError):
-    """A handler waited on a pending future: that would take a dispatcher thread from the others."""
+    """A handler waited on a pending future, which would block a thread that other actors need."""
 
     code = "blocking_ask"
 
 
 class InvalidTransition(CountermandError):
-    """A run status was asked to move where the table in `actors.model` has no way."""
+    """A change of a run's status is not in the table in `actors.model`."""
 
     code = "invalid_transition"
 
 
 def retold(told: Mapping[str, Any]) -> CountermandError:
-    """Return the error that `told` made JSON of: of the class with its code, with all its fields.
+    """Return the error from the JSON of `CountermandError.told`: its class by its code, with all its fields.
 
-    A code that no class here has is kept, in a `CountermandError`: another version may have sent it.
+    An unknown code is kept, in a `CountermandError`: another version may have sent it.
     """
     code = str(told.get("code", CountermandError.code))
     kind = _kinds().get(code, CountermandError)
     error = kind.__new__(kind)
-    # The root's `__init__`: the class's own may need fields that the JSON does not have.
+    # The root's `__init__`: the class's own may require fields that the JSON does not have.
     texts = {name: str(told.get(name, "")) for name in ("expected", "got", "remedy")}
     CountermandError.__init__(error, str(told.get("message", "")), **texts)
     known = ("code", "message", *texts)
@@ -197,7 +197,7 @@ def retold(told: Mapping[str, Any]) -> CountermandError:
 
 
 def _kinds() -> dict[str, type[CountermandError]]:
-    """Every error class loaded so far, by its code; where two share a code, the more general one."""
+    """Return every error class loaded so far, by code; if two share a code, the more general one."""
     found: dict[str, type[CountermandError]] = {}
     row: list[type[CountermandError]] = [CountermandError]
     while row:
@@ -208,11 +208,11 @@ def _kinds() -> dict[str, type[CountermandError]]:
 
 
 class RunCancelled(asyncio.CancelledError):
-    """Raised in plain code by every `turn.*` after the run's token was cancelled (law L8), each time.
+    """Raised in plain code by every use of `turn.*` after the run's token was cancelled (law L8).
 
-    `provenance` says who and why. Async code gets `asyncio.CancelledError`, that class itself: in Python 3.11 and
-    3.12 a TaskGroup takes a subclass for an error. It is a subclass here so that `except Exception: retry` does not
-    swallow it and spin, and so that it comes out of `asyncio.to_thread` as the cancellation that it is.
+    `provenance` says who ended the run and why. Async code gets `asyncio.CancelledError` itself: in Python 3.11 and
+    3.12 a TaskGroup treats a subclass as an error. This class is a subclass so that `except Exception: retry` does not
+    swallow it and spin, and so that it comes out of `asyncio.to_thread` as a cancellation.
     """
 
     def __init__(self, provenance: Provenance) -> None:

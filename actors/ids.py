@@ -1,4 +1,4 @@
-"""Request ids: what is in one, how long it may be, and which names the supervisor keeps for its own."""
+"""Request ids: their content, their maximal length, and the prefixes that are reserved for the supervisor's own ids."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import time
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 ID_MAX_CHARS = 128
 OWN_PREFIXES = ("run_", "rcpt_", "call_", "proc_", "inc_")
-"""How ids begin that the supervisor makes. A receipt may go by its Stop's id, so no request may look like these."""
+"""Prefixes of the supervisor's own ids. A receipt may be found by its Stop's id, so a request id may not have one."""
 
 
 def new_request_id() -> str:
-    """Return a fresh request id: 48 bits of milliseconds, 10 of microseconds, then 70 random bits, in base 32.
+    """Return a new request id: 48 bits of milliseconds, 10 of microseconds, then 70 random bits, in base 32.
 
-    The time in it lets a session tell an id that is older than its memory from one that is new (law L10), and a message
-    that was sent before a Stop from one that was sent after it (law L4).
+    By its time a session distinguishes an id older than its memory from a new one (law L10), and a message that was
+    sent before a Stop from one that was sent after it (law L4).
     """
     milliseconds, microseconds = divmod(time.time_ns() // 1_000, 1_000)
     random = int.from_bytes(os.urandom(9), "big") >> 2
@@ -25,13 +25,13 @@ def new_request_id() -> str:
 
 
 def request_time(request_id: str) -> float | None:
-    """Return the seconds since the epoch that a request id carries; None for an id of another make."""
+    """Return the time in a request id, in seconds since the epoch; None for an id of another format."""
     digits = request_id.removeprefix("req_")
     if len(digits) != 26 or digits == request_id or any(digit not in _ALPHABET for digit in digits):
         return None
     number = 0
     for digit in digits:
         number = number << 5 | _ALPHABET.index(digit)
-    # In an id of another make these bits may be random: they are within its millisecond all the same.
+    # In an id of another format these bits may be random; the result stays within its millisecond.
     microseconds = min(number >> 70 & 1023, 999)
     return ((number >> 80) * 1_000 + microseconds) / 1_000_000

@@ -1,6 +1,6 @@
-"""The nouns: addresses, statuses and their one table, provenance, receipts, messages of a thread, events.
+"""The nouns: addresses, statuses and their transitions, provenance, receipts, messages of a thread, events.
 
-Everything here is a value: frozen, comparable, and storable by msgspec as it is.
+Everything here is a value: frozen, comparable, and stored by msgspec without conversion.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from actors.errors import Invalid, InvalidTransition
 
-# JSON as msgspec decodes it. The one `Any` at a boundary: what a client or a tool put there is theirs.
+# JSON as msgspec decodes it. The one `Any` at a boundary: clients and tools choose the content.
 Json = Any
 JsonObject = dict[str, Any]
 
@@ -38,21 +38,21 @@ class Scope(StrEnum):
 
 
 class Owner(StrEnum):
-    """Whose a process tree is: it dies with its run, or it lives on until its session ends it."""
+    """The owner of a process tree: it dies with its run, or it lives until its session ends it."""
 
     RUN = "run"
     SESSION = "session"
 
 
 class Mode(StrEnum):
-    """How a Stop ends processes: asked first, with a grace; or killed at once."""
+    """How a Stop ends processes: it asks first and kills after a grace, or it kills at once."""
 
     GRACEFUL = "graceful"
     IMMEDIATE = "immediate"
 
 
 class Waiting(StrEnum):
-    """What a Stop does with messages that wait."""
+    """What a Stop does with waiting messages."""
 
     WITHDRAW = "withdraw"
     PARK = "park"
@@ -60,7 +60,7 @@ class Waiting(StrEnum):
 
 
 class Outcome(StrEnum):
-    """What became of a call: it never ran, it was cut off (and may have had effects), or it ended."""
+    """How a call ended: it never ran, it was interrupted (and may have had effects), or it finished."""
 
     NOT_STARTED = "not_started"
     INTERRUPTED = "interrupted"
@@ -68,7 +68,7 @@ class Outcome(StrEnum):
 
 
 class RunStatus(StrEnum):
-    """Where a run is. `TRANSITIONS` is the one table of ways."""
+    """The status of a run. `TRANSITIONS` has the allowed changes."""
 
     QUEUED = "queued"
     IN_PROGRESS = "in_progress"
@@ -93,7 +93,7 @@ LIVE: Final = frozenset({RunStatus.IN_PROGRESS, RunStatus.CANCELLING})
 
 
 def transition(old: RunStatus, new: RunStatus) -> RunStatus:
-    """Return `new`, or raise InvalidTransition where the table has no way from `old`."""
+    """Return `new`, or raise InvalidTransition if the table does not allow it after `old`."""
     if new not in TRANSITIONS[old]:
         raise InvalidTransition(
             f"a run cannot go from {old} to {new}",
@@ -105,9 +105,9 @@ def transition(old: RunStatus, new: RunStatus) -> RunStatus:
 
 
 class Address(Struct, frozen=True):
-    """Where something that goes up came from; accepted only while all of it is open (law L1).
+    """The origin of a report. The report is accepted only while its run, generation and call are open (law L1).
 
-    `generation` is the fencing token. `call` is None for what the agent itself says.
+    `generation` is the fencing token. `call` is None for reports of the agent itself.
     """
 
     session: str
@@ -121,7 +121,7 @@ class Address(Struct, frozen=True):
 
     @property
     def log_context(self) -> dict[str, object]:
-        """What a line of the log names of it."""
+        """The names of session, run, generation and call, for log lines."""
         named = {"session": self.session, "run": self.run, "generation": self.generation}
         return {**named, "call": self.call} if self.call is not None else named
 
@@ -149,7 +149,7 @@ INSIDE_SOURCES: Final = frozenset(
     }
 )
 FAILURES: Final = frozenset({"actor.failure", "store.failure", "supervisor.recovery"})
-"""Sources of what ends all that is open in a session, though nobody asked for it."""
+"""Sources of ends that were not requested, and that end everything open in a session."""
 
 
 def _check_source(source: str) -> None:
@@ -157,18 +157,18 @@ def _check_source(source: str) -> None:
     outside = source.startswith(OUTSIDE_SOURCES) and all(words) and len(source) <= 100
     if not outside and source not in INSIDE_SOURCES:
         raise Invalid(
-            "the source of a stop is not one that is known",
-            expected="'user.<door>' or 'client.<name>', dotted, at most 100 characters",
+            "unknown source of a stop",
+            expected="'user.<interface>' or 'client.<name>', dotted, at most 100 characters",
             got=repr(source),
-            remedy="name the door the stop came through, such as 'user.console'",
+            remedy="name the interface through which the stop came, such as 'user.console'",
         )
 
 
 class Provenance(Struct, frozen=True):
-    """Who ended something, and why (law L5). It cannot be made empty.
+    """Who ended something, and why (law L5). It cannot be empty.
 
-    `initiated_at` is in seconds since the epoch, UTC: when it was asked for. `reason` is for people
-    and never matched on. `cause` is the provenance before it, where one end brought the other.
+    `initiated_at` is when that was requested, in seconds since the epoch, UTC. `reason` is for people; no code depends
+    on it. `cause` is the earlier provenance, if one end led to another.
     """
 
     source: str
@@ -190,9 +190,9 @@ class Provenance(Struct, frozen=True):
 
 
 class How(StrEnum):
-    """How one part of a run ended, as a receipt says it.
+    """How one part of a run ended, in a receipt.
 
-    `cancelled`: an agent or a call was told to end, and did. `gone`: it is proven gone, and nobody saw how it ended.
+    `cancelled`: an agent or a call was told to end, and did. `gone`: it is proven gone, and how it ended is not known.
     """
 
     RETURNED = "returned"
@@ -219,15 +219,15 @@ class Signalled(Struct, frozen=True):
 class Row(Struct, frozen=True):
     """One part of a run in a receipt: the agent, a call, a process, with the parts below it.
 
-    `kind`: ``agent | call | process``, the last one a tree of `spawn`; ``subprocess | thread | task``: what code of the
-    run started by itself, in the supervisor's own process.
+    `kind`: ``agent | call | process`` (a tree of `spawn`), or ``subprocess | thread | task``: started by code of the
+    run itself, in the supervisor's own process.
 
-    `status` is an exit status (negative: the signal) for a process and None elsewhere. `how` is None
-    while the part is still running, in a receipt that is not complete. ``gone``: it has ended, and how was not seen:
-    its own parent read the status of a process, or an agent or a call was lost with the supervisor that ran it.
-    ``handed_over``: it is the session's since `ended_at`, and is no part of this run any more. `provenance` is who
-    ended a process, where that was not whoever ended the run: its own tool, the deadline of its call, the agent that
-    gave its call up, or the end that its run came to by itself. Times: seconds, epoch, UTC.
+    `status` is the exit status of a process (negative: the signal), and None for other parts. `how` is None while the
+    part is still running, in a receipt that is not complete. ``gone``: its end is proven, but not how it ended. Either
+    a process's own parent read its status, or an agent or a call was lost with its supervisor. ``handed_over``: the
+    session owns it since `ended_at`; it is no longer a part of this run. `provenance` says who ended a process, if
+    that was not the end of the run: its tool, the deadline of its call, the agent that abandoned its call, or the
+    natural end of its run. Times: seconds, epoch, UTC.
     """
 
     kind: str
@@ -247,11 +247,13 @@ class Row(Struct, frozen=True):
 class Receipt(Struct, frozen=True):
     """What was running when a run ended, how each part ended, and what could not be ended.
 
-    `provenance` is None for a run that ended by its own completion. `complete` is False when a part was abandoned, or
-    when there may be processes that cannot be seen (``out_of_reach``). `reaped` counts every process that was proven
-    dead. `refused` counts, by kind, what the ended run still tried to do. `waiting` (left waiting) and `withdrawn` are
-    ids of messages. `omitted` counts rows of parts that ended long before and are not listed, in a run with very many.
-    `later` are further causes, in order.
+    provenance: None for a run that completed by itself.
+    complete: False if a part was abandoned, or if there may be processes that cannot be seen (``out_of_reach``).
+    reaped: number of processes that were proven dead.
+    refused: what the ended run still tried to do, counted by kind.
+    waiting, withdrawn: ids of the messages that were left waiting, and of those that were withdrawn.
+    omitted: number of rows that are not listed: in a run with very many parts, those that ended long before.
+    later: further causes, in order.
     """
 
     receipt_id: str
@@ -271,7 +273,7 @@ class Receipt(Struct, frozen=True):
 
 
 class ToolCall(Struct, frozen=True):
-    """A call that an agent asked for, as a model provider would name it."""
+    """A call that an agent asked for, in the terms of a model provider."""
 
     id: str
     name: str
@@ -302,7 +304,7 @@ class Message(Struct, frozen=True):
 
 
 class Event(Struct, frozen=True):
-    """One entry of a session's log. `seq` starts at 1 and has no gap; `at` is epoch seconds, UTC.
+    """One entry of a session's log. `seq` starts at 1 and has no gaps; `at` is epoch seconds, UTC.
 
     Ephemeral events (``typing``, ``progress``) carry the last seq and are not stored.
     """
@@ -319,7 +321,7 @@ class Event(Struct, frozen=True):
 class RunInfo(Struct, frozen=True):
     """A run as the store holds it. Times: seconds, epoch, UTC. `result` is what the agent returned.
 
-    `settled`: its receipt is filed. `late`: that receipt names something abandoned whose end may still be heard of.
+    `settled`: its receipt is filed. `late`: that receipt names an abandoned part whose end may still be reported.
     """
 
     session: str
@@ -346,10 +348,12 @@ class RunInfo(Struct, frozen=True):
 class SessionStatus(Struct, frozen=True):
     """What a session is doing now.
 
-    `state` is ``idle | running | cancelling | store_failed | quarantined``; `waiting` counts messages
-    that wait; `barrier` names what permits wait for; `refused` counts dead letters by kind; `owned` are the ids of
-    the process trees that belong to the session. `last_seq` is of the last event that was decided: it may not be stored
-    yet, and a crash may leave it to another one.
+    state: ``idle | running | cancelling | store_failed | quarantined``.
+    last_seq: of the last event that was decided. It may not be stored yet, and after a crash another event may get it.
+    waiting: number of waiting messages.
+    barrier: the parts for which permits wait.
+    refused: dead letters, counted by kind.
+    owned: ids of the process trees that the session owns.
     """
 
     session: str

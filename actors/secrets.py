@@ -1,11 +1,11 @@
-"""Arguments that a tool marks as secret: the tool is given them, and nobody else sees them.
+"""Secret arguments: only the tool that marks them receives their values.
 
     @tool(isolation="thread")
     def fetch(url: str, api_key: Annotated[str, Secret]) -> str: ...
 
-They are taken out of a call before it is asked for. From there on, in messages, events, the store and the thread, the
-call shows a mark in their place; what they were is in a `Withheld`, which shows nothing of itself, until the tool is
-called. After a restart nobody has them, and nobody needs them: a call that was cut off is not made again.
+They are removed from a call before it is requested. In messages, events, the store and the thread the call shows a mark
+in their place. Until the tool is called, their values are in a `Withheld`, whose repr does not show them. A restart
+loses them, and that does no harm: an interrupted call is not repeated.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from msgspec import Struct
 from actors.model import Json, JsonObject
 
 MARK: Final = "[secret]"
-"""What is shown in place of a secret."""
+"""Shown in place of a secret."""
 
 TEXT_MIN_CHARS: Final = 4
-"""A shorter text is not looked for in what a tool says: it is in there by chance."""
+"""A shorter text is not searched for in a tool's result: it may be there by chance."""
 
 
 class Secret:
-    """Marks a tool's parameter: ``api_key: Annotated[str, Secret]``. Also within a type, which is secret as a whole."""
+    """Marks a tool's parameter: ``api_key: Annotated[str, Secret]``. A mark inside a type makes all of it secret."""
 
 
 def _texts(value: Json) -> Iterator[str]:
-    """The texts, and the numbers as texts, in plain JSON."""
+    """Yield the texts, and the numbers as texts, in plain JSON."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):
@@ -45,24 +45,24 @@ def _texts(value: Json) -> Iterator[str]:
 
 
 class Withheld:
-    """Secret arguments of one call, by name. Its text says nothing of them."""
+    """The secret arguments of one call, by name. Its repr does not show them."""
 
     __slots__ = ("_texts", "_values")
 
     def __init__(self, values: Mapping[str, Json] | None = None) -> None:
         self._values = dict(values or {})
-        # The longest first: one may hold another.
+        # The longest first: one may contain another.
         self._texts = sorted({text for text in _texts(self._values) if len(text) >= TEXT_MIN_CHARS}, key=len)[::-1]
 
     def __repr__(self) -> str:
         return "Withheld()"
 
     def restored(self, arguments: JsonObject) -> JsonObject:
-        """Return arguments as the tool takes them, with what was withheld."""
+        """Return the arguments for the tool, with the secret values."""
         return {**arguments, **self._values}
 
     def hidden_in(self, value: Json) -> Json:
-        """Return plain JSON, such as the text of an error, with the mark wherever it says a secret."""
+        """Return plain JSON, such as the text of an error, with each secret in it replaced by the mark."""
         if not self._texts:
             return value
         if isinstance(value, str):
@@ -80,15 +80,15 @@ NOTHING: Final = Withheld()
 
 
 def withheld(arguments: JsonObject, secret: frozenset[str], known: frozenset[str]) -> tuple[JsonObject, Withheld]:
-    """Take the secret arguments out of a call.
+    """Separate the secret arguments of a call.
 
     Args:
-        arguments: of the call.
-        secret: names of the parameters that are.
-        known: names of all parameters. Of a tool that has secrets, what goes by another name may be one, misspelt.
+        arguments: the arguments of the call.
+        secret: names of the secret parameters.
+        known: names of all parameters. In a tool with secrets an unknown name counts as secret: it may be misspelt.
 
     Returns:
-        The arguments as they are shown, and what was taken out.
+        The arguments to show, and the secret ones.
     """
     if not secret:
         return arguments, NOTHING
@@ -97,7 +97,7 @@ def withheld(arguments: JsonObject, secret: frozenset[str], known: frozenset[str
 
 
 def is_secret(hint: object) -> bool:
-    """True if an annotation holds `Secret`: in its metadata, in a part of it, or in a field of a type that it names."""
+    """Return True if an annotation has `Secret` in its metadata, in a part, or in a field of a type that it names."""
     return _is_secret(hint, set())
 
 
@@ -112,7 +112,7 @@ def _is_secret(hint: object, passed: set[int]) -> bool:
 
 
 def _fields(hint: object) -> tuple[object, ...]:
-    """The annotations of a type's fields; of what has none, nothing."""
+    """Return the annotations of a type's fields; empty if it has none."""
     if not isinstance(hint, type):
         return ()
     named = dataclasses.is_dataclass(hint) or typing.is_typeddict(hint) or hasattr(hint, "_fields")

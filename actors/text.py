@@ -1,10 +1,12 @@
-"""Text that can be stored: what is accepted has a UTF-8 form, so that one row never takes a batch with it.
+"""Makes text storable and safe to show.
 
-And text that can be shown: names, reasons, output and errors come from anybody. What is shown of them is visible: it
-steers no terminal, and in a place that has one line it is one line, so that it cannot be taken for a line of ours.
+Storable: every accepted text has a UTF-8 form, so that one row cannot fail a whole batch.
 
-What comes out is of the built-in types themselves. A subclass (a numpy number, a template's markup, an enum's member)
-is a `str` or a `float` to everybody but the encoder, which takes none: so none goes on from here.
+Safe to show: names, reasons, output and errors are foreign. Their control characters are made visible, so that they
+cannot control a terminal. Where one line is expected they stay one line, so that they cannot fake a line of ours.
+
+Results are of the built-in types themselves. The encoder refuses subclasses of `str` or `float` (a numpy number, a
+template's markup, an enum member), so they are converted here.
 """
 
 from __future__ import annotations
@@ -21,15 +23,15 @@ from actors.model import Json
 DEPTH_MAX: Final = 100
 
 CONTROLS: Final = r"\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff"
-"""What is made visible, as the inside of a character class: controls (C0, DEL, C1), the separators of lines and
-paragraphs, what turns the direction of writing, and lone surrogates, which have no UTF-8 form."""
+"""The characters that are made visible, as the inside of a character class: controls (C0, DEL, C1), separators of lines
+and paragraphs, characters that change the writing direction, and lone surrogates, which have no UTF-8 form."""
 _CONTROL: Final = re.compile(f"[{CONTROLS}]")
 _CONTROL_IN_LINES: Final = re.compile(f"(?![\\n\\t])[{CONTROLS}]")
 _SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def storable(text: str) -> str:
-    """Return `text` as a plain `str`, lone surrogates replaced by U+FFFD; the same object where it is one already."""
+    """Return `text` as a plain `str` with lone surrogates replaced by U+FFFD; the same object if it is one already."""
     text = str.__str__(text)
     try:
         text.encode()
@@ -39,9 +41,9 @@ def storable(text: str) -> str:
 
 
 def not_utf8(text: str) -> bytes | None:
-    """Return the bytes that `text` stands for where they are not UTF-8, which `storable` does not keep; else None.
+    """Return the bytes of a `text` that is not UTF-8, since `storable` would lose them; else None.
 
-    Bytes that somebody decoded with ``surrogateescape``, as `os.fsdecode` and `sys.argv` do, come out as they were.
+    Bytes that were decoded with ``surrogateescape``, as by `os.fsdecode` and in `sys.argv`, are restored exactly.
     """
     text = str.__str__(text)
     try:
@@ -55,26 +57,26 @@ def not_utf8(text: str) -> bytes | None:
 
 
 def storable_json(value: Json) -> Json:
-    """Return `value` as JSON can hold it: texts made storable, what is not JSON shown as text. Never raises."""
+    """Return `value` converted to JSON: texts made storable, other objects shown as text. Never raises."""
     try:
         data = msgspec.json.encode(value)
         made: Json = msgspec.json.decode(data)
-    except Exception:  # noqa: BLE001 - it is somebody else's object, and may raise anything
+    except Exception:  # noqa: BLE001 - it is a foreign object, and may raise anything
         return _as_json(value, ())
-    # What is nested as deep as the interpreter's stack just now could not be read again from a deeper one.
+    # A value that is nested as deeply as the stack allows here could not be decoded again from a deeper stack.
     shallow = data.count(b"[") + data.count(b"{") <= DEPTH_MAX
     return made if shallow else _as_json(made, ())
 
 
 def _as_json(value: Json, above: tuple[int, ...]) -> Json:
-    """Show one value; `above` are the ids of what it is in."""
+    """Convert one value; `above` are the ids of the containers around it."""
     if id(value) in above:
         return "(contains itself)"
     if len(above) > DEPTH_MAX:
         return "(nested too deeply)"
     try:
         return _plain(value, (*above, id(value)))
-    except Exception:  # noqa: BLE001 - as above: one that cannot be shown takes nothing else with it
+    except Exception:  # noqa: BLE001 - as above; the other values are still shown
         return f"({type(value).__name__}: cannot be shown)"
 
 
@@ -102,7 +104,7 @@ def _key(key: object) -> str:
 
 
 def shown(value: object) -> str:
-    """Return the type of `value` and the head of its text, for an error that says what came. Never raises."""
+    """Return the type of `value` and the beginning of its text, for an error message. Never raises."""
     kind = type(value).__name__
     try:
         return storable(f"{kind} {value!r:.80}")
@@ -111,20 +113,20 @@ def shown(value: object) -> str:
 
 
 def one_line(text: object) -> str:
-    """Return a text as one line, with its newlines and all other controls made visible.
+    """Return a text as one line, with newlines and all other controls made visible.
 
-    What JSON leaves as it is comes out as JSON writes it, so that a line of JSON means the same afterwards.
+    A character that JSON leaves unescaped is escaped as JSON would, so that a line of JSON keeps its meaning.
     """
     return _CONTROL.sub(_escape, str(text))
 
 
 def visible(text: object) -> str:
-    """Return a text with its controls made visible, in as many lines as it has: newlines and tabs stay."""
+    """Return a text with its controls made visible, except newlines and tabs."""
     return _CONTROL_IN_LINES.sub(_escape, str(text))
 
 
 def below(text: str) -> str:
-    """Return lines that somebody else wrote, such as a traceback, as lines below one of ours: visible and indented."""
+    """Return foreign lines, such as a traceback, to be shown below a line of ours: visible and indented."""
     return "\n".join(f"    {one_line(line)}" for line in text.split("\n"))
 
 
@@ -134,7 +136,7 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def cut(text: str, max_bytes: int) -> str:
-    """Return `text`, or its head with a marker that says how much was left out."""
+    """Return `text`, or its beginning with a marker that says how much was left out."""
     data = text.encode()
     if len(data) <= max_bytes:
         return text
