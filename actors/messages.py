@@ -1,7 +1,7 @@
 """Messages inside the supervisor, by receiver: commands go down, reports come up.
 
-Lanes. A class says which lane it takes: `urgent` messages (requests from outside, halts, commits, timers)
-are handled before all ordinary ones (what children report, in the order they report it).
+Lanes. Each class says which lane it takes. `urgent` messages (requests from outside, halts, commits, timers) are
+handled before all ordinary ones (the reports of children, in the order in which they were sent).
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class Command(Struct, frozen=True):
 
 
 class Halt(Command, frozen=True):
-    """End now: asked first with `grace_s` seconds of grace, or at once when it is 0. May come again, harder."""
+    """End now: ask, and kill after `grace_s` seconds; 0 kills at once. It may come again with less grace."""
 
     provenance: Provenance
     grace_s: float
 
 
 class Permit(Command, frozen=True):
-    """A call may start: its record is committed, its cell is granted. `deadline_s` from now, or None."""
+    """A call may start: its record is committed and its cell granted. `deadline_s` is from now on, or None."""
 
     call_id: str
     cell: Cell[ToolResult]
@@ -61,22 +61,22 @@ class Permit(Command, frozen=True):
 
 
 class PermitWaiting(Command, frozen=True):
-    """A call of the run waits for the barrier: its deadline stands still until a Permit or a refusal."""
+    """A call waits for the barrier. The run's deadline is suspended until a Permit or a refusal."""
 
     call_id: str
 
 
 class PermitRefused(Command, frozen=True):
-    """A call will not start; `result` is what the agent is told."""
+    """A call will not start; the agent receives `result`."""
 
     call_id: str
     result: ToolResult
 
 
 class CallClosed(Command, frozen=True):
-    """The session decided the result of a call that was granted.
+    """The session decided the result of a granted call.
 
-    `provenance` says why its execution has to end; None: it is ending already.
+    `provenance` says why its execution has to end; None if it is ending already.
     """
 
     call_id: str
@@ -85,7 +85,7 @@ class CallClosed(Command, frozen=True):
 
 
 class SpawnPermit(Command, frozen=True):
-    """A process may be spawned: its record is committed, its cell is granted."""
+    """A process may be spawned: its record is committed and its cell granted."""
 
     call_id: str
     process_id: str
@@ -93,7 +93,7 @@ class SpawnPermit(Command, frozen=True):
 
 
 class SpawnRefused(Command, frozen=True):
-    """A process will not be spawned; `limit` is the number that the run may have, if that is why."""
+    """A process will not be spawned. `limit` is the run's limit on processes, if that is the reason."""
 
     call_id: str
     process_id: str
@@ -101,49 +101,50 @@ class SpawnRefused(Command, frozen=True):
 
 
 class TreeTaken(Command, frozen=True):
-    """A process tree is the session's: what asked for it or had it lets go of it, and does not end it."""
+    """The session owns a process tree: the receiver drops it, and does not end it."""
 
     call_id: str
     process_id: str
 
 
 class Release(Command, frozen=True):
-    """Let go of the tree: another actor has it from here on."""
+    """Drop the tree: another actor has it from now on."""
 
 
 class Steered(Command, frozen=True):
-    """What steering brought: messages that are in the thread now, as inputs of this run. May be empty."""
+    """The result of steering: messages that are now in the thread, as inputs of this run. May be empty."""
 
     request_id: int
     messages: tuple[Message, ...]
 
 
 class Expire(Command, frozen=True):
-    """Delete yourself for `reason`, unless something has happened since `seq`, waits, or is under way."""
+    """Delete the session for `reason`, unless something has happened since `seq`, waits, or is under way."""
 
     seq: int
     reason: str
 
 
 class Drain(Command, frozen=True):
-    """Refuse new work; let runs end by themselves; say Quiet, with this number, when nothing runs and all is written.
+    """Refuse new work, and let runs end by themselves. Report Quiet when nothing runs and everything is written.
 
-    It comes again, with the next number, behind each Stop that is brought to the session meanwhile.
+    The report has the same `number`. Drain comes again, with the next number, behind each Stop that reaches the session
+    meanwhile.
     """
 
     number: int = 0
 
 
 class Interrupt(Command, frozen=True):
-    """End the active run from inside; what waits stays for the next start."""
+    """End the active run for an internal reason; waiting messages stay for the next start."""
 
     provenance: Provenance
 
 
 class Route(Command, frozen=True):
-    """Bring a message to a session, which is started if it is not there; the asker is the session's to answer.
+    """Bring a message to a session, and start the session if necessary. The session answers the asker.
 
-    `returned`: a session that ended hands it back, so it goes to the next incarnation before all that came after it.
+    `returned`: a session that ended hands it back, so it goes to the next incarnation before all later messages.
     """
 
     session: str
@@ -158,18 +159,18 @@ class Activate(Command, frozen=True):
 
 
 class PluginsMended(Command, frozen=True):
-    """An agent or a tool that could not be loaded is there now: what waited for it goes on."""
+    """An agent or a tool that could not be loaded is loaded now: messages that waited for it go on."""
 
 
 class Passivate(Command, frozen=True):
-    """Leave memory, if there is nothing under way that is not in the store; the session answers `Rested`.
+    """Leave memory, if the store has everything that is under way; the session answers `Rested`.
 
-    It comes behind all that was routed to the session before, and nothing is routed to it until it has answered.
+    It comes behind all messages routed to the session before; later ones are held until the session has answered.
     """
 
 
 class Old(Command, frozen=True):
-    """Sessions to be deleted unless something has happened since: each with the seq of its last event."""
+    """Sessions to delete unless something has happened since; each with the seq of its last event."""
 
     sessions: tuple[tuple[str, int], ...]
 
@@ -181,11 +182,11 @@ class Shutdown(Command, frozen=True):
 
 
 class Ping(Command, frozen=True):
-    """Ask the supervisor whether it answers; it does with a Pong."""
+    """Check that the supervisor answers; it does with a Pong."""
 
 
 class Pong(Struct, frozen=True):
-    """How many sessions are live, whether a shutdown drains or interrupts them, and for how many it waits."""
+    """The number of live sessions, the phase of a shutdown, and for how many sessions it waits."""
 
     sessions: int
     phase: Literal["serving", "draining", "interrupting"]
@@ -209,7 +210,7 @@ class Report(Struct, frozen=True):
 
 
 class Said(Report, frozen=True):
-    """Something the agent emits. kind: ``text | typing | progress``; `size` in bytes, for credit."""
+    """The agent emits something. kind: ``text | typing | progress``; `size` is in bytes, for credit."""
 
     address: Address
     kind: str
@@ -218,11 +219,13 @@ class Said(Report, frozen=True):
 
 
 class CallRequested(Report, frozen=True):
-    """The agent asks for a tool call; `reply` is how its `turn.call` gets the result; `size` in bytes, for credit.
+    """The agent asks for a tool call.
 
-    `problem` is set where the agent runs, when the call cannot be right (no such tool, arguments that do not fit).
-    `context` are the context variables of the agent at the call: the tool's code has them too.
-    `arguments` are as they are shown; `secrets`, which the run keeps to itself, are what they hide.
+    reply: by which its `turn.call` gets the result.
+    problem: why the call is invalid (no such tool, arguments that do not fit); found where the agent runs.
+    size: in bytes, for credit.
+    context: the agent's context variables at the call; the tool's code has them too.
+    arguments, secrets: the arguments to show, and the secret ones, which the run does not pass on.
     """
 
     address: Address
@@ -236,7 +239,7 @@ class CallRequested(Report, frozen=True):
 
 
 class CallGivenUp(Report, frozen=True):
-    """The agent no longer waits for a call: its await was cancelled, by the agent's own time limit for example."""
+    """The agent no longer waits for a call: its await was cancelled, for example by the agent's own time limit."""
 
     address: Address
 
@@ -249,10 +252,10 @@ class CallStarted(Report, frozen=True):
 
 
 class CallEnded(Report, frozen=True):
-    """A call's execution ended. `result` is None where the cell was void or closed first.
+    """A call's execution ended. `result` is None if the cell was void or closed first.
 
-    It also says, for the receipt, how the execution itself ended: a closed call ends twice, once by the
-    fence and once here. `late`: it brought a result that came after its cell was closed (a dead letter).
+    `how` is the end of the execution itself, for the receipt: a closed call ends twice, once by the fence and once
+    here. `late`: its result came after its cell was closed (a dead letter).
     """
 
     address: Address
@@ -264,7 +267,7 @@ class CallEnded(Report, frozen=True):
 
 
 class CallExpired(Report, frozen=True):
-    """A call's deadline closed its cell while it was in it; its execution may go on ending."""
+    """A call's deadline closed its cell; its execution may still be ending."""
 
     address: Address
     at: float
@@ -273,9 +276,9 @@ class CallExpired(Report, frozen=True):
 
 
 class SpawnRequested(Report, frozen=True):
-    """A tool asks for a process; `process` is the handle that waits in the tool.
+    """A tool asks for a process; `process` is the handle in the tool.
 
-    Of one that is to be the session's, `listener` brings its news to that handle; it blocks nobody.
+    If the session is to own it, `listener` brings its news to that handle; it never blocks.
     """
 
     address: Address
@@ -287,7 +290,7 @@ class SpawnRequested(Report, frozen=True):
 
 
 class HandOverRequested(Report, frozen=True):
-    """A tool hands a process tree over to the session; `handed` is what it waits on, `listener` as of a spawn."""
+    """A tool hands a process tree over to the session, and waits on `handed`. `listener` as in SpawnRequested."""
 
     address: Address
     process_id: str
@@ -296,7 +299,7 @@ class HandOverRequested(Report, frozen=True):
 
 
 class ProcessReport(Report, frozen=True):
-    """What a process actor reports upward, with the address it belongs to; or what its tool does to it."""
+    """The news of a process, or its end by its tool, with its address."""
 
     address: Address
     process_id: str
@@ -304,7 +307,7 @@ class ProcessReport(Report, frozen=True):
 
 
 class SteeringRequested(Report, frozen=True):
-    """The agent asks for messages that wait to steer it."""
+    """The agent asks for the waiting messages that steer it."""
 
     address: Address
     request_id: int
@@ -314,7 +317,7 @@ class SteeringRequested(Report, frozen=True):
 class RunFinished(Report, frozen=True):
     """The execution of the agent ended: it returned `result` or raised `error`.
 
-    While the run is open this is its natural end; of a closed run it is one more part that has ended.
+    In an open run this is the run's natural end; in a closed run it is the end of one more part.
     """
 
     address: Address
@@ -325,34 +328,34 @@ class RunFinished(Report, frozen=True):
 
 
 class RunExpired(Report, frozen=True):
-    """The run's deadline passed; its agent may go on ending."""
+    """The run's deadline passed; its agent may still be ending."""
 
     address: Address
     provenance: Provenance
 
 
 class Quiet(Report, frozen=True):
-    """A draining session has nothing running, and all of it is written; `number` is that of the last Drain it heard."""
+    """A draining session runs nothing, and everything is written; `number` is that of its last Drain."""
 
     session: str
     number: int
 
 
 class Idle(Report, frozen=True):
-    """A session has had nothing to do for its time, and may be passivated."""
+    """A session was idle for `passivate_s`, and may be passivated."""
 
     session: str
 
 
 class Rested(Report, frozen=True):
-    """The answer to `Passivate`: the session `leaves`, and its Down follows; or it stays, since it is in use."""
+    """The answer to `Passivate`: the session `leaves` and its Down follows, or it stays because it is in use."""
 
     session: str
     leaves: bool
 
 
 class Erased(Report, frozen=True):
-    """A session was deleted: its name can be used again, and its earlier failures do not count."""
+    """A session was deleted: its name can be used again, and its earlier failures no longer count."""
 
     session: str
 
@@ -368,7 +371,7 @@ class ExecutionStarted(Report, frozen=True):
 
 
 class ExecutionEnded(Report, frozen=True):
-    """An execution is over: it returned `value`, or raised `error`; `cell_was_shut`: it never began."""
+    """An execution ended: it returned `value` or raised `error`, or it never began (`how` is NOT_STARTED)."""
 
     key: str
     how: How
@@ -378,7 +381,7 @@ class ExecutionEnded(Report, frozen=True):
 
 
 class ProcessStarted(Report, frozen=True):
-    """The command of a tree runs, as `pid`. `spool`: the file for what it prints, where that is more than is shown."""
+    """The command of a tree runs, as `pid`. `spool`: the file for its output, if that is more than is shown."""
 
     process_id: str
     pid: int
@@ -398,11 +401,13 @@ class ProcessOutput(Report, frozen=True):
 class ProcessExited(Report, frozen=True):
     """The command itself exited (its tree may live on); its output was drained for a bounded time.
 
-    `status` is the exit status, negative for a signal. `tail` holds the last 64 KiB of all output;
-    `total_bytes` counts it; `lossy`: some bytes were not UTF-8 and were replaced; `held`: a process of
-    the tree still holds the output open. CPU in seconds, `max_rss_kb` in KiB. `spool` is the path of a file with the
-    exact bytes of the output, where the tail is not all of it, or not exact, or more may come; its first
-    `spooled_bytes` are in there by now.
+    status: the exit status, negative for a signal.
+    tail, total_bytes: the last 64 KiB of the output, and the size of all of it.
+    lossy: some bytes were not UTF-8 and were replaced.
+    held: a process of the tree still holds the output open.
+    cpu_s, max_rss_kb: in seconds; in KiB.
+    spool, spooled_bytes: the path of a file with the exact bytes of the output, if the tail is not all of it, or not
+        exact, or more may come; and how many bytes it has by now.
     """
 
     process_id: str
@@ -420,10 +425,10 @@ class ProcessExited(Report, frozen=True):
 
 
 class ProcessEnded(Report, frozen=True):
-    """The last word on a tree. `proven`: nobody of it is left, by ECHILD; else it was lost, and `note` says how.
+    """The last report of a tree. `proven`: no process of it is left, by ECHILD; else it was lost, and `note` says how.
 
-    `how` is that of the command itself; NOT_STARTED when nothing was spawned. `rows` are processes of the
-    tree that were seen, `reaped` counts all. `status` as in ProcessExited, None where it is not known.
+    `how` is the end of the command itself; NOT_STARTED if nothing was spawned. `rows` are the processes of the tree
+    that were seen; `reaped` counts all. `status` is as in ProcessExited, and None if it is not known.
     """
 
     process_id: str
@@ -440,9 +445,10 @@ class ProcessEnded(Report, frozen=True):
 
 
 class ProcessRemaining(Report, frozen=True):
-    """Some of a killed tree could not be killed so far; `rows` and `note` say who and why.
+    """Some processes of a killed tree survive so far; `rows` and `note` say which and why.
 
-    News of the moment `at`, and no end: they are waited for, and ProcessEnded follows. Told again when they are others.
+    It describes the moment `at` and is not an end: they are waited for, and ProcessEnded follows. It is sent again when
+    the survivors change.
     """
 
     process_id: str
@@ -452,9 +458,10 @@ class ProcessRemaining(Report, frozen=True):
 
 
 class ProcessKilled(Report, frozen=True):
-    """A tool ends a tree that it started, in `grace_s` seconds: that is why it ends, unless it was being ended before.
+    """A tool ends a tree that it started, with `grace_s` seconds of grace.
 
-    One of the run is ended by the tool's own actor, behind this; one of the session by the session, on this.
+    That is the cause of its end, unless it was being ended already. The tool's own actor ends a tree of the run, after
+    it has sent this; the session ends a tree of its own when it receives this.
     """
 
     process_id: str
@@ -466,7 +473,7 @@ class StrayFound(Report, frozen=True):
     """Code of a run has started something by itself, inside the supervisor's own process: see `ports.Strays`.
 
     `address` is of the call, or of the agent, that started it; `kind` is ``subprocess | thread | task``. `ours` is
-    False for a process of which nobody can say who started it. `born` tells its pid from a later use of the number.
+    False for a process of unknown origin. `born` distinguishes its pid from a later use of the number.
     """
 
     address: Address
@@ -481,9 +488,9 @@ class StrayFound(Report, frozen=True):
 
 
 class StrayEnded(Report, frozen=True):
-    """A stray is proven to have ended. `how` is None where its exit status was read by whoever started it.
+    """A stray is proven to have ended. `how` is None if the code that started it read its exit status.
 
-    ``out_of_reach``: what there may be cannot be seen from here, and nothing more will be heard of it. The rest is as
+    ``out_of_reach``: survivors, if any, cannot be seen from here, and no further report comes. The other fields are as
     in `ProcessEnded`.
     """
 
@@ -502,23 +509,23 @@ ProcessNews: TypeAlias = ProcessStarted | ProcessOutput | ProcessExited | Proces
 
 
 class Committed(Struct, frozen=True):
-    """All batches of a session up to and with `number` are durable."""
+    """All batches of a session up to and including `number` are durable."""
 
     urgent: ClassVar[bool] = True
     number: int
 
 
 class StopKept(Struct, frozen=True):
-    """A Stop is in the stop journal, and on the disk there."""
+    """A Stop is in the stop journal, on disk."""
 
     urgent: ClassVar[bool] = True
     request_id: str
 
 
 class CommitFailed(Struct, frozen=True):
-    """Batch `number` of a session, and with it every later one, could not be written.
+    """Batch `number` of a session, and every later one, could not be written.
 
-    `unfit`: the store is well, and it was this batch that cannot be stored.
+    `unfit`: the store works; this batch cannot be stored.
     """
 
     urgent: ClassVar[bool] = True
@@ -528,14 +535,14 @@ class CommitFailed(Struct, frozen=True):
 
 
 class Loaded(Struct, frozen=True):
-    """What the store holds of a session."""
+    """The store has read a session."""
 
     urgent: ClassVar[bool] = True
     snapshot: Snapshot
 
 
 class LoadFailed(Struct, frozen=True):
-    """The store could not be read."""
+    """The store could not read a session."""
 
     urgent: ClassVar[bool] = True
     error: str
@@ -545,15 +552,16 @@ class LoadFailed(Struct, frozen=True):
 
 
 class Timer(Struct, frozen=True):
-    """A time that was asked for has come."""
+    """A requested time has come."""
 
     urgent: ClassVar[bool] = True
 
 
 class KillDeadline(Timer, frozen=True):
-    """What a closed run still has is named `abandoned` now.
+    """The remaining parts of a closed run are now named `abandoned`.
 
-    `stage` tells a moved deadline from an old one, `incarnation` one that was set before the session was read again.
+    A deadline that was moved has an old `stage`; one that was set before the session was reloaded has an old
+    `incarnation`. Both are void.
     """
 
     run_id: str
@@ -562,9 +570,9 @@ class KillDeadline(Timer, frozen=True):
 
 
 class TreesDeadline(Timer, frozen=True):
-    """Trees of the session that it began to end at `stage`, and that have not ended, are named `abandoned` now.
+    """Trees that the session began to end at `stage`, and that have not ended, are now named `abandoned`.
 
-    `incarnation` as of a `KillDeadline`.
+    `incarnation` is as in `KillDeadline`.
     """
 
     stage: int
@@ -582,60 +590,60 @@ class CallDeadline(Timer, frozen=True):
 
 
 class RecancelExecution(Timer, frozen=True):
-    """Cancel an async execution again that goes on after the grace and the kill time; then at growing intervals."""
+    """Cancel an async execution again if it goes on after the grace and the kill time; then at growing intervals."""
 
     attempt: int = 0
 
     @property
     def next(self) -> RecancelExecution:
-        """The one after this."""
+        """The next one."""
         return RecancelExecution(self.attempt + 1)
 
     @property
     def next_s(self) -> float:
-        """Seconds until the one after this: 1, 2, 4, … 60."""
+        """Seconds until the next one: 1, 2, 4, … 60."""
         return float(min(60, 2 ** min(self.attempt, 6)))
 
 
 class LookForOld(Timer, frozen=True):
-    """Time to look for sessions that are kept for longer than they have to be."""
+    """Time to look for sessions that are kept longer than necessary."""
 
 
 class DrainOver(Timer, frozen=True):
-    """The time for draining, or (`final`) for interrupting, is over; `hurried`: somebody has cut it short."""
+    """The time for draining, or (`final`) for interrupting, is over; `hurried`: it was cut short on request."""
 
     final: bool
     hurried: bool = False
 
 
 class GoOn(Timer, frozen=True):
-    """The answer in batch `number` has had time to be taken: reports that waited for it go on."""
+    """The answer in batch `number` has had time to reach its client: reports that waited for it go on."""
 
     number: int
 
 
 class StopOverdue(Timer, frozen=True):
-    """A Stop is not durable yet: to be journalled. `final`: it has waited as long as it may, and is answered."""
+    """A Stop is not durable yet, and has to be journalled. `final`: its time to wait is over, and it is answered."""
 
     request_id: str
     final: bool
 
 
 class IdleOver(Timer, frozen=True):
-    """The session has been idle for its time, if it was not used meanwhile."""
+    """The session has been idle for `passivate_s`, unless it was used meanwhile."""
 
 
 class TryStore(Timer, frozen=True):
     """Time to ask the store again."""
 
 
-# ── What a tool call brings ───────────────────────────────────────────────────────────────────────
+# ── The result of a tool call ─────────────────────────────────────────────────────────────────────
 
 
 class ToolResult(Struct, frozen=True):
-    """What a call brought, as the agent and the next model call see it; `outcome` tells the truth (law L6).
+    """The result of a call for the agent and the next model call; `outcome` is the truth (law L6).
 
-    `provenance` says who ended the call before its own end, such as its deadline (source ``tool.deadline``).
+    `provenance` says who ended the call early, for example its deadline (source ``tool.deadline``).
     """
 
     outcome: Outcome

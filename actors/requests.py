@@ -1,7 +1,7 @@
-"""Requests from outside and their answers, checked where they are made.
+"""Requests from outside, and their answers. A request checks its fields when it is constructed.
 
-All of them take the urgent lane, in the order in which a client sends them. `bounded` requests are refused by a
-mailbox that holds too many; a Stop never is.
+All requests take the urgent lane, in the order in which a client sends them. A full mailbox refuses `bounded` requests;
+it never refuses a Stop.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _text(message: Struct, name: str, *, empty: bool = False) -> str:
         force_setattr(message, name, value)
     if not isinstance(value, str) or (not empty and not value.strip()):
         raise Invalid(
-            f"this {name} is not usable",
+            f"invalid {name}",
             expected="a text" if empty else "a non-empty text",
             got=shown(value),
             remedy=f"give {name} as {'a text' if empty else 'a text that is not empty'}",
@@ -49,11 +49,11 @@ def _text(message: Struct, name: str, *, empty: bool = False) -> str:
 def _enum(message: Struct, name: str, kind: type[StrEnum]) -> None:
     value = getattr(message, name)
     try:
-        # What is no text at all is not asked to show itself, as an enum would ask it.
+        # A value that is not a text is foreign: an enum would call its `__repr__`.
         force_setattr(message, name, kind(storable(value) if isinstance(value, str) else ""))
     except ValueError:
         raise Invalid(
-            f"this {name} is not known",
+            f"unknown {name}",
             expected=" | ".join(kind),
             got=shown(value),
             remedy=f"give {name} as one of: {', '.join(kind)}",
@@ -71,7 +71,7 @@ def _check_id(message: Struct) -> None:
         )
     if identity.startswith(OWN_PREFIXES):
         raise Invalid(
-            "a request cannot have an id that the supervisor could have made for something else",
+            "a request id has a prefix that is reserved for the supervisor's own ids",
             expected=f"an id that begins with none of {', '.join(OWN_PREFIXES)}",
             got=repr(identity),
             remedy="leave the id out: the request makes its own",
@@ -100,9 +100,9 @@ def _check_outside(message: Struct, source: str) -> None:
     if not source.startswith(OUTSIDE_SOURCES):
         raise Invalid(
             f"a {type(message).__name__} from outside cannot claim an inside source",
-            expected="'user.<door>' or 'client.<name>'",
+            expected="'user.<interface>' or 'client.<name>'",
             got=repr(source),
-            remedy="name the door it came through, such as 'user.console'",
+            remedy="name the interface through which it came, such as 'user.console'",
         )
 
 
@@ -110,18 +110,18 @@ def _check_bool(message: Struct, name: str) -> None:
     value = getattr(message, name)
     if not isinstance(value, bool):
         raise Invalid(
-            f"{type(message).__name__}.{name} is neither yes nor no",
+            f"{type(message).__name__}.{name} is not a bool",
             expected="True or False",
             got=shown(value),
             remedy=f"give {name} as a bool",
         )
 
 
-# ── Requests from outside (urgent, one lane: a client's own order holds) ──────────────────────────
+# ── Requests from outside (all on the urgent lane, which keeps a client's order) ──────────────────
 
 
 class Request(Struct, frozen=True, kw_only=True, tag=True):
-    """What all requests share: an id that makes the same object sent again have one effect (law L10)."""
+    """The base of all requests. The id makes repeated sends of one request have one effect (law L10)."""
 
     urgent: ClassVar[bool] = True
     bounded: ClassVar[bool] = True
@@ -133,7 +133,7 @@ class Request(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Attachment(Struct, frozen=True):
-    """Bytes that are kept beside a message. The name is a digest of them."""
+    """Bytes that are kept with a message. The name is their digest."""
 
     name: str
     data: bytes
@@ -146,7 +146,7 @@ def _attachment_name(data: bytes) -> str:
 
 
 def _check_attachments(message: NewMessage) -> None:
-    """Attach the content's bytes where its text does not keep them; nothing else is attached."""
+    """Attach the content's bytes if its text does not preserve them. Nothing else is attached."""
     content: object = message.content
     data = not_utf8(content) if isinstance(content, str) else None
     if data is not None:
@@ -157,8 +157,8 @@ def _check_attachments(message: NewMessage) -> None:
         for one in attachments
     ):
         raise Invalid(
-            "NewMessage.attachments is made by the message itself",
-            expected="a content whose bytes are not UTF-8, and nothing here",
+            "NewMessage.attachments cannot be given",
+            expected="no attachments: the message makes them from content that is not UTF-8",
             got=shown(attachments),
             remedy="leave the attachments out",
         )
@@ -167,11 +167,13 @@ def _check_attachments(message: NewMessage) -> None:
 class NewMessage(Request, frozen=True, kw_only=True, tag=True):
     """A message for the session's agent.
 
-    Content that has no UTF-8 form is shown with U+FFFD where it cannot be, and its bytes are kept as the attachment.
+    Content that is not UTF-8 is shown with U+FFFD in place of the invalid bytes; the attachment has the exact bytes.
 
-    `policy` says what happens to an active run; None is the default of the origin: a person (``user``)
-    interrupts, all others enqueue. `merge=False` gives a waiting message a turn of its own. `sent_at`
-    (epoch seconds, UTC) is when it left its sender: one sent before the last Stop is returned.
+    policy: what happens to an active run. None is the default of the origin: a person (``user``) interrupts, all
+        others enqueue.
+    merge: False gives a waiting message a turn of its own.
+    sent_at: when the message left its sender, in epoch seconds, UTC. One that was sent before the last Stop is
+        returned.
     """
 
     content: str
@@ -182,7 +184,7 @@ class NewMessage(Request, frozen=True, kw_only=True, tag=True):
     attachments: tuple[Attachment, ...] = ()
 
     if TYPE_CHECKING:
-        # The words of an enum are accepted too: `__post_init__` makes them members.
+        # The value of an enum member is accepted too: `__post_init__` converts it.
         def __init__(
             self,
             *,
@@ -206,17 +208,17 @@ class NewMessage(Request, frozen=True, kw_only=True, tag=True):
 
     @property
     def resolved_policy(self) -> Policy:
-        """The policy that applies: the one given, else that of the origin."""
+        """The policy that applies: the given one, else the default of the origin."""
         if self.policy is not None:
             return self.policy
         return Policy.INTERRUPT if self.origin == "user" else Policy.ENQUEUE
 
 
 class Stop(Request, frozen=True, kw_only=True, tag=True):
-    """End the current run, or the run named, and everything it started.
+    """End the current run, or the run `run_id`, and everything that it started.
 
-    `waiting` says what becomes of messages that wait. None is ``withdraw``, or ``keep`` for a Stop
-    aimed at a run, which touches that run and nothing else (law L9).
+    `waiting` says what happens to waiting messages. None is ``withdraw``; for a Stop aimed at a run it is ``keep``,
+    since such a Stop affects only that run (law L9).
     """
 
     bounded: ClassVar[bool] = False
@@ -232,7 +234,7 @@ class Stop(Request, frozen=True, kw_only=True, tag=True):
     requested_by: str | None = None
 
     if TYPE_CHECKING:
-        # The words of the enums are accepted too: `__post_init__` makes them members.
+        # The values of enum members are accepted too: `__post_init__` converts them.
         def __init__(
             self,
             *,
@@ -266,14 +268,14 @@ class Stop(Request, frozen=True, kw_only=True, tag=True):
 
     @property
     def resolved_waiting(self) -> Waiting:
-        """What happens to waiting messages when the caller did not say."""
+        """What happens to waiting messages: as given, else the default."""
         if self.waiting is not None:
             return self.waiting
         return Waiting.WITHDRAW if self.run_id is None else Waiting.KEEP
 
 
 class Resume(Request, frozen=True, kw_only=True, tag=True):
-    """Start a run that sees the thread as it is, with the messages that were parked as its inputs."""
+    """Start a run on the present thread, with the parked messages as its inputs."""
 
     origin: str = "user"
 
@@ -283,7 +285,7 @@ class Resume(Request, frozen=True, kw_only=True, tag=True):
 
 
 class Withdraw(Request, frozen=True, kw_only=True, tag=True):
-    """Take one waiting message back."""
+    """Withdraw one waiting message."""
 
     message_id: str
 
@@ -293,7 +295,7 @@ class Withdraw(Request, frozen=True, kw_only=True, tag=True):
 
 
 class Answer(Request, frozen=True, kw_only=True, tag=True):
-    """A person's answer to a call that waits for one. Where no such call waits it is a dead letter."""
+    """A person's answer to a call that waits for one. If no such call waits, it is a dead letter."""
 
     call_id: str
     content: str
@@ -305,10 +307,10 @@ class Answer(Request, frozen=True, kw_only=True, tag=True):
 
 
 class Delete(Request, frozen=True, kw_only=True, tag=True):
-    """Delete the session: end what runs, wait for the proofs, then remove all that is stored of it.
+    """Delete the session: end what runs, wait for the proofs, then delete all that is stored of it.
 
-    What is left is a tombstone, without content: the generation and the seq go on from it where the name is used again,
-    and requests from before are too old. The answer is given when the rows are gone.
+    A tombstone without content remains. If the name is used again, generation and seq continue from it, and requests
+    from before the deletion are too old. The answer is given when the rows are gone.
     """
 
     source: str
@@ -333,19 +335,19 @@ class Inspect(Struct, frozen=True):
 
 
 Decided: TypeAlias = NewMessage | Stop | Resume | Withdraw | Answer
-"""Requests that are answered as soon as what was decided is durable."""
+"""Requests that are answered as soon as the decision is durable."""
 
 OutsideRequest: TypeAlias = Decided | Delete
 
 
-# ── Answers (stored with the request's id, and given only after the commit) ───────────────────────
+# ── Answers (stored with the request's id, and sent only after the commit) ────────────────────────
 
 
 class Accepted(Struct, frozen=True, tag=True):
-    """A message was accepted. `generation` is None while it waits; `returned` says why it came back.
+    """A message was accepted. `generation` is None while it waits; `returned` says why it was returned.
 
-    `fate` is in the answer to a repeat, of a message that was `queued`: what it became, ``input`` or ``returned``.
-    It is None in the first answer, and for as long as the message waits; all else is as it was in the first answer.
+    `fate` is set in the answer to a repeat of a `queued` message, once the message no longer waits: ``input`` or
+    ``returned``. All other fields are as in the first answer.
     """
 
     message_id: str
@@ -360,18 +362,18 @@ class Accepted(Struct, frozen=True, tag=True):
 
 
 UNKNOWN = "unknown"
-"""The outcome of a Stop of which the session cannot say yet what it comes to."""
+"""The outcome of a Stop that the session could not decide yet."""
 
 
 class Stopped(Struct, frozen=True, tag=True):
-    """A Stop was handled; the fence is shut. The receipt follows when all parts have ended.
+    """A Stop was handled; the fence is closed. The receipt follows when all parts have ended.
 
-    outcome: ``stopped | stopping | nothing_running | already_over``. It stands, with `run_id` and `receipt_id`: the
-    same Stop is answered so whenever it is sent again. `fence_seq`, `withdrawn` and `joined` may be added to while it
-    is not `durable`. ``unknown``: the session could not be read, so nothing is known yet; or the Stop had an
-    answer before the session was deleted, which may not be stored. The Stop is kept and decided when it can be, and
-    `receipt_id` finds its receipt then. Where it is not `durable` yet, `journalled` says whether it is in the stop
-    journal, so that a crash does not forget it.
+    outcome: ``stopped | stopping | nothing_running | already_over``. It is final, like `run_id` and `receipt_id`: a
+        repeat of the Stop gets the same. ``unknown``: the session could not be read; or the Stop was answered before
+        the session was deleted, and the deletion may not be stored. Such a Stop is kept, and decided as soon as
+        possible; its receipt then has this `receipt_id`.
+    fence_seq, withdrawn, joined: may still grow while the answer is not `durable`.
+    journalled: of an answer that is not `durable`: whether the Stop is in the stop journal, and so survives a crash.
     """
 
     outcome: str
@@ -385,7 +387,7 @@ class Stopped(Struct, frozen=True, tag=True):
 
 
 class Resumed(Struct, frozen=True, tag=True):
-    """A run was started from the thread as it stood."""
+    """A run was started on the present thread."""
 
     run_id: str
     generation: int
@@ -393,14 +395,14 @@ class Resumed(Struct, frozen=True, tag=True):
 
 
 class Withdrawn(Struct, frozen=True, tag=True):
-    """What became of a Withdraw: ``withdrawn | already_input | already_returned``."""
+    """The result of a Withdraw: ``withdrawn | already_input | already_returned``."""
 
     message_id: str
     outcome: str
 
 
 class Deleted(Struct, frozen=True, tag=True):
-    """The session was deleted; `seq` is that of the event which says so, the only one that is left."""
+    """The session was deleted; `seq` is that of the event that records it, the only one that remains."""
 
     session: str
     seq: int
@@ -410,7 +412,7 @@ Reply: TypeAlias = Accepted | Stopped | Resumed | Withdrawn | Deleted
 
 
 def digest(request: OutsideRequest) -> bytes:
-    """Return what identifies a request's content apart from its id."""
+    """Return a digest of a request, which identifies its content."""
     import hashlib
 
     return hashlib.blake2b(msgspec.json.encode(request), digest_size=16).digest()
