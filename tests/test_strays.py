@@ -323,7 +323,8 @@ def test_l3_an_orphan_of_which_nobody_can_say_who_started_it_is_named_and_left_a
         assert row.pid in alive(mark)
         os.kill(row.pid or 0, signal.SIGKILL)
         (row,) = [one for one in of_kind(amended(supervisor, run_id), "subprocess") if one.pid == row.pid]
-        assert row.ended_at is not None
+        assert (row.how, row.status) == (How.EXIT, -signal.SIGKILL)
+        until(lambda: procfs.stat(row.pid or 0) is None, "no code waits for it, so the supervisor reaps it")
 
 
 def test_l3_where_orphans_fall_to_another_process_a_run_that_started_one_is_not_complete(

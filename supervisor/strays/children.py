@@ -196,6 +196,11 @@ class Children:
         stray.process = Offspring(root)
         return stray
 
+    def release(self, root: Member) -> None:
+        """The end of a child that no code here is known to wait for was reported: if it is an orphan, reap it."""
+        if self._known.get(root.pid) == root.ticks:
+            del self._known[root.pid]
+
     def _remember(self, pid: int, ticks: int) -> None:
         if len(self._known) >= KNOWN_MAX:
             self._known = {one: known for one, known in self._known.items() if self._knows(one)}

@@ -32,6 +32,8 @@ class RunEnd:
         self._reports.note_end(stray, how, note)
         self.look_around(stray.run)
         self._reports.ended(stray)
+        if stray.process is not None and not stray.found.ours:
+            self._children.release(stray.process.root)
 
     def one_ended(self, stray: Stray, how: How, note: str = "") -> None:
         """One of the threads or tasks of a stray has ended."""

@@ -73,13 +73,15 @@ class Watcher:
         """Do what is due; returns after how many seconds there is more to do, if the thread is not woken before."""
         now = time.monotonic()
         with self._lock:
-            self._children.reap()
             waits = self._children.find_due(now)
             processes = [one for one in self._reports.strays.values() if one.process is not None and one.ended is None]
         for stray in processes:
             wait_s = self._tend(stray, now)
             if wait_s is not None:
                 waits.append(wait_s)
+        with self._lock:
+            # Last: the status of an orphan that is a stray is read for its end, which this turn may have seen.
+            self._children.reap()
         return min(waits, default=None)
 
     def _watch(self) -> None:
