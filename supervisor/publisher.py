@@ -54,6 +54,7 @@ from typing import Final, Protocol, TypeVar
 from loguru import logger
 
 from actors.errors import AheadOfLog, Invalid, StoreUnavailable
+from actors.kernel.waker import Waker
 from actors.model import Event
 from actors.text import shown
 
@@ -93,7 +94,7 @@ class _Bell:
         self._silent = threading.Lock()
         self._silent.acquire()
         # At most one: taking it out is one step, so it is set by one alone.
-        self._waiters: deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque(maxlen=1)
+        self._waiters: deque[Waker] = deque(maxlen=1)
 
     def ring(self) -> None:
         if self._silent.locked():
@@ -103,11 +104,11 @@ class _Bell:
         if not self._waiters:
             return
         try:
-            loop, woken = self._waiters.pop()
-            loop.call_soon_threadsafe(_set, woken)
-        except (IndexError, RuntimeError):
-            # Another has taken it, or the loop was closed with its coroutines and there is nobody left to wake.
+            waker = self._waiters.pop()
+        except IndexError:
+            # Another has taken it.
             return
+        waker.wake()
 
     def wait(self, timeout: float | None) -> None:
         """Return when it is rung or was since the last wait, or after `timeout` seconds."""
@@ -115,11 +116,10 @@ class _Bell:
 
     async def heard(self, timeout: float | None) -> None:
         """The same for a coroutine."""
-        loop = asyncio.get_running_loop()
-        woken: asyncio.Future[None] = loop.create_future()
-        self._waiters.append((loop, woken))
+        waker = Waker()
+        self._waiters.append(waker)
         if not self._silent.acquire(blocking=False):
-            await asyncio.wait([woken], timeout=timeout)
+            await asyncio.wait([waker.woken], timeout=timeout)
 
 
 class _Channel:
@@ -546,11 +546,6 @@ def _checked_seq(seq: object) -> int:
             remedy="give the seq of an event, or leave it out for all",
         )
     return number
-
-
-def _set(woken: asyncio.Future[None]) -> None:
-    if not woken.done():
-        woken.set_result(None)
 
 
 def _light(page: list[Event]) -> list[Event]:

@@ -15,6 +15,7 @@ from pykka._envelope import Envelope
 
 from actors.errors import Invalid, NotFound, ReceiptPending
 from actors.kernel.future import ReplyFuture
+from actors.kernel.waker import Waker
 from actors.messages import Route
 from actors.model import Message, Policy, Receipt, RunInfo, SessionStatus
 from actors.ports import KeptStop
@@ -352,22 +353,9 @@ class AsyncSessionHandle:
 
 
 async def _awaited(future: ReplyFuture[Any]) -> Any:
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[None] = loop.create_future()
-
-    def wake() -> None:
-        if not done.done():
-            done.set_result(None)
-
-    def resolved(_: ReplyFuture[Any]) -> None:
-        try:
-            loop.call_soon_threadsafe(wake)
-        except RuntimeError:
-            # The loop was closed: nobody waits any more.
-            return
-
-    future.add_done_callback(resolved)
-    await done
+    waker = Waker()
+    future.add_done_callback(lambda _: waker.wake())
+    await waker.woken
     return future.get(timeout=0)
 
 

@@ -11,15 +11,14 @@ clean-up may come back here. So a wait is refused on a thread that others wait f
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from typing import Any, TypeVar
 
 from actors.errors import BlockingAskError, RunCancelled
 from actors.gate.token import CancelToken
 from actors.kernel.thread_role import HANDLING
+from actors.kernel.waker import Waker
 
 T = TypeVar("T")
 
@@ -56,7 +55,7 @@ class Pending:
         self._futures: dict[Future[Any], None] = {}
         # The waiters of each future. A future keeps its callbacks until it is done, so it gets one callback of ours,
         # however often it is awaited.
-        self._awaited: dict[Future[Any], dict[asyncio.Future[None], Callable[[], None]]] = {}
+        self._awaited: dict[Future[Any], dict[Waker, None]] = {}
         token.add_waker(self._cancelled)
 
     def future(self) -> Future[Any]:
@@ -95,39 +94,26 @@ class Pending:
         """Wait for `future` without blocking the loop; a cancel raises RunCancelled. Inside a `Door`."""
         self.token.raise_if_cancelled()
         # Not asyncio.wrap_future: the cancel of one waiter would cancel the future, on which others may wait too.
-        loop = asyncio.get_running_loop()
-        woken: asyncio.Future[None] = loop.create_future()
-
-        def wake() -> None:
-            if not woken.done():
-                woken.set_result(None)
-
-        def from_elsewhere() -> None:
-            try:
-                loop.call_soon_threadsafe(wake)
-            except RuntimeError:
-                # The loop is closed, and its coroutines with it: nothing waits any more.
-                return
-
-        fresh: dict[asyncio.Future[None], Callable[[], None]] = {}
+        waker = Waker()
+        fresh: dict[Waker, None] = {}
         with self._lock:
             waiters = self._awaited.setdefault(future, fresh)
-            waiters[woken] = from_elsewhere
+            waiters[waker] = None
         if waiters is fresh:
             future.add_done_callback(self._wake)
         try:
-            await woken
+            await waker.woken
         finally:
             with self._lock:
-                waiters.pop(woken, None)
+                waiters.pop(waker, None)
         self.token.raise_if_cancelled()
         return future.result()
 
     def _wake(self, future: Future[Any]) -> None:
         with self._lock:
             waiters = self._awaited.pop(future)
-        for wake in list(waiters.values()):
-            wake()
+        for waker in list(waiters):
+            waker.wake()
 
     def _forget(self, future: Future[Any]) -> None:
         with self._lock:

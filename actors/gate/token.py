@@ -28,6 +28,7 @@ from typing import Any, Final, TypeVar
 from loguru import logger
 
 from actors.errors import Invalid, RunCancelled
+from actors.kernel.waker import Waker
 from actors.model import Provenance
 
 R = TypeVar("R")
@@ -294,20 +295,11 @@ class AsyncCancelToken:
 
 
 async def _wait(token: CancelToken, timeout: float | None) -> bool:
-    loop = asyncio.get_running_loop()
-    woken: asyncio.Future[None] = loop.create_future()
-
-    def wake() -> None:
-        if not woken.done():
-            woken.set_result(None)
-
-    def from_elsewhere() -> None:
-        loop.call_soon_threadsafe(wake)
-
-    forget = token.add_waker(from_elsewhere)
+    waker = Waker()
+    forget = token.add_waker(waker.wake)
     try:
         async with asyncio.timeout(timeout):
-            await woken
+            await waker.woken
     except TimeoutError:
         return token.cancelled
     finally:

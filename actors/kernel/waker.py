@@ -1,0 +1,29 @@
+"""Waker: wakes one coroutine, from any thread."""
+
+from __future__ import annotations
+
+import asyncio
+
+
+class Waker:
+    """Made in a coroutine, which awaits `woken`; `wake` may be called from any thread, more than once.
+
+    `wake` waits for nothing and never raises: where the loop was closed, no coroutine of it waits any more.
+    """
+
+    __slots__ = ("_loop", "woken")
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.woken: asyncio.Future[None] = self._loop.create_future()
+
+    def wake(self) -> None:
+        """Resolve `woken`, on its loop."""
+        try:
+            self._loop.call_soon_threadsafe(self._resolve)
+        except RuntimeError:
+            return
+
+    def _resolve(self) -> None:
+        if not self.woken.done():
+            self.woken.set_result(None)
