@@ -319,7 +319,7 @@ class AsyncSessionHandle:
             while True:
                 left = None if deadline is None else deadline - time.monotonic()
                 over = events.over or (left is not None and left <= 0)
-                receipt = await asyncio.to_thread(handle._filed_receipt, identity)
+                receipt = await asyncio.to_thread(handle._known_receipt, identity)
                 if receipt is not None or over:
                     return receipt
                 with contextlib.suppress(TimeoutError):

@@ -20,12 +20,13 @@ from pykka import ActorDeadError, Timeout
 
 from actors.errors import CountermandError, Invalid, NotFound, ReceiptPending, StoreUnavailable
 from actors.ids import new_request_id
+from actors.kernel.waker import Waker
 from actors.model import Receipt, RunInfo, Scope
 from actors.requests import Stop, Stopped
 from supervisor.http.limits import Limits
 from supervisor.http.refusals import Busy, failure
 from supervisor.publisher import Subscription
-from supervisor.session_handle import CHATTER, AsyncSessionHandle, SessionHandle
+from supervisor.session_handle import AsyncSessionHandle, SessionHandle
 from supervisor.supervisor import Supervisor
 from supervisor.wire import AllStopped, NotStopped, Refused, StopAllBody, StopAnswer
 
@@ -53,15 +54,20 @@ class Desk:
         self.started_at = time.time()  # noqa: TID251  # for people: the API has no clock of its own
         self._since = time.monotonic()
         self.streams = 0
-        self.waits = 0
         self.on_stop: Callable[[float], object] = lambda _: None
         self._open: weakref.WeakSet[Subscription] = weakref.WeakSet()
+        self._waits: set[Waker] = set()
         self._closed = False
 
     @property
     def uptime_s(self) -> float:
         """For how many seconds it has served, however the time of day was set since."""
         return time.monotonic() - self._since
+
+    @property
+    def waits(self) -> int:
+        """How many requests wait for a receipt."""
+        return len(self._waits)
 
     # ── Sessions ──────────────────────────────────────────────────────────────────────────────────
 
@@ -227,34 +233,21 @@ class Desk:
         except ReceiptPending:
             if wait_s <= 0 or self.waits >= self.limits.waits_max:
                 raise
-        self.waits += 1
+        closing = Waker()
+        self._waits.add(closing)
+        if self._closed:
+            closing.wake()
+        coming = asyncio.create_task(session.aio.receipt(identity, timeout=min(wait_s, self.limits.wait_max_s)))
+        leaving = asyncio.create_task(gone(receive))
+        first: set[asyncio.Future[Any]] = {coming, leaving, closing.woken}
         try:
-            async with asyncio.timeout(min(wait_s, self.limits.wait_max_s)):
-                coming = asyncio.create_task(self._receipt_to_come(session, identity))
-                leaving = asyncio.create_task(gone(receive))
-                try:
-                    await asyncio.wait({coming, leaving}, return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    await cancelled(leaving)
-                    if not coming.done():
-                        await cancelled(coming)
-        except TimeoutError:
-            return await session.aio.receipt(identity)
-        else:
-            return coming.result() if not coming.cancelled() else await session.aio.receipt(identity)
+            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self.waits -= 1
-
-    async def _receipt_to_come(self, session: SessionHandle, identity: str) -> Receipt:
-        # From what the store holds now, so that an end between the first look and this one is seen.
-        last_seq = await self.read(self.supervisor.store.last_seq, session.session)
-        with self.subscribe(session, last_seq) as events:
-            while True:
-                try:
-                    return await session.aio.receipt(identity)
-                except ReceiptPending:
-                    if not await _news(events):
-                        raise
+            self._waits.discard(closing)
+            await cancelled(leaving)
+            if not coming.done():
+                await cancelled(coming)
+        return coming.result() if not coming.cancelled() else await session.aio.receipt(identity)
 
     # ── Streams and reads ─────────────────────────────────────────────────────────────────────────
 
@@ -290,6 +283,8 @@ class Desk:
         self._closed = True
         for subscription in list(self._open):
             subscription.close()
+        for waker in list(self._waits):
+            waker.wake()
 
 
 async def soon(read: Coroutine[Any, Any, T]) -> T:
@@ -352,16 +347,6 @@ def within(items: Iterable[T], count: int, size: int) -> list[T]:
 def newest_within(items: Sequence[T], count: int, size: int) -> list[T]:
     """Return the last items that fit, in their order."""
     return within(reversed(items), count, size)[::-1]
-
-
-async def _news(events: Subscription) -> bool:
-    """Wait for an event with which a receipt may come; False: there will be none."""
-    while True:
-        async for event in events:
-            if event.kind not in CHATTER:
-                return True
-        if events.over:
-            return False
 
 
 def _stop_answer(session: str, stopped: Stopped, receipt: Receipt | None) -> StopAnswer:
