@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from actors.model import Provenance
@@ -205,6 +205,18 @@ def _kinds() -> dict[str, type[CountermandError]]:
             found.setdefault(kind.code, kind)
         row = [below for kind in row for below in kind.__subclasses__()]
     return found
+
+
+NO_TEXT: Final = "(its text could not be made)"
+
+
+def described(error: BaseException) -> str:
+    """Return an error's class and text, for a record or the log. What its class raises meanwhile is contained."""
+    try:
+        text = str(error)
+    except BaseException:  # noqa: BLE001  # an exception class may do anything in its __str__
+        text = NO_TEXT
+    return f"{type(error).__name__}: {text}"
 
 
 class RunCancelled(asyncio.CancelledError):

@@ -14,10 +14,10 @@ import threading
 import time
 from typing import Any, Final
 
-from loguru import logger
 from msgspec import Struct
-from pykka import ActorDeadError, ActorRef
+from pykka import ActorRef
 
+from actors.kernel.actor import tell_contained
 from actors.kernel.thread_role import serve_all
 
 # A longer wait than the platform's longest raises OverflowError.
@@ -102,9 +102,4 @@ class SystemClock:
             ref, message = timer.ref, timer.message
             timer.cancel()
             if ref is not None:
-                try:
-                    ref.tell(message)
-                except ActorDeadError:
-                    logger.trace("a timer for {}, which is gone", ref)
-                except Exception:  # noqa: BLE001  # the thread serves all: it outlives whatever comes
-                    logger.opt(exception=True).error("a timer could not be told to {}", ref)
+                tell_contained(ref, message)

@@ -29,9 +29,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from loguru import logger
-from pykka import ActorDeadError, ActorRef
+from pykka import ActorRef
 
+from actors.errors import described
 from actors.gate.token import CancelToken
+from actors.kernel.actor import tell
 from actors.messages import ExecutionEnded
 from actors.model import How
 from actors.ports import Clock, Isolation
@@ -61,7 +63,7 @@ class _Execution:
         with self.lock:
             self.owner = owner
             if self.ended is not None:
-                _tell(owner, self.ended)
+                tell(owner, self.ended)
 
     @property
     def born_cancelled(self) -> bool:
@@ -224,7 +226,7 @@ class ThreadExecutor:
             try:
                 loop.run_forever()
             except BaseException as error:  # noqa: BLE001  # the loop serves all: it outlives whatever comes
-                logger.error("a task raised {} out of the event loop, which goes on", _words(error))
+                logger.error("a task raised {} out of the event loop, which goes on", described(error))
             else:
                 if not self._closed:
                     logger.error("an agent or a tool stopped the event loop, which goes on")
@@ -247,7 +249,7 @@ class ThreadExecutor:
         try:
             value = await body()
         except BaseException as error:  # noqa: BLE001  # every way out of an agent or a tool is told
-            self._end(execution, How.RAISED, None, _words(error))
+            self._end(execution, How.RAISED, None, described(error))
         else:
             self._end(execution, How.RETURNED, value, None)
 
@@ -266,7 +268,7 @@ class ThreadExecutor:
                 called = body() if execution.context is None else execution.context.run(body)
                 value, error, how = called, None, How.RETURNED
             except BaseException as raised:  # noqa: BLE001  # every way out of an agent or a tool is told
-                value, error, how = None, _words(raised), How.RAISED
+                value, error, how = None, described(raised), How.RAISED
             # First the count, then the word: whoever hears of the end finds the thread gone from the list.
             with self._lock:
                 self._threads.discard(thread)
@@ -288,7 +290,7 @@ class ThreadExecutor:
         ended = ExecutionEnded(execution.key, how, self._clock.wall(), value, error)
         with execution.lock:
             execution.ended = ended
-            _tell(execution.owner, ended)
+            tell(execution.owner, ended)
 
 
 class _CallbackPool:
@@ -400,19 +402,4 @@ def _last(loop: asyncio.AbstractEventLoop, step: Coroutine[Any, Any, Any]) -> No
     try:
         loop.run_until_complete(step)
     except BaseException as error:  # noqa: BLE001  # what agents leave behind may raise anything
-        logger.warning("while the event loop ended: {}", _words(error))
-
-
-def _tell(owner: ActorRef[Any], ended: ExecutionEnded) -> None:
-    try:
-        owner.tell(ended)
-    except ActorDeadError:
-        # Kept under its key: whoever takes over hears it.
-        logger.debug("the owner of execution {} is gone", ended.key)
-
-
-def _words(error: BaseException) -> str:
-    try:
-        return f"{type(error).__name__}: {error}"
-    except BaseException:  # noqa: BLE001  # an exception class may do anything in its __str__
-        return type(error).__name__
+        logger.warning("while the event loop ended: {}", described(error))

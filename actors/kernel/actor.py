@@ -45,7 +45,7 @@ from pykka._actor import ActorInbox
 from pykka._envelope import Envelope
 from pykka.messages import _ActorStop
 
-from actors.errors import BlockingAskError, CountermandError, InvalidTransition, ShuttingDown
+from actors.errors import BlockingAskError, CountermandError, InvalidTransition, ShuttingDown, described
 from actors.kernel import registry
 from actors.kernel.dispatcher import Dispatcher
 from actors.kernel.down import Down
@@ -345,7 +345,7 @@ class Actor(PykkaActor):
         causes.append(self._hand_back(rest))
         self._abandon_taken(last)
         if self.parent is not None:
-            failure = next((_describe(cause) for cause in causes if cause is not None), None)
+            failure = next((described(cause) for cause in causes if cause is not None), None)
             tell(self.parent, Down(self.actor_ref, self.key, failure))
         for reply in stops:
             if reply is not None:
@@ -357,7 +357,7 @@ class Actor(PykkaActor):
                 refuse(last, error)
             else:
                 # A SystemExit would end the asker too if its `get` raised it.
-                dead = self._dead(f"failed by {_describe(error)}")
+                dead = self._dead(f"failed by {described(error)}")
                 dead.__cause__ = error
                 refuse(last, dead)
 
@@ -433,12 +433,12 @@ def tell(ref: ActorRef[Any], message: object) -> None:
         logger.trace("{} for {}, which is gone", type(message).__name__, ref)
 
 
-def _describe(error: BaseException) -> str:
+def tell_contained(ref: ActorRef[Any], message: object) -> None:
+    """`tell`, from a thread that serves all: whatever the mailbox raises is logged, and ends nothing else."""
     try:
-        text = str(error)
-    except BaseException:  # noqa: BLE001  # an exception class may do anything in its __str__
-        text = "(its text could not be made)"
-    return f"{type(error).__name__}: {text}"
+        tell(ref, message)
+    except Exception:  # noqa: BLE001  # the thread outlives whatever comes
+        logger.opt(exception=True).error("{} could not be told to {}", type(message).__name__, ref)
 
 
 def _log_undelivered(envelope: Envelope[Any]) -> None:

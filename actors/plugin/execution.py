@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
-from actors.errors import Invalid
+from actors.errors import NO_TEXT, Invalid, described
 from actors.gate.cell import Cell, CellState
 from actors.gate.token import CancelToken
 from actors.kernel.log_context import name_task, named
@@ -29,7 +29,6 @@ from actors.secrets import NOTHING, Withheld
 from actors.text import cut, storable, storable_json
 
 ERROR_MAX_BYTES: Final = 65_536
-NO_TEXT: Final = "(its text could not be made)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,10 +214,7 @@ def withheld(tools: Mapping[str, Tool], name: str, arguments: JsonObject) -> tup
 
 def words(error: BaseException) -> str:
     """Return an error's class and text, cut to its bound."""
-    try:
-        return cut(storable(f"{type(error).__name__}: {error}"), ERROR_MAX_BYTES)
-    except BaseException:  # noqa: BLE001  # an exception class may do anything in its __str__
-        return f"an error {NO_TEXT}"
+    return cut(storable(described(error)), ERROR_MAX_BYTES)
 
 
 def plain(value: object, max_bytes: int) -> Json:

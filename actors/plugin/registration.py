@@ -21,7 +21,7 @@ from typing import Annotated, Any, Final, TypeVar, get_args, get_origin
 import msgspec
 from msgspec import Struct
 
-from actors.errors import AgentUnavailable, CountermandError, Invalid, NotFound
+from actors.errors import AgentUnavailable, CountermandError, Invalid, NotFound, described
 from actors.gate.token import AsyncCancelToken, CancelToken
 from actors.model import JsonObject
 from actors.plugin.spawning import AsyncSpawn, Spawn
@@ -320,7 +320,7 @@ def _signature(name: str, function: Callable[..., Any]) -> tuple[dict[str, str],
         raise Invalid(
             f"the signature of the tool {name!r} cannot be read",
             expected="annotations of names that its module knows",
-            got=f"{type(error).__name__}: {error}",
+            got=described(error),
             remedy="import what the annotations name, where the function is defined",
         ) from error
     given: dict[str, str] = {}
@@ -358,7 +358,7 @@ def _signature(name: str, function: Callable[..., Any]) -> tuple[dict[str, str],
         raise Invalid(
             f"the tool {name!r} takes what a schema cannot show",
             expected="parameters of types that JSON has, and structs, dataclasses and enums of them",
-            got=f"{type(error).__name__}: {error}",
+            got=described(error),
             remedy="take a str, a number, a list or a dict, and make the rest of it in the tool",
         ) from error
     return given, arguments, secret

@@ -47,8 +47,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from loguru import logger
-from pykka import ActorDeadError
 
+from actors.errors import described
+from actors.kernel.actor import tell_contained
 from actors.messages import (
     ProcessEnded,
     ProcessExited,
@@ -401,7 +402,7 @@ class ProcessTrees:
         except Exception as error:  # noqa: BLE001  # a spec that cannot be sent ends its own tree and no other
             logger.opt(exception=True).error("the command of {} could not be sent", tree.process_id)
             self._close_descriptors(tree)
-            self._never(tree, f"cannot start a warden: {type(error).__name__}: {error}")
+            self._never(tree, f"cannot start a warden: {described(error)}")
             return
         tree.zygote = zygote
         tree.phase = Phase.SENT
@@ -1136,14 +1137,8 @@ class ProcessTrees:
 
     def _tell(self, owner: ActorRef[Any] | None, report: ProcessNews) -> None:
         """Tell the owner. A dead one is no error: what it missed is kept for whoever adopts the tree."""
-        if owner is None:
-            return
-        try:
-            owner.tell(report)
-        except ActorDeadError:
-            return
-        except Exception:  # noqa: BLE001  # an owner's failure is its own, whatever it is
-            logger.exception("an owner could not be told {}", type(report).__name__)
+        if owner is not None:
+            tell_contained(owner, report)
 
     def _not_started(self, process_id: str, note: str) -> ProcessEnded:
         return ProcessEnded(process_id, How.NOT_STARTED, proven=True, at=self._clock.wall(), note=note)

@@ -23,7 +23,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Struct
 
-from actors.errors import CountermandError, Invalid
+from actors.errors import CountermandError, Invalid, described
 from actors.plugin.registration import Plugins, Unloaded
 from actors.text import one_line, shown
 from supervisor.config import Config, default_state_dir
@@ -444,7 +444,7 @@ def load(spelled: str) -> Any:
         raise Invalid(
             f"{spelled!r} cannot be imported",
             expected="module:name, of a module that Python finds",
-            got=f"{type(error).__name__}: {error}",
+            got=described(error),
             remedy="install the package into this environment, or set PYTHONPATH",
         ) from error
     return value

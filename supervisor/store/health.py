@@ -18,6 +18,11 @@ JOURNAL_HANGS_S: Final = 3.0
 STATES: Final = ("ok", "slow", "failing", "damaged", "closed")
 
 
+def error_text(error: BaseException) -> str:
+    """Return what an error of SQLite or of the disk says; its class where it says nothing."""
+    return str(error) or type(error).__name__
+
+
 class JournalHealth(Struct, frozen=True):
     """The stop journal.
 

@@ -41,7 +41,7 @@ from loguru import logger
 from actors.errors import CountermandError, StoreUnavailable
 from actors.kernel.thread_role import serve_all
 from actors.ports import KeptStop
-from supervisor.store.health import JournalHealth
+from supervisor.store.health import JournalHealth, error_text
 
 SLOT_BYTES: Final = 4096
 SLOTS: Final = 512
@@ -286,7 +286,7 @@ class StopJournal:
                 with self._changed:
                     self._writing_since = None
                     self._told = told + self._told
-                    self._error = str(error) or type(error).__name__
+                    self._error = error_text(error)
                     self._dirty.update((record.first, record.frame) for record in self._live.values())
                     if self._closing:
                         return

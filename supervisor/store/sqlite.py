@@ -55,14 +55,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import msgspec
 from loguru import logger
-from msgspec import Struct
 
 from actors.errors import CountermandError, StoreUnavailable
+from actors.kernel.actor import tell_contained
 from actors.kernel.thread_role import serve_all
 from actors.messages import CommitFailed, Committed, Loaded, LoadFailed, StopKept
 from actors.ports import Batch, Clock, KeptStop, Snapshot
 from supervisor.store import tables
-from supervisor.store.health import StoreHealth
+from supervisor.store.health import StoreHealth, error_text
 from supervisor.store.journal import StopJournal
 from supervisor.store.reader import SqliteReader
 from supervisor.store.schema import open_writer
@@ -128,7 +128,7 @@ class _Commit:
 
     def failed(self, error: BaseException) -> None:
         """It cannot be stored as it is, or comes behind one that could not."""
-        self.error = _words(error)
+        self.error = error_text(error)
         self.unfit = not isinstance(error, _DoesNotFollow)
 
 
@@ -223,16 +223,16 @@ class SqliteStore:
     def commit(self, batch: Batch, owner: ActorRef[Any]) -> None:
         """Write a batch; `owner` is told Committed, for all up to that number, or CommitFailed."""
         if not self._enqueue(_Commit(batch, owner, self._clock.monotonic())):
-            _tell(owner, CommitFailed(batch.number, "the store is closed"))
+            tell_contained(owner, CommitFailed(batch.number, "the store is closed"))
 
     def load(self, session: str, owner: ActorRef[Any]) -> None:
         """Read a session after all that was handed in before; `owner` is told Loaded or LoadFailed."""
         if not self._enqueue(_Load(session, owner, self._clock.monotonic())):
-            _tell(owner, LoadFailed("the store is closed"))
+            tell_contained(owner, LoadFailed("the store is closed"))
 
     def keep_stop(self, kept: KeptStop, owner: ActorRef[Any]) -> None:
         """Write a Stop to the stop journal, which does not wait for the store; then tell `owner` StopKept."""
-        self.journal.keep(kept, lambda: _tell(owner, StopKept(kept.stop.id)))
+        self.journal.keep(kept, lambda: tell_contained(owner, StopKept(kept.stop.id)))
 
     def forget_stop(self, session: str, request_id: str) -> None:
         """The Stop is durable, and so is the event that says so: the journal may let it go."""
@@ -400,10 +400,10 @@ class SqliteStore:
             logger.bind(session=load.session).error("session {} could not be loaded: {!r}", load.session, error)
             if isinstance(error, sqlite3.Error | OSError) and not _is_malformed(error):
                 self._failed(error)
-            _tell(load.owner, LoadFailed(_words(error)))
+            tell_contained(load.owner, LoadFailed(error_text(error)))
         else:
             self._leave_out(f"session {load.session}: {name}" for name in snapshot.left_out)
-            _tell(load.owner, Loaded(snapshot))
+            tell_contained(load.owner, Loaded(snapshot))
 
     def _leave_out(self, names: Iterable[str]) -> None:
         with self._wake:
@@ -430,7 +430,7 @@ class SqliteStore:
         self._note(error)
 
     def _note(self, error: BaseException) -> None:
-        self._error = _words(error)
+        self._error = error_text(error)
         self._kind = _kind(error)
         self._failed_at = self._clock.wall()
         if _is_malformed(error):
@@ -586,7 +586,7 @@ class SqliteStore:
             if _code(error) == sqlite3.SQLITE_INTERRUPT:
                 found = NOT_FINISHED
             elif _is_malformed(error):
-                found = _words(error)
+                found = error_text(error)
             else:
                 return
         except (OSError, StoreUnavailable):
@@ -650,7 +650,7 @@ class SqliteStore:
         with self._lend() if lends else nullcontext():
             # Where a group holds good batches of an incarnation and its first bad one, the good ones come first.
             for commit in durable.values():
-                _tell(commit.owner, Committed(commit.batch.number))
+                tell_contained(commit.owner, Committed(commit.batch.number))
             for commit in failed:
                 logger.bind(session=commit.batch.session).error(
                     "batch {} of session {} was not written: {}",
@@ -658,7 +658,7 @@ class SqliteStore:
                     commit.batch.session,
                     commit.error,
                 )
-                _tell(commit.owner, CommitFailed(commit.batch.number, commit.error or "", unfit=commit.unfit))
+                tell_contained(commit.owner, CommitFailed(commit.batch.number, commit.error or "", unfit=commit.unfit))
             if lends:
                 with self._wake:
                     self._lay_down_pen()
@@ -688,14 +688,6 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def _tell(owner: ActorRef[Any], message: Struct) -> None:
-    """Tell an owner; one that is gone, or whose mailbox raises, is its own affair."""
-    try:
-        owner.tell(message)
-    except Exception as error:  # noqa: BLE001 - what the mailbox of another raises ends with it
-        logger.debug("{} has nobody to hear it: {!r}", type(message).__name__, error)
-
-
 def _close(connection: sqlite3.Connection) -> None:
     try:
         connection.close()
@@ -706,7 +698,7 @@ def _close(connection: sqlite3.Connection) -> None:
 def _fail_all(commits: Iterable[_Commit], error: BaseException) -> None:
     for commit in commits:
         if commit.error is None:
-            commit.error = _words(error)
+            commit.error = error_text(error)
 
 
 def _code(error: BaseException) -> int | None:
@@ -730,10 +722,6 @@ def _kind(error: BaseException) -> str:
     if _code(error) == sqlite3.SQLITE_FULL or getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
         return "full"
     return "malformed" if _is_malformed(error) else "disk"
-
-
-def _words(error: BaseException) -> str:
-    return str(error) or type(error).__name__
 
 
 __all__ = ["GROUP_MAX", "SqliteStore"]

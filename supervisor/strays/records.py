@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from contextlib import suppress
 from typing import Any
 
-from pykka import ActorDeadError, ActorRef
+from pykka import ActorRef
 
+from actors.kernel.actor import tell
 from actors.messages import StrayEnded, StrayFound
 from actors.model import Address
 from supervisor.containment.guard import procfs
@@ -56,11 +56,9 @@ class Run:
 
     def tell(self, message: StrayFound | StrayEnded) -> None:
         """Send a report to the owner, if there is one."""
-        if self.owner is None:
-            return
-        # Where the owner is gone: the next one is told it when it adopts the run.
-        with suppress(ActorDeadError):
-            self.owner.tell(message)
+        # Where the owner is gone, the next one is told when it adopts the run.
+        if self.owner is not None:
+            tell(self.owner, message)
 
     def tell_all(self, stray: Stray) -> None:
         """Send all reports of a stray so far to the owner."""
