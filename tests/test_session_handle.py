@@ -15,6 +15,7 @@ from actors import Invalid, NewMessage, NotFound, Receipt, Stop, Turn
 from actors.errors import ReceiptPending, StoreUnavailable
 from actors.messages import CommitFailed, Committed, Interrupt, LoadFailed
 from actors.model import Provenance
+from actors.ports import KeptStop
 from actors.requests import Inspect
 from supervisor import SessionHandle
 from tests.kit import WAIT_S, Kit, check_rest, kit, message, say, stop
@@ -210,6 +211,25 @@ def test_a_coroutine_is_told_of_receipts_what_a_thread_is_told(kit: Kit) -> None
     for timeout in (0, 0.1, None):
         with pytest.raises(StoreUnavailable):
             asyncio.run(session.aio.receipt(run_id, timeout=timeout))
+
+
+def test_a_wait_for_a_receipt_that_will_never_come_ends_with_not_found(kit: Kit) -> None:
+    session = kit.session(quick)
+    kept = [KeptStop("s1", Stop(source="user.test", reason="the test says so", id="kept"), 0.0)]
+    session._kept = lambda _: kept
+
+    async def wait() -> None:
+        waiting = asyncio.create_task(session.aio.receipt("kept", timeout=None))
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        # As a deletion does: the Stop leaves the journal, and the store has no receipt of it.
+        kept.clear()
+        await session.aio.ask(message("news"))
+        async with asyncio.timeout(WAIT_S):
+            with pytest.raises(NotFound):
+                await waiting
+
+    asyncio.run(wait())
 
 
 def test_a_coroutine_that_waits_for_a_receipt_is_let_go_when_the_supervisor_ends(kit: Kit) -> None:
