@@ -184,12 +184,18 @@ class Gathered:
         with self._changed:
             return self._data.decode("utf-8", "replace").replace("\r\n", "\n")
 
-    def wait(self, text: str) -> None:
-        """Until `text` comes behind what was waited for before."""
+    def wait(self, *texts: str) -> None:
+        """Until each of `texts` has come, in any order, behind what was waited for before."""
         with self._changed:
-            found = self._changed.wait_for(lambda: self._data.find(text.encode(), self._seen) >= 0, WAIT_S)
-            assert found, f"no {text!r} in {bytes(self._data[self._seen :]).decode('utf-8', 'replace')!r}"
-            self._seen = self._data.find(text.encode(), self._seen) + len(text.encode())
+            for text in texts:
+                found = self._changed.wait_for(lambda text=text: self._end(text) >= 0, WAIT_S)  # type: ignore[misc]
+                assert found, f"no {text!r} in {bytes(self._data[self._seen :]).decode('utf-8', 'replace')!r}"
+            self._seen = max(map(self._end, texts))
+
+    def _end(self, text: str) -> int:
+        """Where `text` ends behind what was waited for before; -1: it has not come."""
+        found = self._data.find(text.encode(), self._seen)
+        return -1 if found < 0 else found + len(text.encode())
 
     def join(self) -> None:
         if self._thread is not None:

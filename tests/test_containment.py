@@ -372,7 +372,7 @@ def test_l3_a_double_forked_daemon_that_ignores_term_is_killed_at_the_deadline(b
 
 
 def test_l3_a_tree_that_ignores_term_is_killed_after_its_grace(b: Bench) -> None:
-    b.sh("(trap '' TERM; echo deaf; while :; do sleep 0.05; done) & trap '' TERM; wait")
+    b.sh("trap '' TERM; (echo deaf; while :; do sleep 0.05; done) & wait")
     b.owner.wait_text("deaf")
     b.trees.kill("p", 0.2)
     ended = b.owner.ended()

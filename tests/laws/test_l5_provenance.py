@@ -312,7 +312,7 @@ def test_l5_a_queued_run_that_ends_without_starting_names_its_end(kit: Kit) -> N
 
 @pytest.mark.parametrize("when", ["at once", "when it has failed again"])
 def test_l5_what_a_failing_store_has_ended_keeps_that_cause_though_somebody_stops_it_then(
-    kit: Kit, faults: StoreFaults, when: str
+    kit: Kit, faults: StoreFaults, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     """The run is over, its tree is dead, and then a person stops it: the first cause stands, and so does the answer."""
 
@@ -329,6 +329,8 @@ def test_l5_what_a_failing_store_has_ended_keeps_that_cause_though_somebody_stop
     if when != "at once":
         faults.fail_again()
         until(lambda: not session.processes(), "its tree is dead")
+    # However slow the machine is, the session is read before a Stop is answered without it.
+    monkeypatch.setattr("actors.hierarchy.late_stops.STOP_UNREAD_S", WAIT_S)
     asked = Stop(source="user.test", reason="too late", requested_by="a person", sent_at=0.0)
     told = session.ask(asked, timeout=WAIT_S)
     expected = ("stopping", run_id) if when == "at once" else ("nothing_running", None)
