@@ -31,7 +31,7 @@ from supervisor.ages import Ages
 from supervisor.clock import SystemClock
 from supervisor.config import Agent, Config, absolute
 from supervisor.containment.layers import Layers
-from supervisor.containment.processes import ProcessTrees
+from supervisor.containment.processes.trees import ProcessTrees
 from supervisor.executor import ThreadExecutor
 from supervisor.ids import RandomIds
 from supervisor.live_processes import LiveProcess, live_processes

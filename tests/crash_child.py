@@ -37,7 +37,7 @@ from actors.ports import SpawnSpec
 from actors.requests import Accepted, OutsideRequest, Reply, Stopped
 from supervisor import SessionHandle, Supervisor
 from supervisor import supervisor as embedding
-from supervisor.containment.processes import ProcessTrees, Tree
+from supervisor.containment.processes.trees import ProcessTrees
 from supervisor.executor import ThreadExecutor
 from supervisor.publisher import EventHub
 from supervisor.store.sqlite import SqliteStore
@@ -114,6 +114,11 @@ class DyingExecutor(ThreadExecutor):
 class DyingTrees(ProcessTrees):
     """The processes, with points along the way of a spawn."""
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        _reach_around(self._launcher, "launch", "ledger", "sent")
+        _reach_around(self._words, "on_started", "running")
+
     def spawn(self, process_id: str, spec: SpawnSpec, owner: Any, session: str = "") -> None:
         points.reach("spawn")
         super().spawn(process_id, spec, owner, session)
@@ -123,19 +128,23 @@ class DyingTrees(ProcessTrees):
         super().kill(process_id, grace_s)
         points.reach("killing")
 
-    def _launch(self, tree: Tree) -> None:
-        points.reach("ledger")
-        super()._launch(tree)
-        points.reach("sent")
-
-    def _on_started(self, tree: Tree, word: Any) -> None:
-        points.reach("running")
-        super()._on_started(tree, word)
-
     def _forget(self, process_id: str) -> None:
         points.reach("forget")
         super()._forget(process_id)
         points.reach("forgotten")
+
+
+def _reach_around(part: Any, name: str, before: str, after: str | None = None) -> None:
+    """Have a method of one part reach a point before it, and one after it."""
+    method = getattr(part, name)
+
+    def reaching(*arguments: Any) -> None:
+        points.reach(before)
+        method(*arguments)
+        if after is not None:
+            points.reach(after)
+
+    setattr(part, name, reaching)
 
 
 def _kinds(events: Iterable[Event]) -> set[str]:

@@ -20,7 +20,7 @@ from actors.messages import ProcessEnded, ProcessExited, ProcessOutput, ProcessS
 from actors.ports import SpawnSpec
 from supervisor.config import LAYERS, OPTIONAL_LAYERS
 from supervisor.containment.guard import cgroups, ledger, procfs
-from supervisor.containment.processes import ProcessTrees
+from supervisor.containment.processes.trees import ProcessTrees
 
 T = TypeVar("T")
 WAIT_S = 20.0
@@ -230,7 +230,7 @@ class Bench:
 
     def to_zygote(self, word: dict[str, Any]) -> None:
         """Send the zygote a word, in its turn."""
-        zygote = self.trees._zygote
+        zygote = self.trees._zygotes.current
         assert zygote is not None
         self.trees._reactor.post(lambda: zygote.send(word))
 
@@ -313,7 +313,7 @@ class Bench:
 
     def has_spare(self) -> bool:
         """True if there is a warden that waits to be asked."""
-        zygote = self.trees._zygote
+        zygote = self.trees._zygotes.current
         return zygote is not None and zygote._spare is not None
 
     def descriptors_at_rest(self) -> int:

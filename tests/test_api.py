@@ -53,7 +53,7 @@ from actors.plugin.registration import Plugins
 from actors.ports import Ports, Settings
 from supervisor import Config, SessionHandle, Supervisor
 from supervisor.clock import SystemClock
-from supervisor.containment.processes import ProcessTrees
+from supervisor.containment.processes.trees import ProcessTrees
 from supervisor.executor import ThreadExecutor
 from supervisor.ids import RandomIds
 from supervisor.publisher import EventHub

@@ -20,7 +20,7 @@ from actors import Receipt, Row
 from actors.messages import ProcessEnded
 from actors.model import Event, How, Provenance, Signalled
 from supervisor import supervisor
-from supervisor.containment.processes import ProcessTrees
+from supervisor.containment.processes.trees import ProcessTrees
 from tests.gauntlet import census, crash, plugins, roles
 from tests.gauntlet.__main__ import TRIGGERS, run
 from tests.gauntlet.cases import BY_NAME, CASES, PRELUDE, ROLES, Needs, choose

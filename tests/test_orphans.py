@@ -193,7 +193,7 @@ def test_l3_where_no_thread_can_be_had_the_search_for_what_a_tree_left_is_made_l
     searched, told = threading.Event(), threading.Event()
     with bench(tmp_path) as b:
         monkeypatch.setattr(threading.Thread, "start", refused_once)
-        b.trees._reactor.post(lambda: b.trees._beside(searched.set, told.set))
+        b.trees._reactor.post(lambda: b.trees._search.aside(searched.set, told.set))
         assert told.wait(WAIT_S)
         assert searched.is_set()
     assert refused

@@ -31,7 +31,7 @@ from actors import (
 )
 from supervisor import SessionHandle
 from supervisor.config import LAYERS
-from supervisor.containment.processes import ProcessTrees
+from supervisor.containment.processes.trees import ProcessTrees
 from supervisor.store import schema
 from supervisor.store.reader import SqliteReader
 from tests.kit import WAIT_S, Kit, check_rest, log, poison, rows, say, stop, until

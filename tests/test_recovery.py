@@ -17,8 +17,8 @@ from actors import NewMessage, ShuttingDown, StateDirBusy, Stop
 from actors.model import Policy, RunStatus, Waiting
 from actors.requests import Accepted, Stopped
 from supervisor import SessionHandle, Supervisor
-from supervisor.containment import processes
 from supervisor.containment.guard import procfs
+from supervisor.containment.processes import adoption
 from supervisor.store.reader import SqliteReader
 from tests.crash_kit import WAIT_S, Child, Scripts, Told, alive, config, judge, nobody_left, rows_of, settle, until
 
@@ -176,7 +176,7 @@ def test_after_a_kill_the_next_start_serves_at_once_and_its_calls_wait_for_the_w
     tmp_path: Path, mark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Nobody but this test wakes the warden, or kills it for being stopped: neither this daemon, nor the old zygote.
-    monkeypatch.setattr(processes, "STOPPED_MAX_S", WAIT_S)
+    monkeypatch.setattr(adoption, "STOPPED_MAX_S", WAIT_S)
     child, _, _ = with_tree(tmp_path, mark)
     scripts = Scripts(tmp_path, mark)
     shells = [pid for pid, command in alive(mark).items() if "setsid" in command and parent_is_a_warden(pid)]

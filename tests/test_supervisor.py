@@ -197,7 +197,7 @@ class Child:
 def test_a_forked_child_that_lives_on_does_not_keep_the_state_directory(kit: Kit) -> None:
     supervisor = kit.start()
     # While a process is being started, a copy of its pipes would hold up its start.
-    until(lambda: supervisor._processes._zygote is not None)
+    until(lambda: supervisor._processes._zygotes.current is not None)
     child = Child()
     try:
         assert kit.close()
@@ -209,7 +209,7 @@ def test_a_forked_child_that_lives_on_does_not_keep_the_state_directory(kit: Kit
 
 def test_a_close_in_a_forked_child_returns_at_once_and_takes_nothing_from_the_parent(kit: Kit) -> None:
     supervisor = kit.start(waits)
-    until(lambda: supervisor._processes._zygote is not None)
+    until(lambda: supervisor._processes._zygotes.current is not None)
     child = Child(supervisor.close)
     try:
         assert child.answer == b"0"

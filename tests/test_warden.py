@@ -28,7 +28,7 @@ DAEMON = """
 import json, os, sys, time
 from pathlib import Path
 from actors.ports import SpawnSpec
-from supervisor.containment.processes import ProcessTrees
+from supervisor.containment.processes.trees import ProcessTrees
 
 class Clock:
     monotonic = staticmethod(time.monotonic)
@@ -397,9 +397,9 @@ def test_a_torn_last_line_is_not_a_word(b: Bench) -> None:
 
 
 def test_l14_a_ledger_that_stays_locked_is_reported_in_bounded_time(tmp_path: Path) -> None:
-    from supervisor.containment import processes
+    from supervisor.containment.processes import adoption
 
-    slack, processes.LOCK_SLACK_S = processes.LOCK_SLACK_S, 0.1
+    slack, adoption.LOCK_SLACK_S = adoption.LOCK_SLACK_S, 0.1
     try:
         with bench(tmp_path, kill_s=0.1) as b:
             left = leave(b, "x", sent(procfs.boot_id()), SPAWNING, STARTED)
@@ -411,7 +411,7 @@ def test_l14_a_ledger_that_stays_locked_is_reported_in_bounded_time(tmp_path: Pa
                 held.close()
             assert (ended.proven, ended.note) == (False, "its warden is still ending it")
     finally:
-        processes.LOCK_SLACK_S = slack
+        adoption.LOCK_SLACK_S = slack
 
 
 # ── A signal that is refused ──────────────────────────────────────────────────────────────────────
@@ -428,7 +428,7 @@ if sys.argv[1] == "drop":
 from pathlib import Path
 from actors.messages import ProcessRemaining
 from actors.ports import SpawnSpec
-from supervisor.containment.processes import ProcessTrees
+from supervisor.containment.processes.trees import ProcessTrees
 from tests.process_kit import RealClock, Recorder
 # It has a child in a session of its own, which could be killed, and which it shields for as long as it lives.
 inner = """

@@ -256,7 +256,7 @@ def test_l3_the_last_word_of_a_warden_that_was_not_heard_is_read_in_its_ledger(b
     pid = b.owner.started().pid
     warden = b.warden_of(pid)
     busy, go_on = threading.Event(), threading.Event()
-    tree = b.trees._trees["p"]
+    tree = b.trees._trees.by_id["p"]
     assert tree.sock is not None
 
     def wait() -> None:

@@ -1,6 +1,6 @@
 """Containment: process trees that end when their owner ends, and whose end is said only when it is proven.
 
-    processes.py      ProcessTrees, the port: spawn, kill, adopt, forget; what the daemon knows of each tree
+    processes/        ProcessTrees, the port: spawn, kill, adopt, forget; what the daemon knows of each tree
     layers.py         which layers a daemon has, and why one is missing
     zygote_handle.py  the daemon's end of a zygote
     reactor.py        the one thread that all of the daemon's side runs on

@@ -16,7 +16,7 @@ from typing import Any
 from actors import AsyncTurn, NewMessage
 from supervisor import Config, SessionHandle, Supervisor
 from supervisor.clock import SystemClock
-from supervisor.containment.processes import ProcessTrees
+from supervisor.containment.processes.trees import ProcessTrees
 from tests.bench.figure import Rounds
 
 WAIT_S = 60.0

@@ -15,7 +15,7 @@ from actors.messages import ProcessEnded, ProcessOutput
 from actors.ports import SpawnSpec
 from supervisor.config import LAYERS
 from supervisor.containment.guard import cgroups
-from supervisor.containment.processes import ProcessTrees
+from supervisor.containment.processes.trees import ProcessTrees
 from tests.bench.figure import Figure, Rounds
 from tests.bench.kit import POLITE, POLITE_MAX_MS, Inbox, killed, median_ms, process_trees
 from tests.process_kit import ESCAPE

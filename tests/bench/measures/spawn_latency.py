@@ -13,7 +13,7 @@ from actors.errors import Invalid
 from actors.messages import ProcessEnded, ProcessOutput
 from actors.ports import SpawnSpec
 from supervisor.config import LAYERS
-from supervisor.containment.processes import ProcessTrees
+from supervisor.containment.processes.trees import ProcessTrees
 from tests.bench.figure import Figure, Rounds
 from tests.bench.kit import Inbox, median_ms, process_trees, run_until_up, running, timed
 

@@ -1,0 +1,253 @@
+"""Trees of an earlier daemon: what became of them is read in their ledgers, and what they left is ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from loguru import logger
+
+from supervisor.containment.guard import cgroups, ledger, procfs
+from supervisor.containment.guard.ledger import Ledger
+from supervisor.containment.processes.reports import ended, not_started, remaining, tell
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from pathlib import Path
+
+    from pykka import ActorRef
+
+    from actors.messages import ProcessEnded
+    from actors.ports import Clock
+    from supervisor.containment.guard.ledger import Word
+    from supervisor.containment.orphans import Leftover
+    from supervisor.containment.processes.search import Search
+    from supervisor.containment.processes.warden_dir import WardenDir
+    from supervisor.containment.reactor import Alarm, Reactor
+
+LOCK_POLL_S = 0.02
+LOCK_SLACK_S = 5.0
+SWEEP_S = 2.0
+STOPPED_MAX_S = 3.0
+"""After so long a warden of an earlier daemon, and its zygote, are continued: a signal may have stopped them."""
+
+
+class Adoption:
+    """A tree of an earlier daemon whose ledger is waited for. `owner` is None while no actor asks for it."""
+
+    def __init__(self, process_id: str, owner: ActorRef[Any] | None, path: Path, since: float) -> None:
+        self.process_id = process_id
+        self.owner = owner
+        self.path = path
+        self.since = since
+        self.alarm: Alarm | None = None
+        self.leftover: Leftover | None = None
+        self.woken = False
+        self.size = -1
+        self.report: ProcessEnded | None = None
+
+
+class Adoptions:
+    """All adoptions of one daemon. Reactor thread only.
+
+    Args:
+        give_up_s: LOCK_SLACK_S longer than this a warden that holds its ledger is waited for.
+    """
+
+    def __init__(self, reactor: Reactor, clock: Clock, warden_dir: WardenDir, search: Search, give_up_s: float) -> None:
+        self._reactor = reactor
+        self._clock = clock
+        self._warden_dir = warden_dir
+        self._search = search
+        self._give_up_s = give_up_s
+        self._by_id: dict[str, Adoption] = {}
+
+    def clean_up(self, before: str | None, ours: Collection[str]) -> None:
+        """At a start: end what a dead daemon's trees have left, also where no actor asks for them.
+
+        `before`: the cgroup of the last daemon. `ours`: ids of trees that this daemon has spawned by now.
+        """
+        base = self._warden_dir.cgroup
+        bases = {one for one in (base, before) if one is not None}
+        judged: set[str] = set()
+        for process_id, path in self._warden_dir.ledgers():
+            if process_id not in ours:
+                self.adopt(process_id, None)
+            words = ledger.read_path(path)
+            group = (ledger.said(words, "spawning") or {}).get("cgroup")
+            if group is not None and not (ledger.said(words, "empty") or ledger.said(words, "swept")):
+                # The search that judges the tree removes it, and has its proof in that.
+                judged.add(group)
+        if bases:
+            self._search.aside(lambda: _sweep(bases, base, frozenset(judged)), lambda: None)
+        if judged:
+            last = partial(_sweep, bases, base, frozenset())
+            self._reactor.later(self._give_up_s, lambda: self._search.aside(last, lambda: None))
+
+    def adopt(self, process_id: str, owner: ActorRef[Any] | None) -> None:
+        """Tell `owner` what became of a tree; None: no actor asks, but what it left is to be ended."""
+        adoption = self._by_id.get(process_id)
+        if adoption is not None:
+            adoption.owner = owner
+            adoption.size = -1
+            if adoption.report is not None:
+                tell(owner, adoption.report)
+            return
+        adoption = Adoption(process_id, owner, self._warden_dir.ledger(process_id), self._clock.monotonic())
+        self._by_id[process_id] = adoption
+        self._look(adoption)
+
+    def forget(self, process_id: str) -> None:
+        """Look no more for what became of it."""
+        adoption = self._by_id.pop(process_id, None)
+        if adoption is not None and adoption.alarm is not None:
+            adoption.alarm.cancel()
+
+    def forget_all(self) -> None:
+        """The daemon is closing: the next one looks at them."""
+        for adoption in self._by_id.values():
+            if adoption.alarm is not None:
+                adoption.alarm.cancel()
+        self._by_id.clear()
+
+    # ── Looking ───────────────────────────────────────────────────────────────────────────────────
+
+    def _look(self, adoption: Adoption) -> None:
+        """Read the ledger of an earlier daemon's tree, if no process holds it; else look again in a moment."""
+        report = self._find_out(adoption)
+        if report is None:
+            self._look_who_remains(adoption)
+            adoption.alarm = self._reactor.later(LOCK_POLL_S, lambda: self._look(adoption))
+            return
+        tell(adoption.owner, report)
+        leftover = adoption.leftover
+        if report.proven or leftover is None or leftover.cgroup is None:
+            del self._by_id[adoption.process_id]
+            return
+        adoption.report = report
+        self._search.go_on(
+            leftover,
+            lambda: self._by_id.get(adoption.process_id) is adoption,
+            lambda: self._prove(adoption, leftover),
+        )
+
+    def _prove(self, adoption: Adoption, leftover: Leftover) -> None:
+        """What a dead daemon's tree has left is gone after all: note it in the ledger, and tell the owner."""
+        verdict = self._search.verdict(ledger.fold(ledger.read_path(adoption.path)), leftover)
+        held = Ledger.lock(adoption.path, wait=False)
+        if held is not None:
+            held.write(verdict)
+            held.close()
+        del self._by_id[adoption.process_id]
+        tell(adoption.owner, ended(adoption.process_id, verdict, proven=True))
+
+    def _look_who_remains(self, adoption: Adoption) -> None:
+        """Report what the warden could not kill so far, if its ledger says so."""
+        try:
+            size = adoption.path.stat().st_size
+        except OSError:
+            return
+        if size == adoption.size:
+            return
+        adoption.size = size
+        word = ledger.said(ledger.read_path(adoption.path), "remaining")
+        if word is not None:
+            tell(adoption.owner, remaining(adoption.process_id, word))
+
+    # ── The verdict ───────────────────────────────────────────────────────────────────────────────
+
+    def _find_out(self, adoption: Adoption) -> ProcessEnded | None:
+        """What became of it; None: not known yet. The cases are those of `ledger`'s theory of operation."""
+        process_id, now = adoption.process_id, self._clock.monotonic()
+        try:
+            held = Ledger.lock(adoption.path, wait=False)
+        except FileNotFoundError:
+            if not self._warden_dir.restarted:
+                return not_started(process_id, "never spawned", self._clock.wall())
+            note = "the machine was restarted, and its ledger, if there was one, did not reach the disk"
+            return ended(process_id, self._abandoned([], note), proven=True)
+        except OSError as error:
+            note = f"its ledger cannot be read: {error.strerror}"
+            return ended(process_id, self._abandoned([], note), proven=False)
+        if held is None:
+            if now - adoption.since >= STOPPED_MAX_S and not adoption.woken:
+                adoption.woken = True
+                _wake_up(ledger.read_path(adoption.path))
+            if now - adoption.since < self._give_up_s + LOCK_SLACK_S:
+                return None
+            words = ledger.read_path(adoption.path)
+            return ended(process_id, self._abandoned(words, "its warden is still ending it"), proven=False)
+        try:
+            return self._read_verdict(adoption, held, now)
+        finally:
+            held.close()
+
+    def _read_verdict(self, adoption: Adoption, held: Ledger, now: float) -> ProcessEnded | None:
+        process_id, words = adoption.process_id, held.words
+        last = ledger.said(words, "swept") or ledger.said(words, "empty")
+        if last is not None:
+            return ended(process_id, last, proven=last.get("proven", True))
+        if ledger.said(words, "spawning") is None:
+            if ledger.said(words, "void") is None:
+                held.write({"word": "void", "at": self._clock.wall()})
+            return not_started(process_id, "never spawned", self._clock.wall())
+        sent = ledger.said(words, "sent")
+        if self._warden_dir.boot and sent is not None and sent["boot"] != self._warden_dir.boot:
+            note = "the machine was restarted, which nothing of it can have outlived"
+            return ended(process_id, self._abandoned(words, note), proven=True)
+        # The warden was killed. While its zygote lives, that is about to take the lock over and to finish its work;
+        # it cannot have written between our reading and its death, for it writes only under the lock we hold.
+        if _zygote_lives(words) and now - adoption.since < self._give_up_s + LOCK_SLACK_S:
+            return None
+        if adoption.leftover is None:
+            adoption.leftover = leftover = self._search.leftover(process_id, "its warden left no last word", words)
+            self._search.end(leftover, lambda: setattr(leftover, "done", True))
+        if not adoption.leftover.done:
+            return None
+        verdict = self._search.verdict(ledger.fold(words), adoption.leftover)
+        held.write(verdict)
+        return ended(process_id, verdict, proven=verdict["proven"])
+
+    def _abandoned(self, words: list[Word], note: str) -> Word:
+        word = ledger.fold(words)
+        word.update(how="abandoned", note=note, at=self._clock.wall())
+        return word
+
+
+def _wake_up(words: list[Word]) -> None:
+    """Continue the warden of a ledger, and its zygote, where the recorded pids are still theirs."""
+    warden = ledger.said(words, "warden")
+    for one in (warden, warden["zygote"]) if warden is not None else ():
+        if one is None or one.get("start_ticks") is None:
+            continue
+        try:
+            fd = os.pidfd_open(one["pid"])
+        except OSError:
+            continue
+        seen = procfs.stat(one["pid"])
+        try:
+            if seen is not None and seen.start_ticks == one["start_ticks"]:
+                signal.pidfd_send_signal(fd, signal.SIGCONT)
+        except OSError as error:
+            logger.warning("a stopped {} cannot be continued: {}", seen.name if seen else "process", error)
+        finally:
+            os.close(fd)
+
+
+def _zygote_lives(words: list[Word]) -> bool:
+    """True if the zygote that the warden was forked by is the process that has its pid now."""
+    warden = ledger.said(words, "warden")
+    if warden is None or warden["zygote"] is None:
+        return False
+    seen = procfs.stat(warden["zygote"]["pid"])
+    return seen is not None and seen.state not in "ZX" and seen.start_ticks == warden["zygote"]["start_ticks"]
+
+
+def _sweep(bases: set[str], ours: str | None, spare: frozenset[str]) -> None:
+    """End the cgroups of dead wardens below `bases`, but those to `spare`, and remove bases that are not `ours`."""
+    for base in bases:
+        cgroups.sweep(base, SWEEP_S, spare)
+        if base != ours:
+            cgroups.leave(base)

@@ -1,0 +1,123 @@
+"""Trees whose warden is gone: the verdict on them, from a last word, the zygote, the ledger, or a search."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from supervisor.containment.guard import ledger
+from supervisor.containment.processes.launch import ATTEMPTS_MAX
+from supervisor.containment.processes.reports import ended, tell
+from supervisor.containment.processes.tree import Phase
+
+if TYPE_CHECKING:
+    from actors.ports import Clock
+    from supervisor.containment.guard.ledger import Word
+    from supervisor.containment.orphans import Leftover
+    from supervisor.containment.processes.descriptors import Descriptors
+    from supervisor.containment.processes.endings import Endings
+    from supervisor.containment.processes.launch import Launcher
+    from supervisor.containment.processes.search import Search
+    from supervisor.containment.processes.tree import Tree, Trees
+    from supervisor.containment.reactor import Reactor
+
+
+class LostTrees:
+    """Judges trees without a warden. Reactor thread only.
+
+    Args:
+        give_up_s: after so long a zygote that has not said what became of a tree is not waited for.
+    """
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        clock: Clock,
+        trees: Trees,
+        descriptors: Descriptors,
+        endings: Endings,
+        launcher: Launcher,
+        search: Search,
+        give_up_s: float,
+    ) -> None:
+        self._reactor = reactor
+        self._clock = clock
+        self._trees = trees
+        self._descriptors = descriptors
+        self._endings = endings
+        self._launcher = launcher
+        self._search = search
+        self._give_up_s = give_up_s
+
+    def last_word(self, tree: Tree, word: Word) -> None:
+        """The warden's last word, from it or from its ledger: the proof, if its layers can give one."""
+        if not word.get("proven", True) and tree.phase is not Phase.ENDED:
+            self._search_for(tree, "the subreaper layer is off", word)
+        else:
+            self._endings.prove(tree, word)
+
+    def warden_gone(self, tree: Tree) -> None:
+        """The warden's socket has ended. Without a last word it was killed: the ledger and the zygote know more."""
+        if tree.last is not None or tree.searched or tree.phase is Phase.ENDED:
+            return
+        last = ledger.said(ledger.read_path(tree.path), "empty")
+        if last is not None:
+            # It had no way to say it.
+            self.last_word(tree, last)
+            return
+        tree.phase = Phase.LOST
+        if tree.zygote is None or tree.zygote.dead:
+            self.judge(tree)
+        else:
+            tree.kill_alarms.append(self._reactor.later(self._give_up_s, lambda: self._endings.abandon(tree)))
+
+    def proven_gone(self, tree: Tree) -> None:
+        """The warden was killed, and the zygote has proven that what it left is gone."""
+        if tree.last is not None:
+            return
+        words = ledger.read_path(tree.path)
+        last = ledger.said(words, "empty") or {**ledger.fold(words), "at": self._clock.wall()}
+        self._endings.prove(tree, last)
+
+    def judge(self, tree: Tree) -> None:
+        """A tree without a warden and without a zygote: its ledger is all there is."""
+        if tree.last is not None or tree.searched:
+            return
+        words = ledger.read_path(tree.path)
+        last = ledger.said(words, "empty")
+        if last is not None:
+            self.last_word(tree, last)
+        elif ledger.said(words, "spawning") is None:
+            self._descriptors.close(tree)
+            if tree.kill_at is not None:
+                self._endings.never(tree, "killed before it was started")
+            elif tree.attempts < ATTEMPTS_MAX and not self._trees.closing:
+                tree.disarm_kill()
+                self._launcher.launch(tree)
+            else:
+                self._endings.never(tree, f"no warden came of {tree.attempts} attempts: each zygote was killed")
+        else:
+            self._search_for(tree, "its warden and the zygote were both killed", ledger.fold(words))
+
+    def _search_for(self, tree: Tree, why: str, word: Word) -> None:
+        """Search for what is left of a tree that is not proven gone; then end it with `word` and what was found."""
+        tree.searched = True
+        leftover = self._search.leftover(tree.process_id, why, ledger.read_path(tree.path))
+        self._search.end(leftover, lambda: self._found(tree, word, leftover))
+
+    def _found(self, tree: Tree, word: Word, leftover: Leftover) -> None:
+        if tree.phase is Phase.ENDED:
+            return
+        verdict = self._search.verdict(word, leftover)
+        if verdict["proven"]:
+            self._endings.prove(tree, verdict)
+        else:
+            self._endings.unproven(tree, verdict)
+            self._search.go_on(
+                leftover,
+                lambda: self._trees.by_id.get(tree.process_id) is tree,
+                lambda: self._report_proof(tree, word, leftover),
+            )
+
+    def _report_proof(self, tree: Tree, word: Word, leftover: Leftover) -> None:
+        tree.end_report = ended(tree.process_id, self._search.verdict(word, leftover), proven=True)
+        tell(tree.owner, tree.end_report)

@@ -1,0 +1,97 @@
+"""What the daemon knows of each process tree. Reactor thread only."""
+
+from __future__ import annotations
+
+import os
+import threading
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import socket
+    from pathlib import Path
+
+    from pykka import ActorRef
+
+    from actors.messages import ProcessEnded, ProcessExited, ProcessRemaining
+    from actors.ports import SpawnSpec
+    from supervisor.containment.guard.ledger import Word
+    from supervisor.containment.output import Output
+    from supervisor.containment.reactor import Alarm
+    from supervisor.containment.spool import Spool
+    from supervisor.containment.zygote_handle import ZygoteHandle
+
+
+class Phase(StrEnum):
+    """Where a tree is."""
+
+    WAITING = "waiting"
+    SENT = "sent"
+    RUNNING = "running"
+    LOST = "lost"
+    ENDED = "ended"
+
+
+class Tree:
+    """One process tree as the daemon knows it."""
+
+    def __init__(
+        self,
+        process_id: str,
+        spec: SpawnSpec,
+        owner: ActorRef[Any],
+        session: str,
+        path: Path,
+        output: Output,
+        spool: Spool,
+    ) -> None:
+        self.process_id = process_id
+        self.session = session
+        self.spec = spec
+        # It cannot be guessed, so only a process that inherited it has it.
+        self.marker = f"{process_id}:{os.urandom(8).hex()}"
+        self.owner = owner
+        self.path = path
+        self.output = output
+        self.spool = spool
+        self.paused = False
+        self.drained_bytes: int | None = None
+        self.held = False
+        self.phase = Phase.WAITING
+        self.attempts = 0
+        self.waiting_since: float | None = None
+        self.zygote: ZygoteHandle | None = None
+        self.sock: socket.socket | None = None
+        self.pipes: dict[str, int] = {}
+        self.started: Word | None = None
+        self.exited: Word | None = None
+        self.last: Word | None = None
+        self.remaining: ProcessRemaining | None = None
+        self.kill_at: float | None = None
+        self.drain_alarm: Alarm | None = None
+        self.kill_alarms: list[Alarm] = []
+        self.exit_report: ProcessExited | None = None
+        self.end_report: ProcessEnded | None = None
+        self.forgotten = False
+        self.searched = False
+
+    def disarm_kill(self) -> None:
+        """Take back the alarms of a kill."""
+        for alarm in self.kill_alarms:
+            alarm.cancel()
+        self.kill_alarms.clear()
+
+
+class Trees:
+    """All trees that are not forgotten, and whether the daemon is closing."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[str, Tree] = {}
+        self.closing = False
+        self.quiet = threading.Event()
+        """Set when it is closing and every tree has ended. Any thread may wait for it."""
+
+    def check_quiet(self) -> None:
+        """Set `quiet` if it is time."""
+        if self.closing and all(tree.phase is Phase.ENDED for tree in self.by_id.values()):
+            self.quiet.set()

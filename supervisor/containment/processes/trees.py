@@ -1,0 +1,280 @@
+"""ProcessTrees: the port `actors.ports.Processes`. The package's docstring has the theory of operation."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from supervisor.config import LAYERS
+from supervisor.containment import probe
+from supervisor.containment.guard import cgroups
+from supervisor.containment.layers import Layers
+from supervisor.containment.processes.adoption import SWEEP_S, Adoptions
+from supervisor.containment.processes.descriptors import Descriptors
+from supervisor.containment.processes.endings import SETTLE_S, Endings
+from supervisor.containment.processes.environment import clean_environment
+from supervisor.containment.processes.kills import Kills
+from supervisor.containment.processes.launch import Launcher
+from supervisor.containment.processes.lost import LostTrees
+from supervisor.containment.processes.pipes import Pipes
+from supervisor.containment.processes.reports import not_started, tell
+from supervisor.containment.processes.search import Search
+from supervisor.containment.processes.tree import Phase, Tree, Trees
+from supervisor.containment.processes.warden_dir import WardenDir
+from supervisor.containment.processes.words import Words
+from supervisor.containment.processes.zygotes import Zygotes
+from supervisor.containment.reactor import Reactor
+from supervisor.containment.spool import Spools
+from supervisor.containment.workplace import Workplace
+
+if TYPE_CHECKING:
+    from pykka import ActorRef
+
+    from actors.ports import Clock, SpawnSpec
+    from supervisor.containment.guard.ledger import Word
+    from supervisor.containment.zygote_handle import ZygoteHandle
+
+ZYGOTE_END_S = 2.0
+
+
+class ProcessTrees:
+    """All process trees of one daemon. Implements `actors.ports.Processes`.
+
+    Every method may be called from any thread, and none but `start` and `close` waits for anything.
+
+    Args:
+        state_dir: where ``wardens/`` with the ledgers is (made by `start`); one daemon at a time.
+        clock: for deadlines and for the times of reports that no warden made.
+        drain_s: after the command's exit its output is read to its end, at most this many seconds.
+        kill_s: half this long after the grace of a kill a warden that is silent and idle is taken over by the zygote.
+        give_up_s: this long after the grace of a kill a tree that is not proven gone is reported so; `kill_s`
+            where it is None. A later proof is not reported, so it is worth more time than a caller waits.
+        log_max_bytes: how much text a tree may report as ProcessOutput, before one marker.
+        tail_max_bytes: how much text ProcessExited carries.
+        coalesce_s: output is reported at most this often per stream; the first piece at once.
+        spool_max_bytes: how much of what a tree writes is kept in a file; one is made where a report has no room for
+            all of it, or cannot show it. See `spool`.
+        spool_total_bytes: how large these files may be together.
+        spool_keep_s: how long after its last byte such a file is kept.
+        environment: what every command gets, below its own `env`; None: `clean_environment` of this process.
+        limits: of each process of a tree; see `supervisor.config.Config`.
+        layers: those that hold, of `supervisor.config.LAYERS` and `OPTIONAL_LAYERS`; see there.
+    """
+
+    def __init__(
+        self,
+        state_dir: Path,
+        clock: Clock,
+        *,
+        drain_s: float = 0.25,
+        kill_s: float = 5.0,
+        give_up_s: float | None = None,
+        log_max_bytes: int = 1_048_576,
+        tail_max_bytes: int = 65_536,
+        coalesce_s: float = 0.04,
+        spool_max_bytes: int = 67_108_864,
+        spool_total_bytes: int = 1_073_741_824,
+        spool_keep_s: float = 604_800.0,
+        environment: Mapping[str, str] | None = None,
+        limits: Mapping[str, int] | None = None,
+        layers: Collection[str] = LAYERS,
+    ) -> None:
+        # The zygote works elsewhere, so the path must mean the same there.
+        folder = Path(state_dir).absolute()
+        given = clean_environment(os.environ) if environment is None else dict(environment)
+        patience_s = kill_s if give_up_s is None else give_up_s
+        # A zygote that is no subreaper inherits nothing.
+        self._layers = frozenset(layers) - (frozenset() if "subreaper" in layers else {"zygote"})
+        self._clock = clock
+        self._started = False
+        self._spools = Spools(
+            folder / "spool",
+            clock,
+            file_max_bytes=spool_max_bytes,
+            total_max_bytes=spool_total_bytes,
+            keep_s=spool_keep_s,
+        )
+        reactor = self._reactor = Reactor("countermand-processes", clock, coalesce_s)
+        trees = self._trees = Trees()
+        self._dir = WardenDir(folder / "wardens")
+        descriptors = Descriptors(reactor, Workplace(folder), given, limits or {})
+        self._zygotes = Zygotes(
+            reactor, trees, self._dir, given, self._layers, self._on_zygote_word, self._on_zygote_dead
+        )
+        self._search = Search(reactor, clock, trees, self._dir.boot, self._layers, patience_s)
+        pipes = Pipes(reactor, descriptors, self._on_drained)
+        self._endings = Endings(
+            reactor,
+            clock,
+            descriptors,
+            pipes,
+            drain_s=drain_s,
+            give_up_s=patience_s,
+            on_ended=self._on_ended,
+        )
+        self._kills = Kills(reactor, clock, self._endings, kill_s=kill_s, give_up_s=patience_s)
+        self._launcher = Launcher(
+            reactor,
+            clock,
+            trees,
+            self._dir,
+            descriptors,
+            self._zygotes,
+            pipes,
+            self._spools,
+            self._endings,
+            log_max_bytes=log_max_bytes,
+            tail_max_bytes=tail_max_bytes,
+            on_warden=self._on_warden,
+        )
+        lost = LostTrees(reactor, clock, trees, descriptors, self._endings, self._launcher, self._search, patience_s)
+        self._words = Words(trees, self._layers, descriptors, pipes, self._spools, self._endings, lost)
+        self._adoptions = Adoptions(reactor, clock, self._dir, self._search, patience_s)
+
+    # ── The port ──────────────────────────────────────────────────────────────────────────────────
+
+    def start(self) -> None:
+        """Make the directories, start the threads and the first zygote. Raises OSError if one cannot be made.
+
+        Raises:
+            Invalid: the layer of namespaces is asked for, and cannot be had here.
+        """
+        if "namespace" in self._layers:
+            probe.require_namespace()
+        self._dir.make()
+        before = self._dir.prepare_cgroup() if "cgroup" in self._layers else None
+        self._started = True
+        self._spools.start()
+        self._reactor.start()
+        self._reactor.post(self._zygotes.warm_up)
+        self._reactor.post(lambda: self._adoptions.clean_up(before, self._trees.by_id))
+
+    def spawn(self, process_id: str, spec: SpawnSpec, owner: ActorRef[Any], session: str = "") -> None:
+        """See `actors.ports.Processes.spawn`. An id that is known already is adopted: it has one effect."""
+        if not self._reactor.post(lambda: self._spawn(process_id, spec, owner, session)):
+            tell(owner, not_started(process_id, "the supervisor has shut down", self._clock.wall()))
+
+    def kill(self, process_id: str, grace_s: float) -> None:
+        """See `actors.ports.Processes.kill`."""
+        self._reactor.post(lambda: self._kill(process_id, grace_s))
+
+    def kill_session(self, session: str, grace_s: float) -> None:
+        """See `actors.ports.Processes.kill_session`."""
+        self._reactor.post(lambda: self._kill_session(session, grace_s))
+
+    def adopt(self, process_id: str, owner: ActorRef[Any]) -> None:
+        """See `actors.ports.Processes.adopt`."""
+        self._reactor.post(lambda: self._adopt(process_id, owner))
+
+    def forget(self, process_id: str) -> None:
+        """See `actors.ports.Processes.forget`. A tree that has not ended is forgotten when it has."""
+        self._reactor.post(lambda: self._forget(process_id))
+
+    def forget_session(self, session: str) -> None:
+        """See `actors.ports.Processes.forget_session`. Behind what the reactor has in hand of its trees."""
+        self._reactor.post(lambda: self._spools.forget(session))
+
+    @property
+    def layers(self) -> Layers:
+        """Which layers of containment hold; known once it is started. Any thread."""
+        base = self._dir.cgroup
+        names = self._layers if base is not None else self._layers - {"cgroup"}
+        delegated = base is not None and cgroups.delegated(os.path.dirname(base))
+        return Layers(tuple(sorted(names)), base, self._dir.no_cgroup, delegated)
+
+    @property
+    def spools(self) -> Spools:
+        """Where the output is that reports have no room for."""
+        return self._spools
+
+    def close(self, timeout_s: float = 10.0) -> bool:
+        """Kill what is left, wait for the proofs, end the zygote and the thread. Not from the reactor's thread.
+
+        True if every tree was proven gone within `timeout_s` seconds; the others are reported as not proven, and
+        their wardens, which see the end of their sockets, go on ending them.
+        """
+        if not self._started or not self._reactor.post(self._begin_closing):
+            return True
+        proven = self._trees.quiet.wait(timeout_s)
+        self._reactor.post(self._end_zygotes)
+        if not self._zygotes.none.wait(ZYGOTE_END_S):
+            self._reactor.post(self._zygotes.kill_all)
+            self._zygotes.none.wait(ZYGOTE_END_S)
+        stopped = self._reactor.stop(ZYGOTE_END_S)
+        self._search.join(SWEEP_S)
+        if self._dir.cgroup is not None:
+            cgroups.leave(self._dir.cgroup)
+        return self._spools.close(SETTLE_S) and stopped and proven
+
+    # ── On the reactor's thread ───────────────────────────────────────────────────────────────────
+
+    def _spawn(self, process_id: str, spec: SpawnSpec, owner: ActorRef[Any], session: str) -> None:
+        if process_id in self._trees.by_id:
+            self._adopt(process_id, owner)
+        else:
+            self._launcher.spawn(process_id, spec, owner, session)
+
+    def _kill(self, process_id: str, grace_s: float) -> None:
+        tree = self._trees.by_id.get(process_id)
+        if tree is not None:
+            self._kills.kill(tree, grace_s)
+
+    def _kill_session(self, session: str, grace_s: float) -> None:
+        for tree in [one for one in self._trees.by_id.values() if one.session == session]:
+            self._kills.kill(tree, grace_s)
+
+    def _adopt(self, process_id: str, owner: ActorRef[Any]) -> None:
+        tree = self._trees.by_id.get(process_id)
+        if tree is None:
+            self._adoptions.adopt(process_id, owner)
+            return
+        tree.owner = owner
+        for report in (tree.exit_report, None if tree.end_report else tree.remaining, tree.end_report):
+            if report is not None:
+                tell(owner, report)
+
+    def _forget(self, process_id: str) -> None:
+        tree = self._trees.by_id.get(process_id)
+        if tree is not None and tree.phase is not Phase.ENDED:
+            tree.forgotten = True
+            return
+        self._trees.by_id.pop(process_id, None)
+        self._adoptions.forget(process_id)
+        self._dir.ledger(process_id).unlink(missing_ok=True)
+
+    # ── Events ────────────────────────────────────────────────────────────────────────────────────
+
+    def _on_warden(self, tree: Tree) -> None:
+        self._words.on_warden(tree)
+
+    def _on_zygote_word(self, zygote: ZygoteHandle, word: Word) -> None:
+        self._words.on_zygote_word(zygote, word)
+
+    def _on_zygote_dead(self, zygote: ZygoteHandle) -> None:
+        self._words.on_zygote_dead(zygote)
+
+    def _on_drained(self, tree: Tree) -> None:
+        self._endings.drained(tree)
+
+    def _on_ended(self, tree: Tree) -> None:
+        if tree.forgotten:
+            self._forget(tree.process_id)
+        self._trees.check_quiet()
+
+    # ── Closing ───────────────────────────────────────────────────────────────────────────────────
+
+    def _begin_closing(self) -> None:
+        self._trees.closing = True
+        self._adoptions.forget_all()
+        for tree in list(self._trees.by_id.values()):
+            self._kills.kill(tree, 0.0)
+        self._trees.check_quiet()
+
+    def _end_zygotes(self) -> None:
+        for tree in list(self._trees.by_id.values()):
+            self._endings.abandon(tree, "not proven gone when the supervisor shut down")
+            if tree.phase is not Phase.ENDED and tree.last is not None:
+                self._endings.report_exit_now(tree)
+        self._zygotes.end_all()

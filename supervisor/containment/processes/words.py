@@ -1,0 +1,131 @@
+"""What wardens and zygotes say of trees."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from loguru import logger
+
+from actors.messages import ProcessStarted
+from supervisor.containment.guard import ledger
+from supervisor.containment.guard.packets import receive
+from supervisor.containment.processes.reports import remaining, tell
+from supervisor.containment.processes.tree import Phase
+
+if TYPE_CHECKING:
+    from supervisor.containment.guard.ledger import Word
+    from supervisor.containment.processes.descriptors import Descriptors
+    from supervisor.containment.processes.endings import Endings
+    from supervisor.containment.processes.lost import LostTrees
+    from supervisor.containment.processes.pipes import Pipes
+    from supervisor.containment.processes.tree import Tree, Trees
+    from supervisor.containment.spool import Spools
+    from supervisor.containment.zygote_handle import ZygoteHandle
+
+WORD_MAX_BYTES = 262_144
+WORDS_A_TURN = 16
+
+
+class Words:
+    """Hears wardens and zygotes. Reactor thread only.
+
+    Args:
+        layers: those that hold.
+    """
+
+    def __init__(
+        self,
+        trees: Trees,
+        layers: Collection[str],
+        descriptors: Descriptors,
+        pipes: Pipes,
+        spools: Spools,
+        endings: Endings,
+        lost: LostTrees,
+    ) -> None:
+        self._trees = trees
+        self._layers = layers
+        self._descriptors = descriptors
+        self._pipes = pipes
+        self._spools = spools
+        self._endings = endings
+        self._lost = lost
+
+    # ── Wardens ───────────────────────────────────────────────────────────────────────────────────
+
+    def on_warden(self, tree: Tree) -> None:
+        """The socket of a warden has something to read: a bounded number of words, or its end."""
+        for _ in range(WORDS_A_TURN):
+            if tree.sock is None:
+                return
+            try:
+                data, _ = receive(tree.sock, WORD_MAX_BYTES)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self._descriptors.close_socket(tree)
+                self._lost.warden_gone(tree)
+                return
+            self._on_warden_word(tree, ledger.decode(data))
+
+    def _on_warden_word(self, tree: Tree, word: Word) -> None:
+        match word["word"]:
+            case "started":
+                self.on_started(tree, word)
+            case "exited":
+                self._endings.exited(tree, word)
+            case "remaining":
+                self._on_remaining(tree, word)
+            case "empty":
+                self._lost.last_word(tree, word)
+            case unknown:
+                logger.warning("a warden said something unknown: {}", unknown)
+
+    def on_started(self, tree: Tree, word: Word) -> None:
+        """The command runs."""
+        tree.phase = Phase.RUNNING
+        tree.started = word
+        spool = tree.spool.path if self._spools.file_max_bytes else None
+        tell(tree.owner, ProcessStarted(tree.process_id, word["pid"], word["at"], spool))
+        self._pipes.read(tree)
+
+    def _on_remaining(self, tree: Tree, word: Word) -> None:
+        """Some of it cannot be killed: a receipt that is filed before the proof can name them."""
+        if tree.last is None and tree.phase is not Phase.ENDED:
+            tree.remaining = remaining(tree.process_id, word)
+            tell(tree.owner, tree.remaining)
+
+    # ── Zygotes ───────────────────────────────────────────────────────────────────────────────────
+
+    def on_zygote_word(self, zygote: ZygoteHandle, word: Word) -> None:
+        """A zygote says something of a tree that it has a warden for, or had."""
+        tree = self._trees.by_id.get(word["process_id"])
+        if tree is None or tree.phase is Phase.ENDED or tree.zygote is not zygote:
+            return
+        match word["word"]:
+            case "not_forked":
+                self._endings.never(tree, word["note"])
+            case "gone":
+                self._descriptors.close_socket(tree)
+                self._lost.proven_gone(tree)
+            case "remaining":
+                self._on_remaining(tree, word)
+            case "unborn":
+                self._descriptors.close_socket(tree)
+                self._lost.judge(tree)
+            case "lost" if "zygote" not in self._layers:
+                self._lost.judge(tree)
+            case "forked" | "lost":
+                # The warden speaks for itself; and its loss shows at the end of its socket.
+                return
+            case unknown:
+                logger.warning("the zygote said something unknown: {}", unknown)
+
+    def on_zygote_dead(self, zygote: ZygoteHandle) -> None:
+        """A zygote has ended, after its last word: what it would have said of its lost wardens is never said."""
+        for tree in list(self._trees.by_id.values()):
+            if tree.zygote is zygote and tree.phase is Phase.LOST:
+                self._lost.judge(tree)
