@@ -38,7 +38,7 @@ def hang(turn: Turn) -> None:
     part = turn.inputs[0].content
     logger.info("hanging the {}", part)
     if part == "store":
-        _only(SqliteStore)._enqueue(Never())
+        _only(SqliteStore)._queue.put(Never())
     else:
         actor: Any = _only(SupervisorActor)
         actor._pong = threading.Event().wait

@@ -29,6 +29,7 @@ from actors.plugin.registration import Unloaded
 from actors.ports import Snapshot
 from supervisor import Config, SessionHandle, Supervisor
 from supervisor.containment.guard import procfs
+from supervisor.store.groups import GroupWriter
 from supervisor.store.sqlite import SqliteStore
 from tests.process_kit import until as poll
 
@@ -280,19 +281,19 @@ class StoreFaults:
         self.failures = 0
         self.may_read = threading.Event()
         self.may_read.set()
-        write, read = SqliteStore._write, SqliteStore._snapshot
+        write, read = GroupWriter.write, SqliteStore._snapshot
 
-        def failing_write(store: SqliteStore, connection: sqlite3.Connection, group: list[Any]) -> bool:
+        def failing_write(groups: GroupWriter, connection: sqlite3.Connection, group: list[Any]) -> bool:
             if self.failing:
                 self.failures += 1
                 raise sqlite3.OperationalError("disk I/O error")
-            return write(store, connection, group)
+            return write(groups, connection, group)
 
         def waiting_read(store: SqliteStore, connection: sqlite3.Connection, session: str) -> Snapshot:
             assert self.may_read.wait(WAIT_S), "whoever makes reads wait lets them go"
             return read(store, connection, session)
 
-        monkeypatch.setattr(SqliteStore, "_write", failing_write)
+        monkeypatch.setattr(GroupWriter, "write", failing_write)
         monkeypatch.setattr(SqliteStore, "_snapshot", waiting_read)
 
     def fail(self, session: SessionHandle) -> None:

@@ -539,7 +539,7 @@ def test_the_store_responds_ahead_of_what_waits(tmp_path: Path) -> None:
     with Supervisor.start(Config(state_dir=tmp_path / "state")) as supervisor:
         try:
             for gate in (first, rest, rest):
-                supervisor._store._enqueue(Slow(gate))
+                supervisor._store._queue.put(Slow(gate))
             until(lambda: done, "the first")
             assert not supervisor.store_responds(0.01), "it hangs"
             threading.Timer(0.1, first.set).start()

@@ -35,8 +35,11 @@ from actors.ports import (
 )
 from actors.requests import NewMessage
 from supervisor.store import schema
+from supervisor.store.connection import CHECK_EVERY_S
+from supervisor.store.groups import PRUNE_EVERY
+from supervisor.store.pen import GROUP_MAX
 from supervisor.store.reader import IDLE_MAX, SqliteReader
-from supervisor.store.sqlite import CHECK_EVERY_S, GROUP_MAX, PRUNE_EVERY, SqliteStore
+from supervisor.store.sqlite import SqliteStore
 
 ROOT = Path(__file__).parent.parent
 PATIENCE_S = 30.0
@@ -439,7 +442,7 @@ def kept(store: SqliteStore) -> list[str]:
 
 
 def test_l10_requests_older_than_the_horizon_are_forgotten(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("supervisor.store.sqlite.PRUNE_EVERY", 2)
+    monkeypatch.setattr("supervisor.store.groups.PRUNE_EVERY", 2)
     clock = StandingClock()
     store = SqliteStore(path, clock=clock, requests_kept_s=100.0)
     try:
@@ -468,7 +471,7 @@ def test_l10_what_is_read_while_the_clock_is_ahead_is_all_there_is(path: Path) -
 def test_l10_of_answers_whose_times_are_in_no_order_the_oldest_ones_go_and_leave_no_gap(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("supervisor.store.sqlite.PRUNE_EVERY", 2)
+    monkeypatch.setattr("supervisor.store.groups.PRUNE_EVERY", 2)
     clock = StandingClock()
     store = SqliteStore(path, clock=clock, requests_kept_s=100.0)
     try:
@@ -646,12 +649,12 @@ def test_l13_while_one_thread_gives_a_turn_that_takes_long_the_other_writes_and_
 
 def test_a_connection_that_broke_is_opened_again_and_the_group_written(store: SqliteStore) -> None:
     write(store, batch(1))
-    broken = store._connection
+    broken = store._writer.connection
     assert broken is not None
     broken.close()
     write(store, batch(2))
-    assert store._connection is not broken
-    broken = store._connection
+    assert store._writer.connection is not broken
+    broken = store._writer.connection
     assert broken is not None
     broken.close()
     assert load(store).thread.messages()
@@ -681,8 +684,8 @@ def test_l12_a_group_whose_commit_has_an_outcome_that_nobody_knows_is_written_on
     store.commit(batch(1), owner.ref)
     assert owner.next() == Committed(1)
     assert store.answers(PATIENCE_S)
-    assert store._connection is not None
-    store._connection = cast("sqlite3.Connection", LosesItsCommit(store._connection))
+    assert store._writer.connection is not None
+    store._writer.connection = cast("sqlite3.Connection", LosesItsCommit(store._writer.connection))
     store.commit(batch(2), owner.ref)
     assert owner.next() == Committed(2)
     store.commit(batch(3), owner.ref)
@@ -701,13 +704,13 @@ def test_l14_the_check_after_errors_is_made_at_most_once_in_its_interval(
         connection.set_trace_callback(lambda sql: checks.append(sql) if "quick_check" in sql else None)
         return connection
 
-    monkeypatch.setattr("supervisor.store.sqlite.open_writer", watched)
+    monkeypatch.setattr("supervisor.store.connection.open_writer", watched)
     clock = StandingClock()
     store = SqliteStore(path, clock=clock)
 
     def breaks(number: int) -> None:
-        assert store._connection is not None
-        store._connection.close()
+        assert store._writer.connection is not None
+        store._writer.connection.close()
         write(store, batch(number))
 
     try:
@@ -728,10 +731,10 @@ def test_l14_the_check_after_errors_is_made_at_most_once_in_its_interval(
 def test_l14_of_few_incarnations_it_is_known_without_a_read_what_is_written(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("supervisor.store.sqlite.LAST_KEPT_MAX", 3)
+    monkeypatch.setattr("supervisor.store.groups.LAST_KEPT_MAX", 3)
     for number in range(1, 11):
         write(store, batch(1, session=f"s{number}"))
-        assert len(store._last) <= 3
+        assert len(store._groups._last) <= 3
     # Of one that was let go the file itself knows.
     write(store, batch(1, session="s1"))
     write(store, batch(2, session="s1"))
@@ -741,10 +744,10 @@ def test_l14_of_few_incarnations_it_is_known_without_a_read_what_is_written(
 def test_l14_a_transaction_holds_a_bounded_number_of_batches(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("supervisor.store.sqlite.GROUP_MAX", 3)
+    monkeypatch.setattr("supervisor.store.pen.GROUP_MAX", 3)
     commits: list[str] = []
-    assert store._connection is not None
-    store._connection.set_trace_callback(lambda sql: commits.append(sql) if sql == "COMMIT" else None)
+    assert store._writer.connection is not None
+    store._writer.connection.set_trace_callback(lambda sql: commits.append(sql) if sql == "COMMIT" else None)
     owner = Owner()
     leave = hold_group(store)
     for number in range(1, 8):
@@ -758,7 +761,7 @@ def test_l14_a_transaction_holds_a_bounded_number_of_batches(
 def test_l14_what_could_not_be_stored_is_kept_and_named_up_to_a_bound(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("supervisor.store.sqlite.LEFT_OUT_MAX", 3)
+    monkeypatch.setattr("supervisor.store.condition.LEFT_OUT_MAX", 3)
     monkeypatch.setattr("supervisor.store.unfit.UNFIT_KEPT", 3)
     store = SqliteStore(path, clock=StandingClock())
     try:

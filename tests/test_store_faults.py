@@ -461,7 +461,7 @@ def test_a_file_that_was_taken_away_is_not_made_anew(tmp_path: Path) -> None:
             if not file.name.endswith("-stops"):
                 os.link(file, aside / file.name)
                 file.unlink()
-        broken = store._connection
+        broken = store._writer.connection
         assert broken is not None
         broken.close()
         store.commit(batch(2), owner.ref)
@@ -544,7 +544,7 @@ def test_a_store_that_failed_takes_writes_again_as_soon_as_a_session_beside_the_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # It does not find out by a write of its own.
-    monkeypatch.setattr("supervisor.store.sqlite.ATTEMPT_EVERY_S", 3600.0)
+    monkeypatch.setattr("supervisor.store.pen.ATTEMPT_EVERY_S", 3600.0)
     store = damaged_store(tmp_path / STORE, busy_timeout_s=0.2)
     other = sqlite3.connect(tmp_path / STORE, isolation_level=None)
     try:

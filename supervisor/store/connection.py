@@ -1,0 +1,164 @@
+"""The writer's connection: opened again after an error of the disk, and checked. Only the thread with the pen uses it.
+
+A file that is gone is not made anew under a daemon that has been told it is durable. SQLite itself goes on in one that
+was removed or replaced, so after each piece of work it is looked whether the path still leads there.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeVar
+
+from loguru import logger
+
+from actors.errors import StoreUnavailable
+from actors.ports import Clock
+from supervisor.store.condition import NOT_FINISHED, Condition
+from supervisor.store.faults import code, is_busy, is_malformed
+from supervisor.store.health import error_text
+from supervisor.store.schema import open_writer
+
+T = TypeVar("T")
+
+CHECK_EVERY_S: Final = 10.0
+CHECK_MAX_S: Final = 2.0
+CHECK_STEPS: Final = 50_000
+"""Instructions of SQLite's machine between two looks at the clock."""
+
+
+class WriterConnection:
+    """The one connection that writes. The constructor raises sqlite3.Error, OSError, or StoreUnavailable.
+
+    Args:
+        path: the store's file.
+        busy_timeout_s: how long a statement waits for a file that another process has locked.
+        clock: for the interval between checks.
+        condition: is told of errors, checks, and reopenings.
+        on_lost: called when a connection was given up: what is known of the file has to be read again.
+    """
+
+    def __init__(
+        self, path: Path, busy_timeout_s: float, clock: Clock, condition: Condition, on_lost: Callable[[], None]
+    ) -> None:
+        self._path = path
+        self._busy_timeout_s = busy_timeout_s
+        self._clock = clock
+        self._condition = condition
+        self._on_lost = on_lost
+        self.connection: sqlite3.Connection | None = open_writer(path, busy_timeout_s)
+        self._checked_at: float | None = None
+        self._files = self._files_now()
+
+    def insist(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Do some work with the connection; after an error of the disk once more with a fresh one."""
+        try:
+            return self.attempt(work)
+        except (sqlite3.Error, OSError) as error:
+            self._condition.note(error)
+            if is_busy(error):
+                raise
+            logger.warning("the store failed and is opened again: {!r}", error)
+            self._check()
+            return self.attempt(work)
+
+    def attempt(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Do some work with the connection, and leave no transaction open; after an error of the disk give it up."""
+        if self.connection is None:
+            self.connection = open_writer(self._path, self._busy_timeout_s, make=False)
+            self._files = self._files_now()
+            self._condition.reopened += 1
+        connection = self.connection
+        try:
+            done = work(connection)
+            self._check_place()
+            return done
+        except BaseException as error:
+            if not _rolled_back(connection) or (isinstance(error, sqlite3.Error | OSError) and not is_busy(error)):
+                self.connection = None
+                self._on_lost()
+                _close(connection)
+            raise
+
+    def close(self) -> None:
+        """Empty the write-ahead log, and close."""
+        connection, self.connection = self.connection, None
+        if connection is None:
+            return
+        try:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        except sqlite3.Error as error:
+            # What was committed is in the write-ahead log, and the next start reads it from there.
+            logger.warning("the write-ahead log could not be emptied: {!r}", error)
+        _close(connection)
+
+    def _check(self) -> None:
+        """Look for damage after an error, for a bounded time. What it finds is reported, not acted on."""
+        now = self._clock.monotonic()
+        if self._checked_at is not None and now < self._checked_at + CHECK_EVERY_S:
+            return
+        self._checked_at = now
+        until = time.monotonic() + CHECK_MAX_S
+
+        def check(connection: sqlite3.Connection) -> str:
+            connection.set_progress_handler(lambda: time.monotonic() > until, CHECK_STEPS)
+            try:
+                return str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
+            finally:
+                connection.set_progress_handler(None, 0)
+
+        try:
+            found = self.attempt(check)
+        except sqlite3.DatabaseError as error:
+            if code(error) == sqlite3.SQLITE_INTERRUPT:
+                found = NOT_FINISHED
+            elif is_malformed(error):
+                found = error_text(error)
+            else:
+                return
+        except (OSError, StoreUnavailable):
+            return
+        if found not in ("ok", NOT_FINISHED):
+            logger.error("the store's file is damaged: {}", found)
+        self._condition.integrity = found
+
+    def _files_now(self) -> list[tuple[int, int] | None]:
+        """Which files the paths of the store and of its write-ahead log lead to."""
+        return [_identity(self._path), _identity(self._path.with_name(self._path.name + "-wal"))]
+
+    def _check_place(self) -> None:
+        """Raise OSError where the files were removed or replaced: no reader would find what was just written."""
+        files = self._files_now()
+        if files != self._files and self._files != [files[0], None]:
+            raise FileNotFoundError(errno.ENOENT, "the store's files were removed or replaced", str(self._path))
+        self._files = files
+
+
+def _rolled_back(connection: sqlite3.Connection) -> bool:
+    """Leave no transaction open; False where the connection cannot even do that."""
+    try:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+    except sqlite3.Error:
+        return False
+    return True
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Device and inode of a file; None where there is none."""
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _close(connection: sqlite3.Connection) -> None:
+    try:
+        connection.close()
+    except sqlite3.Error as error:
+        logger.warning("a connection of the store could not be closed: {!r}", error)

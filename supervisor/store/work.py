@@ -1,0 +1,56 @@
+"""What the writer is given to do."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from actors.errors import StoreUnavailable
+from actors.ports import Batch
+from supervisor.store.health import error_text
+from supervisor.store.tables import Statement
+
+if TYPE_CHECKING:
+    from pykka import ActorRef
+
+
+class DoesNotFollow(StoreUnavailable):
+    """A batch is not the next one: one before it has failed."""
+
+
+class Commit:
+    """A batch on its way; `error` is why it failed, and stays None where it is durable. `unfit`: by its own fault."""
+
+    __slots__ = ("batch", "error", "owner", "since", "statements", "unfit")
+
+    def __init__(self, batch: Batch, owner: ActorRef[Any], since: float) -> None:
+        self.batch = batch
+        self.owner = owner
+        self.since = since
+        self.error: str | None = None
+        self.unfit = False
+        self.statements: list[Statement] | None = None
+
+    def failed(self, error: BaseException) -> None:
+        """It cannot be stored as it is, or comes behind one that could not."""
+        self.error = error_text(error)
+        self.unfit = not isinstance(error, DoesNotFollow)
+
+
+class Load:
+    """A session to be read."""
+
+    __slots__ = ("owner", "session", "since")
+
+    def __init__(self, session: str, owner: ActorRef[Any], since: float) -> None:
+        self.session = session
+        self.owner = owner
+        self.since = since
+
+
+class Attempt:
+    """A small write, to find out whether writes succeed again."""
+
+
+Work: TypeAlias = Commit | Load | Attempt | threading.Event
+"""An event is set when its turn comes."""
