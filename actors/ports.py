@@ -1,7 +1,7 @@
-"""The ports: what is not deterministic, and what the core needs from outside.
+"""The ports: everything that is not deterministic, or that the core needs from outside.
 
-Nothing in `actors/` reads a clock, makes an id, starts a thread or touches a file but through these. The
-same actors run over the real ones in `supervisor/` and over simulated ones in `tests/`.
+Code in `actors/` reads clocks, makes ids, starts threads and touches files only through these. The same actors run over
+the real ports in `supervisor/` and over simulated ones in `tests/`.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ class Timer(Protocol):
     """A pending timer."""
 
     def cancel(self) -> None:
-        """Take it back; nothing happens when it has fired."""
+        """Cancel it; no effect if it has fired."""
 
 
 class Clock(Protocol):
     """Time, and timers that become messages."""
 
     def monotonic(self) -> float:
-        """Seconds that only grow; for durations."""
+        """Return seconds that never decrease; for durations."""
 
     def wall(self) -> float:
-        """Seconds since the epoch, UTC; for people."""
+        """Return seconds since the epoch, UTC; for people."""
 
     def call_later(self, delay_s: float, ref: ActorRef[Any], message: Struct) -> Timer:
-        """Tell `ref` the message after `delay_s` seconds; a dead actor makes it a no-op."""
+        """Tell `ref` the message after `delay_s` seconds; no effect if the actor is dead."""
 
 
 class Ids(Protocol):
-    """Names for what comes into being."""
+    """Makes ids."""
 
     def new(self, kind: str) -> str:
-        """Return a fresh id such as ``run_…`` for kind ``run``; no two are the same, across restarts too."""
+        """Return a new id such as ``run_…`` for kind ``run``; ids are unique, even across restarts."""
 
 
 class Executor(Protocol):
-    """Where agents, tools and callbacks run: never on a dispatcher thread."""
+    """Runs agents, tools and callbacks, never on a dispatcher thread."""
 
     def start(
         self,
@@ -70,70 +70,80 @@ class Executor(Protocol):
     ) -> None:
         """Register `key`, then run `body` and tell `owner` ExecutionEnded, once.
 
-        isolation ``task``: `body` returns a coroutine, run on the executor's event loop; ``thread``: `body`
-        is called on a thread named after the execution. Whatever it raises, BaseException too, is caught. `token`
-        is its token: where that is cancelled before the first line of a task, no line of it runs. `context` has the
-        context variables that it runs with, and is its own.
+        Any exception of `body` is caught, even a BaseException.
+
+        Args:
+            key: the id of the execution.
+            name: for people.
+            isolation: ``task``: `body` returns a coroutine, which runs on the executor's event loop; ``thread``: `body`
+                is called on a thread named after the execution.
+            body: what to run.
+            owner: receives the reports.
+            token: the execution's token. If it is cancelled before the first line of a task, no line of it runs.
+            context: the context variables to run with; not shared with other code.
         """
 
     def cancel(self, key: str, *, again: bool = False) -> None:
-        """Cancel the task, if it is one; a thread learns of it by its token. Unknown keys are ignored.
+        """Cancel the execution if it is a task; a thread has to check its token. Unknown keys are ignored.
 
-        An end is told once: where the task was cancelled before, or a door of its token has told it, this does
-        nothing. `again`: whatever it was told, for one that goes on in spite of it.
+        A task is cancelled once: if it was cancelled before, or a door of its token has raised in it, this does
+        nothing. `again` cancels it in any case, for a task that goes on in spite of its cancel.
         """
 
     def adopt(self, key: str, owner: ActorRef[Any]) -> bool:
-        """From here on tell `owner`; an end that has happened is told again. False: the key is not known."""
+        """Report to `owner` from now on; an end that has happened is reported again. False: the key is unknown."""
 
     def forget(self, key: str) -> None:
-        """The end of `key` was taken note of; it may be forgotten."""
+        """Forget an execution whose end has been handled."""
 
     def call(self, callback: Callable[[], None]) -> None:
-        """Run a callback soon, on another thread, with its errors contained."""
+        """Run a callback soon, on another thread; its errors are contained."""
 
 
 class Strays(Protocol):
-    """What code of agents and tools starts by itself inside this process: processes, threads, tasks (law L3).
+    """Strays: what code of agents and tools starts by itself inside this process: processes, threads, tasks (law L3).
 
-    A start is told to the owner of its run before the end of what started it is. So when the last execution of a run
-    has ended, and each stray that was told, nothing that can be attributed to the run is left.
+    The start of a stray is reported to the owner of its run before the end of the execution that started it. So when
+    the last execution of a run and each reported stray have ended, nothing attributable to the run is left.
     """
 
     def within(
         self, address: Address, isolation: Isolation, token: CancelToken, body: Callable[[], Any]
     ) -> Callable[[], Any]:
-        """Return `body` for the executor. What it starts is attributed to `address`; see `Executor.start`.
+        """Wrap `body` for the executor, so that what it starts is attributed to `address`; see `Executor.start`.
 
-        A process that it starts once `token` is cancelled is a clean-up's: it is not asked to end before `body` has
-        ended, and killed when its time is over.
+        A process that it starts after `token` was cancelled belongs to a clean-up: it is not asked to end before `body`
+        has ended, and it is killed at the deadline.
         """
 
     def adopt(self, address: Address, owner: ActorRef[Any], claimed: Sequence[ProcessRow] = ()) -> None:
-        """From here on tell `owner` StrayFound and StrayEnded of the run; what is known is told again.
+        """Report StrayFound and StrayEnded of the run to `owner` from now on; known strays are reported again.
 
-        `claimed` are strays on record. The end of one that is not known is told: its process ended with the supervisor
-        that it was in, or is ended now.
+        `claimed` are strays on record. For one that is unknown here an end is reported: its process ended with the
+        supervisor that it was in, or is ended now.
         """
 
     def end(self, address: Address, grace_s: float) -> None:
         """End the strays of a run, or of one call of it.
 
-        A process and what is below it: SIGTERM and SIGCONT now, SIGKILL after `grace_s` seconds. A task is cancelled
-        once, when what started it has ended. A thread cannot be ended. What is started later is ended too. Again with
-        less grace it escalates.
+        A process and those below it get SIGTERM and SIGCONT now, and SIGKILL after `grace_s` seconds. A task is
+        cancelled once, when the code that started it has ended. A thread cannot be ended. Strays that start later are
+        ended too. A second call with less grace escalates.
         """
 
     def forget(self, stray_id: str) -> None:
-        """The end of the stray is in the log."""
+        """Forget a stray whose end is in the log."""
 
 
 class SpawnSpec(Struct, frozen=True):
-    """A command to spawn: `argv` as exec takes it, `env` added to the clean environment, `name` for people.
+    """A command to spawn.
 
-    `stdin` is all that it can read from its input. With `pty` it gets a terminal of `pty_size` (columns, rows), on
-    which nothing is typed, and all it writes is stream ``stdout``. The values of `env`, and `stdin`, may be secret: no
-    text of it has them.
+    argv: as for exec.
+    name: for people.
+    env: is added to the clean environment. Its values may be secret: the repr does not show them.
+    pty, pty_size: the command gets a terminal (columns, rows). Nothing is typed on it, and all its output is stream
+        ``stdout``.
+    stdin: everything that the command can read from its input. It may be secret: the repr does not show it.
     """
 
     argv: tuple[str, ...]
@@ -149,47 +159,48 @@ class SpawnSpec(Struct, frozen=True):
 
 
 class Processes(Protocol):
-    """Process trees, each with its warden. All reports go to the tree's owner, an actor."""
+    """Process trees, each with its warden. All reports go to the actor that owns the tree."""
 
     def spawn(self, process_id: str, spec: SpawnSpec, owner: ActorRef[Any], session: str = "") -> None:
-        """Register `process_id`, of a `session`, then spawn. Never blocks, never raises for what the world does.
+        """Register `process_id`, of a `session`, then spawn. Never blocks, and never raises because a spawn failed.
 
-        Tells the owner ProcessStarted, ProcessOutput (any number), ProcessExited, ProcessEnded, in this
-        order; or ProcessEnded alone (NOT_STARTED) where nothing could be spawned. ProcessRemaining, before the end,
-        if some of a killed tree cannot be killed.
+        The owner receives ProcessStarted, ProcessOutput (any number), ProcessExited and ProcessEnded, in this order; or
+        only ProcessEnded (NOT_STARTED), if the spawn failed. ProcessRemaining comes before the end if some processes of
+        a killed tree cannot be killed.
         """
 
     def kill(self, process_id: str, grace_s: float) -> None:
         """End the tree: SIGTERM and SIGCONT now, SIGKILL after `grace_s` seconds, until it is proven gone.
 
-        0 kills at once. Again with less grace it escalates; it is never put off. An id that is not known is ignored.
+        0 kills at once. A second call with less grace escalates; the kill is never postponed. Unknown ids are ignored.
         """
 
     def kill_session(self, session: str, grace_s: float) -> None:
         """End every tree of a session that was spawned here; see `kill`."""
 
     def adopt(self, process_id: str, owner: ActorRef[Any]) -> None:
-        """From here on tell `owner`, and tell it again what it may have missed (exit, who remains, end).
+        """Report to `owner` from now on, and repeat what it may have missed (exit, survivors, end).
 
-        For an id that this instance never spawned, the ledger that its warden left is read: ProcessEnded
-        follows when that warden is done, or says that nothing was found.
+        For an id that this instance never spawned, the ledger of its warden is read: ProcessEnded follows when that
+        warden is done, or it says that nothing was found.
         """
 
     def forget(self, process_id: str) -> None:
-        """The end of the tree is in the log: what is kept of it (its ledger too) may go."""
+        """Forget a tree whose end is in the log, and delete its ledger."""
 
     def forget_session(self, session: str) -> None:
-        """A session was deleted, and all its trees have ended: the files of their output go too."""
+        """Delete the output files of a deleted session, all of whose trees have ended."""
 
 
 # ── The store ─────────────────────────────────────────────────────────────────────────────────────
 
 
 class SessionRow(Struct, frozen=True):
-    """A session's own facts. Times: seconds, epoch, UTC.
+    """The row of a session itself. Times: seconds, epoch, UTC.
 
-    `cutoffs`: by origin, when its last Stop was sent. `forgotten_to`: a request made up to then may have been answered,
-    and its answer is not kept any more. `deleted`: it is a tombstone, and nothing has happened since.
+    cutoffs: by origin, the time at which its last Stop was sent.
+    forgotten_to: a request made up to this time may have been answered, and its answer may be forgotten.
+    deleted: the row is a tombstone, and nothing has happened since the deletion.
     """
 
     session: str
@@ -205,7 +216,7 @@ class SessionRow(Struct, frozen=True):
 class CallRow(Struct, frozen=True):
     """A call. state: ``requested | granted | started | ended``; `outcome` once its result is in the log.
 
-    `ended_at` and `how` are of what executed it, which may end after its result is in the log.
+    `ended_at` and `how` describe the end of its execution, which may come after its result is in the log.
     """
 
     session: str
@@ -222,14 +233,17 @@ class CallRow(Struct, frozen=True):
 
 
 class ProcessRow(Struct, frozen=True):
-    """A process tree. state: ``granted | ended``: granted is on record before it is spawned.
+    """A process tree. state: ``granted | ended``; granted is on record before the spawn. Times: seconds, epoch, UTC.
 
-    `kind` is another than ``process`` for a stray, which is on record once it is found: see `Strays`. Then `call_id` is
-    empty where the agent started it, and `born` and `ours` are as in `StrayFound`.
+    end: the receipt's row of a tree that has ended.
+    kind: not ``process`` for a stray, which is on record once it is found: see `Strays`. Then `call_id` is empty if the
+        agent started it, and `born` and `ours` are as in `StrayFound`.
 
-    `end` is what the receipt says of one that has ended. Of a tree that belongs to its session: `generation` is that
-    of the run that started it, `owned_at` when it became the session's, `ending` why the session ends it (None while
-    it does not), and `receipts` the runs and the receipts of Stops that wait for its end. Times: seconds, epoch, UTC.
+    Of a tree that its session owns:
+    generation: of the run that started it.
+    owned_at: when the session became its owner.
+    ending: why the session ends it; None while it does not.
+    receipts: the runs, and the receipts of Stops, that wait for its end.
     """
 
     session: str
@@ -252,7 +266,7 @@ class ProcessRow(Struct, frozen=True):
 
 
 class WaitingRow(Struct, frozen=True):
-    """A message that waits: `place` orders the queue, `run_id` is the turn it waits for, steering or not."""
+    """A waiting message: `place` orders the queue; `run_id` is the run that it starts, or steers (`steering`)."""
 
     session: str
     message: NewMessage
@@ -275,9 +289,9 @@ class RequestRow(Struct, frozen=True):
 class KeptStop(Struct, frozen=True):
     """A Stop that was answered before the store had it; `at` is when it was handled (seconds, epoch, UTC).
 
-    `outcome`, `run_id` and `receipt_id` are its answer, where it was decided by then: that answer stands. `generation`
-    is what the session had counted when it was decided. `cause` is what had ended before it came, where the Stop was
-    not the first to end it.
+    outcome, run_id, receipt_id: its answer, if it was decided by then; that answer stands.
+    generation: the session's generation when it was decided.
+    cause: the earlier cause of the run's end, if the Stop was not the first.
     """
 
     session: str
@@ -291,35 +305,35 @@ class KeptStop(Struct, frozen=True):
 
     @property
     def answer(self) -> Stopped | None:
-        """The answer that it had, as far as that stands; None if it was not decided."""
+        """The part of its answer that stands; None if it was not decided."""
         if self.outcome is None:
             return None
         return Stopped(self.outcome, self.run_id, self.receipt_id or self.stop.id, None, durable=False)
 
     def is_about(self, run: RunInfo) -> bool:
-        """True if this Stop was to end a run that is on record as open, or was told that it is over."""
+        """Return True if this Stop concerns a run that is on record as open: it was to end it, or found it ended."""
         if self._came_before(run):
             return False
         return self.stop.run_id in (None, run.run_id)
 
     def may_have_ended(self, run: RunInfo) -> bool:
-        """True if this Stop may have ended a run that it is about: it did not find it over.
+        """Return True if this Stop may have ended a run that it is about.
 
-        One that found nothing to end, or joined the end of another run, came behind the end of this one.
+        A Stop that found nothing to end, or joined the end of another run, was handled after this run had ended.
         """
         if self.outcome == "stopping":
             return self.run_id == run.run_id
         return self.outcome not in ("nothing_running", "already_over")
 
     def _came_before(self, run: RunInfo) -> bool:
-        # The clock may have been set back in between. So where the generations are known, they have to say it too.
+        # The clock may have been set back in between, so the generations have to agree if both are known.
         if run.started_at is None or run.started_at <= self.at:
             return False
         return self.generation is None or run.generation is None or run.generation > self.generation
 
 
 class AttachmentRow(Struct, frozen=True):
-    """Bytes that came where text was expected; `at` is epoch seconds, UTC."""
+    """The exact bytes of a message that is not UTF-8; `at` is epoch seconds, UTC."""
 
     session: str
     name: str
@@ -328,12 +342,13 @@ class AttachmentRow(Struct, frozen=True):
 
 
 class Batch(Struct, frozen=True):
-    """What one step of a session decided, written in one transaction.
+    """Everything that one step of a session decided, written in one transaction. Rows are upserts by their id.
 
-    `number` counts a session's batches from 1 within one incarnation; `incarnation` tells incarnations
-    apart, so that a retry of the same batch is known. Rows are upserts by their id; `unwaiting` are ids
-    of messages that wait no longer. `pending` are receipts that wait for process trees of the session; filed, they
-    are among `receipts`. `erase`: all rows of the session are removed first.
+    incarnation, number: `number` counts a session's batches from 1 within one incarnation. Together they identify a
+        batch, so that a retry is recognised.
+    unwaiting: ids of messages that no longer wait.
+    pending: receipts that wait for process trees of the session; once filed they are among `receipts`.
+    erase: all rows of the session are deleted first.
     """
 
     session: str
@@ -354,16 +369,21 @@ class Batch(Struct, frozen=True):
 
 
 class Snapshot(Struct, frozen=True):
-    """What the store holds of a session, for an actor that takes it up.
+    """What the store holds of a session, for the actor that restores it.
 
-    `runs` are those that are not settled (queued ones too) or are `late`, with their `calls` and `processes`, ended or
-    not, and for the late ones their `receipts`; `said` are ids of runs among them that have text or a call on record.
-    `fates` says what became of each message that does not wait: ``input | returned``. `requests` in order of age,
-    oldest first.
-    `over`: the receipt id of every other run. `processes` are also those of the session itself that have not ended, and
-    `pending` the receipts that wait for them. `kept` are Stops from the stop journal, the oldest first;
-    `told_durable` are ids of Stops whose `session.stop_durable` is in the log. `printed` is, for each of `calls` that
-    has not ended, the end of what it has printed so far. `left_out` names rows that cannot be read.
+    runs: those that are not settled (including queued ones) or are `late`.
+    calls: of `runs`, ended or not.
+    processes: of `runs`, ended or not; and those that the session owns and that have not ended.
+    receipts: of the late runs.
+    requests: the oldest first.
+    said: ids of those `runs` that have text or a call on record.
+    fates: the fate of each message that no longer waits: ``input | returned``.
+    over: the receipt id of every other run.
+    pending: the receipts that wait for process trees of the session.
+    kept: Stops from the stop journal, the oldest first.
+    told_durable: ids of the Stops whose `session.stop_durable` is in the log.
+    printed: for each of `calls` that has not ended, the end of its output so far.
+    left_out: names of rows that cannot be read.
     """
 
     session: str
@@ -386,46 +406,46 @@ class Snapshot(Struct, frozen=True):
 
 
 class Store(Protocol):
-    """The log and the rows, and beside them the stop journal.
+    """The log and the rows, and the stop journal.
 
-    All calls return at once; what comes of `commit` and `load` is told to `owner`.
+    All calls return at once; the results are sent to `owner`.
     """
 
     def commit(self, batch: Batch, owner: ActorRef[Any]) -> None:
-        """Write a batch; tell Committed when it is durable, or CommitFailed.
+        """Write a batch; send Committed when it is durable, or CommitFailed.
 
-        Batches of an incarnation commit in order of their number. After one that failed, every later one
-        of that incarnation fails too, until a new incarnation starts at 1.
+        The batches of an incarnation commit in the order of their numbers. After one has failed, every later one of
+        that incarnation fails too; a new incarnation starts again at 1.
         """
 
     def load(self, session: str, owner: ActorRef[Any]) -> None:
-        """Read a session after all that was committed before; tell Loaded or LoadFailed."""
+        """Read a session, after all earlier batches; send Loaded or LoadFailed."""
 
     def keep_stop(self, kept: KeptStop, owner: ActorRef[Any]) -> None:
-        """Write a Stop to the stop journal, which does not wait for the store; again is harmless.
+        """Write a Stop to the stop journal, which does not wait for the store; idempotent.
 
-        Once it is there, which is told as StopKept, it survives a crash: whoever loads the session gets it, until it is
-        forgotten. Where there is no room for it nothing is told.
+        StopKept reports that it is there. From then on it survives a crash: each load of the session returns it until
+        it is forgotten. If there is no room for it, no report is sent.
         """
 
     def forget_stop(self, session: str, request_id: str) -> None:
-        """The Stop, and the event that says so, are durable in the store: the journal may let it go."""
+        """Drop a Stop from the journal: the Stop, and the event that reports it, are durable in the store."""
 
 
 class Publisher(Protocol):
-    """Where committed events go for subscribers. Never blocks: subscribers pull."""
+    """Brings committed events to subscribers. Never blocks: subscribers pull."""
 
     def publish(self, session: str, events: Sequence[Event]) -> None:
-        """Make committed events known, in sequence order."""
+        """Publish committed events, in sequence order."""
 
     def ephemeral(self, event: Event) -> None:
-        """Show an event that is not stored to those who asked for such; it may be dropped."""
+        """Show an event that is not stored to the subscribers that asked for such; it may be dropped."""
 
 
 class Settings(Struct, frozen=True):
     """Policy as data: graces and deadlines in seconds, limits in items or bytes.
 
-    `passivate_s`: a session that was not used for so long, twice that at most, leaves memory; None: never.
+    `passivate_s`: a session that was unused for this long (at most twice as long) leaves memory; None: never.
     """
 
     agent: str = "shell"
@@ -449,7 +469,7 @@ class Settings(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Everything an actor is given: the ports, the settings, and who runs it."""
+    """Everything that an actor is given: the ports, the settings, and its dispatcher."""
 
     clock: Clock
     ids: Ids

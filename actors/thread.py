@@ -1,18 +1,18 @@
-"""The thread of a session: the fold of its log into messages that a model can be given (law L6).
+"""The thread of a session: the fold of its log into messages for a model (law L6).
 
-Theory of operation. Events come in the order of the log; messages are kept in *groups*, one for each run, in
-the order in which the runs first had something to show. So what a run reports late (the end of a call of a
-run that was closed long ago) takes its place among that run's messages and never splits those of another.
+Theory of operation. Events are applied in the order of the log. Messages are kept in *groups*, one for each run, in the
+order in which the runs first had something to show. So a late report of a run (the end of a call of a run that was
+closed long ago) is placed among that run's messages and never splits those of another run.
 
-Within a group the assistant's output is cut into *turns*. A turn gathers text and calls. While one of its
-calls is open, all that comes joins it; once all have ended, the next text or call opens a new one. A call,
-and its result, are shown only when the result is in: the call in its assistant message, the results directly
-behind it, in the order of the requests. A turn that has nothing to show is not shown. These rules together
-make the invariant: after every single event the thread is valid input for a model, because no call is ever
-without its result and no result without its call. There is nothing to repair, on whatever way a run ends.
+Within a group the assistant's output is divided into *turns*. A turn collects text and calls. While one of its calls is
+open, all output joins it; once all have ended, the next text or call opens a new turn. A call is shown only together
+with its result: the call in its assistant message, the results directly behind that message, in the order of the
+requests. An empty turn is not shown. These rules keep the invariant: after every event the thread is valid input for a
+model, because there is never a call without its result or a result without its call. However a run ends, nothing has to
+be repaired.
 
-Cost: an event takes constant time; text is gathered in a list and joined when it is asked for; only groups
-that changed are built again.
+Cost: an event takes constant time. Text is collected in a list and joined on demand; only groups that changed are built
+again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Call:
 
 
 class _Turn:
-    """What becomes one assistant message and the tool messages behind it."""
+    """The content of one assistant message and of the tool messages behind it."""
 
     __slots__ = ("at", "calls", "generation", "number", "open", "parts")
 
@@ -52,7 +52,7 @@ class _Turn:
 
     @property
     def over(self) -> bool:
-        """All its calls have ended: what comes now belongs to another turn."""
+        """True once all its calls have ended: later output belongs to another turn."""
         return bool(self.calls) and self.open == 0
 
     def text(self) -> str:
@@ -84,7 +84,7 @@ class _Group:
         self.built: list[Message] | None = None
 
     def turn_for(self, event: Event) -> _Turn:
-        """Return the turn that output of this moment belongs to."""
+        """Return the turn to which output belongs at this moment."""
         self.built = None
         if self.current is None or self.current.over:
             self.turns += 1
@@ -124,8 +124,7 @@ class _Group:
             )
             built.extend(replace(call.result, status=status) for call in shown if call.result is not None)
         if last_assistant is not None and self.closed_early and not self.output_retracted:
-            # The log has no mark for the end of a text, so what a run said last before it was cut off is
-            # taken to be unfinished.
+            # The log does not mark the end of a text, so the last text of an interrupted run counts as unfinished.
             built[last_assistant] = replace(built[last_assistant], status="partial")
         if self.note is not None:
             built.append(self.note)
@@ -149,8 +148,8 @@ class _Group:
 class Thread:
     """The messages of a session, kept up to date event by event.
 
-    Not safe to share between threads: it belongs to the actor, or to the reader, that folds the log.
-    Events have to come in the order of their `seq`. Kinds that say nothing about messages are ignored.
+    Not safe to share between threads: it belongs to the actor, or to the reader, that folds the log. Events have to be
+    applied in the order of their `seq`. Kinds that do not concern messages are ignored.
     """
 
     __slots__ = ("_built", "_calls", "_groups", "_input_groups", "_owned", "_retracted")
@@ -160,27 +159,27 @@ class Thread:
         self._calls: dict[str, tuple[_Group, _Turn, _Call]] = {}
         self._input_groups: dict[str, _Group] = {}
         self._retracted: set[str] = set()
-        # Runs whose group no twin of this thread shares: only those may be changed as they are.
+        # Runs whose group no copy of this thread shares: only those groups may be changed in place.
         self._owned: set[str | None] = set()
         self._built: list[Message] | None = None
 
     def apply(self, event: Event) -> None:
-        """Take in one event of the log."""
+        """Apply one event of the log."""
         handler = _HANDLERS.get(event.kind)
         if handler is not None:
             handler(self, event)
 
     def messages(self) -> list[Message]:
-        """Return all messages, retracted ones too; the list is the caller's own."""
+        """Return all messages, including retracted ones, in a new list."""
         if self._built is None:
             self._built = [message for group in self._groups.values() for message in group.messages(self._retracted)]
         return list(self._built)
 
     def copy(self) -> Thread:
-        """Return an independent twin: what is applied to one does not show in the other.
+        """Return an independent copy.
 
-        Every run starts with one, so it costs no more than a few copies of dicts: the twins share the groups of
-        all runs, and each makes a group its own before it changes it.
+        Every run starts with one, so it costs only a few copies of dicts: the copies share the groups of all runs, and
+        each copies a group before it changes it.
         """
         other = Thread()
         other._retracted = set(self._retracted)
@@ -192,7 +191,7 @@ class Thread:
         return other
 
     def _group(self, event: Event) -> _Group:
-        """Return the group of an event's run, to be changed; it is made where there is none."""
+        """Return the group of an event's run, to be changed; create it if there is none."""
         group = self._own(event.run_id)
         if group is None:
             group = self._groups[event.run_id] = _Group(event.run_id)
@@ -200,7 +199,7 @@ class Thread:
         return group
 
     def _own(self, run_id: str | None) -> _Group | None:
-        """Return the group of a run, to be changed: no twin sees the change."""
+        """Return the group of a run, to be changed: it is copied first if another thread shares it."""
         group = self._groups.get(run_id)
         if group is None or run_id in self._owned:
             return group
@@ -221,7 +220,7 @@ class Thread:
     def _message(self, event: Event) -> None:
         data = event.data
         if data["id"] in self._input_groups:
-            # An input belongs to one run. That of a half-run stays where it is when another run retries it.
+            # An input belongs to one run. An input of a half-finished run stays there when another run retries it.
             return
         group = self._group(event)
         group.items.append(
@@ -237,7 +236,7 @@ class Thread:
                 attachments=tuple(data.get("attachments", ())),
             )
         )
-        # A message that steers the run stands between what was said before it and what is said after it.
+        # A message that steers the run separates the output before it from the output after it.
         group.current = None
         self._input_groups[data["id"]] = group
         self._changed(group)
@@ -328,4 +327,4 @@ _HANDLERS: Final[dict[str, Callable[[Thread, Event], None]]] = {
 }
 
 KINDS: Final = frozenset(_HANDLERS)
-"""The kinds of events that say something about messages: who folds a log may leave the others out."""
+"""The kinds of events that concern messages: a fold of the log may skip all others."""
