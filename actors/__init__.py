@@ -4,17 +4,17 @@ The map, from the outside in. Rooms import downward only, and each has a map of 
 
     hierarchy/   the four actors, and the Stops that the store does not have yet
     protocol/    the decisions of a session: pure, without a mailbox or a thread
-    plugin/      what the code of agents and tools sees, and how it is run
-    gate/        cells and tokens: what a fence acts on without waiting
-    kernel/      any actor: mailbox, dispatcher, future, registry; nothing of sessions
+    plugin/      the interface for the code of agents and tools, and how that code is run
+    gate/        cells and tokens: the objects on which a fence acts without waiting
+    kernel/      the base of every actor: mailbox, dispatcher, future, registry; nothing of sessions
 
     requests.py  requests from outside and their answers
     messages.py  messages between the actors, and from the ports
-    ports.py     what is not deterministic, and what the core needs from outside
+    ports.py     interfaces for everything that is not deterministic or comes from outside
     thread.py    the thread: the fold of a session's log
-    dead_letters.py   replies that came too late
-    ids.py text.py secrets.py   request ids; text that can be stored; arguments that a tool alone sees
-    model.py errors.py   the nouns; what is refused, and why
+    dead_letters.py   reports that came too late
+    ids.py text.py secrets.py   request ids; storable and safe text; secret arguments
+    model.py errors.py   the nouns; the errors
 """
 
 from actors.errors import (

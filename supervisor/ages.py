@@ -1,12 +1,12 @@
-"""Ages by the wall clock, which decide what is deleted for its age and cannot be restored.
+"""Ages by the wall clock. They decide what is deleted, so a wrong clock would lose data.
 
-The wall clock may be wrong by years, in either direction: a machine without a battery begins in another year, and a
-time server puts that right a minute later. So the clock is believed
+The wall clock may be wrong by years in either direction: a machine without a battery starts in another year, and a time
+server corrects that a minute later. So the clock is trusted
 
-- at the start, unless it is so far ahead of the newest of what is kept that all of it would be too old;
-- else when nobody has set it for `SETTLE_S`, as the monotonic clock can tell.
+- at the start, unless it is so far ahead of the newest item that every item would be too old;
+- else once it has not been set for `SETTLE_S`, by comparison with the monotonic clock.
 
-Until then nothing is older than it was before. A clock that is set back is believed at once: it makes nothing older.
+Until then nothing becomes older. A clock that is set back is trusted at once, since that makes nothing older.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from typing import Final
 from actors.ports import Clock
 
 SETTLE_S: Final = 3_600.0
-"""For how long a clock that was set is not believed, at most: something that is kept for less settles in that time."""
+"""Seconds until a clock that was set is trusted. Items that are kept for less time use that time instead."""
 
 SET_S: Final = 60.0
-"""From what difference to the monotonic clock on the wall clock was set, in seconds: it may be slewed by less."""
+"""A difference to the monotonic clock of more seconds means that the wall clock was set; it may be slewed by less."""
 
 
 class Ages:
-    """Says what is too old. Used by one thread at a time; a clock that was set is noticed when it is asked.
+    """Decides what is too old. Used by one thread at a time. A clock that was set is noticed at the next call.
 
     Args:
-        clock: the time of day, and a time that only grows.
+        clock: gives the wall clock and the monotonic clock.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._started = clock.wall()
-        # How far the wall clock is ahead of the monotonic one: at the start, as seen last, and as it is believed.
+        # How far the wall clock is ahead of the monotonic one: at the start, when last seen, and as trusted.
         self._first = self._offset = self._started - clock.monotonic()
         self._since = clock.monotonic()
         self._believed = -math.inf
 
     def older_than(self, kept_s: float, made: Iterable[float]) -> float:
-        """Return the time (epoch seconds, UTC) before which whatever was made is older than `kept_s` seconds.
+        """Return the time (epoch seconds, UTC) such that items made before it are older than `kept_s` seconds.
 
         Args:
-            kept_s: for how long something is kept.
-            made: when each of what is kept was made (epoch seconds, UTC).
+            kept_s: how long an item is kept.
+            made: when each item was made (epoch seconds, UTC).
         """
         now = self._clock.monotonic()
         offset = self._clock.wall() - now

@@ -1,8 +1,8 @@
 """The clock port: the machine's time, and one thread whose timers become messages.
 
-The timers serve all sessions, so nothing may end their thread: it waits in steps, since a wait has a longest
-length, and outlives whatever a timer comes to. A timer that was taken back stays in the heap until it is due, or
-until there are many.
+The timers serve all sessions, so nothing may end their thread: it contains every error of a timer, and it waits in
+steps, since the length of a wait is limited. A cancelled timer stays in the heap until it is due, or until there are
+many.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from pykka import ActorRef
 from actors.kernel.actor import tell_contained
 from actors.kernel.thread_role import serve_all
 
-# A longer wait than the platform's longest raises OverflowError.
+# A wait that is longer than the platform allows raises OverflowError.
 WAIT_MAX_S: Final = 60.0
 SWEEP_MIN: Final = 1024
 
 
 class _Timer:
-    """A pending timer; what it holds is let go when it is cancelled or has fired."""
+    """A pending timer. It drops its references when it is cancelled or has fired."""
 
     __slots__ = ("due", "message", "ref")
 
@@ -36,7 +36,7 @@ class _Timer:
         self.message: Struct | None = message
 
     def cancel(self) -> None:
-        """Take it back; nothing happens when it has fired."""
+        """Cancel it; no effect if it has fired."""
         self.ref = self.message = None
 
 
@@ -49,20 +49,20 @@ class SystemClock:
         self._numbers = itertools.count()
         self._sweep_at = SWEEP_MIN
         self._closed = False
-        # Not with the first timer: that may be set in a moment in which no thread can be had, and would never fire.
+        # Not with the first timer: if no thread could be started at that moment, the timer would never fire.
         self._thread = threading.Thread(target=self._run, name="countermand-clock", daemon=True)
         self._thread.start()
 
     def monotonic(self) -> float:
-        """Seconds that only grow; for durations."""
+        """Return seconds that never decrease; for durations."""
         return time.monotonic()
 
     def wall(self) -> float:
-        """Seconds since the epoch, UTC; for people."""
+        """Return seconds since the epoch, UTC; for people."""
         return time.time()  # noqa: TID251  # this is the adapter
 
     def call_later(self, delay_s: float, ref: ActorRef[Any], message: Struct) -> _Timer:
-        """Tell `ref` the message after `delay_s` seconds, never if infinite; a dead actor makes it a no-op."""
+        """Tell `ref` the message after `delay_s` seconds, never if infinite; no effect if the actor is dead."""
         timer = _Timer(self.monotonic() + delay_s, ref, message)
         with self._changed:
             if self._closed or not math.isfinite(timer.due):
@@ -74,7 +74,7 @@ class SystemClock:
         return timer
 
     def close(self, timeout: float | None = 5.0) -> None:
-        """Fire nothing any more, and join the thread."""
+        """Fire no more timers, and join the thread."""
         with self._changed:
             self._closed = True
             self._heap.clear()
@@ -83,7 +83,7 @@ class SystemClock:
             self._thread.join(timeout)
 
     def _sweep(self) -> None:
-        """Let go of the timers that were taken back, each time the heap has doubled."""
+        """Drop the cancelled timers, each time the heap has doubled."""
         if len(self._heap) >= self._sweep_at:
             self._heap = [entry for entry in self._heap if entry[2].ref is not None]
             heapq.heapify(self._heap)

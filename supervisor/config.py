@@ -1,4 +1,4 @@
-"""The configuration: what a supervisor is started with, checked where it is made."""
+"""The configuration of a supervisor, checked when it is constructed."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from actors.text import shown, storable
 Agent = Callable[..., Any]
 
 LAYERS = frozenset({"cgroup", "subreaper", "zygote", "marker"})
-"""The layers of containment that can be switched off, each to test what the others hold."""
+"""The default layers of containment. Each can be switched off, to test the others alone."""
 OPTIONAL_LAYERS = frozenset({"namespace"})
-"""Those that have to be asked for, and without which a supervisor that was asked for them does not start."""
+"""Layers that are off by default. If one is configured and not available, the supervisor does not start."""
 LIMITS = frozenset({"nofile", "nproc", "as_bytes", "cpu_s", "core_bytes", "fsize_bytes"})
-"""What can be limited for each process that a run starts, as setrlimit has it."""
+"""The limits for each process that a run starts, as in setrlimit."""
 _MAY_BE_ZERO: Final = ("grace_s", "kill_s", "drain_s", "spool_keep_s")
 _MAY_BE_NEVER: Final = ("passivate_s", "retention_s", "run_deadline_s", "call_deadline_s")
 
 
 def default_state_dir() -> Path:
-    """``COUNTERMAND_STATE_DIR``, else ``countermand`` in the XDG state directory."""
+    """Return ``COUNTERMAND_STATE_DIR``, else ``countermand`` in the XDG state directory."""
     chosen = os.environ.get("COUNTERMAND_STATE_DIR")
     if chosen:
         return Path(chosen)
@@ -36,61 +36,61 @@ def default_state_dir() -> Path:
 
 
 def absolute(path: Path) -> Path:
-    """Return a path that names the same place wherever this process goes.
+    """Return the absolute path, which stays valid if the working directory changes.
 
     Raises:
-        Invalid: it is relative, and the directory that this process is in was removed.
+        Invalid: the path is relative, and the working directory was removed.
     """
     try:
         return path.expanduser().absolute()
     except FileNotFoundError as error:
         raise Invalid(
-            f"the path {path} leads nowhere",
-            expected="an absolute path, or one that begins in a directory that is there",
-            got="a relative one, in a directory that was removed",
-            remedy="change to another directory, or write the path out",
+            f"the path {path} cannot be resolved",
+            expected="an absolute path, or an existing working directory",
+            got="a relative path, in a working directory that was removed",
+            remedy="change to another directory, or use an absolute path",
         ) from error
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """How a supervisor works. Times in seconds (ten years at most), sizes in bytes.
+    """The configuration of a supervisor. Times in seconds (ten years at most), sizes in bytes.
 
     Args:
-        state_dir: where the store, the lock and the ledgers are; one supervisor at a time.
+        state_dir: the directory of the store, the lock and the ledgers; one supervisor at a time.
         agent: the name of the agent that runs messages.
         agents: more agents, by name: plain or async functions of a turn.
-        tools: more tools: functions marked by `actors.hierarchy.tool`, or `actors.Tool`s.
-        grace_s: between asking a process to end and killing it.
-        kill_s: after the grace, until what is left is named abandoned.
-        drain_s: how long the supervisor lets runs end by themselves when it is closed.
-        passivate_s: a session that was not used for so long, twice that at most, leaves memory until it is used
-            again, which nobody can tell; None: never.
-        retention_s: a session in which nothing has happened for so long is deleted, unless something waits or runs in
-            it; None: never.
-        sessions_max: how many sessions are kept; beyond them the longest unused are deleted, but none in which
-            something waits or runs; None: all.
-        run_deadline_s: after which a run expires; None: never.
-        call_deadline_s: after which a call is closed; None: never.
-        queue_max: messages that may wait in a session.
-        message_max_bytes: the size of a message, in UTF-8.
-        spool_max_bytes: how much of a process's output is kept in a file, where a result has no room for all of it or
-            it is not text. 0: no files.
-        spool_total_bytes: how large these files may be together; the oldest go first.
-        spool_keep_s: how long after its last byte such a file is kept.
-        barrier: what permits do when something of an earlier run could not be ended: ``forced`` lets them go on,
+        tools: more tools: functions marked by `actors.tool`, or `actors.Tool`s.
+        grace_s: time between asking a process to end and killing it.
+        kill_s: time after the grace until survivors are named abandoned.
+        drain_s: time that runs get to end by themselves when the supervisor is closed.
+        passivate_s: a session that was unused for this long (at most twice as long) leaves memory until it is used
+            again, which clients do not notice; None: never.
+        retention_s: a session in which nothing has happened for this long is deleted, unless something waits or runs
+            in it; None: never.
+        sessions_max: number of sessions to keep. Beyond it the longest unused are deleted, unless something waits or
+            runs in them; None: all.
+        run_deadline_s: time after which a run expires; None: never.
+        call_deadline_s: time after which a call is closed; None: never.
+        queue_max: limit on the waiting messages of a session.
+        message_max_bytes: limit on the size of a message, in UTF-8.
+        spool_max_bytes: limit on the file with a process's output, which is kept if the result has no room for all of
+            it or it is not text. 0: no files.
+        spool_total_bytes: limit on all these files together; the oldest are deleted first.
+        spool_keep_s: time after its last byte for which such a file is kept.
+        barrier: what happens to permits if a part of an earlier run could not be ended: ``forced`` lets them go on,
             with an event; ``strict`` refuses them.
-        subreaper: have processes that lose their parent below this one fall to it, for as long as it lives, so that
-            those that agents and tools started by themselves are seen to the end. It changes the whole program. Without
-            it a receipt of a run whose own code started a process is not complete. `countermand serve` sets it.
-        limits: for each process that a run starts, both the soft and the hard one: ``nofile`` (descriptors), ``nproc``
-            (processes of this user), ``as_bytes`` (address space), ``cpu_s`` (seconds of processor time),
-            ``core_bytes`` and ``fsize_bytes`` (of a core dump and of a file). What is not named is inherited.
-        layers: the layers of containment that hold; ``namespace``, a PID namespace for each process tree, is not among
-            them by default. The others are switched off only for tests of one without another.
+        subreaper: makes orphans below this process its children, for the rest of its life, so that the ends of
+            processes that agents and tools started by themselves are seen. It affects the whole program. Without it a
+            receipt of a run whose own code started a process is not complete. `countermand serve` sets it.
+        limits: soft and hard limit for each process that a run starts: ``nofile`` (descriptors), ``nproc`` (processes
+            of this user), ``as_bytes`` (address space), ``cpu_s`` (seconds of processor time), ``core_bytes`` and
+            ``fsize_bytes`` (size of a core dump and of a file). Others are inherited.
+        layers: the layers of containment in use. ``namespace``, a PID namespace for each process tree, is off by
+            default. The others are switched off only in tests.
 
     Raises:
-        Invalid: a key is not known, or a value cannot be right; the error names the key and what is allowed.
+        Invalid: a key is unknown, or a value is invalid; the error names the key and what is allowed.
     """
 
     state_dir: str | Path = field(default_factory=default_state_dir, kw_only=False)
@@ -116,7 +116,7 @@ class Config:
     layers: Collection[str] = LAYERS
 
     def __new__(cls, *_: Any, **options: Any) -> Config:
-        """Refuse keys that are not known, before Python does it without a word about the known ones."""
+        """Refuse unknown keys, with an error that lists the known ones."""
         known = [one.name for one in fields(cls)]
         for key in options:
             if key not in known:
@@ -125,7 +125,7 @@ class Config:
                     f"there is no configuration key {key!r}",
                     expected=" | ".join(known),
                     got=key,
-                    remedy=f"did you mean {near[0]!r}?" if near else "take it out",
+                    remedy=f"did you mean {near[0]!r}?" if near else "remove it",
                 )
         return super().__new__(cls)
 
@@ -137,7 +137,7 @@ class Config:
             ("limits", _is_limits, f"a mapping of {' | '.join(sorted(LIMITS))} to whole numbers, at least 0"),
             ("layers", _is_layers, f"a set of {' | '.join(sorted(LAYERS | OPTIONAL_LAYERS))}"),
             ("subreaper", lambda value: isinstance(value, bool), "true or false"),
-            ("tools", _is_list, "a list of functions marked by actors.hierarchy.tool, or of actors.Tools"),
+            ("tools", _is_list, "a list of functions marked by actors.tool, or of actors.Tools"),
         )
         for key, fits, expected in checks:
             if not fits(getattr(self, key)):
@@ -161,7 +161,7 @@ class Config:
 
     @property
     def settings(self) -> Settings:
-        """The part of it that the actors work by."""
+        """The part of the configuration that the actors use."""
         return Settings(
             agent=self.agent,
             grace_s=self.grace_s,
@@ -208,7 +208,7 @@ def _is_layers(value: object) -> bool:
 
 def _invalid(key: str, expected: str, got: object) -> Invalid:
     return Invalid(
-        f"the configuration key {key!r} has a value that cannot be right",
+        f"the configuration key {key!r} has an invalid value",
         expected=expected,
         got=shown(got),
         remedy=f"change {key}, or leave it out for its default",

@@ -1,4 +1,4 @@
-"""The ids port: names that are unique across restarts, and sort by the time they were made."""
+"""The ids port: ids that are unique across restarts, and sort by the time at which they were made."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ class RandomIds:
     """`actors.ports.Ids`: the kind, then the time in microseconds and 70 random bits in base 32."""
 
     def new(self, kind: str) -> str:
-        """Return a fresh id such as ``run_01m8…``. Any thread."""
+        """Return a new id such as ``run_01m8…``. Any thread."""
         return f"{kind}_{new_request_id().removeprefix('req_')}"

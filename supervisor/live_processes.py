@@ -1,13 +1,12 @@
-"""What runs now, for `ps`: every live process of every tree that is not known to have ended, and whose it is.
+"""The live processes, for `ps`: every process of every tree that is not known to have ended, with its owner.
 
-Three sources are put together, and none is believed alone. The store says which trees may live and whose they are;
-the ledger of a tree names its warden; /proc says which processes there are, by one pass over all of them. A process
-belongs to a tree if the way up from it leads to that tree's warden. A pid alone says nothing: it may be somebody
-else's by now, so a warden is the process that its ledger means only if the zygote that forked it is still, by its own
-start time, the one that the ledger names; or, where that zygote is gone, if it began before it wrote that it was there.
+Three sources are combined, and none is trusted alone. The store says which trees may live and who owns them; the ledger
+of a tree names its warden; one pass over /proc finds the processes. A process belongs to a tree if that tree's warden
+is among its ancestors. A pid may have been reused, so a process is the warden that a ledger names only if the kernel's
+start time agrees too.
 
-All of it reads files, and takes milliseconds with hundreds of processes: it is for a thread that may block, and for
-any process that may read the state directory.
+This reads files, and takes milliseconds with hundreds of processes. Call it on a thread that may block, in any process
+that may read the state directory.
 """
 
 from __future__ import annotations
@@ -33,15 +32,17 @@ _Seen = dict[int, dict[str, Any]]
 
 
 class LiveProcess(Struct, frozen=True):
-    """One live process. Times: seconds (`started_at`: epoch, UTC); `rss_bytes`: resident memory.
+    """One live process. Fields that another user's process does not show are None.
 
-    The command of a tree began when it was executed: the kernel's own start time of it may lie before the call.
-
-    Of a tree that code of the run started by itself, without `spawn`, the `process_id` begins with ``subprocess``.
-
-    `process_id`, `name` and `owner` are those of its tree, `leader` says that it is the command of the tree itself.
-    `parent` is the pid of its parent; that of a leader, or of what fell to the warden, is the warden (in a
-    namespace: to its keeper). `state` is a word of psutil's. What another user's process does not show is None.
+    process_id, name, owner: of its tree. The `process_id` begins with ``subprocess`` if code of the run started the
+        tree by itself, without `spawn`.
+    parent: the pid of its parent. For a leader, and for an orphan of the tree, that is the warden (in a namespace, its
+        keeper).
+    leader: it is the command of the tree.
+    state: as psutil names it.
+    started_at: epoch seconds, UTC. A command starts with its exec: the kernel's own start time may lie before the call.
+    age_s, cpu_s: in seconds.
+    rss_bytes: resident memory.
     """
 
     session: str
@@ -65,9 +66,9 @@ def live_processes(state_dir: Path, reader: SqliteReader, session: str | None = 
     """Return the live processes below a supervisor's wardens, each tree's from the top down.
 
     Args:
-        state_dir: where the ledgers are.
-        reader: of its store.
-        session: of this session only; None: of all.
+        state_dir: the directory with the ledgers.
+        reader: a reader of its store.
+        session: only this session; None: all.
 
     Raises:
         StoreUnavailable: the store cannot be read.
@@ -75,7 +76,7 @@ def live_processes(state_dir: Path, reader: SqliteReader, session: str | None = 
     rows = reader.live_processes(session)
     if not rows:
         return []
-    # Not needed to start, and a start waits for each import.
+    # Imported here because it would slow down every start.
     import psutil
 
     seen: _Seen = {}
@@ -84,7 +85,7 @@ def live_processes(state_dir: Path, reader: SqliteReader, session: str | None = 
         try:
             facts: dict[str, Any] = process.as_dict(_FACTS, ad_value=None)
         except (psutil.Error, OSError):
-            # It has gone meanwhile. One that goes between two of its files psutil reports as the file that is missing.
+            # It has ended meanwhile. If it ends between two reads, psutil raises the error of the missing file.
             continue
         if facts["status"] != psutil.STATUS_ZOMBIE and facts["ppid"] is not None:
             seen[process.pid] = facts
@@ -103,23 +104,23 @@ def live_processes(state_dir: Path, reader: SqliteReader, session: str | None = 
 
 
 def _warden(words: list[ledger.Word], seen: _Seen) -> int | None:
-    """The pid of a tree's warden, if that is alive and no other process has its pid by now."""
+    """Return the pid of a tree's warden, if that is alive and its pid was not reused."""
     said = ledger.said(words, "warden")
     if said is None or ledger.said(words, "empty") is not None or said["pid"] not in seen:
         return None
-    # By the ticks at which it began, which nobody can set, as a wall clock can be.
+    # Compared by the kernel's ticks, which cannot be set as a wall clock can.
     process = procfs.stat(said["pid"])
     return int(said["pid"]) if process is not None and process.start_ticks == said["start_ticks"] else None
 
 
 def _leader(words: list[ledger.Word]) -> int | None:
-    """The pid of the command, while it is not reaped: then the pid may be anybody's in the tree."""
+    """Return the pid of the command until it is reaped; after that another process of the tree may get the pid."""
     started = ledger.said(words, "started")
     return int(started["pid"]) if started is not None and ledger.said(words, "exited") is None else None
 
 
 def _keeper(words: list[ledger.Word]) -> int | None:
-    """The pid of the first process in the tree's namespace, if it has one: ours, like the warden, and not listed."""
+    """Return the pid of the first process in the tree's namespace, if any. It is ours, like the warden: not listed."""
     keeper = (ledger.said(words, "spawning") or {}).get("keeper")
     return int(keeper["pid"]) if keeper is not None else None
 
@@ -127,7 +128,7 @@ def _keeper(words: list[ledger.Word]) -> int | None:
 def _tree(
     row: ProcessRow, warden: int, words: list[ledger.Word], seen: _Seen, below: dict[int, list[int]]
 ) -> list[LiveProcess]:
-    # The command was forked before it was asked for, and nobody of its tree began before it was executed.
+    # The command may be forked before it is requested, but no process of its tree starts before its exec.
     started, leader, keeper = ledger.said(words, "started"), _leader(words), _keeper(words)
     began = 0.0 if started is None else float(started["at"])
     found: list[LiveProcess] = []
@@ -136,7 +137,7 @@ def _tree(
     while todo:
         pid = todo.pop()
         if pid in passed:
-            # Read in one pass, but not in one moment: a pid may turn up again.
+            # One pass is not one moment: a pid may appear twice.
             continue
         passed.add(pid)
         todo += sorted(below.get(pid, ()), reverse=True)
@@ -146,7 +147,7 @@ def _tree(
 
 
 def _stray(row: ProcessRow, boot: str, seen: _Seen, below: dict[int, list[int]]) -> list[LiveProcess]:
-    """A process that code of a run started by itself, with what is below it; none of a thread or a task."""
+    """Return a process that code of a run started by itself, and those below it; empty for a thread or a task."""
     root = procfs.stat(row.pid) if row.pid in seen else None
     if root is None or f"{boot}:{root.start_ticks}" != row.born:
         return []
@@ -178,7 +179,7 @@ def _process(row: ProcessRow, facts: dict[str, Any], began: float, *, leader: bo
         command=command[:COMMAND_MAX_CHARS].encode("utf-8", "replace").decode(),
         state=str(facts["status"]),
         started_at=started_at,
-        age_s=max(0.0, time.time() - started_at),  # noqa: TID251  # as the kernel's own times are: of the machine
+        age_s=max(0.0, time.time() - started_at),  # noqa: TID251  # compared with the kernel's own times
         cpu_s=None if cpu is None else cpu.user + cpu.system,
         rss_bytes=None if memory is None else memory.rss,
     )

@@ -1,8 +1,8 @@
-"""The live tree: sessions, their runs, the calls of these, and the processes of those.
+"""The live tree: sessions, their runs, the calls of the runs, and the processes of the calls.
 
-The store says which runs are not settled and which calls have not ended, the listing which processes live and whose
-they are. These are read one after the other while all of it goes on, so a part that ends meanwhile may be in it and
-one that starts meanwhile may not.
+The store says which runs are not settled and which calls have not ended; `live_processes` says which processes live and
+who owns them. They are read one after the other while everything goes on: a part that ends meanwhile may be in the
+tree, and one that starts meanwhile may be missing.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from supervisor.live_processes import LiveProcess
 from supervisor.store.reader import SqliteReader
 
 ENTRIES_MAX: Final = 1_000
-"""Runs, and calls, that are listed."""
+"""Limit on the runs, and on the calls, that are listed."""
 
 _Key = tuple[str, str, str]
 _Processes = dict[_Key, list[LiveProcess]]
 
 
 class LiveCall(Struct, frozen=True):
-    """A call of a tool that has not ended, with its processes, each tree's from the top down."""
+    """A tool call that has not ended, with its processes, each tree from the top down."""
 
     call_id: str
     tool: str
@@ -36,7 +36,7 @@ class LiveCall(Struct, frozen=True):
 
 
 class LiveRun(Struct, frozen=True):
-    """A run that is not settled: it runs, it is ending, or it waits. `processes` are those that no open call has."""
+    """A run that is not settled: it runs, ends or waits. `processes` are those that belong to no open call."""
 
     run_id: str
     status: str
@@ -48,7 +48,7 @@ class LiveRun(Struct, frozen=True):
 
 
 class LiveStray(Struct, frozen=True):
-    """A thread or a task that code of a run started by itself, and that goes on after that code has ended."""
+    """A thread or task that code of a run started by itself, and that goes on after that code has ended."""
 
     kind: str
     name: str
@@ -58,9 +58,9 @@ class LiveStray(Struct, frozen=True):
 
 
 class LiveSession(Struct, frozen=True):
-    """A session in which something lives. `processes` are the session's own, and those that no unsettled run has.
+    """A session with live parts. `processes` are the session's own, and those of no unsettled run.
 
-    `strays` are of runs that are being ended, and of runs whose receipt names them.
+    `strays` belong to runs that are being ended, and to runs whose receipt names them.
     """
 
     session: str
@@ -72,7 +72,7 @@ class LiveSession(Struct, frozen=True):
 class Living(Struct, frozen=True):
     """The live tree: session, run, call, process. `more`: there are more runs or calls than are listed.
 
-    `served`: somebody works on these runs. False: who had them has ended, and they are as it left them.
+    `served`: a supervisor works on these runs. False: their supervisor has ended, and they are as it left them.
     """
 
     sessions: list[LiveSession]
@@ -86,10 +86,10 @@ def living(
     """Return the live tree. Reads the store; blocks for as long as the disk takes.
 
     Args:
-        store: what is on record.
+        store: a reader of the store.
         listed: the live processes, of one session or of all.
-        session: of this session only; None: of all.
-        served: somebody has the sessions in hand.
+        session: only this session; None: all.
+        served: a supervisor works on the sessions.
 
     Raises:
         StoreUnavailable: the store cannot be read.
@@ -110,7 +110,7 @@ def living(
         live.runs.append(_run(run, calls[run.session, run.run_id], processes))
     for (name, _, _), left in processes.items():
         sessions.setdefault(name, LiveSession(name, [], [], [])).processes.extend(left)
-    # They live in the supervisor's process, and end with it.
+    # Threads and tasks live in the supervisor's process, and end with it.
     for left_row in store.live_processes(session)[:ENTRIES_MAX] if served else ():
         if left_row.kind in ("thread", "task"):
             name, of, call = left_row.session, left_row.run_id, left_row.call_id
@@ -120,7 +120,7 @@ def living(
 
 
 def _run(run: RunInfo, rows: list[CallRow], processes: _Processes) -> LiveRun:
-    """Return a run with what is its own, which is taken out of `processes`."""
+    """Return a run with its calls and processes; they are removed from `processes`."""
     calls = [
         LiveCall(row.call_id, row.tool, row.state, row.started_at, processes.pop(_key(run, row.call_id), []))
         for row in rows

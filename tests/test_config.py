@@ -1,4 +1,4 @@
-"""The configuration: what cannot be right is refused where it is made, with a word about what can."""
+"""The configuration: an invalid one is refused when it is constructed, and the error says what is allowed."""
 
 from __future__ import annotations
 
