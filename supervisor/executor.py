@@ -1,17 +1,17 @@
-"""The executor port: where agents, tools and callbacks run.
+"""The executor port: runs agents, tools and callbacks.
 
-Theory of operation. Async functions are tasks on one event loop, in a thread of its own. A plain function has
-a thread for itself, named after what it runs, since it may block for as long as it likes. Callbacks run on a
-small pool that grows when all of its threads are busy, so that one that blocks keeps no other from running.
+Theory of operation. Async functions are tasks on one event loop, which has its own thread. A plain function gets a
+thread of its own, named after the execution, since it may block as long as it likes. Callbacks run on a small pool that
+grows when all its threads are busy, so that a blocking callback delays no other.
 
-The loop serves all sessions, so nothing that runs on it may end it: SystemExit or KeyboardInterrupt in a task that
-an agent made, and a `stop` by an agent, leave `run_forever`; the thread logs that and goes back in, until `close`.
+The loop serves all sessions, so no code on it may end it. A SystemExit or KeyboardInterrupt in a task that an agent
+made, or an agent's call of `loop.stop`, ends `run_forever`; the thread logs that and calls it again, until `close`.
 
-Every execution is registered under its key before it starts, and its end is kept until `forget`: whoever
-adopts the key hears of an end that has happened. Between the end and the telling of it stands one lock, so an
-adopting actor is told by the one side or by the other, and never by none.
+Every execution is registered under its key before it starts, and its end is kept until `forget`: an actor that adopts
+the key is told of an end that has happened. Recording the end and adopting use one lock, so an adopting actor is always
+told, by one side or the other.
 
-Bounds. `threads_max` executions on threads, leaked ones counted; one more ends at once, with the reason.
+Bounds. At most `threads_max` executions run on threads, including leaked ones; one more ends at once, with the reason.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class _Execution:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def adopt(self, owner: ActorRef[Any]) -> None:
-        """From here on tell `owner`; an end that has happened is told again."""
+        """Report to `owner` from now on; an end that has happened is reported again."""
         with self.lock:
             self.owner = owner
             if self.ended is not None:
@@ -67,11 +67,11 @@ class _Execution:
 
     @property
     def born_cancelled(self) -> bool:
-        """True if its end was decided before its first line: it never runs one."""
+        """True if it was cancelled before its first line; then no line of it runs."""
         return self.told or (self.token is not None and self.token.cancelled)
 
     def cancel(self, again: bool) -> None:
-        """Tell the task of its end, once; see the port. On the loop."""
+        """Cancel the task, once unless `again`; see the port. On the loop."""
         told, self.told = self.told, True
         if self.task is None or (told and not again):
             return
@@ -80,8 +80,8 @@ class _Execution:
 
 
 _ON_THREADS: Final[weakref.WeakValueDictionary[str, _Execution]] = weakref.WeakValueDictionary()
-"""Executions on threads, which outlive the executor that they were started by: the next in this process finds them."""
-# A child that is forked has none of these threads.
+"""Executions on threads. They outlive the executor that started them; the next one in this process finds them here."""
+# A forked child has none of these threads.
 os.register_at_fork(after_in_child=_ON_THREADS.clear)
 
 
@@ -89,9 +89,9 @@ class ThreadExecutor:
     """`actors.ports.Executor` on an event loop and threads. Every method may be called from any thread.
 
     Args:
-        clock: for the times of ends.
-        threads_max: how many plain functions may run at once, those that ignore their token too.
-        on_loop: told of the event loop before anything runs on it.
+        clock: gives the times of ends.
+        threads_max: limit on plain functions that run at once, including those that ignore their token.
+        on_loop: called with the event loop before anything runs on it.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class ThreadExecutor:
         self._clock = clock
         self._on_loop = on_loop
         self._threads_max = threads_max
-        # A signal handler may come while the main thread has it, and ask, or close.
+        # Reentrant: a signal handler that interrupts the main thread may use the executor, or close it.
         self._lock = threading.RLock()
         self._executions: dict[str, _Execution] = {}
         self._threads: set[threading.Thread] = set()
@@ -128,7 +128,7 @@ class ThreadExecutor:
         with self._lock:
             self._executions[key] = execution
             closed = self._closed
-            # Asked and taken in one: of two that come together for the last place one gets it.
+            # Checked and taken under one lock, so that two starts cannot both get the last place.
             crowded = thread is not None and len(self._threads) >= self._threads_max
             if thread is not None and not closed and not crowded:
                 self._threads.add(thread)
@@ -138,7 +138,7 @@ class ThreadExecutor:
                 try:
                     loop = self._running_loop()
                 except (RuntimeError, OSError) as error:
-                    # There may be room for a thread, or for a descriptor, the next time.
+                    # A thread, or a descriptor, may be available the next time.
                     refusal = f"no event loop could be started: {error}"
         if closed or refusal:
             self._end(execution, How.NOT_STARTED, None, refusal or "the executor is closed")
@@ -150,14 +150,14 @@ class ThreadExecutor:
             self._end(execution, How.NOT_STARTED, None, "the event loop is closed")
 
     def cancel(self, key: str, *, again: bool = False) -> None:
-        """Cancel the task, if it is one and was not told before; a thread learns of it by its token. See the port."""
+        """Cancel the execution if it is a task that was not cancelled yet; a thread has to check its token."""
         with self._lock:
             execution, loop = self._executions.get(key), self._loop
         if execution is not None and loop is not None and execution.ended is None:
             _soon(loop, execution.cancel, again)
 
     def adopt(self, key: str, owner: ActorRef[Any]) -> bool:
-        """From here on tell `owner`; an end that has happened is told again."""
+        """Report to `owner` from now on; an end that has happened is reported again. False: the key is unknown."""
         with self._lock:
             execution = self._executions.get(key) or _ON_THREADS.get(key)
             if execution is None:
@@ -167,32 +167,32 @@ class ThreadExecutor:
         return True
 
     def forget(self, key: str) -> None:
-        """The end of `key` was taken note of."""
+        """Forget an execution whose end has been handled."""
         with self._lock:
             self._executions.pop(key, None)
 
     def call(self, callback: Callable[[], None]) -> None:
-        """Run a callback soon, on another thread, with its errors contained."""
+        """Run a callback soon, on another thread; its errors are contained."""
         self._callbacks.submit(callback)
 
     def leaked(self) -> list[str]:
-        """Names of the threads that run now, agents and tools alike; after a stop: those that ignore it."""
+        """Return the names of the threads that run agents and tools now; after a stop, those that ignore it."""
         return sorted(thread.name for thread in list(self._threads))
 
     def running(self) -> list[str]:
-        """Keys of the executions on threads that have not ended: ids of runs, for their agents, and of calls."""
+        """Return the keys of the executions on threads that have not ended: ids of runs (their agents) and of calls."""
         return [key for key, one in list(self._executions.items()) if one.ended is None and one.on_thread]
 
     def runs_here(self) -> bool:
-        """True if the calling thread is one of those that `close` ends. Takes no lock: a signal handler may ask."""
+        """Return True if `close` would end the calling thread. Takes no lock: a signal handler may call it."""
         thread = threading.current_thread()
         return thread is self._loop_thread or thread in self._threads or self._callbacks.owns(thread)
 
     def close(self, timeout: float = 5.0) -> bool:
-        """Cancel the tasks, end the loop and the callbacks; threads of plain functions are left to themselves.
+        """Cancel the tasks, end the loop and the callbacks. Threads of plain functions are left running.
 
-        Again is harmless. From one of its own threads it does not wait for that one. Returns True if nothing is
-        left running.
+        Idempotent. Called from one of its own threads, it does not wait for that one. Returns True if nothing runs any
+        more.
         """
         with self._lock:
             self._closed = True
@@ -225,7 +225,7 @@ class ThreadExecutor:
         while not self._closed and not loop.is_closed():
             try:
                 loop.run_forever()
-            except BaseException as error:  # noqa: BLE001  # the loop serves all: it outlives whatever comes
+            except BaseException as error:  # noqa: BLE001  # the loop serves all sessions and has to go on
                 logger.error("a task raised {} out of the event loop, which goes on", described(error))
             else:
                 if not self._closed:
@@ -235,7 +235,7 @@ class ThreadExecutor:
     def _start_task(self, execution: _Execution, body: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         assert self._loop is not None, "a task starts on the loop"
         if execution.context is not None:
-            # It is the caller's, whose own task this is not.
+            # The context came from the caller, whose own task is another one.
             execution.context.run(attribution.enter, None)
         execution.task = self._loop.create_task(
             self._run_task(execution, body), name=execution.name, context=execution.context
@@ -248,14 +248,14 @@ class ThreadExecutor:
     async def _run_task(self, execution: _Execution, body: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         try:
             value = await body()
-        except BaseException as error:  # noqa: BLE001  # every way out of an agent or a tool is told
+        except BaseException as error:  # noqa: BLE001  # every end of an agent or a tool is reported
             self._end(execution, How.RAISED, None, described(error))
         else:
             self._end(execution, How.RETURNED, value, None)
 
     def _task_gone(self, execution: _Execution, task: asyncio.Task[None]) -> None:
         if execution.ended is None:
-            # It was cancelled before its first line, so nothing in it could tell.
+            # It was cancelled before its first line, so `_run_task` could not report the end.
             self._end(execution, How.NOT_STARTED, None, "cancelled before its first line")
         if not task.cancelled():
             task.exception()
@@ -267,14 +267,14 @@ class ThreadExecutor:
             try:
                 called = body() if execution.context is None else execution.context.run(body)
                 value, error, how = called, None, How.RETURNED
-            except BaseException as raised:  # noqa: BLE001  # every way out of an agent or a tool is told
+            except BaseException as raised:  # noqa: BLE001  # every end of an agent or a tool is reported
                 value, error, how = None, described(raised), How.RAISED
-            # First the count, then the word: whoever hears of the end finds the thread gone from the list.
+            # Before the report, so that its receiver finds the thread gone from the list.
             with self._lock:
                 self._threads.discard(thread)
             self._end(execution, how, value, error)
 
-        # Daemon: a tool that ignores its token must not keep the process from ending.
+        # A daemon thread: a tool that ignores its token must not keep the process from ending.
         thread = threading.Thread(target=run, name=f"countermand {execution.name}", daemon=True)
         return thread
 
@@ -294,10 +294,10 @@ class ThreadExecutor:
 
 
 class _CallbackPool:
-    """Threads for callbacks. One is always idle, up to a bound; those that were not needed for a while go.
+    """Threads for callbacks. Up to a bound one is always idle; threads that were idle for a while end.
 
-    A thread that takes a callback and leaves none idle starts the next one itself, so that `submit` only notifies: it
-    is called in handlers, and starting a thread waits for it. Where none could be started, the next `submit` tries.
+    A thread that takes a callback and leaves no other idle starts the next one itself. So `submit` only notifies: it is
+    called in handlers, and starting a thread blocks. If a thread could not be started, the next `submit` tries again.
     """
 
     def __init__(self) -> None:
@@ -376,7 +376,7 @@ def _soon(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *arg
 
 
 def _joined(thread: threading.Thread, timeout: float) -> bool:
-    """True if a thread is gone, which is waited for, or never will be: it is the caller's."""
+    """Wait for a thread. Returns True if it has ended; False at once if it is the calling thread."""
     if thread is threading.current_thread():
         return False
     thread.join(timeout)
@@ -384,13 +384,13 @@ def _joined(thread: threading.Thread, timeout: float) -> bool:
 
 
 def _end_loop(loop: asyncio.AbstractEventLoop) -> None:
-    """Cancel what is left on the loop and close it; a step that fails keeps no other from its turn."""
+    """Cancel the remaining tasks of the loop and close it. A step that fails does not prevent the others."""
     if loop.is_closed():
         return
     for task in asyncio.all_tasks(loop):
         task.cancel()
     deadline = time.monotonic() + LAST_TASKS_S
-    # Again and again: what one task raises out of the loop ends a wait, and leaves the others to be waited for.
+    # In a loop: an exception that a task raises out of the event loop ends one wait, but not those for the others.
     while (tasks := asyncio.all_tasks(loop)) and (left := deadline - time.monotonic()) > 0:
         _last(loop, asyncio.wait(tasks, timeout=left))
     _last(loop, loop.shutdown_asyncgens())
@@ -401,5 +401,5 @@ def _end_loop(loop: asyncio.AbstractEventLoop) -> None:
 def _last(loop: asyncio.AbstractEventLoop, step: Coroutine[Any, Any, Any]) -> None:
     try:
         loop.run_until_complete(step)
-    except BaseException as error:  # noqa: BLE001  # what agents leave behind may raise anything
+    except BaseException as error:  # noqa: BLE001  # tasks that agents left behind may raise anything
         logger.warning("while the event loop ended: {}", described(error))

@@ -1,17 +1,17 @@
 """The instance lock: one supervisor for each state directory.
 
-Theory of operation. What is locked is the directory itself, by an flock. A file in it could be removed, and the next
-supervisor would lock another one of that name. The directory's name can be given away too, but what is behind it then
-is another directory, with another store. The kernel ends the lock with the process, however it ends, so no lock is ever
-stale. The descriptors are close-on-exec, and a forked child closes its copies at once: a lock belongs to the open file,
-so that a copy would hold it for as long as the child lives.
+Theory of operation. An flock locks the directory itself. If a file in it were locked, that file could be removed, and
+the next supervisor would lock a new one of the same name. A directory can be renamed too, but then the name leads to
+another directory, with another store. The kernel releases the lock when the process ends, however it ends, so a lock is
+never stale. The descriptors are close-on-exec, and a forked child closes its copies at once: a lock belongs to the open
+file, so a copy would hold it for as long as the child lives.
 
-The file `lock` in the directory names the process. It has a shared flock, which a supervisor of version 0.1 respects:
-it locks that file alone, and exclusively.
+The file `lock` in the directory names the process. It has a shared flock for supervisors of version 0.1, which lock
+only that file, exclusively.
 
-Whoever only wants to know must not take anything, or a supervisor that starts in that moment would be refused. So the
-directory has a mark besides: a record lock (OFD), which can be asked for without being taken. It cannot be the lock
-itself, since on a directory the kernel has only shared ones.
+A process that only checks must not take the lock, or a supervisor that starts at that moment would be refused. So the
+directory also has a mark: a record lock (OFD), which can be tested without being taken. It cannot be the lock itself,
+since on a directory the kernel allows only shared record locks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from actors.errors import Invalid, StateDirBusy, StoreUnavailable
 
 NAME: Final = "lock"
 PID_CHARS: Final = 19
-"""Longer than any pid: a shorter one leaves nothing of it behind, and the file need not be cut."""
+"""Every pid is padded to this length, which overwrites the previous one completely."""
 _FLOCK: Final = "hhqqi4x"
 FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
@@ -41,12 +41,12 @@ class InstanceLock:
     """The lock of a state directory, held from construction until `release`.
 
     Args:
-        state_dir: made (mode 0700) where there is none.
+        state_dir: created (mode 0700) if it is missing.
 
     Raises:
-        StateDirBusy: another process holds it; `pid` names it.
-        StoreUnavailable: the directory cannot be made or written.
-        Invalid: it is another user's, or open to others, or what has the name of its lock is no file of its own.
+        StateDirBusy: another process holds it; `pid` names that process.
+        StoreUnavailable: the directory cannot be created or written.
+        Invalid: it belongs to another user or is open to others; or its lock file is not a plain file of ours.
     """
 
     def __init__(self, state_dir: Path) -> None:
@@ -72,9 +72,9 @@ class InstanceLock:
             raise
 
     def release(self) -> None:
-        """Let go of it; again is harmless. The file stays: removing it would race with the next holder.
+        """Release the lock; idempotent. The file stays: removing it would race with the next holder.
 
-        Unlocked by name, not by the close alone: a child that was forked past Python has copies of the descriptors.
+        It unlocks explicitly, besides closing: a child that was forked outside of Python has copies of the descriptors.
         """
         while self._fds:
             fd = self._fds.pop()
@@ -89,7 +89,7 @@ class InstanceLock:
         return fd
 
     def _open_file(self) -> int:
-        """Open the file, or make it. One that leads elsewhere would have our pid written over what is there."""
+        """Open or create the lock file. A link is refused, since the pid would overwrite the file to which it leads."""
         try:
             # Opening a pipe must not wait for its other end.
             fd = self._open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -113,7 +113,7 @@ class InstanceLock:
         )
 
     def _forked(self) -> None:
-        """In a child: the lock is the parent's. Closing copies takes nothing from it."""
+        """Close the copies of the descriptors in a child. The parent keeps its lock."""
         while self._fds:
             os.close(self._fds.pop())
 
@@ -130,12 +130,12 @@ os.register_at_fork(after_in_child=_let_go_in_child)
 
 
 def held(state_dir: Path) -> bool:
-    """True if a supervisor holds a state directory at this moment; asking takes nothing from anybody."""
+    """Return True if a supervisor holds a state directory at this moment. The check disturbs no other process."""
     return _is_marked(state_dir) or _is_locked(state_dir / NAME)
 
 
 def holder(path: Path) -> int | None:
-    """Return the pid that a lock file names, if it names one."""
+    """Return the pid in a lock file, if there is one."""
     try:
         with path.open("rb") as file:
             text = file.read(PID_CHARS + 1).decode(errors="replace").strip()
@@ -162,14 +162,14 @@ def _is_marked(state_dir: Path) -> bool:
 
 
 def _is_locked(path: Path) -> bool:
-    """True if a supervisor of version 0.1 holds its lock. Asking takes a shared lock, which ours share."""
+    """Return True if a supervisor of version 0.1 holds its lock. The check takes a shared lock, as ours is."""
     with _opened(path, os.O_NOFOLLOW | os.O_NONBLOCK) as fd:
         return fd is not None and not _flock(fd, fcntl.LOCK_SH)
 
 
 @contextlib.contextmanager
 def _opened(path: Path, flags: int) -> Iterator[int | None]:
-    """Open a path for reading; None if that cannot be done."""
+    """Open a path for reading; None if that fails."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
     except OSError:
@@ -184,25 +184,25 @@ def _opened(path: Path, flags: int) -> Iterator[int | None]:
 def _unusable(state_dir: Path, error: OSError) -> StoreUnavailable:
     return StoreUnavailable(
         f"the state directory {state_dir} cannot be used",
-        expected="a directory that this user may write, on a disk with room",
+        expected="a directory that this user may write, on a disk with free space",
         got=str(error),
-        remedy="make room on its disk"
+        remedy="free space on its disk"
         if error.errno in FULL
-        else "choose another with --state-dir or COUNTERMAND_STATE_DIR, or mend its permissions",
+        else "choose another with --state-dir or COUNTERMAND_STATE_DIR, or correct its permissions",
     )
 
 
 def _require_private(state_dir: Path, directory: int) -> None:
-    """Refuse a directory in which others could put or read something.
+    """Refuse a directory that others can read or write.
 
-    One that others may only read, and that is empty, is what `mkdir` makes: nothing was open yet, so it is closed.
+    An empty one that others may only read is what `mkdir` creates. Nothing was exposed yet, so its mode is corrected.
     """
     seen = os.fstat(directory)
-    another = "name another directory with --state-dir or COUNTERMAND_STATE_DIR; one that is not there yet is made"
+    another = "name another directory with --state-dir or COUNTERMAND_STATE_DIR; a missing one is created"
     if seen.st_uid != os.geteuid():
         raise Invalid(
-            f"the state directory {state_dir} is another user's",
-            expected=f"a directory of uid {os.geteuid()}, who runs this",
+            f"the state directory {state_dir} belongs to another user",
+            expected=f"a directory of uid {os.geteuid()}, which runs this",
             got=f"one of uid {seen.st_uid}",
             remedy=f"run this as uid {seen.st_uid}, or {another}",
         )
@@ -219,8 +219,8 @@ def _require_private(state_dir: Path, directory: int) -> None:
 
 def _no_file(path: Path, got: str) -> Invalid:
     return Invalid(
-        f"{path} cannot be a lock",
-        expected=f"a plain file of uid {os.geteuid()} with one name, or nothing",
+        f"{path} is not a lock file",
+        expected=f"a plain file of uid {os.geteuid()} with one name, or no file",
         got=got,
-        remedy=f"look at what it is (ls -l {shlex.quote(str(path))}), and remove it",
+        remedy=f"inspect it (ls -l {shlex.quote(str(path))}), and remove it",
     )

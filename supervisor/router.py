@@ -1,12 +1,13 @@
-"""SupervisorActor: one per process; the only router, and the one that restarts sessions.
+"""SupervisorActor: one per process. It routes messages to sessions, restarts them and passivates them.
 
-Passivation is its decision. A session that says it is `Idle` is sent `Passivate`, and from then on what comes for it is
-held, until it says that it stays, or its Down comes: then what was held goes on, to the same or the next incarnation.
+Passivation. A session reports `Idle`, and the SupervisorActor sends it `Passivate`. From then on it holds messages for
+the session until the session says that it stays, or its Down comes. Then the held messages go to the same incarnation,
+or to the next.
 
-Restart policy is data. A session that fails is restarted at once: it reads itself from the log, fences with
-``actor.failure`` and takes over what it had running. More than `failures_max` failures within `window_s` seconds
-quarantine it: it is restarted once more, and takes Stop and nothing else. A quarantined session that fails again is
-not restarted until somebody asks for it.
+Restart policy is data. A session that fails is restarted at once: it restores itself from the log, fences with
+``actor.failure`` and takes over its running parts. More than `failures_max` failures within `window_s` seconds
+quarantine it: it is restarted once more, and accepts Stop and nothing else. A quarantined session that fails again is
+restarted only when a message comes for it.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ LOOK_FIRST_S = 5.0
 LOOK_EVERY_S = 600.0
 HELD_MAX = 10_000
 HELD_STOPS_MAX = 10_000
-"""How many Stops more may be held for a session, when nothing else may."""
+"""Limit on the Stops that are held for a session beyond `HELD_MAX`, where nothing else is."""
 
 
 class RestartPolicy(Struct, frozen=True):
@@ -68,7 +69,7 @@ class RestartPolicy(Struct, frozen=True):
 
 @dataclass(slots=True)
 class Held:
-    """What waits for a session that ends, to be started anew: what it handed back, then what came later."""
+    """Messages that wait for the next incarnation of a session: those that it handed back, then later ones."""
 
     returned: list[tuple[Route, ReplyFuture[Any] | None]] = field(default_factory=list)
     later: list[tuple[Route, ReplyFuture[Any] | None]] = field(default_factory=list)
@@ -78,10 +79,10 @@ class SupervisorActor(Actor):
     """The root of the hierarchy.
 
     Args:
-        ports: what the actors need from outside.
+        ports: the ports of the actors.
         plugins: agents and tools.
         policy: how often a session may fail.
-        old: finds the sessions to be deleted; it may block, and is called off every mailbox. None: nothing is old.
+        old: finds the sessions to delete. It may block, so it runs outside of every mailbox. None: no retention.
     """
 
     def __init__(
@@ -96,23 +97,23 @@ class SupervisorActor(Actor):
         self._plugins = plugins
         self._policy = policy or RestartPolicy()
         self._old = old
-        # Of the sessions that failed within the window, when each did; who failed last is last.
+        # The times of the failures within the window, by session; the session that failed last is last.
         self._failures: OrderedDict[str, deque[float]] = OrderedDict()
         self._quarantined: set[str] = set()
         self._draining: ReplyFuture[Any] | None = None
         self._shutting_down = False
         self._interrupted = False
         self._hurried = False
-        # Sessions that have to say that they are quiet, and the number of the last Drain that each was sent.
+        # Sessions that have not reported Quiet yet, each with the number of its last Drain.
         self._noisy: dict[str, int] = {}
         self._drains = 0
         self._held: dict[str, Held] = {}
-        # Sessions that were sent Passivate and have not answered; and those that leave, until their Down.
+        # Sessions that were sent Passivate, until they answer that they stay, or their Down; and those that leave.
         self._asked_to_leave: set[str] = set()
         self._leaving: set[str] = set()
 
     def on_start(self) -> None:
-        """Begin to look for old sessions, if any can be."""
+        """Start to look for old sessions, if there is a retention."""
         if self._old is not None:
             self._ports.clock.call_later(LOOK_FIRST_S, self.actor_ref, LookForOld())
 
@@ -157,10 +158,10 @@ class SupervisorActor(Actor):
         return Pong(len(self.children), "interrupting" if self._interrupted else "draining", len(self._noisy))
 
     def _route(self, route: Route) -> None:
-        """Hand a message on, with its asker: the session answers.
+        """Forward a message with its reply: the session answers the asker.
 
-        A Route overtakes the Down of a session that ended, so it waits for that and goes to the next incarnation. So
-        it does while a session is asked to leave: what reached it now could find it gone.
+        A Route overtakes the Down of a session that has ended, so it is held until that Down and goes to the next
+        incarnation. It is held too while a session decides whether it leaves: it could find the session gone.
         """
         reply = self.take_reply()
         ref = self.children.get(route.session)
@@ -171,7 +172,7 @@ class SupervisorActor(Actor):
         held = self._held.setdefault(route.session, Held())
         held_max = HELD_MAX + HELD_STOPS_MAX if isinstance(route.message, Stop) else HELD_MAX
         if route.returned:
-            # Its session had a bound for it.
+            # It was counted in the session's own bound.
             held.returned.append((route, reply))
         elif len(held.later) < held_max:
             held.later.append((route, reply))
@@ -180,14 +181,14 @@ class SupervisorActor(Actor):
                 "too many messages wait for the session to be restarted",
                 expected=f"at most {held_max} messages",
                 got=f"{len(held.later)} that wait already",
-                remedy="send the same object again a little later: it has one effect",
+                remedy="send the same object again later: it has one effect",
             )
             self._refuse(route, reply, error)
 
     def _refuse(self, route: Route, reply: ReplyFuture[Any] | None, error: CountermandError) -> None:
         if reply is None:
             name = type(route.message).__name__
-            logger.info("{} refused {} for {}, which nobody asked about: {}", self, name, route.session, error)
+            logger.info("{} refused {} for {}, which was not an ask: {}", self, name, route.session, error)
         else:
             reply.try_set_exception(error)
 
@@ -196,7 +197,7 @@ class SupervisorActor(Actor):
         if self._shutting_down and route.session not in self.children and not taken:
             error = ShuttingDown(
                 "the supervisor is shutting down",
-                expected="Stop, which it still takes, or a read",
+                expected="a Stop or a read, which it still accepts",
                 got=type(route.message).__name__,
                 remedy="send it again, under the same id, after the restart",
             )
@@ -204,11 +205,11 @@ class SupervisorActor(Actor):
             return
         self._session(route.session).actor_inbox.put(Envelope(route.message, reply))
         if self._shutting_down:
-            # What it said before it had this does not count.
+            # A Quiet from before this message does not count.
             self._drain(route.session)
 
     def _session(self, session: str, cause: Provenance | None = None) -> ActorRef[SessionActor]:
-        """Return a session's actor; it is started where there is none."""
+        """Return a session's actor; start it if there is none."""
         ref = self.children.get(session)
         if ref is not None:
             return ref
@@ -223,7 +224,7 @@ class SupervisorActor(Actor):
         return ref
 
     def _session_down(self, down: Down) -> None:
-        """A session's actor is gone. What it had running is taken over by the next; one that left had nothing."""
+        """Handle the end of a session's actor. Unless it left, the next one takes over its running parts."""
         left = down.key in self._leaving and down.failure is None
         self._leaving.discard(down.key)
         self._asked_to_leave.discard(down.key)
@@ -234,7 +235,7 @@ class SupervisorActor(Actor):
         self._answer_if_quiet()
 
     def _release(self, session: str) -> None:
-        """Let go on what was held for a session, in order; that starts it where it is not there."""
+        """Forward the messages held for a session, in order. That starts it if it is not in memory."""
         held = self._held.pop(session, Held())
         for route, reply in held.returned + held.later:
             self._forward(route, reply)
@@ -250,7 +251,7 @@ class SupervisorActor(Actor):
 
     def _rested(self, rested: Rested) -> None:
         if rested.leaves:
-            # Held on until its Down: its mailbox is closed.
+            # Its mailbox is closed, so messages are held until its Down.
             self._leaving.add(rested.session)
             return
         self._asked_to_leave.discard(rested.session)
@@ -275,7 +276,7 @@ class SupervisorActor(Actor):
         self._session(session, cause)
 
     def _failed(self, session: str, now: float) -> deque[float]:
-        """Note a failure, and forget those that are out of the window; returns those of this session that are left."""
+        """Record a failure and drop those outside of the window. Returns the remaining ones of this session."""
         failures = self._failures.setdefault(session, deque())
         failures.append(now)
         self._failures.move_to_end(session)

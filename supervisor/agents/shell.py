@@ -13,12 +13,12 @@ PROBLEM_MAX_CHARS: Final = 500
 
 
 async def shell(turn: AsyncTurn) -> dict[str, Any]:
-    """Run each input as a script, in order, and tell its exit code and duration.
+    """Run each input as a script, in order, and emit its exit code and duration.
 
     Resumed without inputs, it says what was interrupted and completes. Returns the ``exit_code`` of the last script
-    that did not exit with 0, else 0. Of one that did not come to an exit of its own it returns ``outcome`` (``killed |
-    timed_out | interrupted | not_started | failed``) and ``problem``, a sentence; ``exit_code`` is the negative signal
-    then, or None. A script that is not UTF-8 is not started.
+    that did not exit with 0, else 0. If that script did not exit by itself, it also returns ``outcome`` (``killed |
+    timed_out | interrupted | not_started | failed``) and ``problem``, a sentence; ``exit_code`` is then the negative
+    signal, or None. A script that is not UTF-8 is not started.
     """
     if not turn.inputs:
         await turn.emit(_interrupted(turn.messages))
@@ -26,7 +26,7 @@ async def shell(turn: AsyncTurn) -> dict[str, Any]:
     returned: dict[str, Any] = {"exit_code": 0}
     for message in turn.inputs:
         if message.attachments:
-            # What is shown of it is another script than the one that was sent.
+            # The text that can be shown is not the script that was sent.
             kept = ", ".join(message.attachments)
             problem = f"not run: the script is not UTF-8; send it as UTF-8, its bytes are kept as {kept}"
             returned = _without_exit("not_started", problem)
@@ -53,7 +53,7 @@ def _without_exit(outcome: str, problem: str) -> dict[str, Any]:
 
 
 def _outcome(result: ToolResult) -> str:
-    """Name what became of a script that has no exit status."""
+    """Return the outcome of a script without an exit status."""
     if result.outcome is Outcome.FINISHED:
         return "failed"
     if result.provenance is not None and result.provenance.source == "tool.deadline":
@@ -62,7 +62,7 @@ def _outcome(result: ToolResult) -> str:
 
 
 def _interrupted(messages: list[Message]) -> str:
-    """Say what the thread says of what was cut off last."""
+    """Return what the thread says about the last interrupted run."""
     note = next((message for message in reversed(messages) if message.role == "note"), None)
     if note is None:
         return "Nothing was interrupted; there is no message to run.\n"

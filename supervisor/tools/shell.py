@@ -17,8 +17,8 @@ PIECE_CHARS: Final = 30_000
 async def shell(script: str, spawn: AsyncSpawn, cwd: str | None = None, pty: bool = False) -> ToolResult:
     """Run a shell script and return the end of its output, with its exit code and duration.
 
-    What it leaves in the background lives on until the run ends. `pty` gives it a terminal, for programs that need one;
-    nothing can be typed on it. Where not all of the output is returned, the name of a file that has it is.
+    Processes that it leaves in the background live on until the run ends. `pty` gives it a terminal, for programs that
+    need one; nothing can be typed on it. If not all of the output is returned, the result names a file that has it.
     """
     program = shutil.which("bash") or "/bin/sh"
     process = await spawn([program, "-c", *_arguments(script)], cwd=cwd, name=_name(script), pty=pty)
@@ -40,7 +40,7 @@ async def shell(script: str, spawn: AsyncSpawn, cwd: str | None = None, pty: boo
 
 
 def _arguments(script: str) -> list[str]:
-    """Return a script as arguments of ``-c``: a long one in pieces, since one argument holds 128 KiB at the most."""
+    """Return a script as arguments of ``-c``: a long one in pieces, since one argument holds at most 128 KiB."""
     if len(script) <= PIECE_CHARS:
         return [script]
     pieces = [script[start : start + PIECE_CHARS] for start in range(0, len(script), PIECE_CHARS)]
@@ -53,7 +53,7 @@ def _name(script: str) -> str:
 
 
 def _told(done: Exit) -> str:
-    """What the model reads: the output, and a line about the exit where that is not plain success."""
+    """Return what the model reads: the output, and a line about the exit unless it was 0."""
     lines = [done.output]
     shown = len(done.output.encode())
     if done.total_bytes > shown:
@@ -69,7 +69,7 @@ def _told(done: Exit) -> str:
 
 
 def _where(done: Exit) -> str:
-    """Say where all of it is, or its beginning."""
+    """Return where all of the output is, or its beginning."""
     if done.spool is None:
         return ""
     whole = done.spooled_bytes >= done.total_bytes
@@ -78,7 +78,7 @@ def _where(done: Exit) -> str:
 
 
 def describe_exit(status: int) -> str:
-    """Say an exit status in words: a code, or the signal that ended the command."""
+    """Return an exit status in words: a code, or the signal that ended the command."""
     return f"exit code {status}" if status >= 0 else f"killed by {signal_name(-status)}"
 
 
