@@ -3,24 +3,24 @@
 The map, from the outside in:
 
     console/            the `countermand` command: chat, and the client of a daemon
-    daemon/             `countermand serve`: settings, systemd, signals, the log, the order of coming and going
+    daemon/             `countermand serve`: settings, systemd, signals, the log, startup and shutdown
     http/               the local API: the supervisor over a Unix socket, and loopback
-    supervisor.py       Supervisor: start, session, close; the order in which all of this comes and goes
-    session_handle.py   SessionHandle: the way into one session, blocking and awaitable
-    live_tree.py        what lives now, as a tree: session, run, call, process
-    live_processes.py   every live process, and whose it is
+    supervisor.py       Supervisor: start, session, close; the order in which all of this starts and ends
+    session_handle.py   SessionHandle: the interface to one session, blocking and awaitable
+    live_tree.py        the live tree: session, run, call, process
+    live_processes.py   every live process and its owner
     router.py           SupervisorActor: routes, restarts, quarantines, passivates, drains
-    retention.py        which sessions are kept for too long
-    agents/ tools/      what ships: the shell agent and the shell tool
-    executor.py         where agents, tools and callbacks run
+    retention.py        which sessions are deleted for their age or their number
+    agents/ tools/      the shell agent and the shell tool
+    executor.py         runs agents, tools and callbacks
     strays/             what their code starts by itself: processes, threads, tasks
     containment/        process trees: zygote, wardens, output
     store/              the log in SQLite: migrations, writer, reader
-    publisher.py        committed events on their way to subscribers
-    clock.py ids.py lock.py   time and timers, names, the instance lock
-    ages.py             what is old, by a wall clock that may be wrong
+    publisher.py        brings committed events to subscribers
+    clock.py ids.py lock.py   time and timers, ids, the instance lock
+    ages.py             what is too old, by a wall clock that may be wrong
     wire.py             the API's JSON, for the server and the client
-    config.py           Config: what a supervisor is started with
+    config.py           Config: the configuration of a supervisor
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load a name when it is asked for: the command's own modules are in here, and most need nothing of a daemon."""
+    """Load a public name on first use: the command's modules are in this package, and most need no supervisor."""
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

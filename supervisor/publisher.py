@@ -1,41 +1,39 @@
-"""The event hub: committed events on their way to subscribers, who pull.
+"""The event hub: brings committed events to subscribers, which pull.
 
-Theory of operation. The store is the queue. A subscription is a position in a session's log; it takes what is
-behind that position, from a small ring of recent events where the ring reaches back far enough, else from the
-store, and waits when there is nothing. So a slow subscriber holds no memory and slows nobody (law L14): it
-falls out of the ring and reads the store, where all of it is (law L6).
+Theory of operation. The store is the queue. A subscription is a position in a session's log. It takes the events after
+that position from a small ring of recent events if the ring reaches back far enough, else from the store, and waits if
+there are none. So a slow subscriber holds no memory and slows down no other (law L14): it falls out of the ring and
+reads the store, which has every event (law L6).
 
 Invariants, and the races they close:
-  - Events are published after they are committed, so whoever has heard of an event finds it in the store.
-  - A session's ring is without a gap: when what is published does not follow on what is there (a session that
-    failed between commit and publish), the ring begins anew. A subscriber then sees that the log goes further
-    than it is, finds that the ring does not reach back to it, and reads the store: no gap.
-  - A position only grows, and only what is above it is delivered: no event twice.
-  - A subscription is registered before its first read of the store. An event that is committed before that
-    read is in what it reads; one that is published later moves `last_seq` above the position: no wake-up is
-    lost.
-  - What is published twice (a session that was restarted says it again) is below `last_seq` and ignored.
+  - Events are published after they are committed, so an event that was announced is in the store.
+  - A session's ring has no gap. If an event does not follow the last one (the session failed between commit and
+    publish), the ring is cleared first. A subscriber then sees that the log is ahead of its position, finds that the
+    ring does not reach back to it, and reads the store: no event is missed.
+  - A position only grows, and only events above it are delivered: no event comes twice.
+  - A subscription is registered before its first read of the store. An event that is committed before that read is in
+    its result; a later one moves `last_seq` above the position: no wake-up is lost.
+  - An event that is published twice (by a restarted session) is not above `last_seq`, and is ignored.
 
-Ephemeral events carry the seq they came after. They are delivered when the position has reached it and before
-it passes it, so one from before a fence is never shown after the fence; what does not fit a subscription's
-small buffer is dropped, oldest first.
+Ephemeral events carry the seq of the last event before them. They are delivered once the position has reached that seq
+and before it passes it, so one from before a fence is never shown after the fence. If a subscription's small buffer is
+full, the oldest is dropped.
 
-A publisher waits for no consumer. A consumer may be stopped at any place: a signal handler runs in the middle of it
-and asks the very session that publishes, and a generator that reads a subscription is closed by the garbage collector
-at any allocation. So a consumer takes no lock. The one there is, a channel's, is for those who speak for one session;
-nothing is done under it but moving references. What they share with consumers is changed in steps that the
-interpreter does not divide (adding to a set or a deque, copying one, setting an attribute), in an order that is
-right for whoever looks in between:
-  - A consumer looks, and then waits for its bell; a publisher changes what there is to see, and then rings. A bell
-    that was rung stays rung until it is heard, so one that rings between the look and the wait is not missed. A
-    coroutine's future is laid out before it looks at the bell, and the bell rings before the future is taken.
-  - The ring holds an event before `last_seq` says so. Who sees `last_seq` above the ring reads the store.
-  - A consumer copies the ring before it looks for ephemeral events: what was said before an event that it has is
+A publisher waits for no consumer. A consumer may be interrupted anywhere: by a signal handler that asks the very
+session that publishes; and the garbage collector may close a generator that reads a subscription at any allocation. So
+a consumer takes no lock. The only lock, a channel's, is for the publishers of one session, and only references are
+moved under it. The state that they share with consumers changes in steps that the interpreter does not divide (adding
+to a set or a deque, copying one, setting an attribute). Their order is right for a reader in between:
+  - A consumer looks, and then waits for its bell; a publisher changes the state, and then rings. A bell that was rung
+    stays rung until its owner notices, so a ring between the look and the wait is not missed. A coroutine adds its
+    waker before it checks the bell, and a ring sets the bell before it takes the waker.
+  - The ring has an event before `last_seq` is raised. A consumer that sees `last_seq` beyond the ring reads the store.
+  - A consumer copies the ring before it looks for ephemeral events: those that came before an event in its copy are
     there by then.
-  - A consumer asks whether it is over before it looks, so it gives what came before the end.
-  - A channel may be dropped while somebody comes to it. It is marked, then its bells are rung; who has come looks for
-    the mark before it waits, goes to the new channel and reads the store once more.
-Threads wait for a lock that is opened, coroutines for a future that is set through their loop: neither needs a thread
+  - A consumer checks for the end before it looks, so it still delivers the events from before the end.
+  - A channel may be dropped while a consumer joins it. The channel is marked, then its bells are rung. The consumer
+    checks the mark before it waits, joins the new channel and reads the store once more.
+Threads wait for a lock that is released, coroutines for a future that is set through their loop: neither needs a thread
 of its own.
 """
 
@@ -62,12 +60,12 @@ RING_EVENTS: Final = 256
 RING_BYTES: Final = 256 * 1024
 """Roughly how much text a ring holds; a single larger event is held alone."""
 RINGS_MAX: Final = 1_000
-"""Sessions whose recent events are kept though nobody listens; the one least recently heard of goes first."""
+"""Rings that are kept for sessions without subscribers; the least recently used one is dropped first."""
 EPHEMERAL_MAX: Final = 256
 PAGE: Final = 256
-"""Events that a subscription takes at a time."""
+"""Limit on the events that a subscription takes at a time."""
 PAGE_BYTES: Final = 1_048_576
-"""Roughly how much text of a page it keeps; what is over is read again. A single larger event is kept alone."""
+"""Roughly how much text of a page it keeps; the rest is read again later. A single larger event is kept alone."""
 
 SEQ_MAX: Final = 2**63 - 1
 
@@ -75,7 +73,7 @@ T = TypeVar("T")
 
 
 class EventSource(Protocol):
-    """What the hub reads committed events from: the store's reader."""
+    """What the hub needs of the store's reader."""
 
     def events(self, session: str, after_seq: int, limit: int) -> list[Event]:
         """Return at most `limit` events with a `seq` above `after_seq`, in order."""
@@ -85,20 +83,20 @@ class EventSource(Protocol):
 
 
 class _Bell:
-    """Wakes its one owner, who may be a thread or a coroutine. Ringing it never waits, whatever its owner is at."""
+    """Wakes its one owner, a thread or a coroutine. Ringing never waits, whatever its owner is doing."""
 
     __slots__ = ("_silent", "_waiters")
 
     def __init__(self) -> None:
-        # Held while it has not been rung. Not an Event, which has a lock inside that its owner and who rings share.
+        # Held until it is rung. Not an Event: that has a lock inside, which its owner and a ringing thread would share.
         self._silent = threading.Lock()
         self._silent.acquire()
-        # At most one: taking it out is one step, so it is set by one alone.
+        # At most one. Removing it is one step, so only one thread wakes it.
         self._waiters: deque[Waker] = deque(maxlen=1)
 
     def ring(self) -> None:
         if self._silent.locked():
-            # It raises where another has rung it in this moment.
+            # It raises if another thread has just rung it.
             with contextlib.suppress(RuntimeError):
                 self._silent.release()
         if not self._waiters:
@@ -106,16 +104,16 @@ class _Bell:
         try:
             waker = self._waiters.pop()
         except IndexError:
-            # Another has taken it.
+            # Another thread has taken it.
             return
         waker.wake()
 
     def wait(self, timeout: float | None) -> None:
-        """Return when it is rung or was since the last wait, or after `timeout` seconds."""
+        """Return once it is rung, at once if it was rung since the last wait, or after `timeout` seconds."""
         self._silent.acquire(timeout=-1 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX))
 
     async def heard(self, timeout: float | None) -> None:
-        """The same for a coroutine."""
+        """Wait like `wait`, in a coroutine."""
         waker = Waker()
         self._waiters.append(waker)
         if not self._silent.acquire(blocking=False):
@@ -123,7 +121,7 @@ class _Bell:
 
 
 class _Channel:
-    """What the hub knows of one session. `speaking` is held by who changes the ring, and by no consumer."""
+    """The hub's state of one session. A thread that changes the ring holds `speaking`; no consumer does."""
 
     __slots__ = ("bells", "dropped", "erased", "last_seq", "ring", "speaking", "subscriptions", "weight")
 
@@ -132,9 +130,9 @@ class _Channel:
         self.ring: deque[Event] = deque()
         self.weight = 0
         self.last_seq = 0
-        # Up to here the log was deleted. Who listens may still be given it; who comes now is not, from memory neither.
+        # The log was deleted up to here. Present subscribers may still get those events; new ones do not.
         self.erased = 0
-        # True once the hub does not know it any more: what the session says now, another channel hears.
+        # True once the hub has dropped it: later events of the session go to another channel.
         self.dropped = False
         self.bells: set[_Bell] = set()
         # Weak: a subscription that is dropped without being closed leaves nothing behind.
@@ -145,11 +143,11 @@ class _Channel:
         return bool(self.bells or self.subscriptions)
 
     def listeners(self) -> list[Subscription]:
-        """The subscriptions that there are at this moment."""
+        """Return the present subscriptions."""
         return [one for one in [ref() for ref in list(self.subscriptions)] if one is not None]
 
     def wake(self) -> None:
-        """Let all who wait look again. Without `speaking`: a loop is told, which is not ours."""
+        """Wake all consumers. Not under `speaking`, since it calls into a foreign event loop."""
         for bell in list(self.bells):
             bell.ring()
         for subscription in self.listeners():
@@ -170,26 +168,26 @@ class _Channel:
             self.weight -= _weight(self.ring.popleft())
 
     def behind(self, position: int) -> list[Event]:
-        """What the ring holds behind a position; nothing where it does not reach back to it."""
+        """Return the events in the ring after a position; empty if the ring does not reach back to it."""
         if self.last_seq <= position:
             return []
         ring = list(self.ring)
         if not ring or ring[0].seq > position + 1:
             return []
-        # The ring has no gap, so the place of a sequence number in it can be counted.
+        # The ring has no gap, so the index of a sequence number follows from the first one.
         start = position + 1 - ring[0].seq
         return ring[start : start + PAGE]
 
 
 class EventHub:
-    """`actors.ports.Publisher`, and the place where subscribers come.
+    """`actors.ports.Publisher`, with subscriptions.
 
     `publish`, `ephemeral` and `close` wait for no consumer and do no I/O. Every method may be called from any thread.
 
     Args:
-        store: where events are read that are not recent.
-        rings_max: sessions without subscribers whose recent events are kept.
-        decided_seq: the seq of the last event that a session has decided, which may not be stored yet.
+        store: for events that are not recent.
+        rings_max: number of sessions without subscribers whose recent events are kept.
+        decided_seq: returns the seq of the last event that a session has decided, which may not be stored yet.
     """
 
     def __init__(
@@ -207,14 +205,14 @@ class EventHub:
         self._taps: tuple[Callable[[str, Sequence[Event]], object], ...] = ()
 
     def tap(self, callback: Callable[[str, Sequence[Event]], object]) -> None:
-        """Call back with the session and the events of each `publish`, on its thread: it must be quick.
+        """Call `callback` with the session and the events of each `publish`, on its thread. It has to be quick.
 
-        An event may be published twice, with the same `seq`. What the callback raises is logged.
+        An event may be published twice, with the same `seq`. An exception of the callback is logged.
         """
         self._taps = (*self._taps, callback)
 
     def publish(self, session: str, events: Sequence[Event]) -> None:
-        """Make committed events of a session known, in the order of their `seq`."""
+        """Publish committed events of a session, in the order of their `seq`."""
         if not events or self._closed:
             return
         channel = self._channel(session)
@@ -226,18 +224,18 @@ class EventHub:
         for callback in self._taps:
             try:
                 callback(session, events)
-            except BaseException:  # noqa: BLE001  # a listener's failure is its own: a SystemExit must end no session
+            except BaseException:  # noqa: BLE001  # a callback's failure is its own: a SystemExit must end no session
                 logger.opt(exception=True).error("{} failed on an event", callback)
 
     def ephemeral(self, event: Event) -> None:
-        """Show an event that is not stored to those subscribers of its session who asked for such."""
+        """Show an event that is not stored to those subscribers of its session that asked for such."""
         channel = self._channels.get(event.session)
         if channel is None or self._closed:
             return
         shown_to: list[Subscription] = []
         with channel.speaking:
             if event.seq < channel.last_seq:
-                # The log has gone on: what is late is not shown (law L1).
+                # The log has gone on: a late event is not shown (law L1).
                 return
             for subscription in channel.listeners():
                 if subscription._ephemeral is not None:
@@ -249,18 +247,18 @@ class EventHub:
     def subscribe(
         self, session: str, from_seq: int = 0, *, ephemeral: bool = False, timeout: float | None = None
     ) -> Subscription:
-        """Return the events of a session behind `from_seq`: those in the store first, then those to come.
+        """Return the events of a session after `from_seq`: the stored ones first, then new ones as they come.
 
         Args:
-            session: the session's name; one that does not exist yet may be waited for.
+            session: the session's name; it need not exist yet.
             from_seq: the `seq` of the last event that the caller has; 0 for all.
-            ephemeral: also give `typing` and `progress`.
-            timeout: end after so many seconds in which there was nothing to give; None: never.
+            ephemeral: include `typing` and `progress`.
+            timeout: end after this many seconds without an event; None: never.
 
         Raises:
-            Invalid: `from_seq` is no whole number of 64 bits, or `timeout` no number of seconds.
+            Invalid: `from_seq` is not an integer of 64 bits, or `timeout` is not a number of seconds.
 
-        To iterate raises AheadOfLog where the session has no event of that `seq`: see `check_position`.
+        Iterating raises AheadOfLog if the session has no event with that `seq`: see `check_position`.
         """
         from_seq = _checked_seq(from_seq)
         check_timeout(timeout)
@@ -269,16 +267,16 @@ class EventHub:
         return subscription
 
     def check_position(self, session: str, seq: int) -> None:
-        """Refuse a position that is behind the end of a session's log: nothing would ever follow on it.
+        """Refuse a position beyond the end of a session's log, since no event would ever follow it.
 
-        Reads the store, unless the hub has heard of an event there.
+        Reads the store, unless the hub has seen an event there.
 
         Raises:
-            AheadOfLog: the session has decided no event of that seq, and the store holds none.
+            AheadOfLog: the session has decided no event with that seq, and the store has none.
             StoreUnavailable: the store cannot be read.
         """
         channel = self._channels.get(session)
-        # The store comes last: a session that is not there any more has stored all that it had decided.
+        # The store comes last: a session that left memory meanwhile has stored everything that it had decided.
         if seq <= 0 or (channel is not None and seq <= channel.last_seq) or seq <= self._decided_seq(session):
             return
         last_seq = self._store.last_seq(session)
@@ -286,10 +284,10 @@ class EventHub:
             raise AheadOfLog.at(session, seq, last_seq)
 
     def wait(self, session: str, predicate: Callable[[], T | None], timeout: float | None = None) -> T | None:
-        """Return what `predicate` returns as soon as that is true; it is asked whenever the session speaks.
+        """Return the first true result of `predicate`, which is called after each event of the session.
 
-        The predicate is called on this thread, under no lock, so it may read the store. After `timeout`
-        seconds, or when the hub closes, it is asked a last time and its answer returned as it is.
+        The predicate is called on this thread, under no lock, so it may read the store. After `timeout` seconds, or
+        when the hub closes, it is called a last time and its result returned as it is.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         bell = _Bell()
@@ -311,7 +309,7 @@ class EventHub:
             channel.bells.discard(bell)
 
     def close(self) -> None:
-        """End every subscription, after what the ring and the store still give it. May be called twice."""
+        """End every subscription, after the events that the ring and the store still have for it. Idempotent."""
         self._closed = True
         for channel in list(self._channels.values()):
             channel.wake()
@@ -320,14 +318,14 @@ class EventHub:
         channel = self._channels.get(session)
         if channel is None:
             return self._channels.setdefault(session, _Channel())
-        # Another may have dropped it by now. Who speaks may do so all the same: who listens knows by the mark.
+        # Another thread may have dropped it by now. Publishing to it does no harm: consumers check the mark.
         with contextlib.suppress(KeyError):
             self._channels.move_to_end(session)
         return channel
 
     def _drop_old_rings(self) -> None:
-        # A ring that somebody listens to is passed over and counts as fresh. Each call looks at two at most,
-        # and adds one at most, so the number falls to the bound without any one publish paying for all.
+        # A ring with a consumer is skipped and counts as recently used. Each call examines at most two rings and adds
+        # at most one, so the number falls to the bound without one publish paying for all.
         for _ in range(2):
             if len(self._channels) <= self._rings_max:
                 return
@@ -338,18 +336,18 @@ class EventHub:
                     continue
                 dropped = self._channels.pop(session)
             except (KeyError, RuntimeError, StopIteration):
-                # Another thread changed them meanwhile; it, or the next call, does the rest.
+                # Another thread has changed them meanwhile; that thread, or the next call, does the rest.
                 return
             dropped.dropped = True
             dropped.wake()
 
 
 class Subscription:
-    """The events of one session, from a position on. Iterate it, in a thread or in a coroutine.
+    """The events of one session, from a position on. Iterate it in a thread or in a coroutine.
 
-    One consumer at a time; `close` may come from any thread and ends the iteration at once. Iterating raises
-    StoreUnavailable where the store has to be read and cannot be; the same call may be tried again after
-    that. It raises AheadOfLog where `from_seq` is behind the last event, and is over then.
+    One consumer at a time; any thread may call `close`, which ends the iteration at once. Iterating raises
+    StoreUnavailable if the store has to be read and cannot be; the same call may be repeated after that. It raises
+    AheadOfLog if `from_seq` is beyond the last event, and then the subscription is over.
     """
 
     def __init__(
@@ -365,7 +363,7 @@ class Subscription:
         self._timeout = timeout
         self._taken: deque[Event] = deque()
         self._ephemeral: deque[Event] | None = deque(maxlen=EPHEMERAL_MAX) if ephemeral else None
-        # The oldest of them, taken out: while it waits for its turn, those behind it may still be dropped.
+        # The oldest ephemeral event, removed from the buffer: the buffer may drop others while it waits for its turn.
         self._passing: Event | None = None
         self._bell = _Bell()
         self._closed = False
@@ -374,16 +372,16 @@ class Subscription:
 
     @property
     def position(self) -> int:
-        """The `seq` of the last event that was given; subscribe from it to go on."""
+        """The `seq` of the last event that was delivered; subscribe from it to continue."""
         return self._position
 
     @property
     def over(self) -> bool:
-        """True once it was closed, or the hub was: what ended by its `timeout` may be iterated on instead."""
+        """True once it, or the hub, was closed. One that ended by its `timeout` is not over: iterate it again."""
         return self._over()
 
     def close(self) -> None:
-        """End the iteration, wherever it is. May be called again, from any thread; it waits for nothing."""
+        """End the iteration. Idempotent, from any thread; it does not wait."""
         self._closed = True
         self._channel.subscriptions.discard(self._ref)
         self._bell.ring()
@@ -439,23 +437,23 @@ class Subscription:
                 await self._bell.heard(_left(deadline))
 
     def _attach(self) -> None:
-        """Listen to the session from now on; what it said before is in the store."""
+        """Join the session's channel; its earlier events are in the store."""
         channel = self._hub._channel(self.session)
         self._ref = weakref.ref(self, channel.subscriptions.discard)
         self._channel = channel
-        # Until the store has been read to its end once, what the hub has not heard of may be in it.
+        # Until the store has been read to its end once, it may have events that the hub has not seen.
         self._behind_store = True
         channel.subscriptions.add(self._ref)
         if self._closed:
-            # Closed meanwhile, by another thread, which may have taken it from where it was.
+            # Another thread closed it meanwhile, and may have removed it from the old channel only.
             channel.subscriptions.discard(self._ref)
 
     def _take(self) -> Event | None:
-        """Return the next event that can be given without the store."""
+        """Return the next event that can be delivered without the store."""
         if self._closed:
             return None
         if not self._taken:
-            # The ring serves a newcomer too, before any read: what it gives follows on the position.
+            # The ring also serves a new subscription before its first read: its events follow the position.
             self._taken.extend(self._channel.behind(self._position))
         if self._passing is None and self._ephemeral:
             self._passing = self._ephemeral.popleft()
@@ -481,7 +479,7 @@ class Subscription:
         return None if self._timeout is None else time.monotonic() + self._timeout
 
     def _read(self, position: int) -> list[Event] | None:
-        """Read a page of the store; None: it cannot be read and the hub is closed, so this is the end."""
+        """Read a page of the store. None means the end: it cannot be read and the hub is closed."""
         last_seq = self._channel.last_seq
         try:
             page = self._hub._store.events(self.session, position, PAGE)
@@ -491,7 +489,7 @@ class Subscription:
             raise
         if not page and last_seq > position:
             raise StoreUnavailable(
-                f"an event of session {self.session} was announced that the store does not hold",
+                f"an event of session {self.session} was announced that the store does not have",
                 expected=f"events {position + 1} to {last_seq}",
                 got="none",
                 remedy="this is a defect: report it; subscribing again is safe",
@@ -516,7 +514,7 @@ def _left(deadline: float | None) -> float | None:
 
 
 def check_timeout(timeout: object) -> None:
-    """Refuse what is no time to wait.
+    """Refuse an invalid timeout.
 
     Raises:
         Invalid: it is neither None nor a number of seconds that the platform can wait.
@@ -526,21 +524,21 @@ def check_timeout(timeout: object) -> None:
     number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
     if not number or not timeout <= threading.TIMEOUT_MAX:  # type: ignore[operator]  # a number here
         raise Invalid(
-            "this timeout cannot be right",
-            expected="a number of seconds, or None to wait without an end",
+            "invalid timeout",
+            expected="a number of seconds, or None to wait for ever",
             got=shown(timeout),
-            remedy="give such as timeout=30",
+            remedy="give, for example, timeout=30",
         )
 
 
 def _checked_seq(seq: object) -> int:
     try:
-        number = operator.index(seq)  # type: ignore[arg-type]  # what it is not raises
+        number = operator.index(seq)  # type: ignore[arg-type]  # it raises for anything but an integer
     except TypeError:
         number = SEQ_MAX + 1
     if not -SEQ_MAX <= number <= SEQ_MAX:
         raise Invalid(
-            "no event can have this seq",
+            "invalid seq",
             expected="a whole number: the seq of the last event that you have, or 0",
             got=shown(seq),
             remedy="give the seq of an event, or leave it out for all",
@@ -549,7 +547,7 @@ def _checked_seq(seq: object) -> int:
 
 
 def _light(page: list[Event]) -> list[Event]:
-    """The head of a page that weighs at most PAGE_BYTES, and always its first event."""
+    """Return the beginning of a page, at most PAGE_BYTES, but at least its first event."""
     weight = 0
     for count, event in enumerate(page):
         weight += _weight(event)
@@ -559,5 +557,5 @@ def _light(page: list[Event]) -> list[Event]:
 
 
 def _weight(event: Event) -> int:
-    """About how many bytes an event holds: its texts, and a little for the rest."""
+    """Return the approximate size of an event in bytes: its texts, and a constant for the rest."""
     return 256 + sum(len(value) for value in event.data.values() if isinstance(value, str))

@@ -1,4 +1,4 @@
-"""The handle of a session: the way in. It stays valid however often the session's actor is started anew."""
+"""The handle of a session: the interface to it. It stays valid when the session's actor is restarted."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ TRIES_MAX: Final = 8
 TRY_AGAIN_S: Final = 0.02
 ASK_S: Final = 30.0
 CHATTER: Final = frozenset({"text", "tool.output", "tool.started", "tool.requested", "process.started"})
-"""Events with which no receipt comes."""
+"""Kinds of events with which no receipt is filed."""
 
 
 class SessionHandle:
@@ -54,11 +54,11 @@ class SessionHandle:
     Args:
         session: its name.
         router: the supervisor's actor.
-        store: where what is durable is read.
-        hub: where events come from.
-        policies: for messages that name no policy, by their origin; else a person interrupts, others wait.
-        state_dir: where the ledgers of its process trees are.
-        kept: gives the Stops of a session that are in the stop journal.
+        store: for reads; it has what is durable.
+        hub: for events.
+        policies: for messages without a policy, by their origin; otherwise a person interrupts and others wait.
+        state_dir: the directory with the ledgers of its process trees.
+        kept: returns the Stops of a session that are in the stop journal.
     """
 
     def __init__(
@@ -93,17 +93,18 @@ class SessionHandle:
     def ask(self, request: Answer, *, timeout: float | None = ASK_S) -> Reply: ...
 
     def ask(self, request: OutsideRequest, *, timeout: float | None = ASK_S) -> Reply:
-        """Send a request and wait for its answer, which is given when it is durable.
+        """Send a request and wait for its answer, which comes when its effect is durable.
 
-        Where the session's actor fails meanwhile, the same request goes to the next one: it has one effect.
+        If the session's actor fails meanwhile, the same request goes to the next one; it has one effect.
 
         Args:
-            request: one object for one effect; sent again it brings the same answer.
-            timeout: seconds to wait; None: until there is an answer.
+            request: one object has one effect; sending it again gets the same answer.
+            timeout: seconds to wait; None waits for ever.
 
         Raises:
-            CountermandError: it was refused; see its `remedy`. Invalid: it is no request, or `timeout` no time.
-            pykka.Timeout: no answer came in time; send the same object again to learn it.
+            CountermandError: it was refused; see its `remedy`.
+            Invalid: it is not a request, or `timeout` is not a number of seconds.
+            pykka.Timeout: no answer came in time; send the same object again to get it.
             pykka.ActorDeadError: the supervisor has ended.
         """
         answer: Reply = self._answer(self._prepared(request), timeout)
@@ -124,11 +125,11 @@ class SessionHandle:
         raise AssertionError("the last try returns or raises")
 
     def tell(self, request: OutsideRequest) -> None:
-        """Send a request without waiting for its answer; the events tell what came of it."""
+        """Send a request without waiting for its answer; its effect is in the events."""
         self._router.tell(Route(self.session, self._prepared(request)))
 
     def status(self, *, timeout: float | None = 30.0) -> SessionStatus:
-        """What the session is doing now."""
+        """Return what the session is doing now."""
         status: SessionStatus = self._answer(Inspect(), timeout)
         return status
 
@@ -136,13 +137,13 @@ class SessionHandle:
         """Return the receipt of a run, waiting for it at most `timeout` seconds.
 
         Args:
-            identity: a run's or a receipt's id, or that of a Stop whose receipt it is.
+            identity: the id of a run or of a receipt, or of the Stop whose receipt it is.
             timeout: 0 looks once; None waits until it is filed.
 
         Raises:
             ReceiptPending: it is not filed yet.
             NotFound: there is no such run or receipt in this session.
-            Invalid: `identity` is no text, or `timeout` no time.
+            Invalid: `identity` is not a text, or `timeout` is not a number of seconds.
         """
         check_timeout(timeout)
         receipt = self._known_receipt(identity)
@@ -153,10 +154,10 @@ class SessionHandle:
         return receipt
 
     def _known_receipt(self, identity: str | None) -> Receipt | None:
-        """Return a receipt, None while it is to come. Raises NotFound where none will."""
+        """Return a receipt, or None if it will come. Raises NotFound if it will not."""
         if identity is None or identity == "":
             raise _no_receipt(self.session, identity)
-        # Asked first: it stops being pending in the moment in which it is filed.
+        # Checked first: a receipt stops being pending at the moment in which it is filed.
         pending = any(kept.stop.id == identity for kept in self._kept(self.session))
         pending = pending or self._store.is_pending(self.session, identity)
         receipt = self._filed_receipt(identity)
@@ -170,27 +171,27 @@ class SessionHandle:
         return receipt
 
     def _filed_receipt(self, identity: str | None) -> Receipt | None:
-        assert identity is not None, "one without an id is not to come"
+        assert identity is not None, "a receipt without an id is refused before"
         return self._store.receipt(self.session, identity)
 
     def subscribe(self, from_seq: int = 0, *, ephemeral: bool = False, timeout: float | None = None) -> Subscription:
-        """Return the session's events behind `from_seq`: what is stored first, then live; see `EventHub.subscribe`."""
+        """Return the session's events after `from_seq`, stored ones first, then live; see `EventHub.subscribe`."""
         return self._hub.subscribe(self.session, from_seq, ephemeral=ephemeral, timeout=timeout)
 
     def check_position(self, seq: int) -> None:
-        """Raise AheadOfLog if the session has no event of this seq; see `EventHub.check_position`."""
+        """Raise AheadOfLog if the session has no event with this seq; see `EventHub.check_position`."""
         self._hub.check_position(self.session, seq)
 
     def thread(self) -> list[Message]:
-        """The messages of the session, as the next model call would see them, and those retracted."""
+        """Return the messages of the session as the next model call would see them, and the retracted ones."""
         return self._store.thread(self.session)
 
     def attachment(self, name: str) -> bytes:
-        """Return the bytes of an attachment, whose name a message in the thread has. Raises NotFound."""
+        """Return the bytes of an attachment by its name in a message of the thread. Raises NotFound."""
         return self._store.attachment(self.session, name)
 
     def runs(self) -> list[RunInfo]:
-        """The runs of the session, the oldest first."""
+        """Return the runs of the session, the oldest first."""
         return self._store.runs(self.session)
 
     def run(self, run_id: str) -> RunInfo:
@@ -210,24 +211,24 @@ class SessionHandle:
         return info
 
     def processes(self) -> list[LiveProcess]:
-        """The processes of the session that run now; see `Supervisor.processes`."""
+        """Return the live processes of the session; see `Supervisor.processes`."""
         return live_processes(self._state_dir, self._store, self.session)
 
     @property
     def ref(self) -> ActorRef[Any] | None:
-        """The live actor of the session, for inspection; None while there is none."""
+        """The session's actor, for inspection; None while it has none."""
         actor = self._router._actor_weakref()
         return actor.children.get(self.session) if actor is not None else None
 
     @property
     def aio(self) -> AsyncSessionHandle:
-        """The same, awaitable."""
+        """The same interface with awaitable methods."""
         return AsyncSessionHandle(self)
 
     def _prepared(self, request: OutsideRequest) -> OutsideRequest:
-        """Check that it is a request, and give a message without a policy that of its origin."""
+        """Check that it is a request, and give a message without a policy the policy of its origin."""
         if type(request) not in get_args(OutsideRequest):
-            # The messages of the protocol's inside are true because only its actors can send them.
+            # Actors trust internal messages, because only actors can send them.
             raise Invalid(
                 "this cannot be sent to a session",
                 expected=" | ".join(kind.__name__ for kind in get_args(OutsideRequest)),
@@ -248,7 +249,7 @@ class SessionHandle:
 
 
 class AsyncSessionHandle:
-    """A `SessionHandle` for async code: what waits is awaited, and blocks no loop."""
+    """A `SessionHandle` for async code: methods that wait are awaited, and do not block the loop."""
 
     def __init__(self, handle: SessionHandle) -> None:
         self._handle = handle
@@ -292,7 +293,7 @@ class AsyncSessionHandle:
         self._handle.tell(request)
 
     async def status(self, *, timeout: float | None = 30.0) -> SessionStatus:
-        """What the session is doing now."""
+        """Return what the session is doing now."""
         status: SessionStatus = await self._answer(Inspect(), timeout)
         return status
 
@@ -301,7 +302,7 @@ class AsyncSessionHandle:
         return await asyncio.to_thread(self._handle.attachment, name)
 
     async def receipt(self, identity: str | None, *, timeout: float | None = 0.0) -> Receipt:
-        """Return a receipt; see `SessionHandle.receipt`. The wait holds no thread, and ends when it is cancelled."""
+        """Return a receipt; see `SessionHandle.receipt`. The wait uses no thread, and can be cancelled."""
         check_timeout(timeout)
         receipt = await asyncio.to_thread(self._handle._known_receipt, identity)
         if receipt is None and (timeout is None or timeout > 0):
@@ -313,7 +314,7 @@ class AsyncSessionHandle:
     async def _receipt_to_come(self, identity: str | None, timeout: float | None) -> Receipt | None:
         handle = self._handle
         deadline = None if timeout is None else time.monotonic() + timeout
-        # From what the store holds now, so that an end between the first look and this one is seen.
+        # From the end of the present log. The receipt is looked up again below, so one filed in between is found.
         last_seq = await asyncio.to_thread(handle._store.last_seq, handle.session)
         with handle.subscribe(last_seq) as events:
             while True:
@@ -331,11 +332,11 @@ class AsyncSessionHandle:
         return self._handle.subscribe(from_seq, ephemeral=ephemeral, timeout=timeout)
 
     async def thread(self) -> list[Message]:
-        """The messages of the session."""
+        """Return the messages of the session."""
         return await asyncio.to_thread(self._handle.thread)
 
     async def runs(self) -> list[RunInfo]:
-        """The runs of the session, the oldest first."""
+        """Return the runs of the session, the oldest first."""
         return await asyncio.to_thread(self._handle.runs)
 
     async def run(self, run_id: str) -> RunInfo:
@@ -343,12 +344,12 @@ class AsyncSessionHandle:
         return await asyncio.to_thread(self._handle.run, run_id)
 
     async def processes(self) -> list[LiveProcess]:
-        """The processes of the session that run now."""
+        """Return the live processes of the session."""
         return await asyncio.to_thread(self._handle.processes)
 
     @property
     def ref(self) -> ActorRef[Any] | None:
-        """The live actor of the session."""
+        """The session's actor, for inspection; None while it has none."""
         return self._handle.ref
 
 
@@ -360,7 +361,7 @@ async def _awaited(future: ReplyFuture[Any]) -> Any:
 
 
 async def _news(events: Subscription) -> None:
-    """Return after an event with which a receipt may come, or when there will be none."""
+    """Return after an event with which a receipt may be filed, or when the subscription is over."""
     async for event in events:
         if event.kind not in CHATTER:
             return
@@ -369,12 +370,12 @@ async def _news(events: Subscription) -> None:
 def _checked_policies(policies: Mapping[str, Policy | str] | None) -> dict[str, Policy]:
     try:
         checked = {str(origin): Policy(policy) for origin, policy in (policies or {}).items()}
-    except Exception as error:  # an enum asks what is not its own to show itself, which may raise anything
+    except Exception as error:  # an enum calls the `__repr__` of a foreign value, which may raise anything
         raise Invalid(
-            "the policies of a session have a value that cannot be right",
+            "invalid policies of a session",
             expected=f"a mapping of origins to {' | '.join(Policy)}",
             got=shown(policies),
-            remedy="give it such as policies={'user': 'enqueue'}, or leave it out",
+            remedy="give, for example, policies={'user': 'enqueue'}, or leave it out",
         ) from error
     return checked
 
@@ -383,7 +384,7 @@ def _receipt_pending(identity: str | None) -> ReceiptPending:
     return ReceiptPending(
         f"the receipt of {identity} is not filed yet",
         expected="a run whose parts have all ended, or whose kill deadline has passed",
-        got="a run that is still going on or ending",
+        got="a run that still runs or ends",
         remedy="wait for it: receipt(…, timeout=seconds), or for the event run.ended",
     )
 

@@ -1,8 +1,7 @@
-"""The supervisor as a library: start it, take a session by name, leave the `with` to drain and end it.
+"""The supervisor as a library: start it, get a session by name, and leave the `with` to drain and end it.
 
-Order of starting: lock, store, hub, clock, executor, processes, dispatcher, actors; then the sessions that have
-something to finish. Each rests on those before it, so they are ended in the reverse order: nobody outlives
-what it needs.
+They start in this order: lock, clock, store, hub, strays, executor, processes, dispatcher, actors; then the sessions
+that have something to finish. Each needs those before it, so they are ended in the reverse order.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ from supervisor.tools.shell import shell as shell_tool
 SESSION_NAME_MAX_CHARS: Final = 128
 DISPATCHER_THREADS: Final = 4
 CLOSE_STEP_S: Final = 10.0
-# Its run names a tree abandoned long before; a proof that comes until then amends the receipt.
+# How long the end of a tree is waited for. Its run names it abandoned long before; a later proof amends the receipt.
 GIVE_UP_S: Final = 600.0
 
 
@@ -57,7 +56,7 @@ Tap = Callable[[str, Sequence[Event]], object]
 
 
 class Supervisor:
-    """A running supervisor; a context manager. Make one with `Supervisor.start`.
+    """A running supervisor; a context manager. Create one with `Supervisor.start`.
 
     Its methods may be called from any thread that is not an actor's.
     """
@@ -65,27 +64,27 @@ class Supervisor:
     def __init__(self, config: Config, taps: Iterable[Tap] = ()) -> None:
         self.config = config
         self._taps = tuple(taps)
-        # Absolute, so that it names the same place wherever this process goes.
+        # Absolute, so that it stays valid if the working directory changes.
         state_dir = self._state_dir = absolute(Path(config.state_dir))
         plugins = self._plugins = plugins_of(config)
         self._pid = os.getpid()
-        # Re-entrant: a signal handler may close what its thread is closing.
+        # Reentrant: a signal handler may call `close` on a thread that is closing.
         self._closing = threading.RLock()
         self._closer: int | None = None
         self._drained = self._quiet = False
-        # How to end what was started, in the order of starting; each may be called again.
+        # The functions that end each started component, in the order of starting; each is idempotent.
         self._undo: list[Callable[[], object]] = []
         try:
             self._start(config, state_dir, plugins)
         except BaseException as error:
-            # Whatever failed, what was started before it is ended, in reverse.
+            # End everything that was started before the failure, in reverse order.
             self._end_all()
             if isinstance(error, OSError):
                 raise StoreUnavailable(
                     f"the supervisor cannot start in {state_dir}",
-                    expected="a directory that this user may write, on a disk with room",
+                    expected="a directory that this user may write, on a disk with free space",
                     got=str(error),
-                    remedy="make room on its disk; look at its permissions, and at the limits of this process",
+                    remedy="free space on its disk; check its permissions, and the limits of this process",
                 ) from error
             raise
 
@@ -94,35 +93,35 @@ class Supervisor:
         """Start a supervisor.
 
         Args:
-            config: how it works.
-            taps: called with a session and its events as they are published, from the first one on; see `EventHub`.
+            config: the configuration.
+            taps: called with a session and its events as they are published, from the first event on; see `EventHub`.
 
         Raises:
-            StateDirBusy: another one uses the state directory; the error names its pid.
+            StateDirBusy: another supervisor uses the state directory; the error has its pid.
             StoreUnavailable: the store or the directory cannot be used.
-            Invalid, NotFound: the configuration names what cannot be, or is not there.
+            Invalid, NotFound: the configuration is invalid, or names something that does not exist.
         """
         return cls(config or Config(), taps)
 
     def session(self, name: str, *, policies: Mapping[str, Policy | str] | None = None) -> SessionHandle:
-        """Return the handle of a session; the session comes into being with its first message.
+        """Return the handle of a session. Its first message creates the session.
 
         Args:
             name: 1 to 128 printable characters.
-            policies: for messages that name no policy, by origin, such as ``{"user": "enqueue"}``.
+            policies: for messages without a policy, by origin, such as ``{"user": "enqueue"}``.
         """
         check_session_name(name)
         kept = self._store.journal.of
         return SessionHandle(name, self._actor, self._store.reader, self._hub, policies, self._state_dir, kept)
 
     def sessions(self) -> list[str]:
-        """The names of all sessions that the store holds, sorted."""
+        """Return the names of all stored sessions, sorted."""
         return self._store.reader.names()
 
     def processes(self) -> list[LiveProcess]:
-        """The processes that run now, of all sessions, with their trees and owners.
+        """Return the live processes of all sessions, with their trees and owners.
 
-        Reads the store and /proc: for a thread that may block.
+        It reads the store and /proc: call it on a thread that may block.
 
         Raises:
             StoreUnavailable: the store cannot be read.
@@ -130,60 +129,61 @@ class Supervisor:
         return live_processes(self._state_dir, self._store.reader)
 
     def store_health(self) -> StoreHealth:
-        """How the store and its stop journal are, at this moment. Waits for nothing."""
+        """Return the present health of the store and its stop journal. It does not wait."""
         return self._store.health()
 
     def unavailable(self) -> AgentUnavailable | None:
-        """Why no message is taken, where the agent that runs them could not be loaded."""
+        """Return why messages are refused, if the agent that runs them could not be loaded."""
         return self._plugins.unavailable(self.config.agent)
 
     def unloaded(self) -> dict[str, str]:
-        """The agents and tools that could not be loaded, each with why."""
+        """Return the agents and tools that could not be loaded, each with the reason."""
         agents = {f"agent {name}": one.why for name, one in list(self._plugins.unloaded_agents.items())}
         return agents | {f"tool {spelled}": one.why for spelled, one in list(self._plugins.unloaded_tools.items())}
 
     def mend(self, agents: Mapping[str, Agent | Unloaded], tools: Mapping[str, Tool | Agent | Unloaded]) -> list[str]:
-        """Take agents and tools that could not be loaded, and now can be; see `Plugins.mend`. One thread at a time."""
+        """Add agents and tools that can be loaded now; see `Plugins.mend`. Only one thread at a time."""
         mended = self._plugins.mend(agents, tools)
         if mended:
             self._actor.tell(PluginsMended())
         return mended
 
     def layers(self) -> Layers:
-        """Which layers of containment hold its process trees."""
+        """Return the layers of containment that its process trees have."""
         return self._processes.layers
 
     def dead_letters(self) -> list[DeadLetter]:
-        """The last replies that came too late, the oldest first."""
+        """Return the last reports that came too late, the oldest first."""
         return self._dead_letters.recent()
 
     def busy_threads(self) -> list[str]:
-        """Names of the threads of plain agents and tools; after a stop: those that ignore their token."""
+        """Return the names of the threads of plain agents and tools; after a stop, those that ignore their token."""
         return self._executor.leaked()
 
     def left(self, *, overdue: bool = False) -> list[str]:
-        """What code of agents and tools has started by itself and goes on, as ``kind name``: see `Row.kind`.
+        """Return the strays that have not ended, as ``kind name``: see `Row.kind`.
 
-        `overdue`: only what goes on after the grace of its run.
+        `overdue`: only those that go on after the grace of their run.
         """
         return self._strays.left(overdue=overdue)
 
     def reap(self) -> None:
-        """Reap the orphans that fell to this process and have ended: for a program that hears SIGCHLD."""
+        """Reap the orphans that became children of this process and have ended. For a program that handles SIGCHLD."""
         self._strays.reap()
 
     def close(self, drain_s: float | None = None) -> bool:
         """Refuse new work, let runs end for `drain_s` seconds, interrupt the rest, and end everything.
 
-        Again is harmless, and finishes one that was interrupted. A caller beside another one waits for it. The
-        answer is False at once where nobody can wait: inside another one, as in a signal handler; in agents,
-        tools and callbacks while another one waits for them; and in a forked child, whose parent's this is.
+        Idempotent; a second call finishes a first one that was interrupted. A call on another thread waits for the
+        first. It returns False at once where waiting is impossible: inside another call on this thread, as in a signal
+        handler; in agents, tools and callbacks while another call waits for them; and in a forked child, whose parent
+        owns the supervisor.
 
         Returns:
             True if all sessions came to rest and nothing was left running.
 
         Raises:
-            Invalid: `drain_s` is no number of seconds.
+            Invalid: `drain_s` is not a number of seconds.
         """
         wait_s = self.config.drain_s if drain_s is None else duration("drain_s", drain_s, least=0.0)
         if os.getpid() != self._pid:
@@ -191,77 +191,77 @@ class Supervisor:
         if not self._closing.acquire(blocking=not self._executor.runs_here()):
             return False
         try:
-            # It is re-entrant, so this may be inside of another one.
+            # The lock is reentrant, so this may be inside another call on this thread.
             return self._closer != threading.get_ident() and self._close(wait_s)
         finally:
             self._closing.release()
 
     def drain(self, drain_s: float) -> bool:
-        """The first half of `close`: refuse new work, let runs end for `drain_s` seconds, interrupt the rest.
+        """Do the first half of `close`: refuse new work, let runs end for `drain_s` seconds, interrupt the rest.
 
-        Everything still answers after it; `close` ends it. True if all sessions came to rest. Not for a thread that
-        the supervisor owns.
+        Everything still answers after it; `close` ends the rest. Returns True if all sessions came to rest. Not for a
+        thread that the supervisor owns.
         """
         with self._closing:
             self._drain_once(duration("drain_s", drain_s, least=0.0))
             return self._quiet
 
     def hurry(self) -> None:
-        """Cut the time to drain short: what still runs is interrupted now. Nothing happens outside of a drain."""
+        """End the drain now: interrupt what still runs. No effect outside of a drain."""
         with contextlib.suppress(ActorDeadError):
             self._actor.tell(DrainOver(final=False, hurried=True))
 
     def ping(self, timeout: float) -> Pong | None:
-        """Ask the supervisor's actor whether it answers; None if it does not within `timeout` seconds, or has ended."""
+        """Check that the supervisor's actor answers. None if it does not within `timeout` seconds, or has ended."""
         try:
             return cast("Pong", self._actor.ask(Ping(), timeout=timeout))
         except (Timeout, ActorDeadError):
             return None
 
     def store_responds(self, timeout: float) -> bool:
-        """True if the store's thread answers within `timeout` seconds. An error is an answer, a hang is not."""
+        """Return True if the store's thread answers within `timeout` seconds. An error is an answer, a hang is not."""
         return self._store.responds(timeout)
 
     def tap(self, callback: Callable[[str, Sequence[Event]], object]) -> None:
-        """Call back with the events of every session as they are published; see `EventHub.tap`."""
+        """Call `callback` with the events of every session as they are published; see `EventHub.tap`."""
         self._hub.tap(callback)
 
     @property
     def state_dir(self) -> Path:
-        """Where everything is kept; absolute."""
+        """The absolute path of the state directory."""
         return self._state_dir
 
     @property
     def store(self) -> SqliteReader:
-        """Where what is durable is read; each read blocks for as long as the disk takes."""
+        """A reader of the store; each read blocks for as long as the disk takes."""
         return self._store.reader
 
     def store_queue(self) -> int:
-        """How many batches and loads wait for the store's thread."""
+        """Return how many batches and loads wait for the store's thread."""
         return self._store.queued
 
     def resident(self) -> list[str]:
-        """The sessions that have an actor at this moment."""
+        """Return the names of the sessions that are in memory now."""
         actor = self._actor._actor_weakref()
         return list(actor.children) if actor is not None else []
 
     def _decided_seq(self, session: str) -> int:
-        """The seq of the last event that a session has decided; 0 where it has no actor. Waits for nothing."""
+        """Return the seq of the last event that a session has decided; 0 if it has no actor. It does not wait."""
         supervisor = self._actor._actor_weakref()
         ref = supervisor.children.get(session) if supervisor is not None else None
         actor = cast("SessionActor | None", ref._actor_weakref()) if ref is not None else None
         return 0 if actor is None else actor.decided_seq
 
     def refused(self) -> dict[str, int]:
-        """How many replies came too late since the start, by kind."""
+        """Return how many reports came too late since the start, by kind."""
         return self._dead_letters.counts()
 
     def executing(self) -> list[str]:
-        """Ids of the runs and calls whose agent or tool has a thread that has not ended."""
+        """Return the ids of the runs and calls whose agent or tool has a thread that has not ended."""
         return self._executor.running()
 
     def ready_actors(self) -> int:
-        """How many actors have something to do and wait for a thread of the dispatcher."""
+        """Return how many actors wait for a thread of the dispatcher."""
         return self._dispatcher.queued
 
     def _drain_once(self, drain_s: float) -> None:
@@ -318,7 +318,7 @@ class Supervisor:
         )
         self._undo.append(lambda: self._processes.close(CLOSE_STEP_S))
         self._processes.start()
-        # What a crash has left of deleted sessions; there is nothing that could spawn yet.
+        # Removes what a crash has left of deleted sessions. Nothing can spawn yet.
         self._processes.spools.keep_only(self._store.reader.names)
         self._dispatcher = PooledDispatcher(DISPATCHER_THREADS, name="countermand")
         self._undo.append(lambda: self._dispatcher.close(CLOSE_STEP_S))
@@ -339,22 +339,22 @@ class Supervisor:
         self._ages = Ages(self._clock)
         self._actor = SupervisorActor.start(ports, plugins, None, self._old if self._retention.limited else None)
         self._undo.append(self._stop_actor)
-        # Those with a half-run, with messages that no stop parked, or with a Stop in the journal go on by themselves.
+        # Sessions with an unfinished run, with messages that no Stop parked, or with a Stop in the journal.
         for session in self._store.unfinished():
             self._actor.tell(Activate(session))
 
     def _old(self) -> Old:
-        """Which sessions are kept for longer than they have to be. Reads the store."""
+        """Return the sessions to delete for their age or their number. Reads the store."""
         reader = self._store.reader
         return self._retention.old(reader.settled(), reader.count(), self._ages.older_than)
 
     def _end_all(self) -> None:
-        """End what was started, in reverse. An interrupt leaves the step that it met, and the rest, to be done."""
+        """End what was started, in reverse order. An interrupted step, and those after it, remain to be done."""
         while self._undo:
             try:
                 if self._undo[-1]() is False:
                     self._quiet = False
-            except Exception:  # noqa: BLE001  # one that cannot be ended keeps no other from being ended
+            except Exception:  # noqa: BLE001  # the others must be ended too
                 logger.opt(exception=True).error("while the supervisor ended")
                 self._quiet = False
             self._undo.pop()
@@ -385,16 +385,16 @@ def check_session_name(name: object) -> None:
 
 
 def plugins_of(config: Config) -> Plugins:
-    """The agents and the tools that a configuration names, and those that ship.
+    """Return the agents and tools of a configuration, and those that ship.
 
     Raises:
-        Invalid: one cannot be used as it is.
-        NotFound: there is no agent of the name that is to run messages.
+        Invalid: one of them cannot be used.
+        NotFound: there is no agent with the name of the agent that runs messages.
     """
     plugins = Plugins({"shell": shell_agent, **config.agents}, config.tools)
     if "shell" not in plugins.tools:
         plugins.add(Tool(shell_tool))
     with contextlib.suppress(AgentUnavailable):
-        # One that could not be loaded refuses what is sent to it, and keeps nobody from reading and stopping.
+        # If it could not be loaded, messages are refused, but reading and stopping work.
         plugins.agent(config.agent)
     return plugins
