@@ -292,7 +292,7 @@ def test_a_store_that_cannot_be_read_is_an_error_and_the_subscription_goes_on_af
 def test_an_event_that_was_announced_and_is_not_in_the_store_is_an_error_and_no_loop(log: Log, hub: EventHub) -> None:
     subscription = hub.subscribe("s", timeout=0)
     hub.publish("s", [made(5)])
-    with pytest.raises(StoreUnavailable, match="does not hold"):
+    with pytest.raises(StoreUnavailable, match="does not have"):
         next(subscription)
 
 
