@@ -69,16 +69,16 @@ def test_the_file_is_looked_for_in_the_users_configuration_and_where_the_environ
         ("level = 'info'", "no configuration key 'level'", "'log.level'"),
         ("[http]\nsockt = 'x'", "no configuration key 'http.sockt'", "'http.socket'"),
         ("[htp]\nsocket = 'x'", "no configuration key 'htp'", "'http'"),
-        ("zzz = 1", "no configuration key 'zzz'", "take it out"),
-        ("drain_s = '1'", "'drain_s' has a value", "a number"),
+        ("zzz = 1", "no configuration key 'zzz'", "remove it"),
+        ("drain_s = '1'", "'drain_s' has an invalid value", "a number"),
         ("drain_s = -1", "'drain_s'", ""),
-        ("drain_s = true", "'drain_s' has a value", "a number"),
-        ("queue_max = 1.5", "'queue_max' has a value", "a whole number"),
-        ("barrier = 'x'", "'barrier' has a value", "'forced' | 'strict'"),
-        ("run_deadline_s = 'x'", "'run_deadline_s' has a value", "a number"),
-        ("[log]\nlevel = 'loud'", "'log.level' has a value", "'debug'"),
-        ("log = 'loud'", "'log' has a value", "a table"),
-        ("agents = ['x']", "'agents' has a value", "module:name"),
+        ("drain_s = true", "'drain_s' has an invalid value", "a number"),
+        ("queue_max = 1.5", "'queue_max' has an invalid value", "a whole number"),
+        ("barrier = 'x'", "'barrier' has an invalid value", "'forced' | 'strict'"),
+        ("run_deadline_s = 'x'", "'run_deadline_s' has an invalid value", "a number"),
+        ("[log]\nlevel = 'loud'", "'log.level' has an invalid value", "'debug'"),
+        ("log = 'loud'", "'log' has an invalid value", "a table"),
+        ("agents = ['x']", "'agents' has an invalid value", "module:name"),
         ("agents = {x = 'os'}", "'os' cannot be imported", "module:name"),
         ("tools = ['os']", "'os' cannot be imported", "module:name"),
         ("agent = 'nobody'", "no such agent", "shell"),
@@ -88,7 +88,7 @@ def test_the_file_is_looked_for_in_the_users_configuration_and_where_the_environ
         ("drain_s = ", "cannot be read", "a TOML file"),
     ],
 )
-def test_what_cannot_be_right_is_refused_with_what_can(tmp_path: Path, text: str, told: str, hint: str) -> None:
+def test_an_invalid_setting_is_refused_with_what_is_allowed(tmp_path: Path, text: str, told: str, hint: str) -> None:
     (only,) = wrong(source(tmp_path, text))
     assert told in only
     assert hint in only

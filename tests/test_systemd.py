@@ -156,7 +156,7 @@ def test_it_is_ready_when_it_serves_and_says_where(service: Service) -> None:
     assert mode.strip() == "600 socket"
 
 
-def test_what_cannot_be_right_is_refused_and_not_tried_again(service: Service) -> None:
+def test_an_invalid_configuration_is_refused_and_not_tried_again(service: Service) -> None:
     service.install()
     service.write_config(drain=3)
     service.systemd.start()

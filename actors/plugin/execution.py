@@ -193,7 +193,7 @@ def _raised(cell: Cell[ToolResult], error: BaseException, secrets: Withheld, tok
 
 
 def problem(tools: Mapping[str, Tool], name: str, arguments: dict[str, Any]) -> str | None:
-    """Say why a call cannot be right, or None. The types of its arguments are foreign: not for a handler."""
+    """Return why a call is invalid, or None. It runs code of the arguments' types, so not for a handler."""
     tool = tools.get(name)
     if tool is None:
         known = ", ".join(sorted(tools)) or "none"
@@ -251,7 +251,7 @@ def as_result(value: object, max_bytes: int) -> ToolResult:
     """Turn what a tool returned into its result: a text as it is, anything else as JSON.
 
     Raises:
-        Invalid: it is a coroutine or a generator, or a ToolResult that cannot be right.
+        Invalid: it is a coroutine or a generator, or an invalid ToolResult.
     """
     if value is None:
         return ToolResult(Outcome.FINISHED, "")
@@ -261,7 +261,7 @@ def as_result(value: object, max_bytes: int) -> ToolResult:
     is_error: object = value.is_error
     if value.outcome != Outcome.FINISHED or not isinstance(content, str) or not isinstance(is_error, bool):
         raise Invalid(
-            "the tool returned a ToolResult that cannot be right",
+            "the tool returned an invalid ToolResult",
             expected="the outcome 'finished', a str as content, and a bool as is_error",
             got=f"{value.outcome!r:.80}, {type(content).__name__}, {type(is_error).__name__}",
             remedy="return a str, or raise to say that the call failed",

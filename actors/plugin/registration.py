@@ -284,7 +284,7 @@ def duration(what: str, value: object, *, least: float) -> float:
         seconds = math.inf
     if not least <= seconds <= DURATION_MAX_S:
         raise Invalid(
-            f"{what} has a value that cannot be right",
+            f"{what} has an invalid value",
             expected=f"a number of seconds, at least {least:g} and at most ten years",
             got=shown(value),
             remedy="change it, or leave it out for its default",

@@ -59,7 +59,7 @@ class TurnCore:
         thread: as it stood at the run's start, with the run's inputs; kept up with what the agent does.
         inputs: ids of this run's own messages.
         new_call_id: makes an id for a call.
-        check: says why a call of a tool with these arguments cannot be right, or None; it may run foreign code.
+        check: returns why a call of a tool with these arguments is invalid, or None; it may run foreign code.
         size_max: bytes that the arguments of one call may have as JSON, and what one `progress` shows.
         withhold: takes the secret arguments out of a call of a tool; see `actors.secrets`.
         wall: seconds since the epoch, UTC.
@@ -139,7 +139,7 @@ class TurnCore:
         return data, size
 
     def prepare_call(self, tool: str, arguments: JsonObject) -> Wish:
-        """Make the wish for a call plain, and look whether it can be right. What it says takes credit, as all does."""
+        """Convert the arguments of a call to JSON, and check the call. Requesting a call takes credit."""
         if not isinstance(tool, str):
             raise Invalid(
                 "a tool is called by its name",

@@ -20,7 +20,7 @@ class ExitCode(IntEnum):
     FAILED = 1
     """A refusal, something that was asked for and did not come about, or a script that ended non-zero."""
     USAGE = 2
-    """What was asked for cannot be right: an unknown option, a value that is not allowed, an ambiguous id."""
+    """A usage error: an unknown option, a value that is not allowed, an ambiguous id."""
     NO_DAEMON = 3
     """No daemon answers, or it went away before its answer."""
     RUN = 4

@@ -61,7 +61,7 @@ class Exit(IntEnum):
     FAILED = 1
     """The store or a socket could not be used, or the shutdown left something that is not proven to have ended."""
     REFUSED = 2
-    """The configuration or the state directory cannot be right, or another daemon uses the directory or the socket."""
+    """The configuration or the state directory is invalid, or another daemon uses the directory or the socket."""
 
 
 class ApiServer(Protocol):

@@ -160,7 +160,7 @@ class WrongSettings(Invalid):
             super().__init__(first.message, expected=first.expected, got=first.got, remedy=first.remedy)
         else:
             every = " | ".join(str(problem) for problem in problems)
-            super().__init__(f"{len(problems)} things in the configuration cannot be right: {every}")
+            super().__init__(f"the configuration has {len(problems)} mistakes: {every}")
         self.problems = tuple(problems)
 
 
@@ -181,7 +181,7 @@ class Source(Struct, frozen=True):
         """Read, check and return the settings; those of a program that `serves` no API need no socket.
 
         Raises:
-            WrongSettings: a key is not known, or a value cannot be right.
+            WrongSettings: a key is unknown, or a value is invalid.
         """
         return _Loading(self).settings(serves=serves)
 
@@ -321,7 +321,7 @@ class _Loading:
     def _wrong(self, key: str, source: str, expected: str, got: object) -> None:
         self._problems.append(
             Invalid(
-                f"{source}: the key {key!r} has a value that cannot be right",
+                f"{source}: the key {key!r} has an invalid value",
                 expected=expected,
                 got=shown(got),
                 remedy=f"change {key}, or leave it out for its default",
@@ -492,7 +492,7 @@ def _unknown(key: str, source: str) -> Invalid:
         f"{source}: there is no configuration key {key!r}",
         expected=" | ".join(siblings or [*KEYS]),
         got=key,
-        remedy=f"did you mean {near[0]!r}?" if near else "take it out",
+        remedy=f"did you mean {near[0]!r}?" if near else "remove it",
     )
 
 

@@ -180,7 +180,7 @@ def _parsed(path: Path, text: bytes) -> dict[str, str]:
         name = name.strip() or UNNAMED
         if len(token) < TOKEN_MIN_CHARS or name in tokens:
             raise Invalid(
-                f"the token file {path} has a line that cannot be right",
+                f"the token file {path} has an invalid line",
                 expected=f"a token of at least {TOKEN_MIN_CHARS} characters, with a name of its own before it",
                 got=f"a token of {len(token)} characters named {name!r}",
                 remedy="mend that line, or remove the file: a new one is made",

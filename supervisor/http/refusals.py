@@ -82,7 +82,7 @@ def failure(error: BaseException) -> Failure:
         case HTTPException():
             refusal = _of_http(error)
         case msgspec.MsgspecError():
-            refusal = Refusal("invalid", "the body cannot be right", got=str(error), remedy="see /v1/openapi.json")
+            refusal = Refusal("invalid", "invalid body", got=str(error), remedy="see /v1/openapi.json")
         case UnicodeDecodeError() | RecursionError():
             # Nothing of ours raises these: it is a body that is not UTF-8, or nested beyond any use.
             refusal = Refusal("invalid", "the body cannot be read", "JSON in UTF-8", type(error).__name__, "mend it")
@@ -177,7 +177,7 @@ def _of_http(error: HTTPException) -> Refusal:
         return Refusal("internal", "this is a defect of the daemon", remedy="report it; its log has the details")
     return Refusal(
         "invalid",
-        "the request cannot be right",
+        "invalid request",
         expected="what the document says of it",
         got=_got(error),
         remedy="see /v1/openapi.json",

@@ -17,7 +17,7 @@ from supervisor.http.refusals import check_named_once
 from supervisor.wire import Refused
 
 _WHY: Final = {
-    400: "The request cannot be right.",
+    400: "The request is invalid.",
     401: "No token, or one that is not known (loopback only).",
     403: "A process of another user (Unix socket only).",
     404: "There is no such session, run, message or receipt.",
