@@ -212,7 +212,7 @@ def test_an_agent_whose_code_would_not_run_fails_and_says_so(kit: Kit, agent: Ca
     run = say(session)
     session.receipt(run, timeout=20)
     assert session.run(run).status == "failed"
-    assert "code that nobody runs" in (session.run(run).error or "")
+    assert "code that is never run" in (session.run(run).error or "")
 
 
 def test_a_tool_whose_code_would_not_run_ends_with_an_error_that_says_so(kit: Kit) -> None:
@@ -223,7 +223,7 @@ def test_a_tool_whose_code_would_not_run_ends_with_an_error_that_says_so(kit: Ki
     session = kit.session(lambda turn: turn.call("forgot").content, tools=[forgot])
     run = say(session)
     session.receipt(run, timeout=20)
-    assert "code that nobody runs" in session.run(run).result
+    assert "code that is never run" in session.run(run).result
 
 
 def test_l13_a_check_of_arguments_may_raise_anything(kit: Kit) -> None:

@@ -434,11 +434,11 @@ def tell(ref: ActorRef[Any], message: object) -> None:
 
 
 def tell_contained(ref: ActorRef[Any], message: object) -> None:
-    """`tell`, from a thread that serves all: whatever the mailbox raises is logged, and ends nothing else."""
+    """Tell an actor, from a thread that serves all actors: an exception of the mailbox is logged and ends there."""
     try:
         tell(ref, message)
-    except Exception:  # noqa: BLE001  # the thread outlives whatever comes
-        logger.opt(exception=True).error("{} could not be told to {}", type(message).__name__, ref)
+    except Exception:  # noqa: BLE001  # the thread has to go on
+        logger.opt(exception=True).error("{} could not be sent to {}", type(message).__name__, ref)
 
 
 def _log_undelivered(envelope: Envelope[Any]) -> None:

@@ -6,9 +6,9 @@ import asyncio
 
 
 class Waker:
-    """Made in a coroutine, which awaits `woken`; `wake` may be called from any thread, more than once.
+    """Create it in a coroutine, and await `woken` there. Any thread may call `wake`, more than once.
 
-    `wake` waits for nothing and never raises: where the loop was closed, no coroutine of it waits any more.
+    `wake` never waits and never raises: if the loop was closed, none of its coroutines waits any more.
     """
 
     __slots__ = ("_loop", "woken")

@@ -1,10 +1,10 @@
-"""The surface for plug-ins: what the code of agents and tools sees, and how it is run.
+"""The interface for plug-ins: what the code of agents and tools uses, and how it is run.
 
-    turn.py          Turn and AsyncTurn: what an agent's function is given
+    turn.py          Turn and AsyncTurn: the argument of an agent's function
     spawning.py      `spawn`, for tools
-    execution.py     how a call passes its cell, on the thread or the task of the plug-in
+    execution.py     runs an agent or a call on its thread or task; a call has to pass its cell
     registration.py  agents and tools as functions: names, signatures, schemas
-    rendering.py     a thread in the form that model providers take
+    rendering.py     a thread in the formats of model providers
 
 It may import the nouns, the gate and the kernel. It never sees an actor.
 """

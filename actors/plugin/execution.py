@@ -1,10 +1,10 @@
-"""How an agent and a call are executed: the function runs, and what came of it is made plain.
+"""Executes agents and calls: runs the function, and converts its result or exception to plain data.
 
-This runs on the executor, not in a mailbox. What a function returns or raises is foreign: its methods may do
-anything. So it is made plain here, once, and cut to its bound; an actor only sees exact texts and plain JSON.
+This runs on the executor, not in a mailbox. The result or exception of a function is a foreign object, whose methods
+may do anything. So it is converted here, once, and cut to its limit; actors only see exact texts and plain JSON.
 
-A call passes its cell first, and the cell takes its result. Between any two lines a fence may shut the cell;
-then `start` or `finish` says so, and what it brought is late.
+A call has to pass its cell first, and the cell receives its result. A fence may close the cell between any two lines;
+then `start` or `finish` returns False, and the result is late.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ERROR_MAX_BYTES: Final = 65_536
 
 @dataclass(frozen=True, slots=True)
 class AgentDone:
-    """What came of an agent: `result` is plain JSON, `error` a text."""
+    """The end of an agent: `result` is plain JSON, `error` a text."""
 
     how: How
     result: Json
@@ -42,7 +42,7 @@ class AgentDone:
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """What came of an execution: `late` says that the cell was shut before the result was there."""
+    """The end of a call's execution. `late`: the cell was closed before there was a result."""
 
     how: How
     result: ToolResult | None
@@ -63,10 +63,10 @@ def body(
     max_bytes: int,
     within: Callable[[Callable[[], Any]], Callable[[], Any]],
 ) -> Callable[[], Any]:
-    """Return what the executor runs for a call: a function, or one that gives a coroutine, by the isolation.
+    """Return the function that the executor runs for a call: a plain one, or one that returns a coroutine.
 
-    `within` attributes what the tool's code starts. It is around that code alone: a call whose cell was shut first
-    counts as ended before its execution has, so nothing that it does may be news to its run.
+    `within` attributes what the tool's code starts. It wraps only that code: a call whose cell was closed first has
+    ended before its execution has, so that execution may not report anything new to its run.
     """
     if tool.isolation == "task":
         given: dict[str, Any] = {"token": token.aio, "spawn": AsyncSpawn(spawn), "fence": address.fence}
@@ -79,7 +79,7 @@ def body(
         name_task(address.log_context)
         try:
             result = as_result(await tool.function(**tool.convert(arguments), **extra), max_bytes)
-        except BaseException as error:  # noqa: BLE001  # every way out gives the cell its word
+        except BaseException as error:  # noqa: BLE001  # whatever is raised, the cell records the outcome
             return _raised(cell, error, secrets, token)
         return _returned(cell, _without(secrets, result))
 
@@ -87,7 +87,7 @@ def body(
         try:
             with named(address.log_context):
                 result = as_result(tool.function(**tool.convert(arguments), **extra), max_bytes)
-        except BaseException as error:  # noqa: BLE001  # every way out gives the cell its word
+        except BaseException as error:  # noqa: BLE001  # whatever is raised, the cell records the outcome
             return _raised(cell, error, secrets, token)
         return _returned(cell, _without(secrets, result))
 
@@ -117,27 +117,27 @@ def agent_body(
     as_task: bool,
     token: CancelToken | None = None,
 ) -> Callable[[], Any]:
-    """Return what the executor runs for an agent: a function, or one that gives a coroutine; `token` is the run's."""
+    """Return the function that the executor runs for an agent: a plain one, or one that returns a coroutine."""
 
     async def task() -> AgentDone:
         name_task(address.log_context)
         try:
             return AgentDone(How.RETURNED, plain(await agent(turn), max_bytes), None)
-        except BaseException as error:  # noqa: BLE001  # every way out of an agent is told
+        except BaseException as error:  # noqa: BLE001  # every end of an agent is reported
             return _failed(error, token)
 
     def thread() -> AgentDone:
         try:
             with named(address.log_context):
                 return AgentDone(How.RETURNED, plain(agent(turn), max_bytes), None)
-        except BaseException as error:  # noqa: BLE001  # every way out of an agent is told
+        except BaseException as error:  # noqa: BLE001  # every end of an agent is reported
             return _failed(error, token)
 
     return task if as_task else thread
 
 
 def run_finished(address: Address, ended: ExecutionEnded) -> RunFinished:
-    """Say, in the protocol's words, what the executor said of an agent's execution."""
+    """Convert the executor's report on an agent to a RunFinished."""
     done = ended.value
     if isinstance(done, AgentDone):
         return RunFinished(address, done.how, ended.at, done.result, done.error)
@@ -145,9 +145,9 @@ def run_finished(address: Address, ended: ExecutionEnded) -> RunFinished:
 
 
 def call_ended(address: Address, ended: ExecutionEnded, cell: Cell[ToolResult] | None) -> CallEnded:
-    """Say, in the protocol's words, what the executor said of a call's execution.
+    """Convert the executor's report on a call to a CallEnded.
 
-    Where it did not come to its own word (it could not be started, or was cancelled before its first line), its
+    If the execution has no result of its own (it could not be started, or was cancelled before its first line), the
     cell says how far it came; without a cell it was closed before.
     """
     executed = ended.value
@@ -164,7 +164,7 @@ def _failed(error: BaseException, token: CancelToken | None) -> AgentDone:
 
 
 def _was_cancelled(error: BaseException, token: CancelToken | None) -> bool:
-    """True where code ended because it was told to; a CancelledError that nobody asked for is an error of its own."""
+    """Return True if code ended because it was cancelled. A CancelledError without a cancel is an error of the code."""
     return token is not None and token.cancelled and isinstance(error, asyncio.CancelledError)
 
 
@@ -175,7 +175,7 @@ def _returned(cell: Cell[ToolResult], result: ToolResult) -> Executed:
 
 
 def _without(secrets: Withheld, result: ToolResult) -> ToolResult:
-    """Return the result with the mark in place of each of the call's secrets."""
+    """Return the result with each of the call's secrets replaced by the mark."""
     content, data = str(secrets.hidden_in(result.content)), secrets.hidden_in(result.data)
     return ToolResult(result.outcome, content, result.is_error, data)
 
@@ -185,11 +185,11 @@ def _raised(cell: Cell[ToolResult], error: BaseException, secrets: Withheld, tok
     result = _without(secrets, ToolResult(Outcome.FINISHED, words(error), is_error=True))
     if cell.finish(result):
         return Executed(how, result, late=False)
-    # A tool that gave up because it was cancelled brings nothing late; one that failed by itself does.
+    # A tool that ended because it was cancelled has no late result; one that failed by itself has.
     return Executed(how, None, late=how is How.RAISED)
 
 
-# ── What is foreign is made plain ────────────────────────────────────────────────────────────────────
+# ── Foreign objects to plain data ────────────────────────────────────────────────────────────────────
 
 
 def problem(tools: Mapping[str, Tool], name: str, arguments: dict[str, Any]) -> str | None:
@@ -202,12 +202,12 @@ def problem(tools: Mapping[str, Tool], name: str, arguments: dict[str, Any]) -> 
         found = tool.check(arguments)
     except BaseException as error:  # noqa: BLE001  # a type's own check may raise anything
         found = f"the arguments of {tool.name} do not fit: {words(error)}"
-    # A value that does not fit is in the text.
+    # The text may show a value that does not fit.
     return None if found is None else str(tool.withheld(arguments)[1].hidden_in(found))
 
 
 def withheld(tools: Mapping[str, Tool], name: str, arguments: JsonObject) -> tuple[JsonObject, Withheld]:
-    """Take the secret arguments out of a call: as they are shown, and what was taken out."""
+    """Separate the secret arguments of a call. Returns the arguments to show, and the secret ones."""
     tool = tools.get(name)
     return (arguments, NOTHING) if tool is None else tool.withheld(arguments)
 
@@ -218,7 +218,7 @@ def words(error: BaseException) -> str:
 
 
 def plain(value: object, max_bytes: int) -> Json:
-    """Return what a function returned as plain JSON; larger than `max_bytes`, as the head of its text.
+    """Return a function's result as plain JSON. If it is larger than `max_bytes`, return the beginning of its text.
 
     Raises:
         Invalid: it is a coroutine or a generator, so the function's code has not run.
@@ -240,7 +240,7 @@ def _unrun(value: object) -> Invalid:
     if inspect.iscoroutine(value) or inspect.isgenerator(value):
         value.close()
     return Invalid(
-        "the function returned code that nobody runs",
+        "the function returned code that is never run",
         expected="an async function, or a plain one that returns its result",
         got=kind,
         remedy="declare it with 'async def' and without 'yield', and await what it calls",
@@ -248,7 +248,7 @@ def _unrun(value: object) -> Invalid:
 
 
 def as_result(value: object, max_bytes: int) -> ToolResult:
-    """Turn what a tool returned into its result: a text as it is, anything else as JSON.
+    """Convert a tool's return value to its result: a text unchanged, anything else as JSON.
 
     Raises:
         Invalid: it is a coroutine or a generator, or an invalid ToolResult.

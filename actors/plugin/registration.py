@@ -1,9 +1,10 @@
-"""Plug-ins: agents and tools as functions, and what their signatures say.
+"""Plug-ins: agents and tools as functions, and the schemas of their signatures.
 
-A tool's schema comes from its typed signature; ``Annotated[str, msgspec.Meta(description=…, min_length=1)]`` says more
-of a parameter, and a call that does not fit it is refused. Parameters that the supervisor fills in are not in it: those
-annotated as `CancelToken`, `AsyncCancelToken`, `Spawn` or `AsyncSpawn`, or named ``fence`` (the fencing token,
-``session:generation:call``). Those annotated with `Secret` are shown to nobody but the tool.
+A tool's schema comes from its typed signature. ``Annotated[str, msgspec.Meta(description=…, min_length=1)]`` describes
+and constrains a parameter; a call that does not fit is refused. The schema leaves out the parameters that the
+supervisor fills in: those annotated as `CancelToken`, `AsyncCancelToken`, `Spawn` or `AsyncSpawn`, and one named
+``fence`` (the fencing token, ``session:generation:call``). Only the tool sees the values of parameters annotated with
+`Secret`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 ISOLATIONS: Final = get_args(Isolation)
 DURATION_MAX_S: Final = 10 * 365.25 * 86_400.0
-"""Ten years: what is longer is a mistake of units, and more than the platform's waits take."""
+"""Ten years. A longer duration is a mistake of units, and more than the platform's waits accept."""
 _GIVEN: Final[dict[object, str]] = {
     CancelToken: "token",
     AsyncCancelToken: "token",
@@ -44,14 +45,14 @@ _GIVEN: Final[dict[object, str]] = {
 
 
 def tool(*, isolation: str, name: str | None = None, deadline_s: float | None = None) -> Callable[[F], F]:
-    """Mark a function as a tool; it stays the function that it was.
+    """Mark a function as a tool. The function itself is unchanged.
 
     Args:
-        isolation: where it runs, which must be named: ``task`` (an async function, on the executor's loop)
-            or ``thread`` (a plain function, on a thread of its own; it ends when it looks at its token).
-        name: what agents call it; the function's own name by default.
+        isolation: where it runs; required. ``task``: an async function, on the executor's loop. ``thread``: a plain
+            function, on a thread of its own; it has to check its token.
+        name: the tool's name for agents; the function's own name by default.
         deadline_s: seconds, at most ten years, after which a call is closed and its token cancelled; None for the
-            configured one.
+            configured deadline.
     """
 
     def mark(function: F) -> F:
@@ -72,8 +73,8 @@ class Tool:
         deadline_s: see `tool`.
 
     Raises:
-        Invalid: the isolation is missing, unknown or does not fit the function; a parameter has no type, or one that
-            a schema cannot show; or the deadline is no number of seconds.
+        Invalid: the isolation is missing, unknown or does not fit the function; a parameter has no type, or a type
+            that a schema cannot describe; or the deadline is not a number of seconds.
     """
 
     def __init__(
@@ -88,8 +89,8 @@ class Tool:
         self.name = storable(str(name or getattr(function, "tool_name", None) or getattr(function, "__name__", "")))
         if not _NAME.fullmatch(self.name):
             raise Invalid(
-                "a tool cannot have this name",
-                expected="1 to 64 of the characters a-z A-Z 0-9 _ -, which is what model providers take",
+                "invalid name of a tool",
+                expected="1 to 64 of the characters a-z A-Z 0-9 _ -, which model providers accept",
                 got=repr(self.name),
                 remedy="name it: tool(name=…, isolation=…)",
             )
@@ -103,7 +104,7 @@ class Tool:
 
     @property
     def schema(self) -> JsonObject:
-        """The JSON schema of its arguments, as a model provider takes it."""
+        """The JSON schema of its arguments, for a model provider."""
         schema = msgspec.json.schema(self._arguments)
         definitions = schema.get("$defs", {})
         own: JsonObject = definitions.pop(self._arguments.__name__, schema)
@@ -113,11 +114,11 @@ class Tool:
 
     @property
     def description(self) -> str:
-        """What it does, in its own words."""
+        """What the tool does: the docstring of its function."""
         return inspect.getdoc(self.function) or ""
 
     def check(self, arguments: Mapping[str, object]) -> str | None:
-        """Say what is wrong with arguments, or None."""
+        """Return what is wrong with arguments, or None."""
         try:
             self.convert(arguments)
         except msgspec.ValidationError as error:
@@ -125,11 +126,11 @@ class Tool:
         return None
 
     def withheld(self, arguments: JsonObject) -> tuple[JsonObject, Withheld]:
-        """Return arguments as they are shown, and the secret ones; see `actors.secrets`."""
+        """Return the arguments to show, and the secret ones; see `actors.secrets`."""
         return withheld(arguments, self._secret, frozenset(self._arguments.__struct_fields__))
 
     def convert(self, arguments: Mapping[str, object]) -> dict[str, Any]:
-        """Return arguments as the function takes them.
+        """Return arguments converted to the types of the function's parameters.
 
         Raises:
             msgspec.ValidationError: they do not fit the signature.
@@ -140,7 +141,7 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class Unloaded:
-    """In place of an agent or a tool that could not be loaded: what was named (``module:name``), and why not."""
+    """Stands for an agent or a tool that could not be loaded: its spelling (``module:name``), and the error."""
 
     spelled: str
     error: CountermandError
@@ -197,10 +198,10 @@ class Plugins:
         """
         if tool.name in self.tools:
             raise Invalid(
-                "two tools have one name",
-                expected="a name of its own for each tool",
+                "two tools have the same name",
+                expected="a different name for each tool",
                 got=tool.name,
-                remedy="name one of them: tool(name=…, isolation=…)",
+                remedy="rename one of them: tool(name=…, isolation=…)",
             )
         self.tools[tool.name] = tool
 
@@ -218,14 +219,14 @@ class Plugins:
         if agent is None:
             raise NotFound(
                 "there is no such agent",
-                expected=" | ".join(sorted(self.agents)) or "an agent that is registered",
+                expected=" | ".join(sorted(self.agents)) or "a registered agent",
                 got=name,
                 remedy="choose one of these, or register it: Config(agents={name: function})",
             )
         return agent
 
     def unavailable(self, name: str) -> AgentUnavailable | None:
-        """Return the refusal of what the agent `name` is to run, where it could not be loaded. Any thread."""
+        """Return the refusal of messages for the agent `name`, if it could not be loaded. Any thread."""
         unloaded = self.unloaded_agents.get(name)
         if unloaded is None:
             return None
@@ -233,7 +234,7 @@ class Plugins:
             f"the agent {name!r} could not be loaded",
             expected=f"{unloaded.spelled}, a function that can be imported",
             got=unloaded.why,
-            remedy="mend it, then start again, or have the daemon reload its configuration (SIGHUP, systemctl reload)",
+            remedy="fix it, then restart, or make the daemon reload its configuration (SIGHUP, systemctl reload)",
         )
 
     def mend(
@@ -241,20 +242,20 @@ class Plugins:
         agents: Mapping[str, Callable[..., Any] | Unloaded],
         tools: Mapping[str, Tool | Callable[..., Any] | Unloaded],
     ) -> list[str]:
-        """Take what could not be loaded, and now can be; what was loaded stays as it is.
+        """Add agents and tools that could not be loaded before and are loaded now. Loaded ones stay unchanged.
 
         Args:
             agents: by name.
-            tools: by what names them, ``module:name``.
+            tools: by spelling, ``module:name``.
 
         Returns:
-            What was taken: names of agents, and of tools what names them.
+            The names of the added agents, and the spellings of the added tools.
         """
         mended = []
         for name in list(self.unloaded_agents):
             agent = agents.get(name)
             if agent is not None and not isinstance(agent, Unloaded):
-                # In this order: at no moment there is no such agent.
+                # In this order, so that the agent exists at each moment.
                 self.agents[name] = agent
                 del self.unloaded_agents[name]
                 mended.append(name)
@@ -276,7 +277,7 @@ def duration(what: str, value: object, *, least: float) -> float:
     """Return `value` as seconds.
 
     Raises:
-        Invalid: it is no number from `least` to ten years; `what` says whose it is.
+        Invalid: it is not a number from `least` to ten years; `what` names it in the error.
     """
     try:
         seconds = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
@@ -293,7 +294,7 @@ def duration(what: str, value: object, *, least: float) -> float:
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """True if calling `function` gives a coroutine."""
+    """Return True if calling `function` returns a coroutine."""
     call = getattr(function, "__call__", None)  # noqa: B004  # an object may have an async __call__
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
@@ -312,7 +313,7 @@ def _check_isolation(name: str, isolation: object, is_coroutine: bool) -> Isolat
 
 
 def _signature(name: str, function: Callable[..., Any]) -> tuple[dict[str, str], type[Struct], frozenset[str]]:
-    """Return the parameters that the supervisor fills in, a struct type of the others, and which of them are secret."""
+    """Return the parameters that the supervisor fills in, a struct type of the others, and the names of secret ones."""
     try:
         hints = typing.get_type_hints(function, include_extras=True)
         parameters = inspect.signature(function).parameters.values()
@@ -329,7 +330,7 @@ def _signature(name: str, function: Callable[..., Any]) -> tuple[dict[str, str],
         hint = hints.get(parameter.name)
         if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
             raise Invalid(
-                f"the tool {name!r} takes parameters that a schema cannot name",
+                f"the tool {name!r} has parameters that a schema cannot name",
                 expected="named, typed parameters",
                 got=str(parameter),
                 remedy="give each argument a name and a type",
@@ -342,7 +343,7 @@ def _signature(name: str, function: Callable[..., Any]) -> tuple[dict[str, str],
         elif hint is None:
             raise Invalid(
                 f"the tool {name!r} has a parameter without a type",
-                expected="a type for each parameter: its schema is made from them",
+                expected="a type for each parameter, from which its schema is made",
                 got=parameter.name,
                 remedy=f"annotate it: {parameter.name}: str",
             )
@@ -356,16 +357,16 @@ def _signature(name: str, function: Callable[..., Any]) -> tuple[dict[str, str],
         secret = frozenset(field for field in arguments.__struct_fields__ if is_secret(hints[field]))
     except Exception as error:
         raise Invalid(
-            f"the tool {name!r} takes what a schema cannot show",
-            expected="parameters of types that JSON has, and structs, dataclasses and enums of them",
+            f"the tool {name!r} has parameters that a schema cannot describe",
+            expected="parameters of JSON's types, and structs, dataclasses and enums of them",
             got=described(error),
-            remedy="take a str, a number, a list or a dict, and make the rest of it in the tool",
+            remedy="take a str, a number, a list or a dict, and convert it in the tool",
         ) from error
     return given, arguments, secret
 
 
 def _default(value: object) -> Any:
-    """Return a parameter's default as a struct takes it: what a call could change is copied for each."""
+    """Return a parameter's default for a struct: a mutable one is copied for each call."""
     if isinstance(value, list | dict | set | bytearray):
         return msgspec.field(default_factory=functools.partial(copy.deepcopy, value))
     return value

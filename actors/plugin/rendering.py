@@ -1,13 +1,13 @@
-"""Renderings of a thread as the input of a model call, for the two wire formats that providers share.
+"""Renders a thread as the input of a model call, in the two wire formats that providers share.
 
-Pure functions. Both formats refuse a whole request when one call lacks its result, so both renderings go
-through the same reading of the thread: a call is paired with the tool message behind it, and what has no
-partner is left out. A thread as `actors.thread` folds it has none such; one that an agent has shortened may.
+Pure functions. Both formats refuse a whole request if one call lacks its result. So both renderings use one reading of
+the thread: a call is paired with the tool message behind it, and a call or result without a partner is left out. A
+thread that `actors.thread` folds has none of these; one that an agent has shortened may have some.
 
-Calls and results are paired by their ids; of calls with one id the first has the first result, the second the second.
-An id that was used before is made another one, and a name that a model made up is made fit, since both formats refuse
-a whole request over them too. What is retracted is left out. Notes are said with the user's role, the only one that
-may speak between two assistant messages in both formats. Partial text stays as it was said.
+Calls and results are paired by their ids. If several calls have one id, the first gets the first result, the second the
+second. A repeated id is replaced by a new one, and a name that a model made up is made valid, since both formats refuse
+a whole request for those too. Retracted messages are left out. Notes get the user's role, the only one that both
+formats allow between two assistant messages. Partial text is unchanged.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import msgspec
 from actors.model import JsonObject, Message, Outcome, ToolCall
 
 OPENING: Final = "The conversation so far:"
-"""The user text put before a thread that begins with the assistant, where the user has to be first."""
+"""The user text before a thread that begins with the assistant, in the format in which the user has to be first."""
 
 _NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9_-]")
 _NAME_MAX_CHARS: Final = 64
@@ -47,7 +47,7 @@ class _Said:
 def render_openai(messages: Sequence[Message]) -> list[JsonObject]:
     """Return the thread in the format of OpenAI's chat completions.
 
-    Consecutive user texts are one message, a blank line between them. Texts that are blank are left out.
+    Consecutive user texts become one message, with a blank line between them. Blank texts are left out.
     """
     rendered: list[JsonObject] = []
     for turn in _turns(messages):
@@ -77,10 +77,10 @@ def render_openai(messages: Sequence[Message]) -> list[JsonObject]:
 def render_anthropic(messages: Sequence[Message]) -> list[JsonObject]:
     """Return the thread in the format of Anthropic's messages.
 
-    User and assistant alternate, the user first: a thread that begins with the assistant gets `OPENING`
-    before it. All results of an assistant message stand in the user message behind it, in the order of the
-    calls, and the user's text after them. Texts that are blank are left out; the end of the last assistant
-    message loses its trailing white space, which the provider refuses.
+    User and assistant alternate, the user first: a thread that begins with the assistant gets `OPENING` before it. All
+    results of an assistant message are in the user message behind it, in the order of the calls, followed by the user's
+    text. Blank texts are left out. The last assistant message loses its trailing white space, which the provider
+    refuses.
     """
     rendered: list[JsonObject] = []
 
@@ -144,7 +144,7 @@ def _turns(messages: Sequence[Message]) -> list[str | _Said]:
 
 
 def _results_behind(messages: Sequence[Message], place: int) -> defaultdict[str, deque[Message]]:
-    """The results behind an assistant message, by the id of their call, in their order."""
+    """Return the results behind an assistant message, by the id of their call, in their order."""
     results: defaultdict[str, deque[Message]] = defaultdict(deque)
     for behind in range(place + 1, len(messages)):
         message = messages[behind]
@@ -156,7 +156,7 @@ def _results_behind(messages: Sequence[Message], place: int) -> defaultdict[str,
 
 
 def _with_own_id(call: ToolCall, used: set[str]) -> ToolCall:
-    """Return a call under an id that no other call of the request has."""
+    """Return a call with an id that no other call of the request has."""
     own = call.id
     number = 2
     while own in used:
@@ -166,7 +166,7 @@ def _with_own_id(call: ToolCall, used: set[str]) -> ToolCall:
 
 
 def _name(name: str) -> str:
-    """Return a tool's name as providers take it: a model may have called what is no tool's name at all."""
+    """Return a tool's name in a form that providers accept: a model may have called a name that is not a tool's."""
     return _NOT_IN_A_NAME.sub("_", name)[:_NAME_MAX_CHARS] or "_"
 
 

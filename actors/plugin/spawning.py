@@ -1,9 +1,9 @@
-"""What a tool gets to run processes: `spawn(argv)`, gated like the call itself, and a handle of the process.
+"""Processes for tools: `spawn(argv)`, which needs a permit like the call itself, and a handle of the process.
 
-A spawn asks the session, as a permit does; after a fence, or after its own call was closed, it raises
-RunCancelled instead (asyncio.CancelledError in async code). Whose the process is, is stated: the run's, then it may
-outlive its call and dies with the run; or the session's, then it outlives the run too, until it is stopped with the
-session. A tree of the run can be handed over to the session as a whole, while its call is open.
+A spawn asks the session for a permit. After a fence, or after its own call was closed, it raises RunCancelled instead
+(asyncio.CancelledError in async code). Each process has an owner. A process of the run may outlive its call, and dies
+with the run. A process of the session outlives the run too, until it is stopped with the session. A whole tree of the
+run can be handed over to the session while its call is open.
 """
 
 from __future__ import annotations
@@ -24,17 +24,19 @@ from actors.text import shown
 PTY_SIZE_MAX = 10_000
 STDIN_MAX_BYTES = 16_777_216
 COMMAND_MAX_BYTES = 2_097_152
-"""As much as Linux takes by default (execve(2))."""
+"""The default limit of Linux (execve(2))."""
 
 
 class Exit(Struct, frozen=True):
     """How a command exited.
 
-    `status` is its exit status, negative for a signal; `output` the last 64 KiB of what it printed, of
-    `total_bytes`. `lossy`: some of it was not UTF-8. `held`: a process that it left behind still holds its output open.
-    In each of these cases, and where it printed more than that, `spool` is the path of a file with the exact bytes of
-    its output from the beginning, which held `spooled_bytes` of them when this was said. It is capped, and kept for as
-    long as the configuration says.
+    status: its exit status, negative for a signal.
+    output, total_bytes: the last 64 KiB of its output, and the size of all of it.
+    lossy: some of the output was not UTF-8.
+    held: a process that it left behind still holds its output open.
+    spool: if one of these is true, or there is more output than in `output`: the path of a file with the exact bytes
+        from the beginning. Its size and its age are limited by the configuration.
+    spooled_bytes: how many bytes that file had at this time.
     """
 
     status: int
@@ -54,7 +56,7 @@ HandOver = Callable[["Process", Future[None]], None]
 
 
 class Process:
-    """A process tree that a tool started. The tool's actor fills it in; any thread may wait on it."""
+    """A process tree that a tool started. The tool's actor sets its fields; any thread may wait on it."""
 
     def __init__(
         self, pending: Pending, kill: Callable[[float], None], hand_over: Callable[[Future[None]], None] | None = None
@@ -68,7 +70,7 @@ class Process:
 
     @property
     def process_id(self) -> str:
-        """The id of its tree, as events, receipts and listings name it."""
+        """The id of its tree in events, receipts and listings."""
         return self._id
 
     @property
@@ -77,41 +79,41 @@ class Process:
         return self._started.result() if self._started.done() and not self._started.exception() else None
 
     def wait(self, timeout: float | None = None) -> Exit:
-        """Block until the command exited, and its output was drained for a bounded time.
+        """Block until the command has exited and its output was drained for a bounded time.
 
         Raises:
             RunCancelled: the call was cancelled first.
-            TimeoutError: `timeout` seconds passed.
+            TimeoutError: `timeout` seconds have passed.
         """
         return self._pending.wait(self._exited, timeout)
 
     def kill(self, grace_s: float = 2.0) -> None:
-        """End the whole tree: asked first, killed after `grace_s` seconds."""
+        """End the whole tree: ask, and kill after `grace_s` seconds."""
         self._kill(grace_s)
 
     def hand_over(self, timeout: float | None = None) -> None:
         """Hand the whole tree over to the session: it outlives this run. Blocks until that is durable.
 
-        While this call is open; a Stop that comes first ends the tree with the run, one that comes later does not. A
-        tree that is the session's already stays so.
+        This works only while the call is open. A Stop that comes first ends the tree with the run; a later one does
+        not. If the session owns the tree already, nothing changes.
 
         Raises:
             RunCancelled: the call was cancelled first, or has its result.
             ProcessLookupError: the tree has ended.
-            QueueFull: the session has as many process trees as it may have.
-            TimeoutError: `timeout` seconds passed; it may be handed over all the same.
+            QueueFull: the session has reached its limit of process trees.
+            TimeoutError: `timeout` seconds have passed; the tree may still be handed over.
         """
         self._pending.wait(self._begin_hand_over(), timeout)
 
     def _begin_hand_over(self) -> Future[None]:
         self._pending.token.raise_if_cancelled()
         handed: Future[None] = self._pending.future()
-        assert self._hand_over is not None, "a tool's own process has a way to its actor"
+        assert self._hand_over is not None, "a tool's own process can reach its actor"
         self._hand_over(handed)
         return handed
 
     def _fail(self, error: BaseException) -> None:
-        """Let those who wait for it, and still can, get this error."""
+        """Fail its pending waits with this error."""
         fail(self._started, error)
         fail(self._exited, error)
 
@@ -134,7 +136,7 @@ class AsyncProcess:
         return self._process.pid
 
     async def wait(self, timeout: float | None = None) -> Exit:
-        """Wait until the command exited; see `Process.wait`."""
+        """Wait until the command has exited; see `Process.wait`."""
         with self._door:
             async with asyncio.timeout(timeout):
                 return await self._process._pending.wait_async(self._process._exited)
@@ -159,14 +161,14 @@ def _spec(
     pty_size: tuple[int, int] = (80, 24),
     stdin: bytes | None = None,
 ) -> SpawnSpec:
-    """Check a command as exec takes it; the texts in what is returned are exact."""
+    """Check a command for exec, and convert its texts to exactly `str`."""
     words: object = argv
     if not isinstance(words, Sequence) or isinstance(words, str) or not words or not all(map(_text, words)):
         raise Invalid(
-            "a command cannot be run as given",
-            expected="a non-empty sequence of texts without NUL, as exec takes it",
+            "invalid command",
+            expected="a non-empty sequence of texts without NUL, as for exec",
             got=shown(argv),
-            remedy="give ['sh', '-c', script] for a shell's line",
+            remedy="for a shell command line, give ['sh', '-c', script]",
         )
     if cwd is not None and not _text(cwd):
         raise _invalid("cwd", "the path of a directory as a text without NUL, or None", cwd)
@@ -176,7 +178,7 @@ def _spec(
     if not isinstance(given, Mapping) or not all(
         _text(key) and key and "=" not in key and _text(value) for key, value in given.items()
     ):
-        # Not shown: an environment may hold secrets.
+        # The values are not shown: an environment may hold secrets.
         raise _invalid("env", "a mapping of names without '=' to texts, both without NUL, or None", type(env).__name__)
     _check_input(pty, pty_size, stdin)
     texts = (*words, *given, *given.values(), cwd or "", name or "")
@@ -202,13 +204,13 @@ def _spec(
 
 def _owner(value: object) -> Owner:
     try:
-        return Owner(value)  # type: ignore[arg-type]  # what it is not raises
-    except Exception:  # noqa: BLE001  # an enum asks what is not its own to show itself, which may raise anything
+        return Owner(value)  # type: ignore[arg-type]  # it raises for anything but an owner
+    except Exception:  # noqa: BLE001  # an enum calls the `__repr__` of a foreign value, which may raise anything
         raise _invalid("owner", " or ".join(repr(str(owner)) for owner in Owner), value) from None
 
 
 def _check_input(pty: object, size: object, stdin: object) -> None:
-    """Check what a command reads from, and the terminal that it has."""
+    """Check the input and the terminal of a command."""
     if not isinstance(pty, bool):
         raise _invalid("pty", "True or False", pty)
     if not isinstance(size, Sequence) or len(size) != 2 or not all(map(_cells, size)):
@@ -216,10 +218,10 @@ def _check_input(pty: object, size: object, stdin: object) -> None:
     if stdin is None:
         return
     if not isinstance(stdin, bytes | bytearray | memoryview) or len(bytes(stdin)) > STDIN_MAX_BYTES:
-        # Not shown either.
+        # The input is not shown either.
         raise _invalid("stdin", f"at most {STDIN_MAX_BYTES} bytes, or None", type(stdin).__name__)
     if pty:
-        raise _invalid("stdin", "None, for on a terminal nothing is typed", type(stdin).__name__)
+        raise _invalid("stdin", "None, since nothing is typed on a terminal", type(stdin).__name__)
 
 
 def _cells(value: object) -> bool:
@@ -232,15 +234,15 @@ def _text(value: object) -> bool:
 
 def _invalid(parameter: str, expected: str, got: object) -> Invalid:
     return Invalid(
-        f"a command cannot be run with this {parameter}",
+        f"invalid {parameter} of a command",
         expected=expected,
         got=shown(got),
-        remedy=f"pass {parameter} as said, or leave it out",
+        remedy=f"correct {parameter}, or leave it out",
     )
 
 
 class Spawn:
-    """`spawn(argv, …)` of a plain tool: blocks until the command runs, and returns its `Process`."""
+    """`spawn(argv, …)` for a plain tool: blocks until the command runs, and returns its `Process`."""
 
     def __init__(
         self,
@@ -270,22 +272,23 @@ class Spawn:
 
         Args:
             argv: the program and its arguments.
-            cwd: its working directory; None for the one that the supervisor's process is in. Where that was removed,
-                and no other has its name, it is an empty one in the state directory.
-            env: added to the clean environment that every tool gets.
-            name: what people see; the program by default.
-            owner: ``run``: it dies with the run, however that ends; ``session``: it lives on, holds up no later run,
-                and is ended by Stop(scope="session") or with the session. Its output is logged while this call is open.
-            pty: give it a terminal, for programs that need one. All that it writes is one stream then, nothing is
-                typed, and a graceful end hangs up after half of the grace.
+            cwd: its working directory; None for that of the supervisor's process. If that was removed, and no other
+                directory has its name, an empty one in the state directory.
+            env: is added to the clean environment that every tool gets.
+            name: for people; the program by default.
+            owner: ``run``: it dies with the run, however that ends. ``session``: it lives on, and no later run waits
+                for it; Stop(scope="session") or the end of the session ends it. Its output is logged while this call
+                is open.
+            pty: gives it a terminal, for programs that need one. Then all its output is one stream, nothing is typed,
+                and a graceful end hangs up after half of the grace.
             pty_size: columns and rows of that terminal.
-            stdin: what it can read, at most 16 MiB; None for an input that is at its end.
+            stdin: its input, at most 16 MiB; None for an empty input.
 
         Raises:
             RunCancelled: the call was cancelled before this returned; what was started by then ends with it.
             OSError: it could not be started.
-            Invalid: a parameter is not what a command takes.
-            QueueFull: its owner has as many processes as it may have.
+            Invalid: a parameter is invalid.
+            QueueFull: its owner has reached the limit of processes.
         """
         process = self.begin(_spec(argv, cwd, env, name, pty, pty_size, stdin), owner)
         self._pending.wait(process._started, None)
@@ -306,7 +309,7 @@ class Spawn:
 
 
 class AsyncSpawn:
-    """`await spawn(argv, …)` of an async tool: the same names, awaited."""
+    """`await spawn(argv, …)` for an async tool: the same parameters, awaited."""
 
     def __init__(self, spawn: Spawn) -> None:
         self._spawn = spawn

@@ -1,7 +1,7 @@
-"""The turn: what an agent's function is given, as plain or as async code.
+"""The turn: the argument of an agent's function, for plain and for async code.
 
-Everything here runs on the executor's threads, never in a mailbox. It talks to the run's actor by
-messages, and waits on replies that the run's cancel ends.
+Everything here runs on the executor's threads, never in a mailbox. It sends messages to the run's actor, and waits on
+replies that the run's cancel fails.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class Wish(NamedTuple):
-    """A call that an agent asks for, its size in bytes, and what is wrong with it, if anything is.
+    """A call that an agent asks for: its size in bytes, and its `problem` if it is invalid.
 
-    `arguments` are shown; `secrets` are the arguments that they hide.
+    `arguments` are the arguments to show; `secrets` are the secret ones.
     """
 
     tool: str
@@ -49,20 +49,20 @@ class Wish(NamedTuple):
 
 
 class TurnCore:
-    """What both kinds of turn share: addresses, credit, pending replies, and the thread as the agent sees it.
+    """The common part of both kinds of turn: addresses, credit, pending replies, and the thread for the agent.
 
     Args:
         tell: sends a message to the run's actor.
         address: of the run.
         token: of the run.
         credit: of the run.
-        thread: as it stood at the run's start, with the run's inputs; kept up with what the agent does.
+        thread: the thread at the run's start, with the run's inputs; what the agent does is added to it.
         inputs: ids of this run's own messages.
         new_call_id: makes an id for a call.
         check: returns why a call of a tool with these arguments is invalid, or None; it may run foreign code.
-        size_max: bytes that the arguments of one call may have as JSON, and what one `progress` shows.
-        withhold: takes the secret arguments out of a call of a tool; see `actors.secrets`.
-        wall: seconds since the epoch, UTC.
+        size_max: limit on the JSON, in bytes, of the arguments of one call, and of one `progress`.
+        withhold: separates the secret arguments of a call; see `actors.secrets`.
+        wall: returns seconds since the epoch, UTC.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class TurnCore:
         self.token = token
         self.credit = credit
         self.pending = Pending(token)
-        # It may be taken again: see pending.py.
+        # Reentrant: see pending.py.
         self._lock = threading.RLock()
         self._thread = thread
         self._inputs = set(inputs)
@@ -98,34 +98,34 @@ class TurnCore:
         self._numbers = itertools.count(1)
 
     def messages(self) -> list[Message]:
-        """The thread, with what this run said and called so far."""
+        """Return the thread, with this run's output and calls so far."""
         with self._lock:
             return list(self._thread.messages())
 
     def inputs(self) -> list[Message]:
-        """This run's own messages."""
+        """Return this run's own messages."""
         return [message for message in self.messages() if message.id in self._inputs and message.role == "user"]
 
     def tell(self, message: object) -> None:
-        """Send to the run's actor; where that is gone the run is being closed, and so is the turn."""
+        """Send to the run's actor. If it is gone, the run is being closed, and this raises RunCancelled."""
         self.token.raise_if_cancelled()
         try:
             self._tell(message)
         except ActorDeadError:
-            # The session closes the run of a dead actor, and that cancels the token; it may not have come to it.
+            # The session closes the run of a dead actor, which cancels the token; it may not have done so yet.
             reason = "the run's actor is gone"
             cause = Provenance(source="actor.failure", reason=reason, initiated_at=self._wall())
             raise RunCancelled(cause) from None
 
     def said(self, kind: str, data: JsonObject, size: int) -> None:
-        """Send what the agent emits, for which credit was taken."""
+        """Send what the agent emits; its credit was taken before."""
         self.tell(Said(self.address, kind, data, size))
         if kind == "text":
             with self._lock:
                 self._apply("text", data)
 
     def shown(self, data: JsonObject) -> tuple[JsonObject, int]:
-        """Return what a `progress` shows as plain JSON, and its size. Raises Invalid if it is too large."""
+        """Return the data of a `progress` as plain JSON, and its size. Raises Invalid if it is too large."""
         self.token.raise_if_cancelled()
         data = storable_json(data)
         size = len(_encode(data))
@@ -155,12 +155,12 @@ class TurnCore:
             problem = self._check(tool, arguments)
             shown, secrets = self._withhold(tool, arguments)
             return Wish(tool, shown, size, problem, secrets)
-        # A model that asked for it can read why it is not had; its session is not to carry it.
-        problem = f"the arguments of {tool} are {size} bytes as JSON, at most {self._size_max} may be; none are kept"
+        # The model can read the problem; the session does not store the arguments.
+        problem = f"the arguments of {tool} are {size} bytes as JSON, the limit is {self._size_max}; none are kept"
         return Wish(tool, {}, 0, problem)
 
     def request_call(self, wish: Wish) -> tuple[str, Future[ToolResult]]:
-        """Ask for a call, for which credit was taken; returns its id, and the future of its result."""
+        """Ask for a call; its credit was taken before. Returns its id, and the future of its result."""
         call_id = self._new_call_id()
         reply = self.pending.future()
         with self._lock:
@@ -176,28 +176,28 @@ class TurnCore:
     async def give_up(self, call_id: str, reply: Future[ToolResult]) -> None:
         """End a call whose await was cancelled, and wait until its result is in the thread.
 
-        Further cancels are put off for this one trip to the session, so that what the agent says next comes after the
-        result. The end of the run ends the wait at once.
+        Further cancels are ignored during this one round trip to the session, so that the agent's next output comes
+        after the result. The end of the run ends the wait at once.
         """
         self.say_given_up(call_id)
         while not reply.done():
             try:
                 await self.pending.wait_async(reply)
             except RunCancelled:
-                # Its run is over, and with it the call.
+                # The run has ended, and with it the call.
                 return
             except asyncio.CancelledError:
                 continue
 
     def say_given_up(self, call_id: str) -> None:
-        """Say that nobody waits for a call any more, unless its run is over."""
+        """Report that the agent no longer waits for a call, unless the run has ended."""
         with contextlib.suppress(RunCancelled):
             self.tell(CallGivenUp(self.address.of_call(call_id)))
 
     def called(self, call_id: str, result: ToolResult) -> ToolResult:
-        """Take a result into the thread as the agent sees it; the second time it is there already.
+        """Add a result to the thread for the agent; the second time this does nothing.
 
-        It comes with the reply, whether its `call` still waits or not, and again before a `call` returns.
+        It is called when the reply comes, whether its `call` still waits or not, and again before a `call` returns.
         """
         data = {"call_id": call_id, "outcome": str(result.outcome), "content": result.content}
         with self._lock:
@@ -207,14 +207,14 @@ class TurnCore:
         return result
 
     def request_steering(self) -> Future[tuple[Message, ...]]:
-        """Ask for messages that wait to steer this run."""
+        """Ask for the waiting messages that steer this run."""
         reply = self.pending.future()
         reply.add_done_callback(_brought(self.steered))
         self.tell(SteeringRequested(self.address, next(self._numbers), reply))
         return reply
 
     def steered(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
-        """Take messages into the thread as the agent sees it; see `called`."""
+        """Add messages to the thread for the agent; see `called`."""
         with self._lock:
             for message in messages:
                 if message.id not in self._inputs:
@@ -223,12 +223,12 @@ class TurnCore:
         return messages
 
     def _apply(self, kind: str, data: JsonObject) -> None:
-        """Under the lock."""
+        """Apply an event to the thread. Under the lock."""
         self._thread.apply(Event(0, self.address.session, self.address.generation, self.address.run, kind, data, 0.0))
 
 
 def _brought(take: Callable[[Any], object]) -> Callable[[Future[Any]], None]:
-    """Return a callback that takes what a reply brought; the thread that settles it runs it, so it is short."""
+    """Return a callback that calls `take` with a reply's result, on the thread that resolves the reply: it is quick."""
 
     def done(reply: Future[Any]) -> None:
         if not reply.cancelled() and reply.exception() is None:
@@ -238,7 +238,7 @@ def _brought(take: Callable[[Any], object]) -> Callable[[Future[Any]], None]:
 
 
 def _pieces(text: object) -> list[str]:
-    """Cut a text into pieces that make one event each."""
+    """Divide a text into pieces, one for each event."""
     if not isinstance(text, str):
         raise Invalid(
             "an agent can emit text only",
@@ -254,14 +254,14 @@ def _pieces(text: object) -> list[str]:
 
 
 class _Turn:
-    """What the turns of plain and of async agents have in common: what can be read without waiting."""
+    """The common part of the turns of plain and of async agents: what can be read without waiting."""
 
     def __init__(self, core: TurnCore) -> None:
         self._core = core
 
     @property
     def messages(self) -> list[Message]:
-        """The thread: all before this run, its inputs, and what it said and called so far."""
+        """The thread: everything before this run, its inputs, and its output and calls so far."""
         return self._core.messages()
 
     @property
@@ -276,7 +276,7 @@ class _Turn:
 
     @property
     def cancelled_by(self) -> Provenance | None:
-        """Who ended this run and why; None while it goes on. It tells a Stop from a time limit of your own."""
+        """Who ended this run and why; None while it goes on. It distinguishes a Stop from your own time limit."""
         return self._core.token.provenance
 
 
@@ -289,13 +289,13 @@ class Turn(_Turn):
         return self._core.token
 
     def emit(self, text: str) -> None:
-        """Say something; waits for credit when much of it is not in the log yet."""
+        """Emit a text. It waits for credit if much of the run's output is not in the log yet."""
         self._core.token.raise_if_cancelled()
         for piece in _pieces(text):
             self._say("text", {"text": piece}, len(piece.encode()))
 
     def progress(self, **data: Any) -> None:
-        """Show progress to those who watch; it is fenced like all else, and not stored. Raises Invalid: too large."""
+        """Show progress to subscribers. It is fenced like other output, and not stored. Raises Invalid if too large."""
         self._say("progress", *self._core.shown(data))
 
     def typing(self) -> None:
@@ -303,7 +303,7 @@ class Turn(_Turn):
         self._say("typing", {}, 0)
 
     def call(self, tool: str, /, **arguments: Any) -> ToolResult:
-        """Call a tool and wait for its result; several may be open at once, from several threads."""
+        """Call a tool and wait for its result. Several calls may be open at once, from several threads."""
         core = self._core
         wish = core.prepare_call(tool, arguments)
         self._spend(wish.size)
@@ -311,7 +311,7 @@ class Turn(_Turn):
         return core.called(call_id, core.pending.wait(reply, None))
 
     def steering(self) -> tuple[Message, ...]:
-        """Take the messages that wait to steer this run; none while a call is open."""
+        """Take the waiting messages that steer this run; none while a call is open."""
         core = self._core
         return core.steered(core.pending.wait(core.request_steering(), None))
 
@@ -320,7 +320,7 @@ class Turn(_Turn):
         self._core.said(kind, data, size)
 
     def _spend(self, size: int) -> None:
-        """Take credit for something of `size` bytes, and wait until there is."""
+        """Take credit for an event of `size` bytes; wait if there is none."""
         core = self._core
         core.token.raise_if_cancelled()
         credit = core.credit.take(size)
@@ -334,9 +334,9 @@ class Turn(_Turn):
 
 
 class AsyncTurn(_Turn):
-    """One turn of an async agent: the names of `Turn`, awaited.
+    """One turn of an async agent: the methods of `Turn`, awaited.
 
-    After a cancel every method raises `asyncio.CancelledError`, that class itself, with `provenance` as an attribute.
+    After a cancel every method raises `asyncio.CancelledError` itself, with `provenance` as an attribute.
     """
 
     def __init__(self, core: TurnCore) -> None:
@@ -349,14 +349,14 @@ class AsyncTurn(_Turn):
         return self._core.token.aio
 
     async def emit(self, text: str) -> None:
-        """Say something; waits for credit when much of it is not in the log yet."""
+        """Emit a text. It waits for credit if much of the run's output is not in the log yet."""
         with self._door:
             self._core.token.raise_if_cancelled()
             for piece in _pieces(text):
                 await self._say("text", {"text": piece}, len(piece.encode()))
 
     async def progress(self, **data: Any) -> None:
-        """Show progress to those who watch; it is fenced like all else, and not stored. Raises Invalid: too large."""
+        """Show progress to subscribers. It is fenced like other output, and not stored. Raises Invalid if too large."""
         with self._door:
             await self._say("progress", *self._core.shown(data))
 
@@ -366,10 +366,10 @@ class AsyncTurn(_Turn):
             await self._say("typing", {}, 0)
 
     async def call(self, tool: str, /, **arguments: Any) -> ToolResult:
-        """Call a tool and wait for its result; several may be open at once (`asyncio.gather`).
+        """Call a tool and wait for its result. Several calls may be open at once (`asyncio.gather`).
 
         If this await is cancelled (`asyncio.timeout`, a framework's limit), the call is ended with the source
-        ``call.given_up``, its result is put into the thread, and then the cancel goes on to your code.
+        ``call.given_up``, and its result is added to the thread. Only then does your code get the CancelledError.
         """
         core = self._core
         with self._door:
@@ -379,7 +379,7 @@ class AsyncTurn(_Turn):
             try:
                 result = await core.pending.wait_async(reply)
             except GeneratorExit:
-                # The coroutine is closed, which waits for nothing.
+                # The coroutine is being closed, and may not await.
                 core.say_given_up(call_id)
                 raise
             except asyncio.CancelledError:
@@ -389,7 +389,7 @@ class AsyncTurn(_Turn):
             return core.called(call_id, result)
 
     async def steering(self) -> tuple[Message, ...]:
-        """Take the messages that wait to steer this run; none while a call is open."""
+        """Take the waiting messages that steer this run; none while a call is open."""
         core = self._core
         with self._door:
             return core.steered(await core.pending.wait_async(core.request_steering()))
@@ -399,7 +399,7 @@ class AsyncTurn(_Turn):
         self._core.said(kind, data, size)
 
     async def _spend(self, size: int) -> None:
-        """Take credit for something of `size` bytes, and wait until there is."""
+        """Take credit for an event of `size` bytes; wait if there is none."""
         core = self._core
         core.token.raise_if_cancelled()
         credit = core.credit.take(size)
