@@ -1,7 +1,7 @@
-"""The API's JSON, where it is not one of the core's own nouns: the server and the client use the same structs.
+"""The structs of the API's JSON that are not the core's own nouns. The server and the client share them.
 
-Requests refuse fields that they do not know. A request without an id makes its own, so that sending it again is a
-second request; with an id, the same body sent again has one effect and the same answer.
+Requests refuse unknown fields. A request without an id gets a new one, so sending it again is a second request; with an
+id, repeating the same body has one effect and gives the same answer.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ Id = Annotated[
         min_length=1,
         max_length=ID_MAX_CHARS,
         pattern=r"^(?!run_|rcpt_|call_|proc_|inc_)[!-~]+$",
-        description="The same body sent again under it has one effect and the same answer. Left out, it is fresh.",
+        description="Repeating the same body under one id has one effect and gives the same answer. Default: a new id.",
     ),
 ]
 Words = Annotated[str, Meta(min_length=1, max_length=10_000, pattern=r"\S")]
-Base64 = Annotated[bytes, Meta(description="Bytes, in base64 as RFC 4648 has it.")]
+Base64 = Annotated[bytes, Meta(description="Bytes, in base64 (RFC 4648).")]
 Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"\S")]
 Source = Annotated[
-    str, Meta(max_length=100, pattern=SOURCE_PATTERN, description="The door: `user.<door>` or `client.<name>`.")
+    str, Meta(max_length=100, pattern=SOURCE_PATTERN, description="`user.<interface>` or `client.<name>`.")
 ]
 Instant = Annotated[float, Meta(description="Seconds since the epoch, UTC.")]
 WaitS = Annotated[float, Meta(ge=0, le=86_400, description="Seconds to wait for the receipt; bounded by the daemon.")]
 
 
 class MessageBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A message for the session's agent; the session comes into being with its first one.
+    """A message for the session's agent; the first one creates the session.
 
-    Without a `policy` a person (`origin` user) interrupts an active run and all others wait. `merge` false gives a
-    waiting message a turn of its own. One with a `sent_at` before that of the last stop is returned.
+    Without a `policy` a person's message (`origin` user) interrupts an active run, and all others wait. `merge` false
+    gives a waiting message a turn of its own. A message with a `sent_at` before that of the last stop is returned.
 
-    Either `content` is given, or `content_base64`: bytes that need not be UTF-8. Where they are not, the message shows
-    what can be shown, and has them as an attachment.
+    Give either `content`, or `content_base64`: bytes that need not be UTF-8. If they are not, the message shows what
+    can be shown, and has the bytes as an attachment.
     """
 
     content: str | UnsetType = UNSET
@@ -57,7 +57,7 @@ class MessageBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     @classmethod
     def of(cls, message: NewMessage) -> Self:
         """Return the body that sends `message`."""
-        # The content shows what of it is UTF-8; the attachment has the bytes.
+        # The content shows only the part that is UTF-8; the attachment has the exact bytes.
         data = message.attachments[0].data if message.attachments else UNSET
         return cls(
             content=message.content if data is UNSET else UNSET,
@@ -71,9 +71,9 @@ class MessageBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class StopBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """End the current run, or the run named, and everything that it started.
+    """End the current run, or the run `run_id`, and everything that it started.
 
-    With `sent_at` it holds for a session that nobody has used too: a message that it overtakes is returned.
+    With `sent_at` it also applies to a session that was never used: a message that it overtakes is returned.
     """
 
     source: Source = "user.http"
@@ -104,7 +104,7 @@ class StopBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class StopAllBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """End what runs in every session. The `id` counts for each session by itself."""
+    """End what runs in every session. The `id` counts for each session separately."""
 
     source: Source = "user.http"
     reason: Words = "everything was stopped over the API"
@@ -127,7 +127,7 @@ class StopAllBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class KillBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """End one run, wherever it is, without a grace."""
+    """End one run, in whichever session it is, without a grace."""
 
     source: Source = "user.http"
     reason: Words = "killed over the API"
@@ -136,7 +136,7 @@ class KillBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class DeleteBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Delete a session: end what runs, wait for the proofs, then remove all that is stored of it."""
+    """Delete a session: end what runs, wait for the proofs, then delete all that is stored of it."""
 
     source: Source = "user.http"
     reason: Words = "deleted over the API"
@@ -144,24 +144,24 @@ class DeleteBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class ResumeBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Start a run that sees the thread as it is, with the messages that were parked as its inputs."""
+    """Start a run on the present thread, with the parked messages as its inputs."""
 
     id: Id | None = None
     origin: Name = "user"
 
 
 class WithdrawBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Take a waiting message back."""
+    """Withdraw a waiting message."""
 
     message_id: Name
     id: Id | None = None
 
 
 class Refusal(Struct, frozen=True, omit_defaults=True):
-    """What was refused and why.
+    """A refusal and its reason.
 
-    `code` is a stable word for programs, the rest is for people; `run_id` is the active run that a message was
-    refused for, `superseded_run_id` one that was stopped although the message could not be stored.
+    `code` is a stable word for programs; the texts are for people. `run_id` is the active run because of which a
+    message was refused. `superseded_run_id` is a run that was stopped although the message could not be stored.
     """
 
     code: str
@@ -174,18 +174,17 @@ class Refusal(Struct, frozen=True, omit_defaults=True):
 
 
 class Refused(Struct, frozen=True):
-    """The body of every answer that is no success."""
+    """The body of every answer that is not a success."""
 
     error: Refusal
 
 
 class StopAnswer(Struct, frozen=True, kw_only=True):
-    """A stop was handled: the fence is shut.
+    """A stop was handled: the fence is closed.
 
-    `outcome` is one of stopped, stopping (it joined one), nothing_running, already_over; or unknown, where the session
-    could not be read yet: the stop is decided when it can be. `receipt` is there if it was waited for and was filed in
-    time. One that is not `durable` yet is, with `journalled`, in the stop journal: a crash
-    does not forget it.
+    `outcome` is one of stopped, stopping (it joined another stop), nothing_running, already_over; or unknown, if the
+    session could not be read yet: then the stop is decided later. `receipt` is set if it was waited for and was filed
+    in time. A stop that is not `durable` yet but `journalled` is in the stop journal, and survives a crash.
     """
 
     session: str
@@ -201,21 +200,21 @@ class StopAnswer(Struct, frozen=True, kw_only=True):
 
 
 class NotStopped(Struct, frozen=True):
-    """A session that a stop of all could not be said to."""
+    """A session that a stop of all sessions could not reach."""
 
     session: str
     error: Refusal
 
 
 class AllStopped(Struct, frozen=True):
-    """What a stop of all sessions did; sessions in which nothing ran are not in it."""
+    """The result of a stop of all sessions; sessions in which nothing ran are left out."""
 
     stopped: list[StopAnswer]
     failed: list[NotStopped]
 
 
 class SessionEntry(Struct, frozen=True):
-    """A session of the store. `resident`: it has an actor now."""
+    """A stored session. `resident`: it is in memory now."""
 
     session: str
     generation: int
@@ -226,14 +225,14 @@ class SessionEntry(Struct, frozen=True):
 
 
 class SessionPage(Struct, frozen=True):
-    """Sessions by name; go on with `after` set to `next`, until that is null."""
+    """Sessions by name; continue with `after` set to `next`, until that is null."""
 
     sessions: list[SessionEntry]
     next: str | None
 
 
 class ThreadPage(Struct, frozen=True):
-    """Messages of a thread; `offset` is the place of the first. Go on with `offset` set to `next`."""
+    """Messages of a thread; `offset` is the index of the first. Continue with `offset` set to `next`."""
 
     messages: list[Message]
     offset: int
@@ -249,7 +248,7 @@ class RunPage(Struct, frozen=True):
 
 
 class LogPage(Struct, frozen=True):
-    """Events in order; go on with `from_seq` set to `next`. It is null where the log ends, for now."""
+    """Events in order; continue with `from_seq` set to `next`, which is null at the present end of the log."""
 
     events: list[Event]
     next: int | None
@@ -262,11 +261,12 @@ class Health(Struct, frozen=True):
 
 
 class Readiness(Struct, frozen=True):
-    """Whether requests are taken. `phase` is serving, draining or interrupting; None: the supervisor is silent.
+    """Whether requests are accepted.
 
-    `store`: its thread answers. `store_state` is ok, slow, failing, damaged or closed. Where it is not ready, `reason`
-    says why and `remedy` what helps. `journal`: a stop that the store does not take would be kept in the stop journal;
-    false does not keep it from being ready, since the store may take what comes.
+    `phase` is serving, draining or interrupting; None: the supervisor does not answer. `store`: its thread answers.
+    `store_state` is ok, slow, failing, damaged or closed. If it is not ready, `reason` says why and `remedy` what
+    helps. `journal`: the stop journal could keep a stop that the store does not take; false alone does not make it
+    unready, since the store may work.
     """
 
     ready: bool
@@ -281,7 +281,7 @@ class Readiness(Struct, frozen=True):
 
 
 class Info(Struct, frozen=True):
-    """What serves here. `uptime_s` in seconds, `started_at` in seconds since the epoch, UTC."""
+    """The daemon that answers. `uptime_s` in seconds, `started_at` in seconds since the epoch, UTC."""
 
     version: str
     pid: int
@@ -292,7 +292,7 @@ class Info(Struct, frozen=True):
 
 
 class Finding(Struct, frozen=True):
-    """One thing that was looked at. Where it is `ok`, a `remedy` says what would be better; else what helps."""
+    """The result of one check. `remedy` says what helps; if the result is `ok`, what would be better."""
 
     check: str
     ok: bool
@@ -301,14 +301,14 @@ class Finding(Struct, frozen=True):
 
 
 class Diagnosis(Struct, frozen=True):
-    """What the daemon finds when it looks at itself."""
+    """The daemon's checks of itself."""
 
     ok: bool
     findings: list[Finding]
 
 
 class Letter(Struct, frozen=True):
-    """A reply that came too late; `at` is seconds since the epoch, UTC, and `shown` the head of what it said."""
+    """A report that came too late; `at` is seconds since the epoch, UTC, and `shown` the beginning of its content."""
 
     kind: str
     why: str
@@ -321,14 +321,14 @@ class Letter(Struct, frozen=True):
 
 
 class Letters(Struct, frozen=True):
-    """The last replies that came too late, the oldest first, and how many there were by kind."""
+    """The last reports that came too late, the oldest first, and how many there were by kind."""
 
     letters: list[Letter]
     counts: dict[str, int]
 
 
 class WaitingMessage(Struct, frozen=True):
-    """A message that waits for its turn, the run `run_id`; or, steering, for a run that takes it in."""
+    """A waiting message. It will start the run `run_id`; or, if `steering`, that run may take it."""
 
     id: str
     run_id: str
@@ -339,7 +339,7 @@ class WaitingMessage(Struct, frozen=True):
 
     @classmethod
     def of(cls, row: WaitingRow) -> Self:
-        """Return a message that the store says waits."""
+        """Return the message of a waiting row of the store."""
         return cls(
             id=row.message.id,
             run_id=row.run_id,
@@ -351,7 +351,7 @@ class WaitingMessage(Struct, frozen=True):
 
 
 class WaitingPage(Struct, frozen=True):
-    """The messages that wait, in their order. `parked`: they wait for the next message, or for a Resume."""
+    """The waiting messages, in order. `parked`: they wait for the next message, or for a Resume."""
 
     messages: list[WaitingMessage]
     parked: bool
