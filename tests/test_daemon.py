@@ -94,7 +94,7 @@ def test_a_place_that_is_taken_by_something_else_is_refused_and_stays(daemon: Fo
     taken = tmp_path / "taken"
     taken.write_text("somebody's")
     assert daemon.start(f"http.socket={taken}").wait(WAIT_S) == Exit.FAILED
-    daemon.wait_says("something that is no socket is there")
+    daemon.wait_says("another file is there, which is not a socket")
     assert taken.read_text() == "somebody's"
     assert not held(daemon.state_dir)
 

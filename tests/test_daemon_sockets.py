@@ -335,7 +335,7 @@ def test_what_the_api_cannot_be_served_on_is_refused(tmp_path: Path, kind: str) 
         if kind == "open to all":
             one.listen()
         told = pass_on(*([] if kind == "no socket" else [one]), count=1)
-    assert told.startswith("Invalid systemd passed a socket that the API cannot be served on")
+    assert told.startswith("Invalid systemd passed a socket on which the API cannot be served")
     assert "ListenStream=" in told
 
 

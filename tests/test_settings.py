@@ -82,8 +82,8 @@ def test_the_file_is_looked_for_in_the_users_configuration_and_where_the_environ
         ("agents = {x = 'os'}", "'os' cannot be imported", "module:name"),
         ("tools = ['os']", "'os' cannot be imported", "module:name"),
         ("agent = 'nobody'", "no such agent", "shell"),
-        ("[http]\nlisten = '0.0.0.0:80'", "no address that the API is served on", "loopback"),
-        ("[http]\nlisten = '127.0.0.1:x'", "no address that the API is served on", "127.0.0.1:8123"),
+        ("[http]\nlisten = '0.0.0.0:80'", "not served on such an address", "loopback"),
+        ("[http]\nlisten = '127.0.0.1:x'", "not served on such an address", "127.0.0.1:8123"),
         (f"[http]\nsocket = '/{'x' * 120}'", "path of the socket is too long", "at most 107 bytes"),
         ("drain_s = ", "cannot be read", "a TOML file"),
     ],
@@ -192,9 +192,9 @@ def test_the_documentation_names_every_key_and_no_other() -> None:
 
 
 @pytest.mark.parametrize("key", ["state_dir", "http.socket", "http.token_file"])
-def test_a_home_of_nobody_is_refused_with_its_key(tmp_path: Path, key: str) -> None:
+def test_a_home_of_an_unknown_user_is_refused_with_its_key(tmp_path: Path, key: str) -> None:
     (said,) = wrong(source(tmp_path, "", {"COUNTERMAND_STATE_DIR": ""}, f"{key}=~nobody-of-this-name/x"))
-    assert f"the path of {key} begins with the home of nobody" in said
+    assert f"the path of {key} begins with the home of an unknown user" in said
 
 
 def test_a_file_that_is_nested_too_deeply_cannot_be_read(tmp_path: Path) -> None:

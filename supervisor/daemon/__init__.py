@@ -2,13 +2,13 @@
 
 The map, from the outside in:
 
-    serve.py     `serve`: the order of coming and going, signals, reload, shutdown
-    settings.py  what the file, the environment and the command line say
-    signals.py   signals as things that the main thread reads
-    sockets.py   where the API listens: sockets of systemd's, or our own
-    notify.py    words to systemd: ready, reloading, stopping, status, watchdog
+    serve.py     `serve`: startup, signals, reload, shutdown
+    settings.py  the settings from the file, the environment and the command line
+    signals.py   signals as an inbox that the main thread reads
+    sockets.py   the sockets of the API: systemd's, or our own
+    notify.py    notifications to systemd: ready, reloading, stopping, status, watchdog
     watchdog.py  feeds systemd's watchdog while the supervisor and the store's thread answer
-    collector.py the collector of garbage waits for the end of a start
-    story.py     what the log tells of runs: begun, fenced, ended, and by whom
-    logs.py      the log: for people on a terminal, JSON elsewhere, with priorities in the journal
+    collector.py turns the garbage collector off during startup
+    story.py     log lines about runs: started, fenced, ended, and by whom
+    logs.py      the log: text on a terminal, JSON elsewhere, with priorities in the journal
 """

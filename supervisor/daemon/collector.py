@@ -1,8 +1,8 @@
-"""The collector of garbage, which waits for the end of a start.
+"""Turns the garbage collector off during startup.
 
-A start reads a thousand modules, and they all stay. Looking for garbage among them again and again, as Python does
-while objects come to be, takes a seventh of the start and finds next to nothing. Nor does what is there at its end have
-to be looked at later: that would hold up every thread of the daemon, now and then, for a tenth of a second.
+A start imports a thousand modules, which all stay in memory. Searching them for garbage again and again, as Python does
+while objects are created, takes a seventh of the start and finds almost nothing. Later searches skip the objects of the
+start as well: otherwise they would block every thread of the daemon, now and then, for a tenth of a second.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import gc
 
 
 def hold() -> None:
-    """Look for no garbage until `release`."""
+    """Turn the garbage collector off until `release`."""
     gc.disable()
 
 
 def release() -> None:
-    """Look for garbage again, among what comes to be from now on."""
+    """Turn the garbage collector on again, for objects that are created from now on."""
     gc.freeze()
     gc.enable()

@@ -1,10 +1,10 @@
-"""The log: lines for people on a terminal, JSON elsewhere; in systemd's journal each with its priority.
+"""The log: text on a terminal, JSON elsewhere, with priorities in systemd's journal.
 
-A line names the session, the run, the generation and the call that it is about: those that it was bound to, else
-those of the actor, the agent or the tool that wrote it.
+A line names its session, run, generation and call: those to which it was bound, else those of the actor, the agent or
+the tool that wrote it.
 
-Nobody waits for whoever reads the log. A line goes into a bounded queue, and a thread writes it; where that is
-behind by LINES_MAX lines, later ones are counted and dropped, and a line says how many.
+Logging never waits for the reader of the log. A line goes into a bounded queue, and a thread writes it. If LINES_MAX
+lines wait already, later ones are counted and dropped, and a line says how many.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LINES_MAX: Final = 10_000
 LINE_MAX_CHARS: Final = 32_768
 FLUSH_S: Final = 2.0
 CONTEXT: Final = ("session", "run", "generation", "call")
-# syslog(3): what journalctl -p filters by.
+# The priorities of syslog(3), by which `journalctl -p` filters.
 PRIORITIES: Final = {"TRACE": 7, "DEBUG": 7, "INFO": 6, "SUCCESS": 5, "WARNING": 4, "ERROR": 3, "CRITICAL": 2}
 COLOURS: Final = {"WARNING": "33", "ERROR": "31", "CRITICAL": "1;31", "DEBUG": "2", "TRACE": "2"}
 
@@ -57,7 +57,7 @@ class LineWriter:
         self._thread.start()
 
     def put(self, line: str) -> None:
-        """Write a line when there is time, or drop and count it."""
+        """Queue a line; if the queue is full, drop and count it."""
         with self._changed:
             if len(self._lines) >= LINES_MAX:
                 self._lost += 1
@@ -66,12 +66,12 @@ class LineWriter:
             self._changed.notify_all()
 
     def flush(self, timeout: float) -> bool:
-        """Wait until all is written that was put; False after `timeout` seconds."""
+        """Wait until every queued line is written. Returns False after `timeout` seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._lines and not self._writing and not self._lost, timeout)
 
     def close(self, timeout: float) -> None:
-        """Write what waits, for `timeout` seconds at most, and end the thread."""
+        """Write the queued lines, for at most `timeout` seconds, and end the thread."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -98,19 +98,19 @@ class LineWriter:
             try:
                 view = view[os.write(self._fd, view) :]
             except BlockingIOError:
-                # Somebody else has made the descriptor non-blocking.
+                # Another process has made the descriptor non-blocking.
                 time.sleep(0.01)
             except OSError:
-                # Nobody reads it any more, or the disk is full: there is nowhere to say so.
+                # The reader is gone, or the disk is full: there is nowhere to report that.
                 return
 
 
 class Logs:
-    """The daemon's log. Takes loguru, the standard library's logging and uncaught exceptions.
+    """The daemon's log. It receives lines of loguru and of the standard library, and uncaught exceptions.
 
     Args:
-        fd: where lines go; standard error.
-        journal: put priorities in front; None: if `fd` leads to the journal.
+        fd: the descriptor to write to; standard error by default.
+        journal: prefix lines with their priorities; None: if `fd` leads to the journal.
     """
 
     def __init__(self, fd: int = 2, *, journal: bool | None = None) -> None:
@@ -128,7 +128,7 @@ class Logs:
         threading.excepthook = _uncaught_in_thread
 
     def apply(self, settings: LogSettings) -> None:
-        """Use a level and a format from here on. No line is lost between the old and the new."""
+        """Use a level and a format from now on. No line is lost at the change."""
         people = settings.format == "people" or (settings.format == "auto" and self._terminal)
         self._render = (lambda record: as_text(record, colours=self._terminal)) if people else as_json
         level = settings.level.upper()
@@ -138,11 +138,11 @@ class Logs:
             logger.remove(before)
 
     def flush(self) -> bool:
-        """Wait, FLUSH_S seconds at most, until what was said is written."""
+        """Wait until every line is written, for at most FLUSH_S seconds."""
         return self._writer.flush(FLUSH_S)
 
     def close(self) -> None:
-        """Write what waits, FLUSH_S seconds at most. What is said later goes nowhere."""
+        """Write the queued lines, for at most FLUSH_S seconds. Later lines are lost."""
         logger.remove()
         self._sink = None
         sys.excepthook, threading.excepthook = sys.__excepthook__, threading.__excepthook__
@@ -154,14 +154,14 @@ class Logs:
         record = message.record
         try:
             line = self._render(record)
-        except Exception as error:  # noqa: BLE001  # what is logged may be anything; the log goes on
+        except Exception as error:  # noqa: BLE001  # a logged object may raise anything; the log goes on
             line = msgspec.json.encode({"message": f"a line could not be written: {error!r}"}).decode()
         self._writer.put(self._prefixed(line, PRIORITIES.get(record["level"].name, 6)))
 
     def _prefixed(self, line: str, priority: int) -> str:
         if not self._journal:
             return line + "\n"
-        # A line for people may have a traceback below it, each line of which is an entry of its own.
+        # Text may have a traceback below it; each line of that is a journal entry of its own.
         return "".join(f"<{priority}>{part}\n" for part in line.split("\n"))
 
     def _lines_dropped(self, count: int) -> str:
@@ -171,7 +171,7 @@ class Logs:
 
 
 def leads_to_journal(fd: int, environment: Mapping[str, str]) -> bool:
-    """True if a descriptor is the stream that systemd has connected to its journal (``JOURNAL_STREAM``)."""
+    """Return True if a descriptor is the stream that systemd has connected to its journal (``JOURNAL_STREAM``)."""
     try:
         seen = os.fstat(fd)
     except OSError:
@@ -180,7 +180,7 @@ def leads_to_journal(fd: int, environment: Mapping[str, str]) -> bool:
 
 
 def add_context(record: Record) -> None:
-    """Name what a line is about, where it does not say so itself."""
+    """Add session, run, generation and call to a line that does not have them."""
     for name, value in log_context().items():
         record["extra"].setdefault(name, value)
 
@@ -203,7 +203,7 @@ def as_json(record: Record) -> str:
 
 
 def as_text(record: Record, *, colours: bool) -> str:
-    """Return a record as people read it, on one line; a traceback goes below, indented."""
+    """Return a record as one line of text; a traceback goes below, indented."""
     level = record["level"].name
     message = one_line(record["message"][:LINE_MAX_CHARS])
     text = f"{record['time']:%H:%M:%S}.{record['time'].microsecond // 1000:03d} {level:<8}{message}"
@@ -229,7 +229,7 @@ def _trace(record: Record) -> str:
 
 
 class _ToLoguru(logging.Handler):
-    """Brings what libraries log by the standard library here."""
+    """Passes the standard library's log records on to loguru."""
 
     def emit(self, record: logging.LogRecord) -> None:
         level = record.levelname if record.levelname in PRIORITIES else "INFO"

@@ -1,4 +1,4 @@
-"""Words to systemd, as ``sd_notify(3)`` says them: datagrams to the socket that ``NOTIFY_SOCKET`` names."""
+"""Notifications to systemd (``sd_notify(3)``): datagrams to the socket that ``NOTIFY_SOCKET`` names."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ STATUS_MAX_CHARS = 512
 
 
 class Notifier:
-    """Tells systemd how it goes; without one, nothing happens. Every method may be called from any thread.
+    """Notifies systemd; does nothing where there is no systemd. Every method may be called from any thread.
 
-    Nothing here raises: a daemon that cannot be heard still serves. A send waits SEND_S seconds at most.
+    No method raises: a daemon that cannot notify still serves. A send waits at most SEND_S seconds.
 
     Args:
-        address: a path, or a name that begins with ``@``; None: nobody listens.
-        watchdog_s: how often, at least, `feed` has to be called; None: there is no watchdog.
+        address: a path, or a name that begins with ``@``; None: there is no receiver.
+        watchdog_s: the longest time between two calls of `feed`; None: there is no watchdog.
     """
 
     def __init__(self, address: str | None = None, watchdog_s: float | None = None) -> None:
@@ -36,7 +36,7 @@ class Notifier:
 
     @classmethod
     def from_environment(cls, environment: MutableMapping[str, str]) -> Notifier:
-        """Take what systemd has put there, and take it out: no child is to speak for the daemon."""
+        """Read systemd's variables, and remove them, so that no child process notifies for the daemon."""
         address = environment.pop("NOTIFY_SOCKET", None)
         usec = environment.pop("WATCHDOG_USEC", "")
         pid = environment.pop("WATCHDOG_PID", str(os.getpid()))
@@ -44,34 +44,34 @@ class Notifier:
         return cls(address, int(usec) / 1e6 if watched else None)
 
     def ready(self, status: str) -> None:
-        """The start, or a reload, is done."""
+        """Report that the start, or a reload, is done."""
         self._send("READY=1", status)
 
     def reloading(self) -> None:
-        """A reload begins; `ready` ends it."""
+        """Report that a reload begins; `ready` ends it."""
         now_usec = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         self._send(f"RELOADING=1\nMONOTONIC_USEC={now_usec}", "reading the configuration")
 
     def stopping(self, status: str) -> None:
-        """The shutdown begins."""
+        """Report that the shutdown begins."""
         self._send("STOPPING=1", status)
 
     def status(self, status: str) -> None:
-        """Say what goes on, in a line for people; the same line again is not sent."""
+        """Send a status line for people, unless it is the same as the last one."""
         if status != self._status:
             self._send("", status)
 
     def extend(self, seconds: float) -> None:
-        """The start or the stop goes on: nobody is to lose patience within `seconds` from now."""
+        """Ask systemd to wait `seconds` more for the start or the stop."""
         self._send(f"EXTEND_TIMEOUT_USEC={int(seconds * 1e6)}")
 
     def feed(self) -> None:
-        """All is well: the watchdog may wait anew."""
+        """Feed the watchdog."""
         if self.watchdog_s is not None:
             self._send("WATCHDOG=1")
 
     def close(self) -> None:
-        """Say nothing more."""
+        """Send nothing more."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -87,4 +87,4 @@ class Notifier:
         try:
             one.sendto(words.encode(), self._address)
         except OSError as error:
-            logger.warning("systemd could not be told {!r}: {}", words.partition("\n")[0], error)
+            logger.warning("systemd could not be notified of {!r}: {}", words.partition("\n")[0], error)

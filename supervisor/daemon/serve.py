@@ -1,19 +1,19 @@
 """`serve`: a supervisor in the foreground, from its settings to an empty cgroup.
 
-Coming: the log, signals, settings, the supervisor (its lock first), sockets, the API, the watchdog; then READY. Each
-rests on those before it. A second daemon fails at the lock, before it has touched anything of the first.
+Startup order: the log, signals, settings, the supervisor (its lock first), sockets, the API, the watchdog; then READY.
+Each needs those before it. A second daemon fails at the lock, before it has touched anything of the first.
 
-Going, each phase told to systemd (STATUS) and to the log:
+Shutdown reports each phase to systemd (STATUS) and to the log:
 
-1. *Refuse*: sessions take no new messages any more. The API answers on, so that people can look, and Stop.
-2. *Drain*: runs may end by themselves, for `drain_s` seconds. A second SIGTERM or SIGINT cuts that short.
-3. *Interrupt*: what still runs ends with ``supervisor.shutdown``; its processes are asked, then killed.
-4. *Flush*: the API closes, what is left is written, and every process is proven gone.
+1. *Refuse*: sessions accept no new messages. The API still answers, so that people can read, and Stop.
+2. *Drain*: runs get `drain_s` seconds to end by themselves. A second SIGTERM or SIGINT ends this phase.
+3. *Interrupt*: what still runs is ended with ``supervisor.shutdown``; its processes are asked to end, then killed.
+4. *Flush*: the API closes, everything that is decided is written, and every process is proven gone.
 
-Each phase has a limit, and systemd is asked for patience no longer than that. A third signal ends the process on the
-spot: the wardens see that and end their trees.
+Each phase has a limit, and systemd is asked to wait no longer than that. A third signal ends the process at once: the
+wardens see that and end their trees.
 
-The main thread does nothing but wait, for signals and for what it has begun: it is the one that they interrupt.
+The main thread only waits, for signals and for the steps that it has started, because signals interrupt it.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ from supervisor.supervisor import CLOSE_STEP_S, Supervisor
 
 TICK_S: Final = 1.0
 LOOK_S: Final = 1.0
-"""How often it is looked whether clients can still reach the socket."""
+"""Time between two checks that clients can still reach the socket."""
 PATIENCE_S: Final = 15.0
-"""What systemd is asked for, each tick."""
+"""How long systemd is asked to wait, at each tick."""
 CLOSING_STEPS: Final = 8
-"""How many steps of the end take up to `CLOSE_STEP_S` each."""
+"""The number of closing steps that take up to `CLOSE_STEP_S` each."""
 
 
 class Exit(IntEnum):
-    """How the process ends. systemd starts it again after FAILED, and not after REFUSED."""
+    """The exit codes of the daemon. systemd starts it again after FAILED, and not after REFUSED."""
 
     OK = 0
     FAILED = 1
@@ -65,23 +65,23 @@ class Exit(IntEnum):
 
 
 class ApiServer(Protocol):
-    """What serves the API, on threads of its own."""
+    """Serves the API, on threads of its own."""
 
     def start(self) -> None:
-        """Begin to serve; returns when it does."""
+        """Start to serve; returns when it serves."""
 
     def move(self, old: socket.socket, new: socket.socket) -> object:
-        """Serve on a new socket in the place of an old one, which is closed; connections go on."""
+        """Serve on a new socket instead of an old one, which is closed; connections stay open."""
 
     def close(self) -> object:
-        """End every connection, and return when that is done."""
+        """End every connection; returns when that is done."""
 
 
 def serve(source: Source) -> int:
-    """Run the daemon in the foreground until a signal ends it; returns the exit code. Main thread only."""
-    # For SIGABRT, which the watchdog sends: written by C code, without a lock.
+    """Run the daemon in the foreground until a signal ends it. Returns the exit code. Main thread only."""
+    # For SIGABRT, which the watchdog sends: the stacks are written by C code, without a lock.
     faulthandler.enable()
-    # Half of the time to be ready goes into reading the API's code, which can go on while the store is opened.
+    # Importing the API's code takes half of the startup time; it can go on while the store is opened.
     threading.Thread(target=_load_api, name="countermand-loading", daemon=True).start()
     notifier = Notifier.from_environment(os.environ)
     logs = Logs()
@@ -93,7 +93,7 @@ def serve(source: Source) -> int:
         logger.error("{}", error)
         notifier.status(error.message)
         return Exit.FAILED if isinstance(error, StoreUnavailable) else Exit.REFUSED
-    except Exception:  # noqa: BLE001  # the log is about to close, and has to hold it
+    except Exception:  # noqa: BLE001  # it has to be logged before the log closes
         logger.opt(exception=True).critical("the daemon failed")
         return Exit.FAILED
     finally:
@@ -106,9 +106,9 @@ class Daemon:
 
     Args:
         source: where the settings come from, at the start and at each reload.
-        notifier: hears how it goes.
-        logs: takes its format and level from the settings.
-        signals: what ends it and reloads it.
+        notifier: notifies systemd.
+        logs: the log; the settings give its format and level.
+        signals: the inbox of the signals that end and reload the daemon.
     """
 
     def __init__(self, source: Source, notifier: Notifier, logs: Logs, signals: Signals) -> None:
@@ -117,17 +117,17 @@ class Daemon:
         self._logs = logs
         self._signals = signals
         self._settings = source.load()
-        # What a reload has changed since is in here.
+        # With the changes of reloads.
         self._now = self._settings
         logs.apply(self._settings.log)
 
     def run(self) -> int:
-        """Start, serve until a signal says otherwise, stop. Raises CountermandError where it cannot start."""
+        """Start, serve until a signal, and shut down. Raises CountermandError if it cannot start."""
         settings = self._settings
         self._notifier.status("opening the store")
         given = passed(os.environ)
         if not given and not held(settings.state_dir):
-            # Before the store is opened: a daemon of version 0.1 whose lock was removed still has it.
+            # Before the store is opened: a daemon of version 0.1 whose lock file was removed still has it open.
             refuse_if_served(settings.socket)
         supervisor = Supervisor.start(settings.config, taps=[story.tell])
         sockets: Sockets | None = None
@@ -162,16 +162,17 @@ class Daemon:
         logger.info("{}: shutting down", signal.Signals(number).name)
 
     def _reload(self, place: str, supervisor: Supervisor) -> None:
-        """Read the settings again. What would touch a run waits for the next start (law L11).
+        """Read the settings again. Changes that would touch a run take effect at the next start (law L11).
 
-        What could not be loaded is tried again, by the name that the start had for it: nothing runs that uses it.
+        Agents and tools that could not be loaded are tried again, under the names of the start: nothing that runs uses
+        them.
         """
         self._notifier.reloading()
         status = f"serving {place}"
         try:
             fresh = self._source.load()
-        except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever it is, the runs have nothing to do with it
-            # What is no refusal of ours may have no words of its own.
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # no error of the settings may touch a run
+            # An error that is not ours may have an empty text.
             said = error if isinstance(error, CountermandError) else repr(error)
             logger.error("the configuration was not read again, and stays as it is: {}", said)
             status += "; the configuration could not be read again"
@@ -197,22 +198,22 @@ class Daemon:
 
     @property
     def settings(self) -> Settings:
-        """Those that hold now, reloads included."""
+        """The present settings, including reloads."""
         return self._now
 
     @property
     def notifier(self) -> Notifier:
-        """Hears how it goes."""
+        """Notifies systemd."""
         return self._notifier
 
     @property
     def signals(self) -> Signals:
-        """What may hurry a shutdown."""
+        """The signals, which may hurry a shutdown."""
         return self._signals
 
 
 class _Shutdown:
-    """The end of a daemon: a thread takes the steps, the main thread says how far they are."""
+    """The shutdown of a daemon: a thread takes the steps, and the main thread reports their progress."""
 
     def __init__(self, daemon: Daemon, supervisor: Supervisor, server: ApiServer | None, sockets: Sockets) -> None:
         self._notifier = daemon.notifier
@@ -242,7 +243,7 @@ class _Shutdown:
                 self._hurry(hurries)
             self._tell(started)
             _look_after(self._sockets, self._server)
-            # From STOPPING on the watchdog is not watched, and this is what has a limit.
+            # From STOPPING on systemd ignores the watchdog; this limit takes its place.
             if time.monotonic() < limit:
                 self._notifier.extend(PATIENCE_S)
         if not self._quiet:
@@ -263,7 +264,7 @@ class _Shutdown:
             self._sockets.close()
             self._enter("ending processes, and writing what is left")
             self._quiet = self._supervisor.close(0.0)
-        except Exception:  # noqa: BLE001  # whatever it is, the process has to end
+        except Exception:  # noqa: BLE001  # the process has to end in any case
             logger.opt(exception=True).critical("the shutdown failed")
         finally:
             self._closed.set()
@@ -279,7 +280,7 @@ class _Shutdown:
         os._exit(Exit.FAILED)
 
     def _tell(self, started: float) -> None:
-        """Say how far the drain is; the phases after it say so themselves."""
+        """Report the progress of the drain; later phases report their own."""
         if self._drained.is_set():
             return
         pong = self._supervisor.ping(TICK_S)
@@ -299,14 +300,14 @@ class _Shutdown:
 
 
 def _look_after(sockets: Sockets, server: ApiServer | None) -> None:
-    """Listen again where somebody has removed the socket."""
+    """Create the socket again if it was removed."""
     moved = sockets.restore()
     if moved is not None and server is not None:
         server.move(*moved)
 
 
 def _api_server(supervisor: Supervisor, sockets: Sequence[socket.socket], token_file: Path) -> ApiServer | None:
-    """The one place where the daemon meets the API. None where this installation has no API."""
+    """Return the API's server; None if this installation has no API. The daemon uses the API only here."""
     http = _load_api()
     if http is None:
         logger.warning("the API is not part of this installation")
@@ -319,7 +320,7 @@ def _api_server(supervisor: Supervisor, sockets: Sequence[socket.socket], token_
 
 def _load_api() -> ModuleType | None:
     try:
-        # Not needed here: the server's thread would read it else, when the store is open.
+        # Imported early: otherwise the server's thread would import it, after the store is open.
         importlib.import_module("supervisor.http.serving")
         return importlib.import_module("supervisor.http.server")
     except ModuleNotFoundError as error:

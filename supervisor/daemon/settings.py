@@ -1,10 +1,10 @@
-"""The daemon's settings: what a TOML file, the environment and the command line say, the later over the earlier.
+"""The daemon's settings, from a TOML file, the environment and the command line; each overrides the ones before.
 
-Every key of `supervisor.Config` that can be written down is a key here, and those of the tables ``[http]`` and
-``[log]``. An agent or a tool is written as ``module:name``. A key has a dotted name (``http.listen``), which is
+The keys are those of `supervisor.Config` that can be written as text, and those of the tables ``[http]`` and ``[log]``.
+An agent or a tool is written as ``module:name``. A key has a dotted name (``http.listen``), which is
 ``COUNTERMAND_HTTP_LISTEN`` in the environment and ``--set http.listen=…`` on the command line.
 
-All that is wrong is found at once, and each finding names where it stands, the key, and what is allowed there.
+All mistakes are found at once; each is reported with its source, the key, and what is allowed.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from supervisor.config import Config, default_state_dir
 from supervisor.supervisor import plugins_of
 
 PREFIX: Final = "COUNTERMAND_"
-# These mean something else, or say where a daemon is to be found.
+# Variables with our prefix that are not settings.
 NOT_KEYS: Final = frozenset({"COUNTERMAND_CONFIG", "COUNTERMAND_FENCE"})
 COMMAND_LINE: Final = "the command line"
 FILE_MAX_BYTES: Final = 1_048_576
 SOCKET_PATH_MAX: Final = 107
-"""What the kernel takes as the path of a Unix socket, in bytes."""
+"""The kernel's limit on the path of a Unix socket, in bytes."""
 
 RELOADED: Final = ("drain_s", "log.level", "log.format")
-"""The keys that a reload changes in a daemon that runs. None of them touches a run."""
+"""The keys that a reload changes in a running daemon. None of them touches a run."""
 
 
 class HttpSettings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,9 +46,9 @@ class HttpSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
     Args:
         socket: path of the Unix socket; empty: ``countermand.sock`` in the runtime or the state directory.
-        listen: a loopback address and port, such as ``127.0.0.1:8123``, served as well; empty: none.
-        token_file: holds the bearer token that callers over `listen` have to show (mode 0600); empty: ``token`` in
-            the state directory, made where there is none.
+        listen: a loopback address and port to serve on as well, such as ``127.0.0.1:8123``; empty: none.
+        token_file: the file with the bearer token for callers over `listen` (mode 0600); empty: ``token`` in the state
+            directory, created if it is missing.
     """
 
     socket: str = ""
@@ -57,7 +57,7 @@ class HttpSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def address(self) -> tuple[str, int] | None:
-        """Host and port of `listen`; None if it is empty. Raises Invalid if it is no loopback address."""
+        """Host and port of `listen`; None if it is empty. Raises Invalid if it is not a loopback address."""
         if not self.listen:
             return None
         host, _, port = self.listen.rpartition(":")
@@ -69,10 +69,10 @@ class HttpSettings(Struct, frozen=True, forbid_unknown_fields=True):
             loopback, number = False, -1
         if not loopback or not 0 <= number <= 65_535:
             raise Invalid(
-                "this is no address that the API is served on",
+                "the API is not served on such an address",
                 expected="a loopback address and a port, such as 127.0.0.1:8123",
                 got=shown(self.listen),
-                remedy="for callers on other machines put a proxy in front that knows who they are",
+                remedy="for callers on other machines, use a proxy that authenticates them",
             )
         return host, number
 
@@ -81,7 +81,7 @@ class LogSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """The log.
 
     Args:
-        level: the least that is written.
+        level: the lowest level that is written.
         format: ``people``, ``json``, or ``auto``: for people on a terminal, JSON elsewhere.
     """
 
@@ -90,16 +90,16 @@ class LogSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Found(Struct, frozen=True):
-    """A value, and where it was said: a file's path, a variable's name, ``the command line``, or ``default``."""
+    """A value and its source: a file's path, a variable's name, ``the command line``, or ``default``."""
 
     value: Any
     source: str
 
 
 class Settings(Struct, frozen=True):
-    """Settings that are whole and can be used.
+    """Complete, valid settings.
 
-    `found` holds every key with its value and its source; `file` is the file that was read, if there was one.
+    `found` has every key with its value and its source; `file` is the file that was read, if there was one.
     """
 
     config: Config
@@ -110,7 +110,7 @@ class Settings(Struct, frozen=True):
 
     @property
     def state_dir(self) -> Path:
-        """Where everything is kept."""
+        """The state directory."""
         return Path(self.config.state_dir)
 
     @property
@@ -118,7 +118,7 @@ class Settings(Struct, frozen=True):
         """The path of the Unix socket."""
         if self.http.socket:
             return _expanded(Path(self.http.socket), "http.socket")
-        # systemd makes this directory, and names it.
+        # systemd creates and names this directory.
         runtime = os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
         return (Path(runtime) if runtime else self.state_dir) / "countermand.sock"
 
@@ -131,28 +131,28 @@ class Settings(Struct, frozen=True):
 
     @property
     def unloaded(self) -> list[Unloaded]:
-        """The agents and tools that cannot be used; a daemon serves without them."""
+        """The agents and tools that could not be loaded; the daemon serves without them."""
         return [one for one in (*self.config.agents.values(), *self.config.tools) if isinstance(one, Unloaded)]
 
     @property
     def tools(self) -> dict[str, Any]:
-        """The tools, by what names them."""
+        """The tools, by spelling."""
         return dict(zip(self.found["tools"].value, self.config.tools, strict=True))
 
     def changes(self, other: Settings) -> list[str]:
-        """The keys in which another one differs."""
+        """Return the keys in which other settings differ."""
         return [key for key in self.found if not _same(self.found[key].value, other.found[key].value)]
 
 
 def _same(ours: Any, theirs: Any) -> bool:
-    """True if two values mean the same: a file has a list where the default is a set."""
+    """Return True if two values are equal; a file has a list where the default is a set."""
     if isinstance(ours, frozenset) or isinstance(theirs, frozenset):
         return set(ours) == set(theirs)
     return bool(ours == theirs)
 
 
 class WrongSettings(Invalid):
-    """Settings that cannot be used; `problems` has one refusal for each thing that is wrong."""
+    """Invalid settings; `problems` has one refusal for each mistake."""
 
     def __init__(self, problems: Sequence[CountermandError]) -> None:
         first = problems[0]
@@ -165,12 +165,12 @@ class WrongSettings(Invalid):
 
 
 class Source(Struct, frozen=True):
-    """Where settings come from; kept, so that a reload reads the same places again.
+    """The sources of the settings; kept, so that a reload reads them again.
 
     Args:
-        file: a TOML file, which must be there; None: `default_file`, if that is there.
+        file: a TOML file, which has to exist; None: `default_file`, if it exists.
         environment: variables; None: those of this process.
-        assignments: ``key=value`` of the command line, over all else.
+        assignments: ``key=value`` of the command line; they override everything else.
     """
 
     file: Path | None = None
@@ -178,7 +178,7 @@ class Source(Struct, frozen=True):
     assignments: tuple[str, ...] = ()
 
     def load(self, *, serves: bool = True) -> Settings:
-        """Read, check and return the settings; those of a program that `serves` no API need no socket.
+        """Read, check and return the settings. Without `serves` there is no API, and its paths are not checked.
 
         Raises:
             WrongSettings: a key is unknown, or a value is invalid.
@@ -187,13 +187,13 @@ class Source(Struct, frozen=True):
 
 
 def default_file(environment: Mapping[str, str]) -> Path:
-    """``countermand/countermand.toml`` in the XDG configuration directory."""
+    """Return ``countermand/countermand.toml`` in the XDG configuration directory."""
     base = environment.get("XDG_CONFIG_HOME")
     return (Path(base) if base else Path.home() / ".config") / "countermand" / "countermand.toml"
 
 
 def _key_types() -> dict[str, Any]:
-    """Every key by its dotted name, with its type; those of Config that hold functions hold their names here."""
+    """Return every key by its dotted name, with its type; functions in Config are named by texts here."""
     hints = typing.get_type_hints(Config)
     types = {field.name: hints[field.name] for field in dataclasses.fields(Config)}
     types.update(state_dir=str, agents=dict[str, str], tools=list[str])
@@ -208,7 +208,7 @@ VARIABLES: Final = {PREFIX + key.upper().replace(".", "_"): key for key in KEYS}
 
 
 class _Loading:
-    """One reading of all sources: what was found, and what was wrong."""
+    """One reading of all sources, with the values found and the mistakes."""
 
     def __init__(self, source: Source) -> None:
         self._environment = os.environ if source.environment is None else source.environment
@@ -255,7 +255,7 @@ class _Loading:
             self._problems.append(error)
             return path
         except (OSError, ValueError, RecursionError) as error:
-            # Both tomllib's and the decoder's errors are ValueErrors; what is nested too deeply is no news to a daemon.
+            # Errors of tomllib and of the decoder are ValueErrors; too deep a nesting is a RecursionError.
             if by_default and isinstance(error, FileNotFoundError | NotADirectoryError):
                 return None
             self._problems.append(
@@ -263,7 +263,7 @@ class _Loading:
                     f"the configuration file {path} cannot be read",
                     expected="a TOML file",
                     got=error.strerror or str(error) if isinstance(error, OSError) else str(error),
-                    remedy="mend it, or name another with --config or COUNTERMAND_CONFIG",
+                    remedy="correct it, or name another with --config or COUNTERMAND_CONFIG",
                 )
             )
             return path
@@ -279,10 +279,10 @@ class _Loading:
             if key is not None:
                 self._take(key, _from_text(text, KEYS[key]), name)
             elif near := difflib.get_close_matches(name, VARIABLES, n=1, cutoff=0.85):
-                # Other variables may begin like ours; one that is nearly a key is a slip.
+                # Other programs' variables may have our prefix; one that is nearly a key is a typing mistake.
                 self._problems.append(
                     Invalid(
-                        f"the environment sets {name}, which is no configuration key",
+                        f"the environment sets {name}, which is not a configuration key",
                         expected=" | ".join(sorted(VARIABLES)),
                         got=name,
                         remedy=f"did you mean {near[0]}?",
@@ -306,14 +306,14 @@ class _Loading:
             self._take(key, _from_text(text.strip(), KEYS.get(key)), COMMAND_LINE)
 
     def _take(self, key: str, value: object, source: str) -> None:
-        """Note a value under its key, if there is such a key and the value is of its type."""
+        """Store a value under its key, if the key exists and the value has its type."""
         if key in TABLES:
             self._wrong(key, source, "a table of keys", value)
         elif key not in KEYS:
             self._problems.append(_unknown(key, source))
         else:
             try:
-                # Lax only where 5 is meant as 5.0; a text is no number here.
+                # 5 is accepted for 5.0, but a text is not accepted for a number.
                 self._values[key] = Found(msgspec.convert(value, KEYS[key]), source)
             except msgspec.ValidationError:
                 self._wrong(key, source, _allowed(KEYS[key]), value)
@@ -328,10 +328,10 @@ class _Loading:
             )
         )
 
-    # ── Sense ─────────────────────────────────────────────────────────────────────────────────────
+    # ── Checks ────────────────────────────────────────────────────────────────────────────────────
 
     def _config(self) -> Config | None:
-        """Make the Config, each key by itself first: so every wrong one is found, and told with its source."""
+        """Make the Config. Each key is tried alone first, so that every mistake is reported with its source."""
         options: dict[str, Any] = {}
         for key, found in self._values.items():
             if "." in key:
@@ -341,14 +341,14 @@ class _Loading:
                 Config(state_dir=".", **({key: value} if key != "state_dir" else {}))
                 options[key] = value
         options.setdefault("state_dir", default_state_dir())
-        # A daemon is nobody else's program.
+        # The daemon is our own program, so it may be a subreaper.
         options.setdefault("subreaper", True)
         try:
             options["state_dir"] = _expanded(Path(options["state_dir"]), "state_dir")
             config = Config(**options)
             plugins_of(config)
         except CountermandError as error:
-            # How its parts fit; where one of them is wrong, that is the news.
+            # An error of the combination; it is reported only if each key alone is valid.
             if not self._problems:
                 self._problems.append(error)
             return None
@@ -395,7 +395,7 @@ class _Loading:
 
 
 class _Noting:
-    """Notes a refusal as a problem of its source, and goes on."""
+    """Records a refusal as a problem of its source, and goes on."""
 
     def __init__(self, problems: list[CountermandError], source: str) -> None:
         self._problems = problems
@@ -413,20 +413,20 @@ class _Noting:
 
 
 def _plug_in(spelled: str, check: Callable[[Any], object]) -> Any:
-    """Load an agent or a tool. Where it cannot be used that is its own failure, and said where it is asked for."""
+    """Load an agent or a tool. If it cannot be loaded, return an `Unloaded`; its error is reported when it is used."""
     try:
         value = load(spelled)
         check(value)
     except CountermandError as error:
         if ":" not in spelled:
-            # What is wrong is in the configuration, and not in what it names.
+            # The mistake is in the configuration, not in the named module.
             raise
         return Unloaded(spelled, error)
     return value
 
 
 def load(spelled: str) -> Any:
-    """Import what ``module:name`` names.
+    """Import the object that ``module:name`` names.
 
     Raises:
         Invalid: there is no such module or name, or importing it failed.
@@ -435,7 +435,7 @@ def load(spelled: str) -> Any:
     try:
         if not colon:
             raise ImportError("there is no ':' in it")
-        # What was installed since the last attempt is found.
+        # Find modules that were installed since the last attempt.
         importlib.invalidate_caches()
         value: Any = importlib.import_module(module)
         for part in name.split("."):
@@ -443,7 +443,7 @@ def load(spelled: str) -> Any:
     except (Exception, SystemExit) as error:  # a module may raise anything while it is imported
         raise Invalid(
             f"{spelled!r} cannot be imported",
-            expected="module:name, of a module that Python finds",
+            expected="module:name, of a module that Python can find",
             got=described(error),
             remedy="install the package into this environment, or set PYTHONPATH",
         ) from error
@@ -451,15 +451,15 @@ def load(spelled: str) -> Any:
 
 
 def _expanded(path: Path, key: str) -> Path:
-    """The path with its `~` resolved. Raises Invalid where there is no such user."""
+    """Return the path with its `~` resolved. Raises Invalid if there is no such user."""
     try:
         return path.expanduser()
     except RuntimeError as error:
         raise Invalid(
-            f"the path of {key} begins with the home of nobody",
+            f"the path of {key} begins with the home of an unknown user",
             expected="~, or ~ and the name of a user",
             got=str(path),
-            remedy=f"write the whole path in {key}",
+            remedy=f"write the full path in {key}",
         ) from error
 
 
@@ -473,7 +473,7 @@ def _defaults(config: Config, http: HttpSettings, log: LogSettings) -> dict[str,
 
 
 def _flat(content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Keys with their dotted names; a table that is no table of ours is one value."""
+    """Yield keys with their dotted names. An unknown table is one value."""
     for key, value in content.items():
         if key in TABLES and isinstance(value, dict):
             for name, inner in value.items():
@@ -485,7 +485,7 @@ def _flat(content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 def _unknown(key: str, source: str) -> Invalid:
     table, _, name = key.rpartition(".")
     siblings = [known for known in KEYS if known.rpartition(".")[0] == table]
-    # A key at the wrong level is more likely than a slip that makes it another one.
+    # A key in the wrong table is more likely than a misspelt one.
     near = [known for known in KEYS if known.rpartition(".")[2] == name]
     near = near or difflib.get_close_matches(key, [*KEYS, *TABLES], n=1)
     return Invalid(
@@ -497,7 +497,7 @@ def _unknown(key: str, source: str) -> Invalid:
 
 
 def _from_text(text: str, kind: Any) -> object:
-    """Read what the environment or the command line says: as TOML where it is that, else as the text it is."""
+    """Parse a value of the environment or the command line as TOML; if it is not TOML, return the text."""
     if kind is str:
         return text
     try:
@@ -507,7 +507,7 @@ def _from_text(text: str, kind: Any) -> object:
 
 
 def _allowed(kind: Any) -> str:
-    """Say what a type allows, for people."""
+    """Return what a type allows, in words."""
     words = {
         str: "a text",
         int: "a whole number",
@@ -526,7 +526,7 @@ def _allowed(kind: Any) -> str:
 
 
 def as_toml(found: Mapping[str, Found], keys: Iterable[str] = KEYS) -> str:
-    """Write settings as the TOML that says the same, each with its source; a key that is not set is a comment."""
+    """Return the settings as TOML, each with its source; a key that is not set is a comment."""
     lines: list[str] = []
     table = ""
     for key in keys:
@@ -543,7 +543,7 @@ def as_toml(found: Mapping[str, Found], keys: Iterable[str] = KEYS) -> str:
 def _toml(value: object) -> str:
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_toml(str(name))} = {_toml(inner)}" for name, inner in value.items()) + "}"
-    # What is left is a number, a truth, a text or a list of texts: JSON's words for them are TOML's too.
+    # The rest are numbers, booleans, texts and lists of texts, which JSON writes as TOML does.
     return msgspec.json.encode(value).decode()
 
 

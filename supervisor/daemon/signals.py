@@ -1,15 +1,15 @@
 """Signals as an inbox: the main thread waits for them, or a thread hands them on.
 
-A handler runs between any two lines of the main thread, also while that thread holds a lock. So the handler appends the
-number to a deque, which takes no lock, and does nothing else. A signal with a handler also makes the interpreter write
-its number to a socket, from C and at once.
+A handler runs between any two lines of the main thread, even while that thread holds a lock. So the handler only
+appends the number to a deque, which takes no lock. The interpreter also writes the number of each handled signal to a
+socket, from C and at once.
 
-`wait` is for a main thread that does nothing but wait (the daemon's). The byte on the socket only wakes it: the socket
-holds fewer than three hundred bytes and drops what comes then, but the deque drops nothing that counts. The deque is
-bounded: one SIGHUP asks for one reload, and three of a signal that ends the daemon say all.
+`wait` is for a main thread that only waits (the daemon's). The byte on the socket merely wakes it: the socket holds
+fewer than three hundred bytes and drops later ones, but the deque drops no signal that matters. The deque is bounded:
+one SIGHUP asks for one reload, and three of a signal that ends the daemon are enough.
 
-`hand_on` is for a main thread that waits elsewhere (the chat's waits for its queue). The kernel may give a signal to
-any thread, and the main thread, which alone runs handlers, then sleeps on. So a thread reads the numbers from the
+`hand_on` is for a main thread that waits elsewhere (the chat's waits for its queue). The kernel may deliver a signal to
+any thread; the main thread, which alone runs handlers, then sleeps on. So another thread reads the numbers from the
 socket, in the order in which the signals came.
 """
 
@@ -27,16 +27,16 @@ from types import FrameType
 from typing import Any, Final, Self
 
 WAKE: Final = 0
-"""Read after `wake`; no signal has this number."""
+"""Returned after `wake`; no signal has this number."""
 ENDS_MAX: Final = 3
 
 
 class Signals:
-    """Takes SIGINT, SIGTERM and SIGHUP in a `with`; main thread only, except for `wake`.
+    """Receives SIGINT, SIGTERM and SIGHUP in a `with`. Main thread only, except for `wake`.
 
-    A SIGHUP that is ignored stays ignored, as under nohup. So does an ignored SIGINT: a shell without job control
-    starts its background commands so. The parent may have blocked all signals, and an exec keeps them blocked: in here
-    they are not.
+    An ignored SIGHUP stays ignored, as under nohup. So does an ignored SIGINT: a shell without job control starts its
+    background commands with it ignored. The parent may have blocked signals, and an exec keeps them blocked; inside the
+    `with` they are unblocked.
 
     Args:
         hand_on: called with the number of each signal, on a thread of its own; it must not block. None: the main thread
@@ -79,7 +79,7 @@ class Signals:
         signal.set_wakeup_fd(self._previous_fd)
         self._writer.close()
         if self._thread is not None:
-            # It hands on what the socket still holds, and ends.
+            # It hands on the numbers that are still in the socket, and ends.
             self._thread.join()
         self._reader.close()
 
@@ -92,7 +92,7 @@ class Signals:
         """Return the number of the next signal, or WAKE; None after `timeout` seconds."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
-            # Emptied before the look: what comes after it writes a byte anew.
+            # Emptied before the deque is checked: a later signal writes another byte.
             with contextlib.suppress(BlockingIOError):
                 while self._reader.recv(4096):
                     continue
@@ -112,12 +112,12 @@ class Signals:
             select.select([self._reader], [], [], left)
 
     def wake(self) -> None:
-        """Have `wait` return WAKE. Any thread. A full socket already wakes it."""
+        """Make `wait` return WAKE. Any thread. A full socket wakes it too."""
         self._woken = True
         with contextlib.suppress(OSError):
             self._writer.send(bytes([WAKE]))
 
     def _note(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002  # as the interpreter calls it
-        """Note a signal; see the head of this file."""
+        """Record a signal; see the head of this file."""
         if self._noted.count(number) < (1 if number in (signal.SIGHUP, signal.SIGCHLD) else ENDS_MAX):
             self._noted.append(number)

@@ -1,12 +1,12 @@
-"""Where the API listens: sockets that systemd hands over, or a Unix socket of our own, and TCP if it is asked for.
+"""The sockets of the API: sockets from systemd, or a Unix socket of our own, and TCP if it is configured.
 
-A Unix socket has mode 0600 before it listens, so there is no moment at which somebody else could connect. A socket at
-its path at which nobody listens is an earlier daemon's, and is taken away. One at which somebody does is another
-daemon's, which has another state directory: that is refused. Its own socket a daemon knows by the file: what has taken
-its place is not removed, and where nothing has, the socket is made again.
+A Unix socket has mode 0600 before it listens, so other users can never connect. If there is a socket at its path on
+which no process listens, it was an earlier daemon's and is removed. If a process listens on it, that is another daemon
+with another state directory: the start is refused. A daemon identifies its own socket by the file: it never removes a
+file that took the socket's place, and creates the socket again if it is missing.
 
-Wherever the socket is, ``countermand.sock`` in the state directory leads to it: that directory is all that a client
-has to know.
+Wherever the socket is, ``countermand.sock`` in the state directory leads to it: a client has to know only that
+directory.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _Identity: TypeAlias = tuple[int, int]
 
 
 def passed(environment: MutableMapping[str, str]) -> list[socket.socket]:
-    """Take the sockets that systemd has passed to this very process, and their words out of the environment.
+    """Return the sockets that systemd has passed to this process, and remove its variables from the environment.
 
     Raises:
-        Invalid: one is no listening stream socket, or is open to other machines.
+        Invalid: one is not a listening stream socket, or is open to other machines.
     """
     pid = environment.pop("LISTEN_PID", "")
     count = environment.pop("LISTEN_FDS", "0")
@@ -68,15 +68,15 @@ class Sockets:
     """The listening sockets of a daemon that holds the lock of its state directory.
 
     Args:
-        state_dir: where the link to the Unix socket is made.
-        given: sockets of systemd's; a Unix one among them stands in for our own.
-        path: of our own Unix socket.
-        tcp: host and port to listen on too.
+        state_dir: the directory of the link to the Unix socket.
+        given: sockets from systemd; a Unix socket among them replaces our own.
+        path: the path of our own Unix socket.
+        tcp: a host and port to listen on too.
 
     `restore` and `close` may be called from any thread.
 
     Raises:
-        StoreUnavailable: one cannot be made, or something else is at its path; what was made is taken back.
+        StoreUnavailable: a socket cannot be created, or another file is at its path; what was created is removed.
         Invalid: another process listens at its path.
     """
 
@@ -84,7 +84,7 @@ class Sockets:
         self, state_dir: Path, given: list[socket.socket], path: Path, tcp: tuple[str, int] | None = None
     ) -> None:
         self.all = list(given)
-        # Wherever this process goes it names the same place.
+        # It stays valid if the working directory changes.
         path = path.absolute()
         self._state_dir = state_dir
         self._home = _identity(state_dir, follow=True)
@@ -109,12 +109,12 @@ class Sockets:
             raise
 
     def restore(self) -> tuple[socket.socket, socket.socket] | None:
-        """Make the link and the socket again if somebody has removed them; what another process has put there stays.
+        """Create the link and the socket again if they were removed; another process's files in their place stay.
 
-        What cannot be mended is said in the log, once.
+        If that fails, the error is logged, once.
 
         Returns:
-            The socket that nobody can reach any more, and the one to serve in its place; None: there is no new one.
+            The socket that clients can no longer reach, and the one to serve instead; None if there is no new one.
         """
         with self._changing:
             try:
@@ -128,13 +128,13 @@ class Sockets:
             return moved
 
     def close(self) -> None:
-        """Close them all, and take away what was made in the file system; again is harmless."""
+        """Close all sockets, and remove the files that were created. Idempotent."""
         with self._changing:
             self._closed = True
             while self._made:
                 path, identity = self._made.popitem()
                 with contextlib.suppress(OSError):
-                    # Another daemon's may be there by now.
+                    # Another daemon's file may be there by now.
                     if _identity(path) == identity:
                         path.unlink()
             for one in self.all:
@@ -180,9 +180,9 @@ class Sockets:
         return one
 
     def _link(self) -> None:
-        """Have the state directory lead to the socket. A new link takes the old one's place in one step.
+        """Create the link in the state directory. A new link replaces an old one atomically.
 
-        Where the socket is systemd's the link is kept at the end: whoever connects starts the daemon again.
+        If the socket is systemd's, the link stays at the end: a client that connects starts the daemon again.
         """
         link, target = self._state_dir / NAME, self.path
         try:
@@ -200,7 +200,7 @@ class Sockets:
 
 
 def refuse_if_served(path: Path) -> None:
-    """Raise Invalid if somebody listens at the path of a Unix socket. A link is no socket: that is refused nowhere."""
+    """Raise Invalid if a process listens at the path of a Unix socket. A link is not a socket, and is not refused."""
     if path.is_symlink() or not path.is_socket():
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as one:
@@ -212,11 +212,11 @@ def refuse_if_served(path: Path) -> None:
         except (ConnectionRefusedError, FileNotFoundError):
             return
         except OSError as error:
-            # Such as one of another user's, or one whose process does not keep up.
+            # For example another user's socket, or one whose process does not accept in time.
             who = f"another process ({error.strerror})"
     raise Invalid(
         f"the socket {path} is in use by {who}",
-        expected="a path at which nobody listens",
+        expected="a path at which no process listens",
         got=f"a socket of {who}",
         remedy="end that process, or name another socket with http.socket",
     )
@@ -224,9 +224,9 @@ def refuse_if_served(path: Path) -> None:
 
 @contextlib.contextmanager
 def _alone_in(directory: Path, home: _Identity | None) -> Iterator[None]:
-    """Keep other daemons from looking into a directory while a socket in it is bound and does not listen yet.
+    """Exclude other daemons from a directory while a socket in it is bound and does not listen yet.
 
-    `home`: the state directory, which this daemon has for itself anyhow.
+    `home`: the state directory, which needs no lock here since this daemon has it for itself.
     """
     if _identity(directory, follow=True) == home:
         yield
@@ -234,7 +234,7 @@ def _alone_in(directory: Path, home: _Identity | None) -> Iterator[None]:
     try:
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except PermissionError:
-        # It can be written and not be read, so nobody can lock it.
+        # The directory can be written but not read, so no daemon can lock it.
         yield
         return
     try:
@@ -253,9 +253,9 @@ def _alone_in(directory: Path, home: _Identity | None) -> Iterator[None]:
 
 
 def _identity(path: Path, *, follow: bool = False) -> _Identity | None:
-    """Which file is at a path; None: there is none.
+    """Return the identity of the file at a path; None if there is none.
 
-    The number of a socket, or of a directory that is locked, is given to no other file while it is open.
+    The inode number of a socket, or of a locked directory, is not reused while it is open.
     """
     try:
         seen = path.stat(follow_symlinks=follow)
@@ -270,7 +270,7 @@ def _listen_on(address: tuple[str, int]) -> socket.socket:
         family, kind, protocol, _, found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         one = socket.socket(family, kind, protocol)
         try:
-            # A port whose last connections are still closing may be taken again at once.
+            # A port whose last connections are still closing may be bound again at once.
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             one.bind(found)
             one.listen(BACKLOG)
@@ -284,20 +284,20 @@ def _listen_on(address: tuple[str, int]) -> socket.socket:
 
 
 def _is_ours(path: Path) -> bool:
-    """True if an earlier daemon's socket or link is there. Anything else is somebody's: FileExistsError."""
+    """Return True if an earlier daemon's socket or link is there. Raises FileExistsError for any other file."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
         return False
     if not stat.S_ISSOCK(mode) and not stat.S_ISLNK(mode):
-        raise FileExistsError(None, "something that is no socket is there")
+        raise FileExistsError(None, "another file is there, which is not a socket")
     return True
 
 
 def _unusable(where: str, error: OSError, remedy: str) -> StoreUnavailable:
     return StoreUnavailable(
         f"the API cannot listen on {where}",
-        expected="a place that is free and that this user may use",
+        expected="a free address that this user may use",
         got=error.strerror or str(error),
         remedy=remedy,
     )
@@ -305,7 +305,7 @@ def _unusable(where: str, error: OSError, remedy: str) -> StoreUnavailable:
 
 def _unfit(got: str) -> Invalid:
     return Invalid(
-        "systemd passed a socket that the API cannot be served on",
+        "systemd passed a socket on which the API cannot be served",
         expected="listening stream sockets, Unix ones or on a loopback address",
         got=got,
         remedy="change ListenStream= in the socket unit",

@@ -1,4 +1,4 @@
-"""What the log tells of runs: begun, fenced, ended, and by whom. The store holds all of it; this is for operators."""
+"""Log lines about runs: started, fenced, ended, and by whom. They are for operators; the store has all events."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from actors.model import Event
 
 
 def tell(session: str, events: Sequence[Event]) -> None:
-    """Log what an operator wants to see of some events; the rest is passed over. Any thread."""
+    """Log the events that matter to an operator; skip the others. Any thread."""
     for event in events:
         told = _TOLD.get(event.kind)
         if told is not None:

@@ -1,8 +1,8 @@
 """Feeds systemd's watchdog for as long as the supervisor's actor and the store's thread answer.
 
-An error is an answer: a full disk is told to clients and is no reason to kill what runs. A hang is not: the watchdog
-is not fed, and systemd ends the process (SIGABRT, at which the interpreter writes where each thread is) and starts
-another.
+An error is an answer: a full disk is reported to clients and is no reason to kill what runs. A hang is not: then the
+watchdog is not fed, and systemd ends the process (SIGABRT, at which the interpreter writes the stack of each thread)
+and starts another.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ ASKS_IN_A_PERIOD: Final = 4
 
 
 class Watched(Protocol):
-    """What has to answer: the supervisor."""
+    """What the watchdog needs of the supervisor."""
 
     def ping(self, timeout: float) -> Pong | None:
-        """What its actor answers; None if nothing comes within `timeout` seconds."""
+        """Return the answer of its actor; None if there is none within `timeout` seconds."""
 
     def store_responds(self, timeout: float) -> bool:
-        """True if the store's thread answers within `timeout` seconds."""
+        """Return True if the store's thread answers within `timeout` seconds."""
 
 
 class Watchdog:
-    """A thread that asks and feeds, from construction until `close`.
+    """A thread that asks the supervisor and feeds the watchdog, from construction until `close`.
 
     Args:
-        watched: what has to answer.
-        notifier: hears of it; its `watchdog_s` is the period, and without one there is no thread.
+        watched: the supervisor.
+        notifier: feeds systemd's watchdog. Its `watchdog_s` is the period; without one there is no thread.
         seen: called with each answer, on the thread.
     """
 
@@ -50,7 +50,7 @@ class Watchdog:
             self._thread.start()
 
     def close(self) -> None:
-        """Ask nothing more. Does not wait for an answer that is outstanding."""
+        """Stop asking. It does not wait for an outstanding answer."""
         self._over.set()
 
     def _run(self) -> None:
@@ -58,7 +58,7 @@ class Watchdog:
             try:
                 pong = self._watched.ping(self._pause_s)
                 stored = pong is not None and self._watched.store_responds(self._pause_s)
-            except Exception as error:  # noqa: BLE001  # whatever it is, it is an answer
+            except Exception as error:  # noqa: BLE001  # any error is an answer
                 logger.opt(exception=True).error("the watchdog's question failed: {!r}", error)
                 pong, stored = None, True
             if self._over.is_set():
