@@ -1,10 +1,10 @@
-"""Who may come in.
+"""Access control.
 
-On the Unix socket it is the uid of the peer, as the kernel tells it (SO_PEERCRED): the daemon's own and root. On
-loopback any local user and any web page that a browser shows can connect, so there it takes a bearer token, and a
-Host header that names loopback: a page whose name was bound to 127.0.0.1 anew sends its own (DNS rebinding).
+On the Unix socket the kernel gives the uid of the peer (SO_PEERCRED); only the daemon's own uid and root are admitted.
+On loopback any local user and any web page in a browser can connect. A request there needs a bearer token, and a Host
+header that names loopback: a page whose name was rebound to 127.0.0.1 sends its own name (DNS rebinding).
 
-What is neither is refused: a server that does not say over which transport a request came lets nobody in.
+A request whose transport is unknown is refused.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from msgspec import Struct
 from actors.errors import CountermandError, Invalid, StoreUnavailable
 
 PEER: Final = "countermand.peer"
-"""The key in a scope's state under which a connection says who is at its other end."""
+"""The key in a scope's state for the peer of the connection."""
 
 WHO: Final = "countermand.who"
-"""The key in a scope's state under which the routes find who was let in, as provenances name it."""
+"""The key in a scope's state for the admitted caller, as provenances name it."""
 
 UNNAMED: Final = "local"
 TOKEN_MIN_CHARS: Final = 16
@@ -38,19 +38,19 @@ _CREDENTIALS: Final = struct.Struct("3i")
 
 
 class Unauthorized(CountermandError):
-    """No token, or one that is not known."""
+    """There is no token, or it is unknown."""
 
     code = "unauthorized"
 
 
 class Forbidden(CountermandError):
-    """Somebody else's process."""
+    """The peer is another user's process."""
 
     code = "forbidden"
 
 
 class Misdirected(CountermandError):
-    """A Host header that names no host of ours."""
+    """The Host header names another host."""
 
     code = "misdirected"
 
@@ -63,7 +63,7 @@ class Peer(Struct, frozen=True):
 
 
 def peer_of(sock: Any) -> Peer | None:
-    """Return who is at the other end of a connected socket; None where the kernel does not say."""
+    """Return the peer of a connected socket; None if the kernel does not name it."""
     try:
         if sock.family == socket.AF_UNIX:
             raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
@@ -77,20 +77,20 @@ def peer_of(sock: Any) -> Peer | None:
 
 
 class Access:
-    """Decides who may come in.
+    """Decides who is admitted.
 
     Args:
-        tokens: bearer tokens with the names that provenances say, for loopback; without any nobody comes in there.
-        uids: who may use the Unix socket; None: the daemon's own uid, and root.
+        tokens: bearer tokens for loopback, by their names in provenances; without any, loopback admits no caller.
+        uids: the uids that may use the Unix socket; None: the daemon's own uid, and root.
     """
 
     def __init__(self, tokens: Mapping[str, str] | None = None, uids: Iterable[int] | None = None) -> None:
-        # Digests are of one length, so a comparison tells nothing of the length of a token either.
+        # Digests have equal lengths, so a comparison does not reveal the length of a token either.
         self._tokens = {name: _digest(token.encode()) for name, token in (tokens or {}).items()}
         self._uids = frozenset((0, os.geteuid()) if uids is None else uids)
 
     def refuses(self, peer: Peer | None) -> Forbidden | None:
-        """Say whether a connection is refused before anything is read from it."""
+        """Return the refusal of a connection, if it is to be refused before anything is read from it."""
         if peer is not None and (peer.uid is None or peer.uid in self._uids):
             return None
         return Forbidden(
@@ -101,10 +101,10 @@ class Access:
         )
 
     def admit(self, peer: Peer | None, headers: Iterable[tuple[bytes, bytes]]) -> str:
-        """Return who makes a request: ``uid:1000``, or ``token:name``. Raises a refusal."""
+        """Return the caller of a request: ``uid:1000``, or ``token:name``. Raises a refusal."""
         refused = self.refuses(peer)
         if refused is not None or peer is None:
-            raise refused or Forbidden("nobody")
+            raise refused or Forbidden("no peer")
         if peer.uid is not None:
             return f"uid:{peer.uid}"
         given = list(headers)
@@ -115,32 +115,32 @@ class Access:
         scheme, _, token = values[0].partition(b" ") if len(values) == 1 else (b"", b"", b"")
         digest = _digest(token.strip())
         found = ""
-        # All are compared, each in constant time: how long it takes tells nothing of any of them.
+        # All are compared, each in constant time, so that the duration reveals nothing about them.
         for name, known in self._tokens.items():
             if hmac.compare_digest(digest, known):
                 found = name
         if scheme.lower() != b"bearer" or not found:
             raise Unauthorized(
-                "this request has no token that is known",
+                "this request has no known token",
                 expected="one header 'Authorization: Bearer <token>'",
                 got="another token" if scheme.lower() == b"bearer" else "no bearer token",
-                remedy="send the token that is in the daemon's token file, or use its Unix socket",
+                remedy="send the token in the daemon's token file, or use its Unix socket",
             )
         return found
 
 
 def read_tokens(path: Path) -> dict[str, str]:
-    """Return the tokens of a file by their names; the file is made, with one token, where there is none.
+    """Return the tokens of a file by their names. A missing file is created with one token.
 
     A line is a token, or a name and a token. A token without a name is ``local``.
 
     Raises:
-        Invalid: the file can be read by others, is somebody else's, or holds no token of 16 characters or more.
-        StoreUnavailable: it cannot be made or read.
+        Invalid: others can read the file, another user owns it, or it has no token of at least 16 characters.
+        StoreUnavailable: it cannot be created or read.
     """
     try:
         _make(path)
-        # Opened first and looked at then, so that what is looked at is what is read.
+        # Opened first and checked then, so that the checked file is the one that is read.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         with os.fdopen(fd, "rb") as file:
             found = os.fstat(fd)
@@ -150,7 +150,7 @@ def read_tokens(path: Path) -> dict[str, str]:
             f"the token file {path} cannot be used",
             expected="a file that only this user can read",
             got=error.strerror or str(error),
-            remedy="mend its permissions, or name another",
+            remedy="correct its permissions, or name another",
         ) from error
     if not stat.S_ISREG(found.st_mode) or found.st_mode & 0o077 or found.st_uid not in (0, os.geteuid()):
         raise Invalid(
@@ -181,17 +181,17 @@ def _parsed(path: Path, text: bytes) -> dict[str, str]:
         if len(token) < TOKEN_MIN_CHARS or name in tokens:
             raise Invalid(
                 f"the token file {path} has an invalid line",
-                expected=f"a token of at least {TOKEN_MIN_CHARS} characters, with a name of its own before it",
+                expected=f"a token of at least {TOKEN_MIN_CHARS} characters, with a unique name before it",
                 got=f"a token of {len(token)} characters named {name!r}",
-                remedy="mend that line, or remove the file: a new one is made",
+                remedy="correct that line, or remove the file: a new one is created",
             )
         tokens[name] = token
     if not tokens:
         raise Invalid(
-            f"the token file {path} holds no token",
+            f"the token file {path} has no token",
             expected="a line with a token",
             got="none",
-            remedy="remove the file: a new one is made",
+            remedy="remove the file: a new one is created",
         )
     return tokens
 

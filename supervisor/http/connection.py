@@ -1,26 +1,26 @@
-"""One connection: who is at the other end, and how long it may take.
+"""One connection: its peer, and its time limits.
 
-Theory of operation. uvicorn's protocol parses and writes; this one adds what it leaves open. A connection is in one
-of five states: *idle* (no byte of a request has come), *receiving* (a request has begun and is not whole),
-*answering*, beside answering, *stalled* (the client takes nothing of what is written), and *leaving* (it is being
-closed, whoever began that). Each but answering has a limit, and one sweep a second over all connections enforces them,
-which costs no timer for each request.
+Theory of operation. uvicorn's protocol parses and writes; this class adds access control and limits. A connection is in
+one of four states: *idle* (no byte of a request has come), *receiving* (a request has begun and is not complete),
+*answering*, and *leaving* (it is being closed, by either side). While it is answering it can also be *stalled* (the
+client reads nothing of what is written). Each state but answering has a limit. One sweep per second over all
+connections enforces them, so that a request needs no timer.
 
-A transport that is closed writes what is left first, and waits for ever for a client that takes none of it. So a
-connection is known, and swept, until it is lost, and while something is left to be written it counts: as one that
-leaves, which is the first to go.
+A transport that is closed first writes what is left, and waits for ever for a client that reads nothing. So a
+connection is tracked, and swept, until it is lost. While something is left to be written it counts as a leaving
+connection, which is the first to be closed.
 
-While bytes wait behind the request that is answered, nothing more is read, so the end of the stream is not seen either.
-The sweep asks the kernel for it: a client that has gone away keeps no place, whatever it sent before. Over TCP the end
-comes after all that was sent, and may be stuck with that in the client's kernel: so one that has sent more than
-`BEHIND_MAX` behind its request may be answered for `stalled_s` from then on.
+While bytes wait behind the request that is being answered, nothing more is read, so the end of the stream is not seen
+either. The sweep asks the kernel for it: a client that has disconnected keeps no connection, whatever it sent before.
+Over TCP the end comes after all data that was sent, and may be stuck with it in the client's kernel. So a client that
+has sent more than `BEHIND_MAX` behind its request is answered for at most `stalled_s` from then on.
 
-Only a connection that is answering may keep its place: at the bound on connections one of the others is closed for the
-new one, the oldest of those that leave or else of the rest. Whoever opens many and says nothing, or says it slowly,
-keeps nobody out, a Stop least of all.
+Only an answering connection is safe: at the limit on connections one of the others is closed for a new one, the oldest
+leaving connection or else the oldest of the rest. A client that opens many connections, and sends nothing or sends
+slowly, keeps no other client out, and least of all a Stop.
 
-Memory. What comes in is bounded by the parser (headers) and by the routes (body); while a request is answered, nothing
-more is read. What goes out waits for the transport's buffer to empty: it holds 64 KiB and one piece more.
+Memory. Input is limited by the parser (headers) and by the routes (body); nothing more is read while a request is
+answered. Output waits until the transport's buffer empties: it holds 64 KiB and one piece more.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 DRAINED_FACTOR: Final = 2
-"""How many times `body_max` is read, and dropped, of a body that was refused, so that its sender reads the answer."""
+"""How many times `body_max` of a refused body is read, and dropped, so that its sender reads the answer."""
 
 BEHIND_MAX: Final = 65_536
-"""Bytes that may wait in the kernel behind the request that is answered: nobody sends so many unasked."""
+"""Limit on the bytes that wait in the kernel behind the request that is being answered."""
 
 LINGER_S: Final = 1.0
 
@@ -60,8 +60,8 @@ class Connection(H11Protocol):
     """A connection of the API. On the loop's thread only.
 
     Args:
-        access: who may come in.
-        limits: how long it may take.
+        access: decides who is admitted.
+        limits: the time limits.
         options: of `H11Protocol`.
     """
 
@@ -77,10 +77,10 @@ class Connection(H11Protocol):
         self._received = 0
         self._ending = False
 
-    # ── What the transport says ───────────────────────────────────────────────────────────────────
+    # ── Called by the transport ───────────────────────────────────────────────────────────────────
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the base has it
-        """Take a connection, or refuse it before anything is read from it."""
+        """Accept a connection, or refuse it before anything is read from it."""
         super().connection_made(transport)
         peer = peer_of(transport.get_extra_info("socket"))
         refused = self._access.refuses(peer)
@@ -99,7 +99,7 @@ class Connection(H11Protocol):
             self._end(failure(busy), "Service Unavailable")
 
     def data_received(self, data: bytes) -> None:
-        """Read on; how long a request takes counts from its first byte."""
+        """Read on. The time of a request counts from its first byte."""
         if self.leaving:
             return
         if self._receiving_since is None:
@@ -113,26 +113,26 @@ class Connection(H11Protocol):
         self._note()
 
     def on_response_complete(self) -> None:
-        """Go on with the next request, if there is one."""
+        """Continue with the next request, if there is one."""
         self._idle_since = self.loop.time()
         super().on_response_complete()
         self._note()
 
     def pause_writing(self) -> None:
-        """The client takes nothing, and the buffer is full: whoever writes waits."""
+        """Record that the client reads nothing and the buffer is full: writers wait."""
         super().pause_writing()
         self._stalled_since = self.loop.time()
 
     def resume_writing(self) -> None:
-        """The client has taken most of the buffer."""
+        """Record that the client has read most of the buffer."""
         super().resume_writing()
         self._stalled_since = None
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP, in the form that all errors have."""
+        """Answer input that is not HTTP, in the form of all errors."""
         refusal = Refusal(
             "invalid",
-            "this is no HTTP request",
+            "this is not an HTTP request",
             expected=f"HTTP/1.1, with a request line and headers of at most {self._limits.header_max} bytes",
             got=msg,
             remedy="see /v1/openapi.json",
@@ -143,30 +143,30 @@ class Connection(H11Protocol):
 
     @property
     def answering(self) -> bool:
-        """True while a request is answered; one whose body is still coming is not, as far as limits go."""
+        """True while a request is being answered. The limits of `receiving` apply while its body is still coming."""
         cycle: RequestResponseCycle | None = self.cycle
         return cycle is not None and not cycle.response_complete
 
     @property
     def leaving(self) -> bool:
-        """True once it is being closed; nothing more is read of it."""
+        """True once it is being closed; nothing more is read from it."""
         return self._ending or self.transport.is_closing()
 
     @property
     def owing(self) -> bool:
-        """True while something is left to be written that its client does not take."""
+        """True while something is left to be written that its client has not read."""
         return self.transport.get_write_buffer_size() > 0
 
     @property
     def idle_for(self) -> float | None:
-        """Seconds for which nobody has been served here; None while somebody is."""
+        """Seconds since a request was last served here; None while one is."""
         if self._receiving_since is not None:
             return self.loop.time() - self._receiving_since
         return None if self.answering else self.loop.time() - self._idle_since
 
     @property
     def gone(self) -> bool:
-        """True if nothing is read of the client now, and it has gone away: as if the end of its stream were read."""
+        """True if reading is paused and the client has disconnected."""
         if not self.flow.read_paused or self._fd < 0:
             return False
         poll = select.poll()
@@ -175,33 +175,33 @@ class Connection(H11Protocol):
 
     @property
     def _fd(self) -> int:
-        """The socket; -1 once it is closed."""
+        """The socket's descriptor; -1 once it is closed."""
         fd: int = self.transport.get_extra_info("socket").fileno()
         return fd
 
     def _overrun(self) -> bool:
-        """True if more than `BEHIND_MAX` bytes wait to be read, and nothing is read now."""
+        """Return True if reading is paused and more than `BEHIND_MAX` bytes wait to be read."""
         if not self.flow.read_paused or self._fd < 0:
             return False
         (waiting,) = _INT.unpack(fcntl.ioctl(self._fd, termios.FIONREAD, bytes(_INT.size)))
         return bool(waiting > BEHIND_MAX)
 
     def sweep(self) -> None:
-        """Close the connection if its client has gone, or if it has used up its time."""
+        """Close the connection if its client has disconnected, or if its time is over."""
         if self.gone:
             self.transport.abort()
             return
         now, limits = self.loop.time(), self._limits
         self._overrun_since = (self._overrun_since or now) if self._overrun() else None
         if self.leaving and self._leaving_since is None:
-            # uvicorn closes too, and does not say so.
+            # uvicorn closes connections too, without calling this class.
             self._leaving_since = now
         taken_nothing = [self._stalled_since, self._overrun_since, self._leaving_since if self.owing else None]
         if any(since is not None and now - since > limits.stalled_s for since in taken_nothing):
-            logger.info("a client that takes nothing, or sends on unasked, is let go")
+            logger.info("a client that reads nothing, or sends on without reading, is disconnected")
             self.transport.abort()
         elif self.leaving:
-            # What is left goes out by itself.
+            # The transport writes the rest by itself.
             return
         elif self._receiving_since is not None and now - self._receiving_since > limits.request_s:
             refusal = Refusal(
@@ -216,9 +216,9 @@ class Connection(H11Protocol):
             self.transport.close()
 
     def _made_room(self) -> bool:
-        """Close the connection that is the first to go, if one has to; False if all are being served."""
+        """Close the first connection in line, if one has to be closed. Returns False if all are being served."""
         others = [one for one in cast("Iterable[Connection]", self.connections) if one is not self]
-        # One that has only been left open for its client to read has no place, and goes within `LINGER_S`.
+        # One that only stays open for its client to read does not count: it is closed within `LINGER_S`.
         owing = [one for one in others if one.leaving and one.owing]
         staying = [one for one in others if not one.leaving]
         if len(owing) + len(staying) < self._limits.clients_max:
@@ -235,13 +235,13 @@ class Connection(H11Protocol):
         return True
 
     def _note(self) -> None:
-        """Note whether a request is still coming."""
+        """Record whether a request is still coming."""
         theirs = self.conn.their_state
         if theirs in _READ_WHOLE or (theirs is h11.IDLE and not self.conn.trailing_data[0]):
             self._receiving_since = None
 
     def _end(self, made: Failure, reason: str) -> None:
-        """Say something and close; where an answer has begun, only close."""
+        """Send a failure and close; if an answer has begun, only close."""
         if self._ending:
             return
         self._ending = True
@@ -251,7 +251,7 @@ class Connection(H11Protocol):
         if cycle is None or not cycle.response_started or cycle.response_complete:
             self.transport.write(as_bytes(made, reason))
         if cycle is not None:
-            # Whoever reads the body, or is about to answer, learns that there is nobody.
+            # A route that reads the body, or is about to answer, sees that the client is gone.
             cycle.disconnected = True
             cycle.message_event.set()
         lingering = self.loop.create_task(self._linger())
@@ -259,7 +259,7 @@ class Connection(H11Protocol):
         self.tasks.add(lingering)
 
     async def _linger(self) -> None:
-        """Close a little later: whoever is still sending would see a broken pipe, and not what was said."""
+        """Close a little later: a client that is still sending would see a broken pipe, and not the answer."""
         try:
             if self.transport.can_write_eof() and not self.transport.is_closing():
                 self.transport.write_eof()

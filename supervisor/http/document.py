@@ -1,4 +1,4 @@
-"""The OpenAPI document, as it is served: what is made from the routes, and what those cannot say."""
+"""The OpenAPI document: generated from the routes, and completed by hand."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ BASE64: Final = "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?
 DESCRIPTION: Final = """Sessions, runs and processes of a Countermand daemon.
 
 Over the Unix socket the peer's uid is checked; over loopback every request carries `Authorization: Bearer <token>`.
-A request body may carry an `id`: the same body sent again under it has one effect and the same answer.
+A request body may carry an `id`: repeating the same body under it has one effect and gives the same answer.
 """
 
 
 class Document(JsonRenderPlugin):
-    """Serves the document, which is made once, at the first request: on a thread, since that takes a while."""
+    """Serves the document. It is made once, at the first request, on a thread, since that takes time."""
 
     def __init__(self) -> None:
         super().__init__(path=PATH)
@@ -34,34 +34,34 @@ class Document(JsonRenderPlugin):
         self._made: bytes | None = None
 
     async def answer(self, request: Request[Any, Any, Any]) -> Response[bytes]:
-        """Answer in place of Litestar's handler, which would make the document on the loop, and has pages of its own.
+        """Answer instead of Litestar's handler, which would make the document on the loop, and serves other pages.
 
         Raises:
-            NotFoundException: something else was asked for, below the path that Litestar takes for its documents.
+            NotFoundException: the path is another one below Litestar's path for documents.
         """
         if not request.url.path.endswith(PATH):
             raise NotFoundException
         return Response(await asyncio.to_thread(self.make, request.app), media_type=self.media_type)
 
     def make(self, app: Litestar) -> bytes:
-        """Return the document as JSON; whoever comes while it is made waits for it. Blocks: not for the loop."""
+        """Return the document as JSON; concurrent callers wait for it. It blocks: not for the loop."""
         with self._making:
             if self._made is None:
                 self._made = msgspec.json.encode(_completed(app.openapi_schema.to_schema()))
             return self._made
 
     def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:  # noqa: ARG002
-        """Return the document; `answer` comes first, so this is for who asks the plug-in itself."""
+        """Return the document. Requests are answered by `answer`; this is for direct callers of the plug-in."""
         return self.make(request.app)
 
 
 def openapi_config(version: str) -> OpenAPIConfig:
-    """Return how the document is made, and where it is served."""
+    """Return the configuration of the document: its content and its route."""
     bearer = SecurityScheme(type="http", scheme="bearer", description="Over loopback; the Unix socket needs none.")
     document = Document()
 
     async def answer(request: Request[Any, Any, Any]) -> Response[bytes]:
-        # Litestar copies what it is given, and no lock can be copied: a function is taken as it is.
+        # Litestar copies the objects that it is given, and a lock cannot be copied; a function is not copied.
         return await document.answer(request)
 
     return OpenAPIConfig(
@@ -77,7 +77,7 @@ def openapi_config(version: str) -> OpenAPIConfig:
 
 
 def _completed(document: dict[str, Any]) -> dict[str, Any]:
-    """Say what Litestar does not: what a message has to have, what bodies do not take, and which may be left out."""
+    """Add what Litestar leaves out: a message's content, unknown fields that are refused, and optional bodies."""
     for name, schema in document["components"]["schemas"].items():
         kind = getattr(wire, name, None)
         if isinstance(kind, type) and issubclass(kind, Struct) and kind.__struct_config__.forbid_unknown_fields:

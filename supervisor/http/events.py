@@ -1,4 +1,4 @@
-"""Events: a session's log, a page at a time or as a stream, and the replies that came too late."""
+"""Events: a session's log, by pages or as a stream, and the reports that came too late."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from supervisor.http.streams import MEDIA_TYPE, EventStream
 from supervisor.wire import Letter, Letters, LogPage
 
 READ_AT_ONCE = 64
-"""Events of a page that are read at a time: each may hold a megabyte, and a page ends where it is full."""
+"""Events that are read at a time: each may have a megabyte, and a page ends when it is full."""
 
 _STREAM = {
     200: ResponseSpec(
@@ -39,7 +39,7 @@ async def session_log(
         str | None, QueryParameter(min_length=1, description="Only what is about this run, or about its messages.")
     ] = None,
 ) -> LogPage:
-    """Read the log of a session behind `from_seq`."""
+    """Read the log of a session after `from_seq`."""
     handle = await desk.known(session)
 
     def page() -> LogPage:
@@ -85,12 +85,12 @@ async def session_events(
         HeaderParameter(name="Last-Event-ID", pattern=r"^[0-9]{1,18}$", description="Goes before `from_seq`."),
     ] = None,
 ) -> ASGIResponse:
-    """Follow a session: what is stored first, then what comes, without a gap. It may not exist yet."""
+    """Follow a session: stored events first, then new ones, without a gap. The session need not exist yet."""
     position = from_seq
     if last_event_id is not None:
         if not last_event_id.isascii() or not last_event_id.isdigit() or int(last_event_id) > SEQ_MAX:
             raise Invalid(
-                "this Last-Event-ID is no event of ours",
+                "this Last-Event-ID is not the seq of an event",
                 expected="the seq of an event",
                 got=f"{last_event_id!r:.80}",
                 remedy="send the id of the last event that came, or leave it out",
@@ -101,7 +101,7 @@ async def session_events(
 
 @get("/v1/dead-letters", summary="Replies that came too late", responses=refusals())
 async def dead_letters(desk: TheDesk) -> Letters:
-    """Show the last replies that came too late."""
+    """Show the last reports that came too late."""
     letters = [
         Letter(
             one.kind,

@@ -1,10 +1,10 @@
-"""What is measured: counted as events are published, or read when somebody asks.
+"""Metrics: counters are updated as events are published; levels are read at each scrape.
 
-The actors know nothing of it. The hub tells of each committed event (`EventHub.tap`); what is a level and no count is
-read at the scrape. An event may be told of twice, after a session was restarted; its seq says so.
+The actors know nothing of metrics. The hub passes on each committed event (`EventHub.tap`). After a session was
+restarted an event may come twice; it is recognised by its seq.
 
-Labels are bounded: kinds and statuses are closed lists, and of the sources that clients choose the first
-`SOURCES_MAX` get their own name, the others one together.
+Labels are bounded. Kinds and statuses are closed lists. The first `SOURCES_MAX` sources that clients choose get labels
+of their own; the others share one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Gauges:
     """The metrics of one server, in a registry of their own. Any thread.
 
     Args:
-        supervisor: whose events are counted, from here on.
+        supervisor: its events are counted from now on.
     """
 
     def __init__(self, supervisor: Supervisor) -> None:
@@ -69,7 +69,7 @@ class Gauges:
         supervisor.tap(self.saw)
 
     def saw(self, session: str, events: Sequence[Event]) -> None:
-        """Count events that were published; quick, since it is on the thread of a session's actor."""
+        """Count published events. It has to be quick: it runs on the thread of a session's actor."""
         last = self._seen.pop(session, 0)
         self._seen[session] = max(last, events[-1].seq)
         if len(self._seen) > SESSIONS_KEPT:
@@ -97,10 +97,10 @@ class Gauges:
 
 
 class Levels:
-    """What is read at a scrape. It blocks for a read of the store: not for the loop's thread.
+    """The levels, read at each scrape. It blocks while it reads the store: not for the loop's thread.
 
     Args:
-        desk: where the server's own levels are.
+        desk: has the server's own levels.
     """
 
     def __init__(self, desk: Desk) -> None:
@@ -129,7 +129,7 @@ class Levels:
             waiting, leaked = supervisor.store.count_waiting(), len(leaked_threads(supervisor))
             processes = supervisor.processes()
         except CountermandError as error:
-            # A level that cannot be read is left out, which an alert can be made of; the others are there.
+            # A level that cannot be read is left out, which an alert can detect.
             logger.warning("the store could not be read for metrics: {}", error)
             yield queues
             return
@@ -141,11 +141,11 @@ class Levels:
 
 
 def leaked_threads(supervisor: Supervisor) -> list[str]:
-    """Return the ids of runs and calls that are over and whose agent or tool has not ended. Reads the store."""
+    """Return the ids of ended runs and calls whose agent or tool has not ended. Reads the store."""
     executing = supervisor.executing()
     if not executing:
         return []
-    # A run that is not settled is still being ended: its threads have their grace.
+    # A run that is not settled is still ending: its threads have their grace.
     unsettled = {run.run_id for run in supervisor.store.open_runs() if not run.settled}
     calls = {call.call_id for call in supervisor.store.open_calls() if call.run_id in unsettled}
     return sorted(_without(executing, unsettled | calls))
@@ -156,7 +156,7 @@ def _without(keys: Iterable[str], known: set[str]) -> Iterator[str]:
 
 
 def _store(health: StoreHealth) -> Iterator[Metric]:
-    """Yield how the store and its stop journal are: known without a read, and so there when no read succeeds."""
+    """Yield the health of the store and its stop journal. It needs no read, so it works when reads fail."""
     states = GaugeMetricFamily("countermand_store_state", "1 at the state that the store is in.", labels=["state"])
     for state in STATES:
         states.add_metric([state], health.state == state)

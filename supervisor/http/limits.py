@@ -13,24 +13,24 @@ BODY_SLACK: Final = 65_536
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """What a client may take.
+    """The limits on clients.
 
     Args:
-        clients_max: connections. Beyond it the one that has been idle the longest is closed for the new one, so that
+        clients_max: connections. At the limit the one that has been idle the longest is closed for a new one, so that
             idle connections never keep a Stop out.
-        streams_max: event streams; fewer than `clients_max`, so that they never do either.
-        waits_max: requests that wait for a receipt; one more is answered at once, without it.
+        streams_max: event streams; fewer than `clients_max`, so that they never keep a Stop out either.
+        waits_max: requests that wait for a receipt; one more is answered at once, without the receipt.
         body_max: the body of a request.
         header_max: the request line and the headers.
-        idle_s: a connection without a request.
-        request_s: from the first byte of a request to its last.
-        stalled_s: a response of which the client takes nothing, or behind whose request it sends without an end.
-        wait_max_s: the longest that a request may wait for a receipt.
-        ask_s: how long a session may take to answer.
-        heartbeat_s: an event stream is never silent for longer.
+        idle_s: time without a request.
+        request_s: time from the first byte of a request to its last.
+        stalled_s: time for which a client reads nothing of a response, or sends on behind its request.
+        wait_max_s: time that a request may wait for a receipt.
+        ask_s: time that a session may take to answer.
+        heartbeat_s: the longest silence of an event stream.
         page_max: entries in one answer.
-        page_bytes: after so much an answer takes no further entry.
-        close_s: at the end, how long requests that are being answered may take.
+        page_bytes: once an answer is this large it gets no further entry.
+        close_s: time that requests may take to finish at the end.
     """
 
     clients_max: int = 512
@@ -50,5 +50,5 @@ class Limits(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def for_messages(cls, message_max_bytes: int) -> Limits:
-        """Return bounds under which each message that a session takes fits into a body, however it is written."""
+        """Return limits under which every message that a session accepts fits into a body, however it is encoded."""
         return cls(body_max=max(cls().body_max, JSON_FACTOR * message_max_bytes + BODY_SLACK))

@@ -1,4 +1,4 @@
-"""Metrics, as Prometheus reads them."""
+"""Metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from supervisor.http.gauges import Gauges
 from supervisor.http.routing import TheDesk, refusals
 
-# The character set is added to it where it is sent.
+# The character set is added when it is sent.
 MEDIA_TYPE: Final = CONTENT_TYPE_LATEST.partition("; charset=")[0]
 
 

@@ -8,15 +8,15 @@ from supervisor.http.routing import READ, SessionName, TheDesk, refusals
 from supervisor.live_tree import Living, living
 
 
-@get("/v1/processes", summary="What lives now", responses=refusals())
+@get("/v1/processes", summary="The live tree", responses=refusals())
 async def all_processes(desk: TheDesk) -> Living:
-    """Show the runs, calls and processes of all sessions that live now."""
+    """Show the live runs, calls and processes of all sessions."""
     return await desk.read(lambda: living(desk.supervisor.store, desk.supervisor.processes()))
 
 
-@get("/v1/sessions/{session:str}/processes", summary="What lives now in a session", responses=READ)
+@get("/v1/sessions/{session:str}/processes", summary="The live tree of a session", responses=READ)
 async def session_processes(desk: TheDesk, session: SessionName) -> Living:
-    """Show the runs, calls and processes of a session that live now."""
+    """Show the live runs, calls and processes of a session."""
     handle = await desk.known(session)
     return await desk.read(lambda: living(desk.supervisor.store, handle.processes(), handle.session))
 

@@ -1,4 +1,4 @@
-"""Errors as answers: ``{"error": {"code", "message", "expected", "got", "remedy", …}}``, with the status that fits."""
+"""Errors as answers: ``{"error": {"code", "message", "expected", "got", "remedy", …}}``, with a status by the code."""
 
 from __future__ import annotations
 
@@ -43,23 +43,23 @@ STATUSES: Final = {
     "busy": 503,
     "no_answer": 504,
 }
-"""The status of each code; 500 for one that is not in it."""
+"""The status of each code; 500 for any other."""
 
 RETRY_AFTER_S: Final = {"queue_full": 1, "receipt_pending": 1, "store_unavailable": 2, "shutting_down": 5, "busy": 2}
 
 
 NAMED_MAX: Final = 5
-"""How many of the names that are at fault an error names."""
+"""Limit on the names that an error lists."""
 
 
 class Busy(CountermandError):
-    """A bound of the API is reached."""
+    """A limit of the API is reached."""
 
     code = "busy"
 
 
 class Failure(Struct, frozen=True):
-    """An answer that is ready to be sent."""
+    """An error as an answer, ready to be sent."""
 
     status: int
     body: bytes
@@ -67,7 +67,7 @@ class Failure(Struct, frozen=True):
 
 
 def failure(error: BaseException) -> Failure:
-    """Return the answer to an error. One that is nobody's refusal is a defect: it is logged, and says nothing more."""
+    """Return the answer to an error. An error that is not a refusal is a defect: its details are only logged."""
     match error:
         case CountermandError():
             refusal = Refusal(
@@ -84,15 +84,15 @@ def failure(error: BaseException) -> Failure:
         case msgspec.MsgspecError():
             refusal = Refusal("invalid", "invalid body", got=str(error), remedy="see /v1/openapi.json")
         case UnicodeDecodeError() | RecursionError():
-            # Nothing of ours raises these: it is a body that is not UTF-8, or nested beyond any use.
-            refusal = Refusal("invalid", "the body cannot be read", "JSON in UTF-8", type(error).__name__, "mend it")
+            # Our code raises neither: the body is not UTF-8, or nested too deeply.
+            refusal = Refusal("invalid", "the body cannot be read", "JSON in UTF-8", type(error).__name__, "correct it")
         case Timeout():
             refusal = Refusal(
                 "no_answer",
                 "the session did not answer in time",
                 "an answer within the time that a request may take",
                 str(error),
-                "send it again under the same id to learn what came of it",
+                "send it again under the same id to get the answer",
             )
         case ActorDeadError():
             refusal = Refusal(
@@ -120,7 +120,7 @@ def packed(refusal: Refusal) -> Failure:
 
 
 def check_named_once(what: str, names: Iterable[str]) -> None:
-    """Raise Invalid if a name comes twice: readers differ in which of them counts. `what`: what the names are of."""
+    """Raise Invalid if a name appears twice, since readers differ in which one counts. `what`: what has the names."""
     twice = [name for name, times in Counter(names).items() if times > 1]
     if twice:
         raise Invalid(
@@ -132,7 +132,7 @@ def check_named_once(what: str, names: Iterable[str]) -> None:
 
 
 def respond(error: Exception, body_max: int) -> Response[bytes]:
-    """Answer an error that a route raised; `body_max`: how many bytes a body may have."""
+    """Answer an error that a route raised; `body_max` is the limit on a body, in bytes."""
     if isinstance(error, HTTPException) and error.status_code == 413:
         error = TooLarge("the body is too large", expected=f"a body of at most {body_max} bytes", remedy="send less")
     made = failure(error)
@@ -143,7 +143,7 @@ def respond(error: Exception, body_max: int) -> Response[bytes]:
 
 
 async def answer(error: CountermandError, send: Any) -> None:
-    """Answer a request that comes to no route."""
+    """Answer a request that reached no route."""
     made = failure(error)
     headers = {"content-type": "application/json", "content-length": str(len(made.body)), **made.headers}
     raw = [(name.encode(), value.encode()) for name, value in headers.items()]
@@ -152,7 +152,7 @@ async def answer(error: CountermandError, send: Any) -> None:
 
 
 def as_bytes(made: Failure, reason: str) -> bytes:
-    """Return an answer as it goes over the wire, for a connection on which nothing else can be said."""
+    """Return an answer in the wire format, for a connection that is closed after it."""
     head = [
         f"HTTP/1.1 {made.status} {reason}",
         "content-type: application/json",
@@ -171,14 +171,14 @@ def _of_http(error: HTTPException) -> Refusal:
     if found is not None:
         return found
     if error.status_code >= 500 and "disconnected" in error.detail:
-        return Refusal("invalid", "the body did not come whole")
+        return Refusal("invalid", "the body is incomplete")
     if error.status_code >= 500:
         logger.opt(exception=error).error("a request failed")
         return Refusal("internal", "this is a defect of the daemon", remedy="report it; its log has the details")
     return Refusal(
         "invalid",
         "invalid request",
-        expected="what the document says of it",
+        expected="a request as in the OpenAPI document",
         got=_got(error),
         remedy="see /v1/openapi.json",
     )

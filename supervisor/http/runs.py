@@ -46,7 +46,7 @@ async def session_receipt(
     ],
     wait_s: WaitS = 0.0,
 ) -> Receipt:
-    """Show what was running when a run ended and how each part ended; wait for it if it is not filed yet."""
+    """Show what was running when a run ended, and how each part ended. It can wait until the receipt is filed."""
     handle = await desk.known(session)
     return await desk.receipt(handle, decoded(identity), wait_s, request.receive)
 
@@ -57,14 +57,14 @@ async def runs_beginning(
     start: Annotated[str, QueryParameter(min_length=1, description="How the id of a run, or of its receipt, begins.")],
     limit: Limit = 100,
 ) -> RunPage:
-    """Find the newest runs, of whichever session, by as much of an id as there is; the oldest of them first."""
+    """Find the newest runs of any session by the beginning of an id; the oldest of them first."""
     ids: list[str] = []
     found = await desk.read(desk.supervisor.store.runs_beginning, start, limit + 1, ids)
     kept = newest_within(found, limit, desk.limits.page_bytes)
     return RunPage(kept, len(kept) < len(found) or len(ids) > limit)
 
 
-@get("/v1/runs/{run_id:str}", summary="A run of whichever session", responses=READ)
+@get("/v1/runs/{run_id:str}", summary="A run of any session", responses=READ)
 async def find_run(desk: TheDesk, run_id: RunId) -> RunInfo:
     """Find a run by its id alone."""
     return await desk.run(run_id)
@@ -74,7 +74,7 @@ async def find_run(desk: TheDesk, run_id: RunId) -> RunInfo:
 async def kill_run(
     desk: TheDesk, request: Request[Any, Any, Any], run_id: RunId, data: JSONBody[KillBody | None] = None
 ) -> StopAnswer:
-    """End one run, and nothing else, at once: an immediate stop aimed at it, in whichever session it is."""
+    """End one run at once, and nothing else: an immediate stop aimed at it, in whichever session it is."""
     body = KillBody() if data is None else await exact(request, data)
     session = await desk.session_of(run_id)
     stop = Stop(

@@ -1,10 +1,10 @@
-"""HttpServer: the API on sockets that are ready, by uvicorn in a thread of its own.
+"""HttpServer: serves the API on listening sockets, with uvicorn in a thread of its own.
 
-The supervisor needs nothing of it: it may come after the supervisor, and go before it. Nothing on its loop blocks;
-reads of the store go to a pool of threads that only they use.
+The supervisor does not depend on it: the server may start after the supervisor and end before it. No code on its loop
+blocks; reads of the store run on a separate pool of threads.
 
-This module is light. What it needs is imported by its thread, so that a daemon need not wait for that: who connects
-meanwhile waits in the sockets' backlog.
+This module imports little. The server's thread imports the rest, so that the daemon need not wait for it; clients that
+connect meanwhile wait in the sockets' backlog.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class HttpServer:
     """The API of a supervisor.
 
     Args:
-        supervisor: whom it is about; it is not ended with the server.
-        sockets: listening ones, Unix or loopback; the server closes them.
-        tokens: bearer tokens, by the names that provenances say, for those on loopback; see `read_tokens`.
-        access: who may come in, in place of `tokens` and of the default: the daemon's own uid, and root.
-        limits: what a client may take; else the defaults, with a body that the largest message fits into.
+        supervisor: the supervisor to serve; it does not end with the server.
+        sockets: listening sockets, Unix or loopback; the server closes them.
+        tokens: bearer tokens for loopback, by their names in provenances; see `read_tokens`.
+        access: access control, instead of `tokens` and the default (the daemon's own uid, and root).
+        limits: the limits on clients; by default, those under which the largest message fits into a body.
 
     `start` and `close` may be called from any thread but the server's own.
     """
@@ -65,7 +65,7 @@ class HttpServer:
         """Serve.
 
         Args:
-            wait: return when requests are answered. False: at once; `serving` tells what became of it.
+            wait: return when requests are answered. False: return at once; `serving` says whether they are.
 
         Raises:
             StoreUnavailable: the sockets cannot be served on.
@@ -81,18 +81,18 @@ class HttpServer:
             ) from self._failure
 
     def serving(self, timeout: float = 0.0) -> bool:
-        """True if requests are answered; waits for that at most `timeout` seconds."""
+        """Return True if requests are answered; wait for that for at most `timeout` seconds."""
         return self._up.wait(timeout) and self._failure is None and self._thread.is_alive()
 
     def move(self, old: socket.socket, new: socket.socket) -> None:
-        """Serve on a new socket in the place of an old one, which is closed; connections go on. Does not wait."""
+        """Serve on a new socket instead of an old one, which is closed; connections stay open. Does not wait."""
         with self._lock:
             self._sockets[self._sockets.index(old)] = new
             if self._serving is not None and not self._closing:
                 self._serving.move(old, new)
 
     def close(self) -> bool:
-        """End the streams, let requests that are being answered end, and close the sockets. Again is harmless.
+        """End the streams, finish the requests that are being answered, and close the sockets. Idempotent.
 
         Returns:
             True if the server's thread has ended.
@@ -106,7 +106,7 @@ class HttpServer:
         if self._thread.ident is not None:
             self._thread.join(self._limits.close_s + CLOSE_SLACK_S)
         if not self._thread.is_alive():
-            # What never came to be served is not closed yet.
+            # Sockets that were never served are still open.
             for one in self._sockets:
                 one.close()
         return not self._thread.is_alive()
@@ -121,7 +121,7 @@ class HttpServer:
                     return
                 self._serving = serving
             serving.run()
-        except BaseException as error:  # noqa: BLE001  # whatever it was, `start` or the log has to say it
+        except BaseException as error:  # noqa: BLE001  # `start` or the log has to report it
             self._failure = error
             logger.opt(exception=True).error("the API's server failed")
         finally:

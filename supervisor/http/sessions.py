@@ -1,4 +1,4 @@
-"""Sessions: list them, look at one, send it messages, stop it, resume it."""
+"""Sessions: list them, show one, send it messages, stop it, resume it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from supervisor.wire import (
 @get("/v1/sessions", summary="Sessions, by name", responses=refusals())
 async def list_sessions(
     desk: TheDesk,
-    after: Annotated[str, QueryParameter(description="Those whose name sorts behind this one.")] = "",
+    after: Annotated[str, QueryParameter(description="Only sessions whose name sorts after this one.")] = "",
     limit: Limit = 100,
 ) -> SessionPage:
     """List sessions."""
@@ -63,7 +63,7 @@ async def delete_session(
     session: SessionName,
     data: JSONBody[DeleteBody | None] = None,
 ) -> Deleted:
-    """Delete a session. The answer is given when its rows are gone; a name that is used again begins anew."""
+    """Delete a session. The answer comes when its rows are gone; a reused name starts a new session."""
     body = DeleteBody() if data is None else await exact(request, data)
     handle = await desk.known(session)
     deleted = await desk.ask(handle.aio, Delete(**_given(body), requested_by=who(request)))
@@ -73,7 +73,7 @@ async def delete_session(
 
 @route("/v1/sessions/{session:str}", http_method=["OPTIONS"], status_code=204, include_in_schema=False)
 async def session_methods(session: SessionName) -> Response[None]:  # noqa: ARG001  # it is in the path
-    """Say what a session's path allows: what Litestar says by itself is that of one of its handlers."""
+    """List the methods of a session's path: Litestar by itself lists those of one handler only."""
     return Response(None, headers={"allow": "DELETE, GET, OPTIONS"})
 
 
@@ -81,7 +81,7 @@ async def session_methods(session: SessionName) -> Response[None]:  # noqa: ARG0
 async def send_message(
     desk: TheDesk, request: Request[Any, Any, Any], session: SessionName, data: JSONBody[MessageBody]
 ) -> Accepted:
-    """Send a message. The answer is given when it is durable."""
+    """Send a message. The answer comes when it is durable."""
     body = await exact(request, data)
     options = _given(body)
     options["content"] = _content(options.pop("content"), options.pop("content_base64"))
@@ -94,11 +94,11 @@ async def send_message(
 async def stop_session(
     desk: TheDesk, request: Request[Any, Any, Any], session: SessionName, data: JSONBody[StopBody | None] = None
 ) -> StopAnswer:
-    """Stop the current run, or the one named. The answer says that the fence is shut; the receipt follows."""
+    """Stop the current run, or the run `run_id`. The answer comes when the fence is closed; the receipt follows."""
     body = StopBody() if data is None else await exact(request, data)
     options = _given(body)
     wait_s = options.pop("wait_s")
-    # One that says when it was sent is meant for what is still on its way too, and that may be the first message.
+    # A stop with a `sent_at` also applies to messages that are on their way, and one may be the session's first.
     ahead = body.sent_at is not None and body.run_id is None
     handle = desk.handle(session) if ahead else await desk.stoppable(session)
     return await desk.stop(handle, Stop(**options, requested_by=who(request)), wait_s, request.receive)
@@ -108,7 +108,7 @@ async def stop_session(
 async def resume_session(
     desk: TheDesk, request: Request[Any, Any, Any], session: SessionName, data: JSONBody[ResumeBody | None] = None
 ) -> Resumed:
-    """Start a run that sees the thread as it is, with the messages that were parked."""
+    """Start a run on the present thread, with the parked messages."""
     body = ResumeBody() if data is None else await exact(request, data)
     handle = await desk.known(session)
     resumed = await desk.ask(handle.aio, Resume(**_given(body)))
@@ -116,18 +116,18 @@ async def resume_session(
     return resumed
 
 
-@post("/v1/sessions/{session:str}/withdraw", summary="Take a waiting message back", status_code=200, responses=WRITE)
+@post("/v1/sessions/{session:str}/withdraw", summary="Withdraw a waiting message", status_code=200, responses=WRITE)
 async def withdraw_message(
     desk: TheDesk, request: Request[Any, Any, Any], session: SessionName, data: JSONBody[WithdrawBody]
 ) -> Withdrawn:
-    """Take a waiting message back. It is refused where a run has the message; again is harmless."""
+    """Withdraw a waiting message. It is refused if a run has the message. Idempotent."""
     body = await exact(request, data)
     handle = await desk.known(session)
     withdrawn = await desk.ask(handle.aio, Withdraw(**_given(body)))
     assert isinstance(withdrawn, Withdrawn)
     if withdrawn.outcome == "already_input":
         raise AlreadyInput(
-            "the message is an input of a run: it cannot be withdrawn any more",
+            "the message is an input of a run and can no longer be withdrawn",
             expected="a message that waits",
             got=withdrawn.message_id,
             remedy="stop the run that has it: its event `message` in the log names it",
@@ -139,10 +139,10 @@ async def withdraw_message(
 async def session_thread(
     desk: TheDesk,
     session: SessionName,
-    offset: Annotated[int, QueryParameter(ge=0, le=2**31, description="The place of the first message wanted.")] = 0,
+    offset: Annotated[int, QueryParameter(ge=0, le=2**31, description="The index of the first message to return.")] = 0,
     limit: Limit = 1_000,
 ) -> ThreadPage:
-    """Show the thread, as the next model call would see it, and what was retracted."""
+    """Show the thread as the next model call would see it, and the retracted messages."""
     handle = await desk.known(session)
 
     def page() -> ThreadPage:
@@ -163,16 +163,16 @@ async def session_thread(
 async def session_attachment(
     desk: TheDesk,
     session: SessionName,
-    name: Annotated[str, PathParameter(description="As a message names it.", schema_extra={"minLength": 1})],
+    name: Annotated[str, PathParameter(description="Its name in a message.", schema_extra={"minLength": 1})],
 ) -> bytes:
-    """Hand out what a message was that is not UTF-8, to the byte."""
+    """Return the exact bytes of a message that is not UTF-8."""
     handle = await desk.known(session)
     return await handle.aio.attachment(decoded(name))
 
 
-@get("/v1/sessions/{session:str}/waiting", summary="The messages that wait", responses=READ)
+@get("/v1/sessions/{session:str}/waiting", summary="The waiting messages", responses=READ)
 async def session_waiting(desk: TheDesk, session: SessionName, limit: Limit = 1_000) -> WaitingPage:
-    """Show the messages that wait for their turn, in their order."""
+    """Show the waiting messages, in order."""
     handle = await desk.known(session)
 
     def page() -> WaitingPage:
@@ -195,20 +195,20 @@ async def stop_all(
 
 
 class AlreadyInput(CountermandError):
-    """A message is not the sender's to take back: a run has it."""
+    """The message cannot be withdrawn: a run has it."""
 
     code = "already_input"
 
 
 def _content(text: str | UnsetType, data: bytes | UnsetType) -> str:
-    """Return the content of a message. Raises Invalid unless it was given in exactly one way."""
+    """Return the content of a message. Raises Invalid unless it is given in exactly one way."""
     if isinstance(text, str) and data is UNSET:
         return text
     if isinstance(data, bytes) and text is UNSET:
-        # As `actors.text.not_utf8` takes them.
+        # In the form that `actors.text.not_utf8` expects.
         return data.decode(errors="surrogateescape")
     raise Invalid(
-        "a message has one content",
+        "a message has exactly one content",
         expected="either content or content_base64",
         got="neither" if text is UNSET else "both",
         remedy="give a text as content; bytes that may not be UTF-8 as content_base64",
@@ -216,7 +216,7 @@ def _content(text: str | UnsetType, data: bytes | UnsetType) -> str:
 
 
 def _given(body: msgspec.Struct) -> dict[str, Any]:
-    """The fields of a body as arguments of a request, with a fresh id where none was given."""
+    """Return the fields of a body as arguments of a request, with a new id if none was given."""
     fields = msgspec.structs.asdict(body)
     return {**fields, "id": fields["id"] or new_request_id()}
 
@@ -224,7 +224,7 @@ def _given(body: msgspec.Struct) -> dict[str, Any]:
 SESSIONS = Router(
     "/",
     route_handlers=[
-        # Before the others of its path, or Litestar makes one of its own.
+        # Before the others of its path, or Litestar adds one of its own.
         session_methods,
         list_sessions,
         session_status,

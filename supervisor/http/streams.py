@@ -1,13 +1,13 @@
 """A session's events as Server-Sent Events: ``id`` is the seq, ``event`` the kind, ``data`` the event as JSON.
 
-The subscription is pulled: the next event is taken when the transport has room for it, so a client that reads slowly
-costs one page of the log, and one that goes away costs nothing and stops nothing. It holds one place among the
-streams from the first byte to the last, however it ends.
+The subscription is pulled: the next event is taken when the transport has room for it. So a client that reads slowly
+costs one page of the log, and one that disconnects costs nothing and stops nothing. A stream counts towards the limit
+from its first byte to its last, however it ends.
 
-No gap and no double: the store is read first and the ring of recent events then, both by the position that the client
-names (``Last-Event-ID``, else ``from_seq``). A position behind the end of the log is refused: nothing would follow on
-it, and the client has another log in mind. Ephemeral events have no id, so they move no client's position. While the
-store cannot be read the stream says so in a comment and goes on from where it was.
+No gap and no duplicate: first the store is read, then the ring of recent events, both from the client's position
+(``Last-Event-ID``, else ``from_seq``). A position beyond the end of the log is refused, since no event would follow it:
+it belongs to another log. Ephemeral events have no id, so they do not move the client's position. While the store
+cannot be read, the stream says so in a comment, and continues later from the same position.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class EventStream(ASGIResponse):
-    """The events of a session behind a position, until the client goes away or the server ends.
+    """The events of a session after a position, until the client disconnects or the server ends.
 
     Args:
-        desk: where the stream's place is taken.
-        session: whose events.
+        desk: counts the streams.
+        session: the session.
         from_seq: the seq of the last event that the client has.
-        ephemeral: also give `typing` and `progress`.
+        ephemeral: include `typing` and `progress`.
     """
 
     def __init__(self, desk: Desk, session: SessionHandle, from_seq: int, *, ephemeral: bool) -> None:
@@ -57,7 +57,7 @@ class EventStream(ASGIResponse):
         self._desk.enter_stream()
         try:
             with contextlib.suppress(StoreUnavailable):
-                # Where the store cannot tell yet, the stream finds out, ends, and is refused when it comes back.
+                # If the store cannot be read yet, the stream finds out later and ends; a reconnect is then refused.
                 await soon(self._desk.read(self._session.check_position, self._from_seq))
             with self._desk.subscribe(self._session, self._from_seq, ephemeral=self._ephemeral) as events:
                 writing = asyncio.create_task(_write(events, send))
@@ -95,6 +95,6 @@ async def _say(send: Any, piece: bytes) -> None:
 
 
 def framed(event: Event) -> bytes:
-    """Return an event as it goes over the wire."""
+    """Return an event in the wire format."""
     place = b"" if event.kind in EPHEMERAL else b"id: %d\n" % event.seq
     return b"%bevent: %b\ndata: %b\n\n" % (place, event.kind.encode(), _encode(event))
