@@ -1,8 +1,8 @@
-"""Desk: what the routes ask of the supervisor. Its methods are awaited on the server's loop and never block it.
+"""Desk: the service that the routes use. Its methods are awaited on the server's loop and never block it.
 
-Reads of the store run on the pool's threads. What goes to a session goes as a message and comes back by a future. A
-receipt is waited for by its session's events, which costs no thread either. So a store that hangs takes the readers
-and nobody else; a Stop, least of all, waits for it: a session that has an actor is known without a read.
+Reads of the store run on the pool's threads. A request to a session is a message whose answer comes by a future. A wait
+for a receipt follows the session's events, and needs no thread either. So a store that hangs blocks only the readers. A
+Stop does not wait for it: a session in memory is found without a read.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 KNOWN_S: Final = 1.0
-"""How long a Stop waits for what the store knows of what it is to end, before it goes on without."""
+"""How long a Stop waits for a read of the store before it goes on without it."""
 STOPS_AT_ONCE: Final = 64
 
 
 class Desk:
-    """What the routes share: the supervisor, the bounds, and what is open.
+    """The state that the routes share: the supervisor, the limits, and the open streams and waits.
 
     Args:
-        supervisor: whom they ask.
-        limits: what a client may take.
+        supervisor: the supervisor to ask.
+        limits: the limits on clients.
     """
 
     def __init__(self, supervisor: Supervisor, limits: Limits) -> None:
@@ -61,25 +61,25 @@ class Desk:
 
     @property
     def uptime_s(self) -> float:
-        """For how many seconds it has served, however the time of day was set since."""
+        """The seconds since the start, by the monotonic clock."""
         return time.monotonic() - self._since
 
     @property
     def waits(self) -> int:
-        """How many requests wait for a receipt."""
+        """The number of requests that wait for a receipt."""
         return len(self._waits)
 
     # ── Sessions ──────────────────────────────────────────────────────────────────────────────────
 
     def handle(self, segment: str) -> SessionHandle:
-        """Return the handle of the session that a segment of a path names. Raises Invalid if none can be named so."""
+        """Return the handle of the session that a path segment names. Raises Invalid if the name is invalid."""
         return self.supervisor.session(decoded(segment))
 
     async def known(self, segment: str) -> SessionHandle:
-        """Return the handle of a session that exists. Asking for one that does not would make it, and keep it.
+        """Return the handle of a session that exists. A request to one that does not exist would create it.
 
         Raises:
-            NotFound: the store knows no such session, and it has no actor.
+            NotFound: the store has no such session, and it has no actor.
         """
         session = self.handle(segment)
         row = await self.read(self.supervisor.store.session, session.session)
@@ -88,7 +88,10 @@ class Desk:
         return session
 
     async def stoppable(self, segment: str) -> SessionHandle:
-        """As `known`, but no Stop waits for the store: what has an actor exists, and what the store is silent of."""
+        """Do what `known` does, for a Stop, which does not wait for the store.
+
+        A session counts as existing if it has an actor, or if the store does not answer.
+        """
         session = self.handle(segment)
         if session.ref is not None:
             return session
@@ -112,14 +115,14 @@ class Desk:
         assert isinstance(stopped, Stopped)
         receipt = None
         if wait_s > 0:
-            # The fence is shut whatever the store says now, and if it says nothing: that is the answer.
+            # The fence is closed, even if the store fails or does not answer now: that is the answer.
             with contextlib.suppress(CountermandError, TimeoutError):
                 async with asyncio.timeout(min(wait_s, self.limits.wait_max_s) + KNOWN_S):
                     receipt = await self.receipt(session, stopped.receipt_id, wait_s, receive)
         return _stop_answer(session.session, stopped, receipt)
 
     async def stop_all(self, body: StopAllBody, requested_by: str) -> AllStopped:
-        """Stop every session in which something runs, ends or waits; at scope session, those that own a tree too."""
+        """Stop every session in which something runs, ends or waits; with scope session also those that own a tree."""
         gate = asyncio.Semaphore(STOPS_AT_ONCE)
 
         async def stop_one(name: str) -> StopAnswer | NotStopped | None:
@@ -127,7 +130,7 @@ class Desk:
                 try:
                     session = self.supervisor.session(name)
                     status = await session.aio.status(timeout=self.limits.ask_s)
-                    # Those that the session owns outlive its runs: only a Stop of that scope is about them.
+                    # Trees that the session owns outlive its runs; only a Stop with that scope ends them.
                     owns = body.scope == Scope.SESSION and bool(status.owned)
                     waits = status.waiting > 0 and not status.parked
                     if status.state == "idle" and not waits and not owns:
@@ -153,9 +156,9 @@ class Desk:
         )
 
     async def _busy_sessions(self) -> list[str]:
-        """The sessions with an actor, and those that the store says have something to finish."""
+        """Return the sessions in memory, and the stored ones that have something to finish."""
         names = dict.fromkeys(self.supervisor.resident())
-        # What runs has an actor; what only the store knows of does not run.
+        # If the store fails, the sessions in memory are enough: no other one runs anything.
         with contextlib.suppress(CountermandError):
             names.update(dict.fromkeys(await soon(self.read(self.supervisor.store.unfinished))))
         return list(names)
@@ -163,7 +166,7 @@ class Desk:
     # ── Runs and receipts ─────────────────────────────────────────────────────────────────────────
 
     async def run(self, segment: str) -> RunInfo:
-        """Return a run of whichever session. Raises NotFound."""
+        """Return a run of any session. Raises NotFound."""
         run_id = decoded(segment)
         info = await self.read(self.supervisor.store.find_run, run_id)
         if info is None:
@@ -176,11 +179,11 @@ class Desk:
         return info
 
     async def session_of(self, segment: str) -> SessionHandle:
-        """Return the session of a run that is to be stopped. No Stop waits for the store: see `stoppable`.
+        """Return the session of a run that is to be stopped. A Stop does not wait for the store: see `stoppable`.
 
         Raises:
-            NotFound: the store knows no such run.
-            StoreUnavailable: it cannot say, and the run is not under way in a session that has an actor.
+            NotFound: the store has no such run.
+            StoreUnavailable: the store cannot be read, and no session in memory has the run.
         """
         try:
             return self.supervisor.session((await soon(self.run(segment))).session)
@@ -193,7 +196,7 @@ class Desk:
             return session
 
     async def _running(self, run_id: str) -> SessionHandle | None:
-        """Return the session in which a run goes on or ends, as the sessions themselves say."""
+        """Return the session in memory in which a run is active or ending, by asking the sessions."""
         gate = asyncio.Semaphore(STOPS_AT_ONCE)
 
         async def has_it(session: SessionHandle) -> SessionHandle | None:
@@ -206,7 +209,7 @@ class Desk:
 
         asked = [asyncio.create_task(has_it(self.supervisor.session(name))) for name in self.supervisor.resident()]
         try:
-            # One that is silent keeps nobody from the one that has it.
+            # In the order of the answers, so that a session that does not answer delays nothing.
             for coming in asyncio.as_completed(asked):
                 found = await coming
                 if found is not None:
@@ -216,17 +219,17 @@ class Desk:
             await cancelled(*asked)
 
     async def receipt(self, session: SessionHandle, identity: str, wait_s: float = 0.0, receive: Any = None) -> Receipt:
-        """Return a receipt, waiting for it at most `wait_s` seconds, without holding a thread.
+        """Return a receipt; wait for it at most `wait_s` seconds, without using a thread.
 
         Args:
-            session: whose.
+            session: the session of the receipt.
             identity: its own id, or its run's.
-            wait_s: how long to wait; `wait_max_s` at most.
-            receive: the request's; where its client goes away the wait ends, and nothing else does.
+            wait_s: how long to wait; at most `wait_max_s`.
+            receive: the request's; if its client disconnects, only the wait ends.
 
         Raises:
-            ReceiptPending: it is not filed yet, or too many wait already.
-            NotFound: there is none of that id, and none will be.
+            ReceiptPending: it is not filed yet, or too many requests wait already.
+            NotFound: there is no receipt with that id, and there will be none.
         """
         try:
             return await session.aio.receipt(identity)
@@ -252,7 +255,7 @@ class Desk:
     # ── Streams and reads ─────────────────────────────────────────────────────────────────────────
 
     def subscribe(self, session: SessionHandle, from_seq: int, *, ephemeral: bool = False) -> Subscription:
-        """Subscribe to a session's events; the end of the server ends it, silence of `heartbeat_s` interrupts it."""
+        """Subscribe to a session's events. It ends with the server, and pauses after `heartbeat_s` without an event."""
         subscription = session.subscribe(from_seq, ephemeral=ephemeral, timeout=self.limits.heartbeat_s)
         self._open.add(subscription)
         if self._closed:
@@ -260,22 +263,22 @@ class Desk:
         return subscription
 
     def enter_stream(self) -> None:
-        """Take the place of a stream. Raises Busy if there is none."""
+        """Count a stream. Raises Busy at the limit."""
         if self.streams >= self.limits.streams_max:
             raise Busy(
                 "too many clients read events",
                 expected=f"at most {self.limits.streams_max} streams",
                 got=f"{self.streams}",
-                remedy="close streams that nobody reads, or read the log a page at a time",
+                remedy="close streams that are not read, or read the log by pages",
             )
         self.streams += 1
 
     def leave_stream(self) -> None:
-        """Give the place back."""
+        """Stop counting a stream."""
         self.streams -= 1
 
     async def read(self, query: Callable[..., T], *arguments: Any) -> T:
-        """Run what blocks, such as a read of the store, on a thread of the pool."""
+        """Run a blocking function, such as a read of the store, on a thread of the pool."""
         return await asyncio.to_thread(query, *arguments)
 
     def close(self) -> None:
@@ -288,7 +291,7 @@ class Desk:
 
 
 async def soon(read: Coroutine[Any, Any, T]) -> T:
-    """Return what a read of the store brings within `KNOWN_S`. Raises StoreUnavailable if it is silent for longer."""
+    """Return the result of a read of the store. Raises StoreUnavailable if it takes longer than `KNOWN_S`."""
     try:
         async with asyncio.timeout(KNOWN_S):
             return await read
@@ -302,7 +305,7 @@ async def soon(read: Coroutine[Any, Any, T]) -> T:
 
 
 async def gone(receive: Any) -> None:
-    """Return when the client of a request has gone away, whose body was read; never where `receive` is None."""
+    """Return when the client of a request disconnects, after its body was read; never if `receive` is None."""
     if receive is None:
         await asyncio.get_running_loop().create_future()
     while (await receive())["type"] != "http.disconnect":
@@ -310,7 +313,7 @@ async def gone(receive: Any) -> None:
 
 
 async def cancelled(*tasks: asyncio.Task[Any]) -> None:
-    """End tasks, and let what one of them failed with come out."""
+    """Cancel tasks and wait for them. An exception of one of them is raised."""
     for task in tasks:
         task.cancel()
     for task in tasks:
@@ -319,7 +322,7 @@ async def cancelled(*tasks: asyncio.Task[Any]) -> None:
 
 
 def decoded(segment: str) -> str:
-    """Return the name that a segment of a path spells, decoded once. Raises Invalid where it spells none."""
+    """Return a path segment decoded once. Raises Invalid if it is not UTF-8."""
     try:
         return unquote_to_bytes(segment).decode()
     except UnicodeDecodeError:
@@ -332,7 +335,7 @@ def decoded(segment: str) -> str:
 
 
 def within(items: Iterable[T], count: int, size: int) -> list[T]:
-    """Return the first `count` items that fit into `size` bytes as JSON, and always the first."""
+    """Return up to `count` first items that fit into `size` bytes as JSON, but at least the first one."""
     kept: list[T] = []
     for item in items:
         if len(kept) >= count:
@@ -369,5 +372,5 @@ def _unknown(session: str) -> NotFound:
         f"there is no session {session}",
         expected="a session that has had a message",
         got=f"{session!r:.80}",
-        remedy="list them (GET /v1/sessions, countermand sessions); its first message brings one into being",
+        remedy="list them (GET /v1/sessions, countermand sessions); the first message creates a session",
     )

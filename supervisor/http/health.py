@@ -1,4 +1,4 @@
-"""How the daemon is: alive, ready, what it is, and what it finds when it looks at itself."""
+"""The daemon's health: alive, ready, its version, and its checks of itself."""
 
 from __future__ import annotations
 
@@ -39,27 +39,27 @@ NAMED_MAX: Final = 5
 
 @get("/v1/health", summary="Is it alive?", responses=refusals())
 async def health() -> Health:
-    """Answer, which is all there is to it."""
+    """Answer; that is the whole check."""
     return Health("ok")
 
 
 @get(
     "/v1/ready",
-    summary="Does it take requests?",
+    summary="Does it accept requests?",
     responses={
         **refusals(),
         503: ResponseSpec(data_container=Readiness, description="Not now.", generate_examples=False),
     },
 )
 async def ready(desk: TheDesk) -> Response[Readiness]:
-    """Say whether the supervisor and the store's thread answer, and whether new work is taken; if not, why."""
+    """Report whether the supervisor and the store's thread answer, and whether new work is accepted; if not, why."""
     found = await desk.read(readiness, desk.supervisor)
     return Response(found, status_code=200 if found.ready else 503)
 
 
 @get("/v1/info", summary="What serves here?", responses=refusals())
 async def info(desk: TheDesk) -> Info:
-    """Say which version serves which directory."""
+    """Report the version and the state directory."""
     supervisor = desk.supervisor
     state_dir = storable(str(supervisor.state_dir))
     return Info(own_version(), os.getpid(), desk.uptime_s, desk.started_at, state_dir, supervisor.config.agent)
@@ -67,13 +67,13 @@ async def info(desk: TheDesk) -> Info:
 
 @get("/v1/doctor", summary="What is wrong, and what helps?", responses=refusals())
 async def doctor(desk: TheDesk) -> Diagnosis:
-    """Look at the store, the disk, permissions, stops that do not end, and what was left running."""
+    """Check the store, the disk, permissions, stops that do not end, and what was left running."""
     findings = await desk.read(lambda: list(diagnose(desk.supervisor)))
     return Diagnosis(all(one.ok for one in findings), findings)
 
 
 def own_version() -> str:
-    """Return the version of what is installed."""
+    """Return the installed version."""
     try:
         return version("countermand")
     except PackageNotFoundError:
@@ -81,10 +81,10 @@ def own_version() -> str:
 
 
 def readiness(supervisor: Supervisor) -> Readiness:
-    """Ask the supervisor's actor and the store's thread; waits for each at most `PROBE_S` seconds."""
+    """Ask the supervisor's actor and the store's thread; wait for each at most `PROBE_S` seconds."""
     pong = supervisor.ping(PROBE_S)
     store = supervisor.store_responds(PROBE_S)
-    # After the probe: what that waited for is in it.
+    # After the probe, so that it includes what the probe waited for.
     health = supervisor.store_health()
     phase = pong.phase if pong is not None else None
     reason, remedy = _why_not(phase, health, supervisor.unavailable(), store=store)
@@ -104,7 +104,7 @@ def readiness(supervisor: Supervisor) -> Readiness:
 def _why_not(
     phase: str | None, health: StoreHealth, unavailable: AgentUnavailable | None, *, store: bool
 ) -> tuple[str, str]:
-    """Return why nothing is taken, and what helps; both are empty where it is."""
+    """Return why requests are not accepted, and what helps; both are empty if they are."""
     if phase is None:
         return "the supervisor does not answer", RESTART
     if not health.writable:
@@ -119,7 +119,7 @@ def _why_not(
 
 
 def diagnose(supervisor: Supervisor) -> Iterator[Finding]:
-    """Yield what is found. Reads the store and the disk: not for the loop's thread."""
+    """Yield the findings. It reads the store and the disk: not for the loop's thread."""
     found = readiness(supervisor)
     yield Finding(
         "supervisor",
@@ -200,7 +200,7 @@ def _places(state_dir: Path) -> Iterator[Finding]:
 
 
 def _layers(layers: Layers) -> Finding:
-    """Say what holds process trees. Without cgroups the others do, so that is no fault."""
+    """Report the layers of containment. Missing cgroups are not a fault, since the other layers hold."""
     names = ", ".join(layers.names) or "none"
     if layers.cgroup is not None:
         how = "delegated" if layers.delegated else "writable, and not delegated: its manager may take it away"

@@ -18,18 +18,18 @@ from supervisor.wire import Refused
 
 _WHY: Final = {
     400: "The request is invalid.",
-    401: "No token, or one that is not known (loopback only).",
+    401: "No token, or an unknown one (loopback only).",
     403: "A process of another user (Unix socket only).",
     404: "There is no such session, run, message or receipt.",
-    408: "The request did not come in time.",
-    409: "It does not fit what is there: an active run, an id that came before, a receipt that is to come. See `code`.",
+    408: "The request did not arrive in time.",
+    409: "It conflicts with the state: an active run, a reused id, a receipt that is not filed yet. See `code`.",
     413: "The body, or the message in it, is too large.",
     415: "The body is not declared as JSON.",
-    421: "The Host header names no host of ours (loopback only).",
-    423: "The session is quarantined: it takes a stop and nothing else.",
+    421: "The Host header names another host (loopback only).",
+    423: "The session is quarantined: it accepts a stop and nothing else.",
     429: "The session's queue is full.",
     431: "The request line and the headers are too large.",
-    503: "The store takes no writes, the agent could not be loaded, the daemon is ending, or a bound is reached.",
+    503: "The store accepts no writes, the agent could not be loaded, the daemon is ending, or a limit is reached.",
     504: "The session did not answer in time.",
 }
 
@@ -47,7 +47,7 @@ READ: Final = refusals(404)
 WRITE: Final = refusals(404, 409, 413, 423, 429, 504)
 
 SEQ_MAX: Final = 2**53 - 1
-"""What every reader of JSON holds exactly."""
+"""The largest integer that every JSON reader represents exactly."""
 
 B = TypeVar("B", bound=msgspec.Struct)
 
@@ -63,26 +63,26 @@ RunId = Annotated[str, PathParameter(description="The id of a run.", schema_extr
 Seq = Annotated[
     int, QueryParameter(ge=0, le=SEQ_MAX, description="The seq of the last event that you have; 0 for all.")
 ]
-Limit = Annotated[int, QueryParameter(ge=1, le=1_000, description="Entries at most; an answer may hold fewer.")]
+Limit = Annotated[int, QueryParameter(ge=1, le=1_000, description="Limit on the entries; an answer may have fewer.")]
 WaitS = Annotated[float, QueryParameter(ge=0, le=86_400, description="Seconds to wait; bounded by the daemon.")]
 
 
 def who(request: Request[Any, Any, Any]) -> str:
-    """Return who makes a request, as provenances name it."""
+    """Return the caller of a request, as provenances name it."""
     name: str = request.scope["state"][WHO]
     return name
 
 
 async def exact(request: Request[Any, Any, Any], data: B) -> B:
-    """Return the body as what `data` is, read to the letter: Litestar takes ``0`` for false and ``"5"`` for 5.
+    """Return the body decoded strictly, as the type of `data`: Litestar accepts ``0`` for false and ``"5"`` for 5.
 
     Raises:
-        msgspec.ValidationError: a field is not of its type.
-        Invalid: a field is named twice; readers of JSON differ in which of the two they take.
+        msgspec.ValidationError: a field does not have its type.
+        Invalid: a field appears twice; readers of JSON differ in which one counts.
     """
     body = await request.body()
     read = msgspec.json.decode(body, type=type(data))
-    # No field of any body is an object, so what was read has one level.
+    # No field of a body is an object, so there is only one level to check.
     json.loads(body, object_pairs_hook=_check_fields, parse_int=str, parse_float=str)
     return read
 

@@ -1,4 +1,4 @@
-"""Serving: one server's life on its loop. This is where the libraries come in, which takes a while."""
+"""Serving: one server on its loop. This module imports the server's libraries, which takes time."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Serving:
     """A server that is ready to run.
 
     Args:
-        supervisor: whom it is about.
-        sockets: that listen.
-        access: who may come in.
-        limits: what a client may take.
+        supervisor: the supervisor to serve.
+        sockets: listening sockets.
+        access: decides who is admitted.
+        limits: the limits on clients.
         on_up: called as soon as requests are answered.
     """
 
@@ -50,14 +50,14 @@ class Serving:
         self._desk = Desk(supervisor, limits)
         config = uvicorn.Config(
             Door(make_app(self._desk), access, limits.header_max),
-            # The class is made with arguments that uvicorn does not know of.
+            # uvicorn does not know the further arguments of the class.
             http=_protocol(access, limits),
             ws="none",
             lifespan="off",
             loop="asyncio",
             log_config=None,
             access_log=False,
-            # Whoever sends X-Forwarded-For is not believed.
+            # X-Forwarded-For is not trusted.
             proxy_headers=False,
             server_header=False,
             date_header=False,
@@ -74,14 +74,14 @@ class Serving:
         asyncio.run(self._serve())
 
     def move(self, old: socket.socket, new: socket.socket) -> None:
-        """Listen on a new socket in the place of an old one, which is closed. Any thread, once it is up."""
-        # The server closes those in this list at its end.
+        """Listen on a new socket instead of an old one, which is closed. Any thread, once it is up."""
+        # The server closes the sockets of this list at its end.
         self._sockets[self._sockets.index(old)] = new
         with contextlib.suppress(RuntimeError):  # the loop has ended
             asyncio.run_coroutine_threadsafe(self._server.move(old, new), self._loop)
 
     def end(self) -> None:
-        """End the streams, and the server when its requests are answered. Any thread; again is harmless."""
+        """End the streams, and the server when its requests are answered. Any thread; idempotent."""
         self._server.should_exit = True
         self._desk.close()
 
@@ -93,17 +93,17 @@ class Serving:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's, which says when it is up, and sweeps."""
+    """uvicorn's server, with a callback when it is up, and the sweeps over its connections."""
 
     on_up: Callable[[], object] = staticmethod(lambda: None)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, and say so."""
+        """Listen, and call `on_up`."""
         await super().startup(sockets)
         self.on_up()
 
     async def move(self, old: socket.socket, new: socket.socket) -> None:
-        """Listen on a new socket in the place of an old one; the connections that came by that go on."""
+        """Listen on a new socket instead of an old one; the connections of the old one stay open."""
         others = [one for one in self.servers if all(have.fileno() != old.fileno() for have in one.sockets)]
         for one in self.servers:
             if one not in others:
@@ -112,7 +112,7 @@ class _Server(uvicorn.Server):
         self.servers = [*others, *self.servers]
 
     async def on_tick(self, counter: int) -> bool:
-        """Once a second, close the connections that have used up their time."""
+        """Once a second, close the connections whose time is over."""
         if counter % TICKS_A_SWEEP == 0:
             for one in list(self.server_state.connections):
                 if isinstance(one, Connection):
