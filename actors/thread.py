@@ -37,7 +37,7 @@ class _Call:
         self.result = result
 
 
-class _Turn:
+class _TurnMessages:
     """The content of one assistant message and of the tool messages behind it."""
 
     __slots__ = ("at", "calls", "generation", "number", "open", "parts")
@@ -60,8 +60,8 @@ class _Turn:
             self.parts = ["".join(self.parts)]
         return self.parts[0] if self.parts else ""
 
-    def copy(self) -> _Turn:
-        other = _Turn(self.number, self.generation, self.at)
+    def copy(self) -> _TurnMessages:
+        other = _TurnMessages(self.number, self.generation, self.at)
         other.parts = list(self.parts)
         other.calls = [_Call(call.call, call.result) for call in self.calls]
         other.open = self.open
@@ -75,20 +75,20 @@ class _Group:
 
     def __init__(self, run_id: str | None) -> None:
         self.run_id = run_id
-        self.items: list[Message | _Turn] = []
+        self.items: list[Message | _TurnMessages] = []
         self.turns = 0
-        self.current: _Turn | None = None
+        self.current: _TurnMessages | None = None
         self.note: Message | None = None
         self.closed_early = False
         self.output_retracted = False
         self.built: list[Message] | None = None
 
-    def turn_for(self, event: Event) -> _Turn:
+    def turn_for(self, event: Event) -> _TurnMessages:
         """Return the turn to which output belongs at this moment."""
         self.built = None
         if self.current is None or self.current.over:
             self.turns += 1
-            self.current = _Turn(self.turns, event.generation, event.at)
+            self.current = _TurnMessages(self.turns, event.generation, event.at)
             self.items.append(self.current)
         return self.current
 
@@ -135,7 +135,7 @@ class _Group:
         for item in self.items:
             twin = item if isinstance(item, Message) else item.copy()
             other.items.append(twin)
-            if item is self.current and isinstance(twin, _Turn):
+            if item is self.current and isinstance(twin, _TurnMessages):
                 other.current = twin
         other.turns = self.turns
         other.note = self.note
@@ -156,7 +156,7 @@ class Thread:
 
     def __init__(self) -> None:
         self._groups: dict[str | None, _Group] = {}
-        self._calls: dict[str, tuple[_Group, _Turn, _Call]] = {}
+        self._calls: dict[str, tuple[_Group, _TurnMessages, _Call]] = {}
         self._input_groups: dict[str, _Group] = {}
         self._retracted: set[str] = set()
         # Runs whose group no copy of this thread shares: only those groups may be changed in place.

@@ -68,7 +68,7 @@ class RestartPolicy(Struct, frozen=True):
 
 
 @dataclass(slots=True)
-class Held:
+class HeldMessages:
     """Messages that wait for the next incarnation of a session: those that it handed back, then later ones."""
 
     returned: list[tuple[Route, ReplyFuture[Any] | None]] = field(default_factory=list)
@@ -107,7 +107,7 @@ class SupervisorActor(Actor):
         # Sessions that have not reported Quiet yet, each with the number of its last Drain.
         self._noisy: dict[str, int] = {}
         self._drains = 0
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, HeldMessages] = {}
         # Sessions that were sent Passivate, until they answer that they stay, or their Down; and those that leave.
         self._asked_to_leave: set[str] = set()
         self._leaving: set[str] = set()
@@ -169,7 +169,7 @@ class SupervisorActor(Actor):
         if not ends:
             self._forward(route, reply)
             return
-        held = self._held.setdefault(route.session, Held())
+        held = self._held.setdefault(route.session, HeldMessages())
         held_max = HELD_MAX + HELD_STOPS_MAX if isinstance(route.message, Stop) else HELD_MAX
         if route.returned:
             # It was counted in the session's own bound.
@@ -236,7 +236,7 @@ class SupervisorActor(Actor):
 
     def _release(self, session: str) -> None:
         """Forward the messages held for a session, in order. That starts it if it is not in memory."""
-        held = self._held.pop(session, Held())
+        held = self._held.pop(session, HeldMessages())
         for route, reply in held.returned + held.later:
             self._forward(route, reply)
 

@@ -21,7 +21,7 @@ import pytest
 from actors.model import RunStatus
 from supervisor import Supervisor
 from supervisor.config import Config
-from supervisor.daemon.serve import Exit
+from supervisor.daemon.serve import DaemonExit
 from supervisor.lock import held
 from tests.daemon_kit import PROJECT, WAIT_S, Foreground, output, runs, seed
 from tests.kit import alive, until
@@ -51,21 +51,21 @@ def agent(name: str) -> tuple[str, str]:
 def test_a_second_daemon_is_refused_names_the_first_and_takes_nothing_from_it(daemon: Foreground) -> None:
     first = daemon.ready()
     second = daemon.start()
-    assert second.wait(WAIT_S) == Exit.REFUSED
+    assert second.wait(WAIT_S) == DaemonExit.REFUSED
     refusal = daemon.wait_says("is in use by process")
     assert f"process {first.pid}" in refusal["message"]
     assert "--state-dir" in refusal["message"]
     assert (daemon.state_dir / "countermand.sock").is_socket()
     assert first.poll() is None
     first.terminate()
-    assert first.wait(WAIT_S) == Exit.OK
+    assert first.wait(WAIT_S) == DaemonExit.OK
     assert not held(daemon.state_dir)
 
 
 def test_it_ends_at_once_with_nothing_to_do_and_leaves_no_socket(daemon: Foreground) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         daemon.ready()
-        assert daemon.end(number) == Exit.OK
+        assert daemon.end(number) == DaemonExit.OK
         assert not (daemon.state_dir / "countermand.sock").exists()
     told = daemon.told()
     order = [next(place for place, words in enumerate(told) if one in words) for one in ("READY=1", "STOPPING=1")]
@@ -84,16 +84,16 @@ def test_it_says_ready_once_when_it_can_be_reached(daemon: Foreground) -> None:
 
 
 def test_what_cannot_be_used_is_told_apart_from_what_cannot_be_right(daemon: Foreground, tmp_path: Path) -> None:
-    assert daemon.start("drain_s=soon").wait(WAIT_S) == Exit.REFUSED
+    assert daemon.start("drain_s=soon").wait(WAIT_S) == DaemonExit.REFUSED
     (tmp_path / "state").write_text("a file")
-    assert daemon.start().wait(WAIT_S) == Exit.FAILED
+    assert daemon.start().wait(WAIT_S) == DaemonExit.FAILED
     daemon.wait_says("cannot be used")
 
 
 def test_a_place_that_is_taken_by_something_else_is_refused_and_stays(daemon: Foreground, tmp_path: Path) -> None:
     taken = tmp_path / "taken"
     taken.write_text("somebody's")
-    assert daemon.start(f"http.socket={taken}").wait(WAIT_S) == Exit.FAILED
+    assert daemon.start(f"http.socket={taken}").wait(WAIT_S) == DaemonExit.FAILED
     daemon.wait_says("another file is there, which is not a socket")
     assert taken.read_text() == "somebody's"
     assert not held(daemon.state_dir)
@@ -168,7 +168,7 @@ def test_a_socket_that_is_removed_is_made_again_and_served(daemon: Foreground) -
         with connected(path) as after:
             assert answers(after)
         assert answers(before), "a connection that came by the old one goes on"
-    assert daemon.end() == Exit.OK
+    assert daemon.end() == DaemonExit.OK
     assert not path.exists()
 
 
@@ -177,12 +177,12 @@ def test_two_daemons_with_one_socket_do_not_take_it_from_each_other(daemon: Fore
     first = daemon.ready(f"http.socket={shared}")
     daemon.state_dir = tmp_path / "other"
     second = daemon.start(f"http.socket={shared}")
-    assert second.wait(WAIT_S) == Exit.REFUSED
+    assert second.wait(WAIT_S) == DaemonExit.REFUSED
     daemon.wait_says(f"in use by process {first.pid}")
     with connected(shared) as client:
         assert answers(client)
     first.send_signal(signal.SIGTERM)
-    assert first.wait(WAIT_S) == Exit.OK
+    assert first.wait(WAIT_S) == DaemonExit.OK
     assert not shared.exists()
 
 
@@ -190,12 +190,12 @@ def test_whose_lock_was_removed_is_not_joined_by_a_second_one(daemon: Foreground
     first = daemon.ready()
     (daemon.state_dir / "lock").unlink()
     second = daemon.start()
-    assert second.wait(WAIT_S) == Exit.REFUSED
+    assert second.wait(WAIT_S) == DaemonExit.REFUSED
     daemon.wait_says("is in use")
     with connected(daemon.state_dir / "countermand.sock") as client:
         assert answers(client)
     first.send_signal(signal.SIGTERM)
-    assert first.wait(WAIT_S) == Exit.OK
+    assert first.wait(WAIT_S) == DaemonExit.OK
 
 
 def test_a_daemon_of_the_first_release_whose_lock_was_removed_is_not_joined_either(daemon: Foreground) -> None:
@@ -204,7 +204,7 @@ def test_a_daemon_of_the_first_release_whose_lock_was_removed_is_not_joined_eith
     with socket.socket(socket.AF_UNIX) as theirs:
         theirs.bind(str(daemon.state_dir / "countermand.sock"))
         theirs.listen()
-        assert daemon.start().wait(WAIT_S) == Exit.REFUSED
+        assert daemon.start().wait(WAIT_S) == DaemonExit.REFUSED
     daemon.wait_says(f"in use by process {os.getpid()}")
     assert [one.name for one in daemon.state_dir.iterdir()] == ["countermand.sock"], "the store was not opened"
 
@@ -213,7 +213,7 @@ def test_a_state_directory_that_is_open_to_others_is_refused_with_the_remedy(dae
     daemon.state_dir.mkdir()
     (daemon.state_dir / "notes").touch()
     daemon.state_dir.chmod(0o755)
-    assert daemon.start().wait(WAIT_S) == Exit.REFUSED
+    assert daemon.start().wait(WAIT_S) == DaemonExit.REFUSED
     daemon.wait_says(f"chmod 700 {daemon.state_dir}")
 
 
@@ -230,7 +230,7 @@ def test_signals_that_its_parent_has_blocked_end_it_and_its_commands_have_a_clea
     daemon.ready(through=BLOCKED.format(signals="{2, 15, 17}"))
     until(lambda: runs(daemon.state_dir, "s")[-1].status is RunStatus.COMPLETED, "the command has ended", WAIT_S)
     assert output(daemon.state_dir, "s").split() == ["SigBlk:", "0" * 16, "SigIgn:", "0" * 16]
-    assert daemon.end() == Exit.OK
+    assert daemon.end() == DaemonExit.OK
 
 
 def test_a_chat_hears_the_signals_that_its_parent_has_blocked(daemon: Foreground) -> None:
@@ -258,7 +258,7 @@ def test_one_that_came_with_sigint_ignored_as_in_the_background_of_a_script_goes
     daemon.wait_says("the configuration was read again")
     with connected(daemon.state_dir / "countermand.sock") as client:
         assert answers(client)
-    assert daemon.end() == Exit.OK
+    assert daemon.end() == DaemonExit.OK
     assert not [line for line in daemon.log() if "SIGINT" in line["message"]]
 
 
@@ -273,7 +273,7 @@ def test_one_whose_directory_is_removed_goes_on_running_commands(daemon: Foregro
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=WAIT_S, cwd=PROJECT)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"hello\n{daemon.state_dir}/workplace\n")
-    assert daemon.end() == Exit.OK
+    assert daemon.end() == DaemonExit.OK
 
 
 @contextmanager
@@ -314,7 +314,7 @@ def test_a_reload_of_the_log_holds_from_the_next_line_on(
     file.write_text("[log]\nlevel = 'error'")
     daemon.process.send_signal(signal.SIGHUP)
     until(lambda: sum("READY=1" in words for words in daemon.told()) == 3, "the second reload", WAIT_S)
-    assert daemon.end() == Exit.OK
+    assert daemon.end() == DaemonExit.OK
     assert not [line for line in daemon.log() if "shutting down" in line["message"]]
 
 
@@ -331,7 +331,7 @@ def test_l11_a_reload_of_a_file_with_a_slip_changes_nothing(
     file.write_text(slip)
     daemon.process.send_signal(signal.SIGHUP)
     daemon.wait_says("the configuration was not read again, and stays as it is")
-    assert daemon.end() == Exit.OK
+    assert daemon.end() == DaemonExit.OK
 
 
 def test_l13_a_tool_that_a_reload_names_and_that_cannot_be_loaded_is_reported_and_keeps_nothing_else_out(
@@ -346,7 +346,7 @@ def test_l13_a_tool_that_a_reload_names_and_that_cannot_be_loaded_is_reported_an
     daemon.wait_says("changed: drain_s")
     assert "No module named 'no_such'" in daemon.wait_says("no_such:tool cannot be used")["message"]
     daemon.wait_says("only at the next start: tools")
-    assert daemon.end() == Exit.OK
+    assert daemon.end() == DaemonExit.OK
 
 
 def test_hundreds_of_signals_amid_a_torrent_of_log_lines_hang_nothing(daemon: Foreground) -> None:
@@ -356,7 +356,7 @@ def test_hundreds_of_signals_amid_a_torrent_of_log_lines_hang_nothing(daemon: Fo
     daemon.wait_says("chatter")
     for _ in range(300):
         daemon.process.send_signal(signal.SIGHUP)
-    assert daemon.end() == Exit.OK
+    assert daemon.end() == DaemonExit.OK
     assert {run.status for run in (runs(daemon.state_dir, "s1") + runs(daemon.state_dir, "s2"))} == {
         RunStatus.CANCELLED
     }
@@ -372,7 +372,7 @@ def test_a_second_signal_cuts_the_drain_short(daemon: Foreground) -> None:
     daemon.process.terminate()
     daemon.wait_says("draining, for at most 100000 s")
     assert runs(daemon.state_dir, "s1")[-1].status is RunStatus.IN_PROGRESS
-    assert daemon.end() == Exit.OK
+    assert daemon.end() == DaemonExit.OK
     daemon.wait_says("told again")
     run = runs(daemon.state_dir, "s1")[-1]
     assert run.status is RunStatus.CANCELLED
@@ -389,7 +389,7 @@ def test_a_third_signal_ends_it_on_the_spot_and_what_it_ran_too(daemon: Foregrou
     daemon.wait_says("draining")
     daemon.process.terminate()
     daemon.wait_says("told again")
-    assert daemon.end() == Exit.FAILED
+    assert daemon.end() == DaemonExit.FAILED
     until(lambda: not alive(daemon.mark), "the end of what it ran", WAIT_S)
 
 
@@ -411,7 +411,7 @@ def test_a_run_that_ends_in_the_drain_is_completed_and_the_api_answers_meanwhile
         WAIT_S,
     )
     release.touch()
-    assert daemon.process.wait(WAIT_S) == Exit.OK
+    assert daemon.process.wait(WAIT_S) == DaemonExit.OK
     assert runs(daemon.state_dir, "s1")[-1].status is RunStatus.COMPLETED
 
 
@@ -480,7 +480,7 @@ def test_in_the_journal_each_line_has_its_priority(daemon: Foreground) -> None:
         os.close(theirs)
     with os.fdopen(ours) as pipe:
         text = pipe.read()
-    assert process.wait(WAIT_S) == Exit.REFUSED
+    assert process.wait(WAIT_S) == DaemonExit.REFUSED
     assert text.startswith('<3>{"at"')
     assert json.loads(text[3:])["level"] == "error"
 
@@ -493,7 +493,7 @@ def test_a_log_that_nobody_reads_holds_nobody_up(daemon: Foreground) -> None:
         os.close(theirs)
         # More than the pipe and the queue hold.
         until(lambda: runs(daemon.state_dir, "s1")[-1].status is RunStatus.COMPLETED, "the run", WAIT_S)
-        assert daemon.end() == Exit.OK
+        assert daemon.end() == DaemonExit.OK
     finally:
         os.close(ours)
 

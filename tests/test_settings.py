@@ -14,7 +14,7 @@ import pytest
 
 from actors import Invalid, NewMessage
 from supervisor import Config, Supervisor
-from supervisor.daemon.settings import KEYS, VARIABLES, HttpSettings, Settings, Source, WrongSettings, as_toml
+from supervisor.daemon.settings import KEYS, VARIABLES, DaemonSettings, HttpSettings, Source, WrongSettings, as_toml
 from tests.daemon_plugins import deaf
 
 PROJECT = Path(__file__).parent.parent
@@ -137,7 +137,7 @@ def test_where_the_api_listens(listen: str, address: tuple[str, int] | None) -> 
 
 
 def test_under_systemd_the_socket_is_in_its_runtime_directory(tmp_path: Path, monkeypatch: Any) -> None:
-    settings: Settings = source(tmp_path).load()
+    settings: DaemonSettings = source(tmp_path).load()
     assert settings.socket == tmp_path / "state" / "countermand.sock"
     monkeypatch.setenv("RUNTIME_DIRECTORY", "/run/countermand:/run/other")
     assert settings.socket == Path("/run/countermand/countermand.sock")

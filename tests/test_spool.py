@@ -15,7 +15,7 @@ import pytest
 
 from supervisor.containment import spool as spool_module
 from supervisor.containment.reactor import Reactor
-from supervisor.containment.spool import PENDING_MAX_BYTES, Kept, Spool, Spools
+from supervisor.containment.spool import PENDING_MAX_BYTES, Spool, SpooledFile, Spools
 from tests.process_kit import WAIT_S, RealClock, until
 
 T = TypeVar("T")
@@ -49,14 +49,14 @@ class Desk:
         assert done.wait(WAIT_S)
         return told[0]
 
-    def settled(self, spool: Spool) -> Kept | None:
+    def settled(self, spool: Spool) -> SpooledFile | None:
         """What is in the file once everything is."""
         done = threading.Event()
         self.do(lambda: spool.settle(done.set))
         assert done.wait(WAIT_S)
         return self.do(lambda: spool.kept)
 
-    def store(self, name: str, data: bytes, session: str = "") -> Kept | None:
+    def store(self, name: str, data: bytes, session: str = "") -> SpooledFile | None:
         """Spool some bytes, all of them, and close."""
         spool = self.open(name, session)
         self.do(lambda: spool.feed(data))
@@ -139,7 +139,7 @@ def test_what_does_not_fit_is_in_the_file_from_its_first_byte_exactly(make: Call
         desk.do(partial(spool.feed, piece))
     whole = b"".join(pieces)
     path = desk.folder / "a%2Fb.out"
-    assert desk.settled(spool) == Kept(str(path), len(whole))
+    assert desk.settled(spool) == SpooledFile(str(path), len(whole))
     assert path.read_bytes() == whole
     assert path.stat().st_mode & 0o777 == 0o600
     assert desk.folder.stat().st_mode & 0o777 == 0o700
@@ -150,7 +150,7 @@ def test_what_is_needed_is_in_the_file_however_little_it_is_and_so_is_what_follo
     spool = desk.open()
     desk.do(lambda: spool.feed(b"\xf0"))
     desk.do(spool.need)
-    assert desk.settled(spool) == Kept(str(desk.folder / "p.out"), 1)
+    assert desk.settled(spool) == SpooledFile(str(desk.folder / "p.out"), 1)
     desk.do(lambda: spool.feed(b"more"))
     # Nobody asks for it now; it comes by itself, for somebody who reads along.
     until(lambda: (desk.folder / "p.out").read_bytes() == b"\xf0more", "what followed is in the file")
@@ -161,7 +161,7 @@ def test_l14_a_file_is_capped_and_has_the_beginning(make: Callable[..., Desk]) -
     spool = desk.open()
     for number in range(100):
         desk.do(partial(spool.feed, b"%099d\n" % number))
-    assert desk.settled(spool) == Kept(str(desk.folder / "p.out"), 1000)
+    assert desk.settled(spool) == SpooledFile(str(desk.folder / "p.out"), 1000)
     assert (desk.folder / "p.out").read_bytes() == b"".join(b"%099d\n" % number for number in range(10))
 
 
@@ -267,7 +267,7 @@ def test_l13_a_full_disk_ends_the_file_and_nothing_else(make: Callable[..., Desk
     assert kept.size == 1000
     assert not desk.do(lambda: spool.full)
     disk.full = False
-    assert desk.store("other", b"z" * 1000) == Kept(str(desk.folder / "other.out"), 1000)
+    assert desk.store("other", b"z" * 1000) == SpooledFile(str(desk.folder / "other.out"), 1000)
 
 
 def test_l13_a_disk_that_is_nearly_full_is_left_to_the_store(

@@ -23,7 +23,7 @@ from actors.model import Address, How
 from actors.ports import ProcessRow
 from supervisor import Config, Supervisor
 from supervisor.containment.guard import procfs
-from supervisor.daemon.serve import Exit
+from supervisor.daemon.serve import DaemonExit
 from supervisor.executor import _ON_THREADS
 from supervisor.http.health import diagnose
 from supervisor.live_tree import living
@@ -862,13 +862,13 @@ def test_l14_the_daemon_ends_whatever_the_interpreter_would_wait_for(daemon: For
     runs_agent(daemon, "leaves")
     child = int(daemon.wait_says("left a child")["message"].rpartition(" ")[2])
     until(lambda: procfs.stat(child) is None or procfs.stat(child).dead, "the child's end")  # type: ignore[union-attr]
-    assert daemon.end() == Exit.OK
+    assert daemon.end() == DaemonExit.OK
 
 
 def test_l3_the_daemons_last_word_names_a_thread_that_goes_on(daemon: Foreground) -> None:
     runs_agent(daemon, "works_on")
     daemon.wait_says("blocked")
-    assert daemon.end() == Exit.FAILED
+    assert daemon.end() == DaemonExit.FAILED
     assert "never_ends" in daemon.wait_says("not everything is proven to have ended")["message"]
 
 
@@ -876,7 +876,7 @@ def test_l3_an_orphan_falls_to_the_daemon_and_is_reaped_by_it(daemon: Foreground
     runs_agent(daemon, "loses")
     orphan = int(daemon.wait_says("lost an orphan")["message"].rpartition(" ")[2])
     until(lambda: procfs.stat(orphan) is None, "it is reaped")
-    assert daemon.end() == Exit.OK
+    assert daemon.end() == DaemonExit.OK
 
 
 def test_l12_what_code_had_started_when_the_daemon_was_killed_is_ended_by_the_next_start(daemon: Foreground) -> None:

@@ -51,7 +51,7 @@ STOP_UNREAD_S: Final = 5.0
 
 
 @dataclass(slots=True)
-class Waiting:
+class UnstoredStop:
     """A Stop that waits for the store; since when, by the monotonic clock; and its answer, where it is decided."""
 
     entry: KeptStop
@@ -61,7 +61,7 @@ class Waiting:
 
 
 @dataclass(slots=True)
-class Kept:
+class JournalledStop:
     """A Stop that the journal was given.
 
     `answer`: the first, where it was decided. `journalled`: it is on the disk there. `told`: somebody was told
@@ -75,7 +75,7 @@ class Kept:
 
 
 @dataclass(slots=True)
-class Held:
+class HeldAnswers:
     """Answers to a Stop that wait for the journal, until `timer` ends that."""
 
     timer: Timer
@@ -97,9 +97,9 @@ class LateStops:
         self._clock = clock
         self._store = store
         self._owner = owner
-        self._waiting: dict[str, Waiting] = {}
-        self._kept: dict[str, Kept] = {}
-        self._held: dict[str, Held] = {}
+        self._waiting: dict[str, UnstoredStop] = {}
+        self._kept: dict[str, JournalledStop] = {}
+        self._held: dict[str, HeldAnswers] = {}
         # Of those that came while the session is being read, the ids of those whose time to be kept has come.
         self._in_stash: set[str] = set()
 
@@ -156,7 +156,7 @@ class LateStops:
         timer = self._clock.call_later(STOP_LATE_S, self._owner, StopOverdue(request.id, final=False))
         entry = _entry(self._session, request, at, answer, generation)
         decided = answer if isinstance(answer, Stopped) else None
-        self._waiting[request.id] = Waiting(entry, self._clock.monotonic(), timer, decided)
+        self._waiting[request.id] = UnstoredStop(entry, self._clock.monotonic(), timer, decided)
         if decided is not None and self.keeps(request):
             # The journal has it without its answer, and an answer may be due: that is to be there when it is said so.
             self._keep(entry, decided)
@@ -265,7 +265,7 @@ class LateStops:
         now = self._clock.monotonic()
         wait_s = max(0.0, STOP_OVERDUE_S - (now - (waiting.since if waiting is not None else now)))
         timer = self._clock.call_later(wait_s, self._owner, StopOverdue(stop.id, final=True))
-        self._held[stop.id] = Held(timer, [(answer, reply)])
+        self._held[stop.id] = HeldAnswers(timer, [(answer, reply)])
 
     def take_up(self, journal: Iterable[KeptStop]) -> list[KeptStop]:
         """The session was read: these Stops are to be decided now, before anything starts.
@@ -277,7 +277,7 @@ class LateStops:
         """
         for entry in journal:
             mine = entry.stop.id in self._kept and self._kept[entry.stop.id].entry == entry
-            kept = self._kept.setdefault(entry.stop.id, Kept(entry))
+            kept = self._kept.setdefault(entry.stop.id, JournalledStop(entry))
             if kept.answer is None:
                 kept.entry, kept.answer = entry, entry.answer
             # It may have been answered by an incarnation before: then somebody waits for the word.
@@ -303,7 +303,7 @@ class LateStops:
         for answer, reply in held.answers:
             self.answer(request_id, answer, reply)
 
-    def _end_wait(self, request: OutsideRequest) -> Waiting | None:
+    def _end_wait(self, request: OutsideRequest) -> UnstoredStop | None:
         """It is durable, refused or kept: it waits no longer. Another request under its id changes nothing."""
         waiting = self._waiting.get(request.id)
         if waiting is None or waiting.entry.stop != request:
@@ -318,7 +318,7 @@ class LateStops:
         if request_id not in self._kept and len(self._kept) >= STOPS_KEPT_MAX:
             logger.error("session {}: Stop {} is not kept: {} are already", self._session, request_id, STOPS_KEPT_MAX)
             return
-        kept = self._kept.setdefault(request_id, Kept(entry, answer))
+        kept = self._kept.setdefault(request_id, JournalledStop(entry, answer))
         if kept.answer is None and answer is not None and kept.entry.stop == entry.stop:
             kept.entry = msgspec.structs.replace(entry, at=kept.entry.at)
             kept.answer, kept.journalled = answer, False

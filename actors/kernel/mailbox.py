@@ -94,7 +94,7 @@ class RunQueue(Protocol):
         """If this thread may be interrupted, call `mailbox.put(envelope)` soon on another one; else return False."""
 
 
-class Owner(Protocol):
+class MailboxOwner(Protocol):
     """What a mailbox needs of its actor. Both methods are called in a turn, and let no exception out."""
 
     def run_turn(self, batch: int) -> None:
@@ -133,13 +133,13 @@ class Mailbox:
 
     def __init__(
         self,
-        owner: Owner,
+        owner: MailboxOwner,
         run_queue: RunQueue,
         requests_max: int = REQUESTS_MAX,
         on_undelivered: Undelivered | None = None,
     ) -> None:
         self._lock = threading.Lock()
-        self._owner: Owner | None = owner
+        self._owner: MailboxOwner | None = owner
         self._run_queue = run_queue
         self._requests_max = requests_max
         self._on_undelivered = on_undelivered
@@ -331,7 +331,7 @@ class Mailbox:
             self._slow = self._issued
         return self._issued
 
-    def _begin_turn(self, ticket: int) -> Owner | None:
+    def _begin_turn(self, ticket: int) -> MailboxOwner | None:
         with self._lock:
             if ticket == self._slow:
                 self._slow = 0

@@ -34,7 +34,7 @@ _INSTEAD_OF_NOTHING: Final[dict[str, str]] = {
 }
 
 
-class _Said:
+class _AssistantMessage:
     """One assistant message with the results of its calls."""
 
     __slots__ = ("calls", "text")
@@ -119,10 +119,10 @@ def render_anthropic(messages: Sequence[Message]) -> list[JsonObject]:
     return rendered
 
 
-def _turns(messages: Sequence[Message]) -> list[str | _Said]:
+def _turns(messages: Sequence[Message]) -> list[str | _AssistantMessage]:
     """Read a thread as user texts, no two in a row, and assistant messages with paired results."""
     shown = [message for message in messages if message.status != "retracted"]
-    turns: list[str | _Said] = []
+    turns: list[str | _AssistantMessage] = []
     used: set[str] = set()
     for place, message in enumerate(shown):
         if message.role == "assistant":
@@ -134,7 +134,7 @@ def _turns(messages: Sequence[Message]) -> list[str | _Said]:
             ]
             text = message.content if message.content.strip() else ""
             if text or calls:
-                turns.append(_Said(text, calls))
+                turns.append(_AssistantMessage(text, calls))
         elif message.role in ("user", "note") and message.content.strip():
             if turns and isinstance(turns[-1], str):
                 turns[-1] = f"{turns[-1]}\n\n{message.content}"

@@ -253,7 +253,7 @@ def _pieces(text: object) -> list[str]:
     return [text[start : start + step] for start in range(0, len(text), step)]
 
 
-class _Turn:
+class _TurnBase:
     """The common part of the turns of plain and of async agents: what can be read without waiting."""
 
     def __init__(self, core: TurnCore) -> None:
@@ -280,7 +280,7 @@ class _Turn:
         return self._core.token.provenance
 
 
-class Turn(_Turn):
+class Turn(_TurnBase):
     """One turn of a plain agent: every method blocks its thread, and raises RunCancelled after a cancel."""
 
     @property
@@ -333,7 +333,7 @@ class Turn(_Turn):
                 raise
 
 
-class AsyncTurn(_Turn):
+class AsyncTurn(_TurnBase):
     """One turn of an async agent: the methods of `Turn`, awaited.
 
     After a cancel every method raises `asyncio.CancelledError` itself, with `provenance` as an attribute.

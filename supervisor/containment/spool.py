@@ -50,7 +50,7 @@ SUFFIX = ".out"
 KEYED = re.compile(r"([0-9a-f]{16})\.")
 
 
-class Kept(NamedTuple):
+class SpooledFile(NamedTuple):
     """What is in a file by now: its path, and how many bytes of the output, from the first one on."""
 
     path: str
@@ -325,9 +325,9 @@ class Spool:
         return self._begun
 
     @property
-    def kept(self) -> Kept | None:
+    def kept(self) -> SpooledFile | None:
         """What is in the file by now; None if there is no byte in it."""
-        return Kept(self.path, self._file.size) if self._file.size else None
+        return SpooledFile(self.path, self._file.size) if self._file.size else None
 
     @property
     def full(self) -> bool:

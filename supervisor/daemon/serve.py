@@ -38,7 +38,7 @@ from actors.messages import Pong
 from supervisor.daemon import collector, story
 from supervisor.daemon.logs import Logs
 from supervisor.daemon.notify import Notifier
-from supervisor.daemon.settings import RELOADED, LogSettings, Settings, Source
+from supervisor.daemon.settings import RELOADED, DaemonSettings, LogSettings, Source
 from supervisor.daemon.signals import WAKE, Signals
 from supervisor.daemon.sockets import Sockets, passed, refuse_if_served
 from supervisor.daemon.watchdog import Watchdog
@@ -54,7 +54,7 @@ CLOSING_STEPS: Final = 8
 """The number of closing steps that take up to `CLOSE_STEP_S` each."""
 
 
-class Exit(IntEnum):
+class DaemonExit(IntEnum):
     """The exit codes of the daemon. systemd starts it again after FAILED, and not after REFUSED."""
 
     OK = 0
@@ -92,10 +92,10 @@ def serve(source: Source) -> int:
     except CountermandError as error:
         logger.error("{}", error)
         notifier.status(error.message)
-        return Exit.FAILED if isinstance(error, StoreUnavailable) else Exit.REFUSED
+        return DaemonExit.FAILED if isinstance(error, StoreUnavailable) else DaemonExit.REFUSED
     except Exception:  # noqa: BLE001  # it has to be logged before the log closes
         logger.opt(exception=True).critical("the daemon failed")
-        return Exit.FAILED
+        return DaemonExit.FAILED
     finally:
         logs.close()
         notifier.close()
@@ -152,7 +152,7 @@ class Daemon:
             logger.error("{} cannot be used: {}; mend it, and reload or restart", name, why)
         self._until_told(place, supervisor, lambda: _look_after(sockets, server))
         watchdog.close()
-        return _Shutdown(self, supervisor, server, sockets).run()
+        return _DaemonShutdown(self, supervisor, server, sockets).run()
 
     def _until_told(self, place: str, supervisor: Supervisor, look: Callable[[], object]) -> None:
         while (number := self._signals.wait(LOOK_S)) in (None, WAKE, signal.SIGHUP):
@@ -188,7 +188,7 @@ class Daemon:
                 status += f"; at the next start: {', '.join(later)}"
         self._notifier.ready(status)
 
-    def _mend(self, fresh: Settings, supervisor: Supervisor) -> None:
+    def _mend(self, fresh: DaemonSettings, supervisor: Supervisor) -> None:
         names, fresh_names = self._settings.found["agents"].value, fresh.found["agents"].value
         agents = {name: one for name, one in fresh.config.agents.items() if fresh_names[name] == names.get(name)}
         for name in supervisor.mend(agents, fresh.tools):
@@ -197,7 +197,7 @@ class Daemon:
             logger.error("{} cannot be used: {}", one.spelled, one.why)
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> DaemonSettings:
         """The present settings, including reloads."""
         return self._now
 
@@ -212,7 +212,7 @@ class Daemon:
         return self._signals
 
 
-class _Shutdown:
+class _DaemonShutdown:
     """The shutdown of a daemon: a thread takes the steps, and the main thread reports their progress."""
 
     def __init__(self, daemon: Daemon, supervisor: Supervisor, server: ApiServer | None, sockets: Sockets) -> None:
@@ -249,10 +249,10 @@ class _Shutdown:
         if not self._quiet:
             busy = ", ".join([*self._supervisor.busy_threads(), *self._supervisor.left()])
             logger.error("not everything is proven to have ended; the next start takes it up; busy: {}", busy or "-")
-            return Exit.FAILED
+            return DaemonExit.FAILED
         logger.info("ended, after {:.1f} s: every session at rest, every process gone", time.monotonic() - started)
         self._notifier.status("ended")
-        return Exit.OK
+        return DaemonExit.OK
 
     def _steps(self) -> None:
         try:
@@ -277,7 +277,7 @@ class _Shutdown:
             return
         logger.critical("told a third time: ending on the spot; wardens end what runs")
         self._notifier.status("ending on the spot")
-        os._exit(Exit.FAILED)
+        os._exit(DaemonExit.FAILED)
 
     def _tell(self, started: float) -> None:
         """Report the progress of the drain; later phases report their own."""

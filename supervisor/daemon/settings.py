@@ -96,7 +96,7 @@ class Found(Struct, frozen=True):
     source: str
 
 
-class Settings(Struct, frozen=True):
+class DaemonSettings(Struct, frozen=True):
     """Complete, valid settings.
 
     `found` has every key with its value and its source; `file` is the file that was read, if there was one.
@@ -139,7 +139,7 @@ class Settings(Struct, frozen=True):
         """The tools, by spelling."""
         return dict(zip(self.found["tools"].value, self.config.tools, strict=True))
 
-    def changes(self, other: Settings) -> list[str]:
+    def changes(self, other: DaemonSettings) -> list[str]:
         """Return the keys in which other settings differ."""
         return [key for key in self.found if not _same(self.found[key].value, other.found[key].value)]
 
@@ -177,7 +177,7 @@ class Source(Struct, frozen=True):
     environment: Mapping[str, str] | None = None
     assignments: tuple[str, ...] = ()
 
-    def load(self, *, serves: bool = True) -> Settings:
+    def load(self, *, serves: bool = True) -> DaemonSettings:
         """Read, check and return the settings. Without `serves` there is no API, and its paths are not checked.
 
         Raises:
@@ -217,7 +217,7 @@ class _Loading:
         self._values: dict[str, Found] = {}
         self._problems: list[CountermandError] = []
 
-    def settings(self, *, serves: bool) -> Settings:
+    def settings(self, *, serves: bool) -> DaemonSettings:
         file = self._read_file()
         self._read_environment()
         self._read_assignments()
@@ -229,7 +229,7 @@ class _Loading:
         assert isinstance(http, HttpSettings)
         assert isinstance(log, LogSettings)
         values = {**_defaults(config, http, log), **self._values}
-        settings = Settings(config, http, log, values, file)
+        settings = DaemonSettings(config, http, log, values, file)
         if serves:
             self._check_paths(settings)
         if self._problems:
@@ -374,7 +374,7 @@ class _Loading:
                 _ = made.address
         return made
 
-    def _check_paths(self, settings: Settings) -> None:
+    def _check_paths(self, settings: DaemonSettings) -> None:
         try:
             path, _ = settings.socket, settings.token_file
         except CountermandError as error:
@@ -547,4 +547,14 @@ def _toml(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-__all__ = ["KEYS", "RELOADED", "HttpSettings", "LogSettings", "Settings", "Source", "WrongSettings", "as_toml", "load"]
+__all__ = [
+    "KEYS",
+    "RELOADED",
+    "DaemonSettings",
+    "HttpSettings",
+    "LogSettings",
+    "Source",
+    "WrongSettings",
+    "as_toml",
+    "load",
+]

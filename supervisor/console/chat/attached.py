@@ -1,4 +1,4 @@
-"""Attached: a daemon that runs, as the host of a chat; its sessions have the face of those in this process."""
+"""Attached: a daemon that runs, as the backend of a chat; its sessions have the face of those in this process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final, overload
 from actors.errors import NotFound, ReceiptPending
 from actors.model import Receipt, SessionStatus
 from actors.requests import Accepted, NewMessage, Stop, Stopped
-from supervisor.console.chat.hosts import Before, Limits, TalkSession
+from supervisor.console.chat.backends import BackendLimits, Before, TalkSession
 from supervisor.console.client.api import Api, segment
 from supervisor.console.client.follower import Follower
 from supervisor.console.tty.screen import Screen
@@ -86,7 +86,7 @@ class Attached:
         self._screen = screen
         self.agent = api.info.agent
         self.place = f"daemon {api.info.pid} in {api.info.state_dir}"
-        self.limits = Limits()
+        self.limits = BackendLimits()
 
     def session(self, name: str) -> TalkSession:
         """A session by name."""

@@ -42,7 +42,7 @@ from actors.errors import CountermandError, Invalid, StoreUnavailable
 from actors.model import Event, Mode, Policy, Receipt, RunStatus, SessionStatus
 from actors.requests import Accepted, NewMessage, Stop, Stopped
 from supervisor.config import Config
-from supervisor.console.chat.hosts import Embedded, Host
+from supervisor.console.chat.backends import Backend, Embedded
 from supervisor.console.chat.printer import OutputGone, Printed, Printer, PrinterFailed
 from supervisor.console.client.endpoint import Place
 from supervisor.console.ending import EndedBy
@@ -62,7 +62,7 @@ OUTPUT_WAIT_S: Final = 1.0
 SOURCE: Final = "user.console"
 
 
-class Signalled(Struct, frozen=True):
+class SignalCame(Struct, frozen=True):
     """A signal came."""
 
     number: int
@@ -75,7 +75,7 @@ class Filed(Struct, frozen=True):
     receipt: Receipt | None
 
 
-Item = Line | EndOfInput | Event | Printed | OutputGone | PrinterFailed | Signalled | Filed
+Item = Line | EndOfInput | Event | Printed | OutputGone | PrinterFailed | SignalCame | Filed
 
 
 def chat(config: Config | None, session: str, place: Place | None = None, *, agent: str | None = None) -> ExitCode:
@@ -97,27 +97,27 @@ def chat(config: Config | None, session: str, place: Place | None = None, *, age
     logger.debug("chat with session {}", session)
     # Before signals are taken: a daemon may take its time to answer, and Ctrl-C ends the waiting.
     attached = _attached(config, place, screen, agent)
-    with Signals(hand_on=lambda number: inbox.put(Signalled(number))):
-        host: Host
+    with Signals(hand_on=lambda number: inbox.put(SignalCame(number))):
+        backend: Backend
         if attached is not None:
-            host = attached
+            backend = attached
         else:
             assert config is not None, "it is for a supervisor of the chat's own"
-            host = Embedded(config, session, screen)
+            backend = Embedded(config, session, screen)
         drain_s: float | None = 0.0
         try:
-            talk = Chat(host, session, screen, inbox)
+            talk = Chat(backend, session, screen, inbox)
             code = talk.run()
             # A stop has ended what was to be ended; else what other sessions still do gets its time.
             drain_s = 0.0 if code is ExitCode.STOPPED else None
         finally:
-            host.close(drain_s)
+            backend.close(drain_s)
     if talk.ended_by is not None:
         raise EndedBy(talk.ended_by)
     return code
 
 
-def _attached(config: Config | None, place: Place | None, screen: Screen, agent: str | None) -> Host | None:
+def _attached(config: Config | None, place: Place | None, screen: Screen, agent: str | None) -> Backend | None:
     """Attach to the daemon that runs at a place; None where there is none and a supervisor is to be started."""
     if config is not None and (place is None or not place.is_listening()):
         return None
@@ -133,16 +133,16 @@ class Chat:
     """One conversation from this process's standard input.
 
     Args:
-        host: whose session it is.
+        backend: whose session it is.
         session: the session's name.
         screen: where to write.
         inbox: where everything that happens is put.
     """
 
-    def __init__(self, host: Host, session: str, screen: Screen, inbox: SimpleQueue[Item]) -> None:
-        self._host = host
-        self._session = host.session(session)
-        self._before = host.before(session)
+    def __init__(self, backend: Backend, session: str, screen: Screen, inbox: SimpleQueue[Item]) -> None:
+        self._backend = backend
+        self._session = backend.session(session)
+        self._before = backend.before(session)
         self._screen = screen
         self._inbox = inbox
         self._interactive = os.isatty(0)
@@ -199,7 +199,7 @@ class Chat:
                 self._end_of_input(item)
             case Event():
                 self._event(item)
-            case Signalled():
+            case SignalCame():
                 self._signal(signal.Signals(item.number))
             case Filed():
                 self._filed(item)
@@ -272,7 +272,7 @@ class Chat:
             if line.cut:
                 raise Invalid(
                     "the message is too large",
-                    expected=f"at most {self._host.limits.message_max_bytes or LINE_MAX_BYTES} bytes of UTF-8",
+                    expected=f"at most {self._backend.limits.message_max_bytes or LINE_MAX_BYTES} bytes of UTF-8",
                     got=f"a line of {line.total_bytes} bytes",
                     remedy="send it in parts, or put it in a file that the agent can read",
                 )
@@ -293,16 +293,16 @@ class Chat:
             self._screen.remark(f"the input could not be read to its end: {end.error}")
             self._earn(ExitCode.FAILED)
         self._screen.leave_prompt()
-        if self._interactive and self._host.outlives:
+        if self._interactive and self._backend.outlives:
             if self._live:
                 self._screen.remark("left; the daemon goes on with what runs")
             self._done = True
             return
         self._leave_when_at_rest()
         if self._interactive and self._at_rest() is None and not self._leaving:
-            self._leave_at = time.monotonic() + self._host.limits.drain_s
+            self._leave_at = time.monotonic() + self._backend.limits.drain_s
             self._screen.remark(
-                f"leaving: what runs may go on for {self._host.limits.drain_s:g} s and is stopped then; "
+                f"leaving: what runs may go on for {self._backend.limits.drain_s:g} s and is stopped then; "
                 "Ctrl-C stops it now"
             )
 
@@ -372,7 +372,7 @@ class Chat:
 
     def _leave(self, reason: str) -> None:
         """Leave because the person has gone. What the chat itself runs is stopped; of a daemon it was only a client."""
-        if not self._host.outlives:
+        if not self._backend.outlives:
             self._leave_stopped(reason)
             return
         self._earn(ExitCode.STOPPED)
@@ -389,7 +389,7 @@ class Chat:
             self._done = True
             return
         # Whatever happens to the receipt, such as a store that is down, this process ends.
-        self._leave_at = time.monotonic() + self._host.limits.ending_s
+        self._leave_at = time.monotonic() + self._backend.limits.ending_s
         for run_id in (*stopped.joined, stopped.run_id):
             self._await_receipt(run_id)
 
@@ -419,7 +419,7 @@ class Chat:
         if not stopped.durable:
             self._screen.remark(not_durable(journalled=stopped.journalled))
         if mode is Mode.GRACEFUL:
-            grace = "" if self._host.limits.grace_s is None else f"{self._host.limits.grace_s:g} s grace; "
+            grace = "" if self._backend.limits.grace_s is None else f"{self._backend.limits.grace_s:g} s grace; "
             self._screen.remark(f"stopping… ({grace}Ctrl-C again kills at once)")
         else:
             self._screen.remark("killing…")
@@ -464,7 +464,7 @@ class Chat:
         In a daemon others may keep it busy for ever: there only what this chat has sent counts.
         """
         status = self._status()
-        if self._host.outlives:
+        if self._backend.outlives:
             return None if self._mine & self._live else status.last_seq
         runs = status.run_id is not None or bool(status.ending)
         starts = status.waiting > 0 and not status.parked and status.state == "idle"
@@ -486,8 +486,8 @@ class Chat:
     def _greet(self) -> None:
         if self._interactive:
             self._screen.ask_for_marks()
-            name, agent = self._session.session, self._host.agent
-            self._screen.remark(f"countermand · session {name} · agent {agent} · {self._host.place}")
+            name, agent = self._session.session, self._backend.agent
+            self._screen.remark(f"countermand · session {name} · agent {agent} · {self._backend.place}")
             what = "a shell script" if agent == "shell" else "a message"
             self._screen.remark(f"Enter runs {what}, a new one takes over; Ctrl-C stops, Ctrl-D leaves.")
         before = self._before

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from actors.errors import CountermandError, StoreUnavailable
 from actors.model import Event
-from supervisor.console.chat.hosts import TalkSession
+from supervisor.console.chat.backends import TalkSession
 from supervisor.console.render.words import head
 from supervisor.console.tty.screen import OutputClosed, Screen
 

@@ -40,7 +40,7 @@ class NoDaemon(CountermandError):
     code = "no_daemon"
 
 
-class _Refused(Struct, frozen=True):
+class _OpenRefused(Struct, frozen=True):
     """`wire.Refused`, but open: a field that a later release adds to a refusal is kept."""
 
     error: dict[str, Any]
@@ -215,7 +215,7 @@ def gone(place: Place, error: Exception) -> NoDaemon:
 def refused(content: bytes, status: int) -> CountermandError:
     """Return the error that an answer tells of."""
     try:
-        error = msgspec.json.decode(content, type=_Refused).error
+        error = msgspec.json.decode(content, type=_OpenRefused).error
     except msgspec.MsgspecError:
         return CountermandError(f"the daemon answered {status}", got=content[:200].decode(errors="replace"))
     return retold(error)

@@ -22,7 +22,7 @@ NUMBERS: Final = ("pid", "generation", "age", "cpu", "memory")
 WHAT_MAX: Final = 110
 
 
-class _Line(Struct, frozen=True):
+class _TreeLine(Struct, frozen=True):
     """A line of the tree. `processes`: those at it and below it, whose time and memory it sums up."""
 
     depth: int
@@ -68,40 +68,40 @@ def show_ps(place: Place, session: str | None, *, as_json: bool) -> None:
         say(out, HINT, "yellow")
 
 
-def _lines(tree: Living) -> Iterator[_Line]:
+def _lines(tree: Living) -> Iterator[_TreeLine]:
     for session in tree.sessions:
         everything = tuple(_of_session(session))
-        yield _Line(0, f"session {head(session.session, 60)}", everything, "bold")
+        yield _TreeLine(0, f"session {head(session.session, 60)}", everything, "bold")
         for run in session.runs:
             yield from _run(run, served=tree.served)
         for stray in session.strays:
             what = f"{stray.kind} {head(stray.name, 60)} · of {stray.call_id or 'the agent'} of {stray.run_id}"
-            yield _Line(1, what, (), "bold red", age_s=_since(stray.started_at))
+            yield _TreeLine(1, what, (), "bold red", age_s=_since(stray.started_at))
         if session.processes:
-            yield _Line(1, "of the session itself", tuple(session.processes), "cyan")
+            yield _TreeLine(1, "of the session itself", tuple(session.processes), "cyan")
             yield from _processes(session.processes, 2)
 
 
-def _run(run: LiveRun, *, served: bool) -> Iterator[_Line]:
+def _run(run: LiveRun, *, served: bool) -> Iterator[_TreeLine]:
     """Yield the lines of a run. One that nobody works on has no age: the next start says how long it took."""
     style = {"in_progress": "green" if served else "yellow", "queued": ""}.get(run.status, "yellow")
     what = f"run {run.run_id} · {status_words(run.status, served=served)} · agent {head(run.agent, 30)}"
     age_s = _since(run.started_at) if served else None
-    yield _Line(1, what, tuple(_of_run(run)), style, generation=run.generation, age_s=age_s)
+    yield _TreeLine(1, what, tuple(_of_run(run)), style, generation=run.generation, age_s=age_s)
     for call in run.calls:
         what = f"call {head(call.tool, 30)} · {call.state} · {call.call_id}"
-        yield _Line(2, what, tuple(call.processes), age_s=_since(call.started_at) if served else None)
+        yield _TreeLine(2, what, tuple(call.processes), age_s=_since(call.started_at) if served else None)
         yield from _processes(call.processes, 3)
     if run.processes:
-        yield _Line(2, "of its agent, and of calls that have ended", tuple(run.processes))
+        yield _TreeLine(2, "of its agent, and of calls that have ended", tuple(run.processes))
         yield from _processes(run.processes, 3)
 
 
-def _processes(processes: Iterable[LiveProcess], base: int) -> Iterator[_Line]:
+def _processes(processes: Iterable[LiveProcess], base: int) -> Iterator[_TreeLine]:
     depths: dict[int, int] = {}
     for one in processes:
         depth = depths[one.pid] = depths.get(one.parent, -1) + 1
-        yield _Line(base + depth, head(one.command, WHAT_MAX), (one,), "dim", pid=one.pid, age_s=one.age_s)
+        yield _TreeLine(base + depth, head(one.command, WHAT_MAX), (one,), "dim", pid=one.pid, age_s=one.age_s)
 
 
 def _of_session(session: LiveSession) -> Iterator[LiveProcess]:

@@ -27,7 +27,7 @@ TRIED_AGAIN: Final = frozenset({"actor.failure", "store.failure", "supervisor.re
 """By what a run ends that may be tried again."""
 
 
-class Sent(Struct, frozen=True):
+class Delivery(Struct, frozen=True):
     """A message that was accepted, and what became of it where that was waited for.
 
     `run_id` is the run that took it, which need not be the one that it was accepted for; `returned` says why none did.
@@ -63,7 +63,7 @@ def send(
         agent: the name of the daemon's agent, where one is expected.
         again: it may have been sent before, under its id.
         wait: until the run that takes it has ended.
-        as_json: print a `Sent`.
+        as_json: print a `Delivery`.
 
     Raises:
         NoDaemon: none answers.
@@ -80,7 +80,7 @@ def send(
     came_back = accepted.returned is not None or accepted.fate == "returned"
     if not wait or came_back:
         if as_json:
-            print_json(Sent(accepted))
+            print_json(Delivery(accepted))
         else:
             say(console(), _sentence(accepted))
         return ExitCode.FAILED if came_back else ExitCode.OK
@@ -136,7 +136,7 @@ class _Told:
 
 def _watched(
     talk: AttachedSession, records: RemoteRecords, accepted: Accepted, from_seq: int, told: _Told
-) -> Sent | None:
+) -> Delivery | None:
     """Follow a message to the run that takes it, and that to its receipt; show what the run says.
 
     Returns None where nobody reads any more, also while the run says nothing.
@@ -152,7 +152,7 @@ def _watched(
         if event.kind == "message" and data["id"] == accepted.message_id:
             run_id = event.run_id
         elif event.kind == "session.message_returned" and data["message_id"] == accepted.message_id:
-            return Sent(accepted, returned=data["reason"])
+            return Delivery(accepted, returned=data["reason"])
         elif run_id is not None and event.kind == "run.started" and data.get("retry_of") == run_id:
             run_id = event.run_id
         if run_id is None or event.run_id != run_id:
@@ -167,7 +167,7 @@ def _watched(
                 receipt = msgspec.convert(data["receipt"], Receipt)
                 if _is_tried_again(records, talk.session, receipt):
                     continue
-                return Sent(accepted, status or RunStatus(data["status"]), result, error, receipt, run_id)
+                return Delivery(accepted, status or RunStatus(data["status"]), result, error, receipt, run_id)
             case _:
                 continue
     # Its follower was closed. Else it ends with an error, or not at all.
@@ -204,7 +204,7 @@ def _came_back(message_id: str, why: str) -> str:
     return f"message {message_id} came back: {why.replace('_', ' ')}"
 
 
-def _earned(sent: Sent, screen: Screen) -> ExitCode:
+def _earned(sent: Delivery, screen: Screen) -> ExitCode:
     """Say how it ended, where that is not just well, and return the exit code for it."""
     if sent.returned is not None:
         screen.remark(_came_back(sent.accepted.message_id, sent.returned))

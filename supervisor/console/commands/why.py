@@ -29,7 +29,7 @@ class Moment(Struct, frozen=True):
     what: str
 
 
-class Held(Struct, frozen=True):
+class StoredCounts(Struct, frozen=True):
     """What the store holds of a run: events by kind, and messages of the thread by role and status."""
 
     events: dict[str, int]
@@ -52,7 +52,7 @@ class Story(Struct, frozen=True):
     texts: dict[str, str]
     taken_over_by: tuple[str, str] | None
     moments: tuple[Moment, ...]
-    held: Held
+    held: StoredCounts
     attended: bool | None
 
 
@@ -195,7 +195,7 @@ def _moment(event: Event) -> str:
             return event.kind.replace(".", ": ", 1).replace("_", " ")
 
 
-def _held(events: list[Event], thread: list[Message]) -> Held:
+def _held(events: list[Event], thread: list[Message]) -> StoredCounts:
     kinds: dict[str, int] = {}
     for event in events:
         kinds[event.kind] = kinds.get(event.kind, 0) + 1
@@ -204,7 +204,7 @@ def _held(events: list[Event], thread: list[Message]) -> Held:
         name = message.role if message.status == "complete" else f"{message.role} ({message.status})"
         roles[name] = roles.get(name, 0) + 1
     seqs = [event.seq for event in events]
-    return Held(kinds, min(seqs, default=0), max(seqs, default=0), roles)
+    return StoredCounts(kinds, min(seqs, default=0), max(seqs, default=0), roles)
 
 
 # ── Telling ───────────────────────────────────────────────────────────────────────────────────────

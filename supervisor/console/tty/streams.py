@@ -19,7 +19,7 @@ GONE: Final = frozenset({errno.EPIPE, errno.ECONNRESET})
 """What a write fails with where nobody reads any more: the other end of a pipe or of a connection is closed."""
 
 
-def open_streams() -> Output:
+def open_streams() -> StandardOutput:
     """Make the standard streams fit, and return what standard output is now; once, at the beginning."""
     for fd in (0, 1, 2):
         try:
@@ -33,7 +33,7 @@ def open_streams() -> Output:
             os.set_inheritable(fd, True)
     if sys.stdin is None:
         sys.stdin = os.fdopen(0, encoding="utf-8", closefd=False)
-    output = Output(1, "w", closefd=False)
+    output = StandardOutput(1, "w", closefd=False)
     encoding = sys.stdout.encoding if sys.stdout is not None else "utf-8"
     # In an encoding that lacks a character it is written as its number.
     sys.stdout = io.TextIOWrapper(
@@ -67,7 +67,7 @@ def when_unread(call: Callable[[], object], fd: int = 1) -> None:
 def is_unread() -> bool:
     """True if nobody reads standard output any more, as far as a write has met with that."""
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
-    return isinstance(raw, Output) and raw.unread
+    return isinstance(raw, StandardOutput) and raw.unread
 
 
 class _Whole(io.FileIO):
@@ -93,7 +93,7 @@ class _Whole(io.FileIO):
         return size
 
 
-class Output(_Whole):
+class StandardOutput(_Whole):
     """Standard output. The command goes on to its end, and has its exit code, whatever becomes of what it prints."""
 
     @property

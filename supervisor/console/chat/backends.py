@@ -1,4 +1,4 @@
-"""Hosts: whose sessions a chat is about. A daemon that runs is attached to; else the chat has its own supervisor."""
+"""Backends: whose sessions a chat is about. A daemon that runs is attached to; else the chat has its own supervisor."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Before(Struct, frozen=True):
     parked: bool = False
 
 
-class Limits(Struct, frozen=True):
-    """What a host allows, in seconds and bytes; None where only the daemon knows."""
+class BackendLimits(Struct, frozen=True):
+    """What a backend allows, in seconds and bytes; None where only the daemon knows."""
 
     grace_s: float | None = None
     ending_s: float = 60.0
@@ -72,19 +72,19 @@ class TalkSession(Protocol):
         """The events behind a seq."""
 
 
-class Host(Protocol):
+class Backend(Protocol):
     """Whose sessions they are. `outlives`: what runs goes on when the chat has ended."""
 
     outlives: bool
     agent: str
     place: str
-    limits: Limits
+    limits: BackendLimits
 
     def session(self, name: str) -> TalkSession:
         """A session by name."""
 
     def before(self, name: str) -> Before:
-        """What there was of a session before this host took it up, or before the chat attached to it."""
+        """What there was of a session before this backend took it up, or before the chat attached to it."""
 
     def close(self, drain_s: float | None) -> None:
         """End what is the chat's own; None: what still runs gets its time."""
@@ -107,7 +107,7 @@ class Embedded:
         self.agent = config.agent
         self.place = str(config.state_dir)
         ending_s = config.grace_s + config.kill_s + RECEIPT_SLACK_S
-        self.limits = Limits(config.grace_s, ending_s, config.drain_s, config.message_max_bytes)
+        self.limits = BackendLimits(config.grace_s, ending_s, config.drain_s, config.message_max_bytes)
 
     def session(self, name: str) -> TalkSession:
         """A session by name."""
