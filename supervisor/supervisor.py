@@ -41,6 +41,7 @@ from supervisor.router import SupervisorActor
 from supervisor.session_handle import SessionHandle
 from supervisor.store.health import StoreHealth
 from supervisor.store.reader import SqliteReader
+from supervisor.store.schema import STORE_NAME
 from supervisor.store.sqlite import SqliteStore
 from supervisor.strays.strays import Strays
 from supervisor.tools.shell import shell as shell_tool
@@ -292,7 +293,7 @@ class Supervisor:
         self._clock = SystemClock()
         self._undo.append(self._clock.close)
         self._store = SqliteStore(
-            state_dir / "store.sqlite3",
+            state_dir / STORE_NAME,
             clock=self._clock,
             lend=lambda: self._dispatcher.lend(),  # noqa: PLW0108  # there is no dispatcher yet
         )

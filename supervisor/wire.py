@@ -6,14 +6,14 @@ id, repeating the same body has one effect and gives the same answer.
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Self
+from typing import Annotated, Any, Final, Self, TypeVar
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from actors.ids import ID_MAX_CHARS
 from actors.model import Event, Message, Mode, Policy, Receipt, RunInfo, Scope, Waiting
 from actors.ports import WaitingRow
-from actors.requests import NewMessage, Stop
+from actors.requests import NewMessage, Stop, Stopped
 
 SOURCE_PATTERN: Final = r"^(user|client)(\.[A-Za-z0-9_-]+)+$"
 
@@ -34,6 +34,15 @@ Source = Annotated[
 ]
 Instant = Annotated[float, Meta(description="Seconds since the epoch, UTC.")]
 WaitS = Annotated[float, Meta(ge=0, le=86_400, description="Seconds to wait for the receipt; bounded by the daemon.")]
+
+
+B = TypeVar("B", bound=Struct)
+
+
+def _of(kind: type[B], request: Struct, **others: Any) -> B:
+    """Return a body with the fields that it shares with a request, and others."""
+    shared = {name: getattr(request, name) for name in kind.__struct_fields__ if name in request.__struct_fields__}
+    return kind(**{**shared, **others})
 
 
 class MessageBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -59,15 +68,7 @@ class MessageBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         """Return the body that sends `message`."""
         # The content shows only the part that is UTF-8; the attachment has the exact bytes.
         data = message.attachments[0].data if message.attachments else UNSET
-        return cls(
-            content=message.content if data is UNSET else UNSET,
-            content_base64=data,
-            id=message.id,
-            policy=message.policy,
-            origin=message.origin,
-            merge=message.merge,
-            sent_at=message.sent_at,
-        )
+        return _of(cls, message, content=message.content if data is UNSET else UNSET, content_base64=data)
 
 
 class StopBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -90,17 +91,7 @@ class StopBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @classmethod
     def of(cls, stop: Stop) -> Self:
         """Return the body that asks for `stop` in a session."""
-        return cls(
-            source=stop.source,
-            reason=stop.reason,
-            id=stop.id,
-            run_id=stop.run_id,
-            scope=stop.scope,
-            mode=stop.mode,
-            waiting=stop.waiting,
-            origin=stop.origin,
-            sent_at=stop.sent_at,
-        )
+        return _of(cls, stop)
 
 
 class StopAllBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -116,14 +107,7 @@ class StopAllBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     @classmethod
     def of(cls, stop: Stop) -> Self:
         """Return the body that asks for `stop` in every session."""
-        return cls(
-            source=stop.source,
-            reason=stop.reason,
-            id=stop.id,
-            scope=stop.scope,
-            mode=stop.mode,
-            waiting=stop.waiting,
-        )
+        return _of(cls, stop)
 
 
 class KillBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -133,6 +117,11 @@ class KillBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     reason: Words = "killed over the API"
     id: Id | None = None
     wait_s: WaitS = 0.0
+
+    @classmethod
+    def of(cls, stop: Stop) -> Self:
+        """Return the body that asks for `stop` of one run, whose id is in the path."""
+        return _of(cls, stop)
 
 
 class DeleteBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -197,6 +186,11 @@ class StopAnswer(Struct, frozen=True, kw_only=True):
     withdrawn: tuple[Message, ...]
     joined: tuple[str, ...]
     receipt: Receipt | None = None
+
+    @classmethod
+    def of(cls, session: str, stopped: Stopped, receipt: Receipt | None) -> Self:
+        """Return the answer of `session`, with the receipt where there is one."""
+        return cls(session=session, receipt=receipt, **structs.asdict(stopped))
 
 
 class NotStopped(Struct, frozen=True):

@@ -16,7 +16,7 @@ import pytest
 
 from actors import CountermandError, Invalid, StoreUnavailable
 from supervisor.http.access import PEER, WHO, Access, Peer, read_tokens
-from supervisor.http.door import Door
+from supervisor.http.middleware import AdmissionMiddleware
 from tests.http_kit import BEARER, TOKEN, Api, api, code, everything, get_raw
 from tests.kit import WAIT_S, kit
 from tests.test_http_sessions import answers, get, say, stop, waits
@@ -114,7 +114,7 @@ def test_what_is_not_known_to_be_somebody_is_let_in_nowhere() -> None:
     headers = [(b"host", b"localhost"), (b"authorization", f"Bearer {TOKEN}".encode())]
     for state in ({}, {PEER: None}, {PEER: Peer(os.geteuid() + 1)}, {WHO: "uid:0"}):
         scope = {"type": "http", "state": state, "headers": headers, "raw_path": b"/v1/health", "path": "/v1/health"}
-        asyncio.run(Door(inside, Access({"a": TOKEN}))(scope, None, send))
+        asyncio.run(AdmissionMiddleware(inside, Access({"a": TOKEN}))(scope, None, send))
     assert [one["status"] for one in said[::2]] == [403] * 4
 
 

@@ -11,9 +11,10 @@ import pytest
 
 from actors.model import Event, Provenance, Receipt, Row, RunInfo, Signalled
 from supervisor import Config, SessionHandle, Supervisor
-from supervisor.console.client.store_records import STORE_NAME, StoreRecords
+from supervisor.console.client.store_records import StoreRecords
 from supervisor.console.commands.why import Story, _moments, read_story
 from supervisor.store import events
+from supervisor.store.schema import STORE_NAME
 from tests.kit import log, message, settled, stop, until
 
 SESSION = "s1"

@@ -6,7 +6,7 @@ The map, from the outside in:
     serving.py     Serving: the server's life on its loop
     connection.py  Connection: who is at the other end, and how long it may take
     access.py      who may come in: the peer's uid, or a bearer token and a Host header of our own
-    door.py        Door: what every request comes through
+    middleware.py  AdmissionMiddleware: what every request comes through
     app.py         make_app: routes, errors and the OpenAPI document, put together
     sessions.py runs.py events.py processes.py health.py metrics.py   the routes, by noun
     desk.py        Desk: what the routes ask of the supervisor, without ever blocking the loop

@@ -29,7 +29,7 @@ class _App(Litestar):
 
 
 def make_app(desk: Desk) -> Litestar:
-    """Return the application for what is at a desk. Whoever gets a request into it has been let in; see `Door`."""
+    """Return the application for a desk. `AdmissionMiddleware` has admitted each request that reaches it."""
     gauges = Gauges(desk.supervisor)
     gauges.registry.register(Levels(desk))
     desk.on_stop = gauges.stop_seconds.observe

@@ -119,7 +119,7 @@ class Desk:
             with contextlib.suppress(CountermandError, TimeoutError):
                 async with asyncio.timeout(min(wait_s, self.limits.wait_max_s) + KNOWN_S):
                     receipt = await self.receipt(session, stopped.receipt_id, wait_s, receive)
-        return _stop_answer(session.session, stopped, receipt)
+        return StopAnswer.of(session.session, stopped, receipt)
 
     async def stop_all(self, body: StopAllBody, requested_by: str) -> AllStopped:
         """Stop every session in which something runs, ends or waits; with scope session also those that own a tree."""
@@ -350,21 +350,6 @@ def within(items: Iterable[T], count: int, size: int) -> list[T]:
 def newest_within(items: Sequence[T], count: int, size: int) -> list[T]:
     """Return the last items that fit, in their order."""
     return within(reversed(items), count, size)[::-1]
-
-
-def _stop_answer(session: str, stopped: Stopped, receipt: Receipt | None) -> StopAnswer:
-    return StopAnswer(
-        session=session,
-        outcome=stopped.outcome,
-        run_id=stopped.run_id,
-        receipt_id=stopped.receipt_id,
-        fence_seq=stopped.fence_seq,
-        durable=stopped.durable,
-        journalled=stopped.journalled,
-        withdrawn=stopped.withdrawn,
-        joined=stopped.joined,
-        receipt=receipt,
-    )
 
 
 def _unknown(session: str) -> NotFound:

@@ -21,12 +21,11 @@ from supervisor.containment.layers import Layers
 from supervisor.containment.spool import use_of
 from supervisor.http.gauges import leaked_threads
 from supervisor.http.routing import TheDesk, refusals
-from supervisor.store.health import StoreHealth
+from supervisor.store.health import DISK_LEAST_BYTES, StoreHealth
 from supervisor.supervisor import Supervisor
 from supervisor.wire import Diagnosis, Finding, Health, Info, Readiness
 
 PROBE_S: Final = 1.0
-DISK_LEAST_BYTES: Final = 256 * 1024 * 1024
 STUCK_SLACK_S: Final = 5.0
 RESTART: Final = "restart the daemon: what was accepted is kept"
 CGROUPS: Final = (

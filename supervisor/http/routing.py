@@ -35,7 +35,7 @@ _WHY: Final = {
 
 
 def refusals(*statuses: int) -> dict[int, ResponseSpec]:
-    """Return how a route's refusals are described: those of the door, and those given."""
+    """Return how a route's refusals are described: those of the middleware, and those given."""
     chosen = sorted({400, 401, 403, 408, 415, 421, 431, 503, *statuses})
     return {
         status: ResponseSpec(data_container=Refused, description=_WHY[status], generate_examples=False)

@@ -16,8 +16,8 @@ from supervisor.http.access import Access
 from supervisor.http.app import make_app
 from supervisor.http.connection import Connection
 from supervisor.http.desk import Desk
-from supervisor.http.door import Door
 from supervisor.http.limits import Limits
+from supervisor.http.middleware import AdmissionMiddleware
 from supervisor.supervisor import Supervisor
 
 READERS: Final = 16
@@ -49,7 +49,7 @@ class Serving:
         self._sockets = list(sockets)
         self._desk = Desk(supervisor, limits)
         config = uvicorn.Config(
-            Door(make_app(self._desk), access, limits.header_max),
+            AdmissionMiddleware(make_app(self._desk), access, limits.header_max),
             # uvicorn does not know the further arguments of the class.
             http=_protocol(access, limits),
             ws="none",

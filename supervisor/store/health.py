@@ -13,6 +13,8 @@ REMEDIES: Final = {
     "disk": "look at the disk, at the permissions of the state directory, and that the store's file is still there",
 }
 """What helps, by what the last error was."""
+DISK_LEAST_BYTES: Final = 256 * 1024 * 1024
+"""With less room than that in the state directory, `doctor` warns."""
 JOURNAL_HANGS_S: Final = 3.0
 """A write of the stop journal that takes longer is said to hang; it goes on all the same."""
 STATES: Final = ("ok", "slow", "failing", "damaged", "closed")

@@ -17,6 +17,8 @@ from typing import Final
 
 from actors.errors import StoreUnavailable
 
+STORE_NAME: Final = "store.sqlite3"
+"""The store's file in the state directory."""
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 WAL_KEPT_BYTES: Final = 64 * 1024 * 1024
 _NAME: Final = re.compile(r"(\d{4})_\w+\.sql")

@@ -12,9 +12,9 @@ from actors.errors import StoreUnavailable
 from actors.model import LIVE, Event, Receipt, RunInfo, SessionStatus
 from actors.requests import Accepted, NewMessage, Stop, Stopped
 from supervisor.config import Config
-from supervisor.console.client.store_records import STORE_NAME
 from supervisor.console.tty.screen import Screen
 from supervisor.store.reader import SqliteReader
+from supervisor.store.schema import STORE_NAME
 from supervisor.supervisor import Supervisor
 
 RECEIPT_SLACK_S: Final = 5.0

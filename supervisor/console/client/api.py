@@ -8,7 +8,6 @@ do about it.
 from __future__ import annotations
 
 import stat
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
@@ -19,8 +18,8 @@ import msgspec
 from msgspec import Struct
 
 from actors.errors import CountermandError, Invalid, retold
-from actors.text import one_line
 from supervisor.console.client.endpoint import CONNECT_S, Place
+from supervisor.console.render.output import note
 from supervisor.wire import Info
 
 T = TypeVar("T")
@@ -62,7 +61,7 @@ class Api:
     ) -> None:
         self.place = place
         self._answer_s = answer_s
-        self.on_wait = _print if on_wait is None else on_wait
+        self.on_wait = note if on_wait is None else on_wait
         self.client = httpx.Client(
             # There is no TLS on it: to load certificates would take longer than to ask.
             transport=httpx.HTTPTransport(uds=place.resolved, verify=False),
@@ -133,10 +132,6 @@ class Api:
                 got=str(error),
                 remedy="use the command of the daemon's own version",
             ) from error
-
-
-def _print(text: str) -> None:
-    print(f"countermand: {one_line(text)}", file=sys.stderr)
 
 
 def _say_nothing(_: str) -> None:

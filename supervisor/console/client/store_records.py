@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import TracebackType
-from typing import Final
 
 from actors.errors import AheadOfLog, StoreUnavailable
 from actors.model import Event, Message, Receipt, RunInfo
@@ -14,9 +13,8 @@ from supervisor.live_processes import live_processes
 from supervisor.live_tree import Living, living
 from supervisor.lock import held
 from supervisor.store.reader import SqliteReader
+from supervisor.store.schema import STORE_NAME
 from supervisor.wire import SessionEntry, WaitingMessage
-
-STORE_NAME: Final = "store.sqlite3"
 
 
 class StoreRecords:

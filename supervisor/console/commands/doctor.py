@@ -18,21 +18,22 @@ from actors.errors import CountermandError
 from countermand import wrong_supervisor
 from supervisor.console.client.api import Api, find_api, is_socket, quote_shell
 from supervisor.console.client.endpoint import Place
-from supervisor.console.client.store_records import STORE_NAME
 from supervisor.console.commands.orphans import find_orphans, open_ledgers
 from supervisor.console.commands.units import look_at_units
 from supervisor.console.exits import ExitCode
 from supervisor.console.render.output import console, print_json, say
 from supervisor.console.render.words import plural
 from supervisor.containment.spool import use_of
+from supervisor.lock import NAME as LOCK_NAME
 from supervisor.lock import held, holder
+from supervisor.store.health import DISK_LEAST_BYTES
 from supervisor.store.reader import SqliteReader
+from supervisor.store.schema import STORE_NAME
 from supervisor.wire import Diagnosis, Finding
 
-DISK_LEAST_BYTES: Final = 256 * 1024 * 1024
 INODES_LEAST: Final = 1_000
 NAMED_MAX: Final = 5
-PRIVATE: Final = ("store.sqlite3", "lock", "token", "wardens")
+PRIVATE: Final = (STORE_NAME, LOCK_NAME, "token", "wardens")
 """What in the state directory is nobody else's to read."""
 
 
@@ -61,7 +62,7 @@ def _findings(place: Place) -> Iterator[Finding]:
         api = find_api(place)
         yield _daemon(place, api)
     except CountermandError as error:
-        pid = holder(place.state_dir / "lock") if held(place.state_dir) else None
+        pid = holder(place.state_dir / LOCK_NAME) if held(place.state_dir) else None
         remedy = error.remedy if pid is None else f"look at process {pid} (countermand logs), or end it: kill {pid}"
         yield Finding("daemon", ok=False, found=f"{error.message}: {error.got}", remedy=remedy)
     own: list[Finding] = []
@@ -95,7 +96,7 @@ def _daemon(place: Place, api: Api | None) -> Finding:
     if api is not None:
         info = api.info
         return Finding("daemon", ok=True, found=f"version {info.version} answers on {place.socket}, process {info.pid}")
-    pid = holder(place.state_dir / "lock") if held(place.state_dir) else None
+    pid = holder(place.state_dir / LOCK_NAME) if held(place.state_dir) else None
     if is_socket(place):
         who = f"; process {pid} has the directory" if pid else ""
         remedy = (

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Generator, Iterator
 from typing import Any, Final
 
 from actors.model import Event
-from actors.text import one_line
 from supervisor.console.client.endpoint import Place
 from supervisor.console.client.source import open_records
-from supervisor.console.render.output import console, print_json_line, say
+from supervisor.console.render.output import console, note, print_json_line, say
 from supervisor.console.render.words import clock_time, head
 from supervisor.console.tty.streams import is_unread, when_unread
 
@@ -73,14 +71,10 @@ def _follow(place: Place, session: str, from_seq: int) -> Generator[Event, None,
     from supervisor.console.client.follower import Follower
 
     api = need_api(place)
-    follower = Follower(api, session, from_seq, on_break=_note)
+    follower = Follower(api, session, from_seq, on_break=note)
     when_unread(follower.close)
     try:
         yield from follower
     finally:
         follower.close()
         api.close()
-
-
-def _note(text: str) -> None:
-    print(f"countermand: {one_line(text)}", file=sys.stderr)

@@ -66,8 +66,7 @@ def kill_run(place: Place, identity: str, stop: Stop, wait_s: float, *, as_json:
     """End one run at once, wherever it is, and nothing else; see `stop_session`."""
     api = need_api(place)
     run = find_run(RemoteRecords(api), identity)
-    body = KillBody(source=stop.source, reason=stop.reason, id=stop.id)
-    answer = api.post(f"/v1/runs/{segment(run.run_id)}/kill", StopAnswer, body)
+    answer = api.post(f"/v1/runs/{segment(run.run_id)}/kill", StopAnswer, KillBody.of(stop))
     with _holds():
         return _outcome(api, answer, wait_s, owned=False, as_json=as_json)
 

@@ -1,4 +1,4 @@
-"""What commands print on standard output: lines, tables, or one JSON document."""
+"""What commands print: lines, tables, or one JSON document on standard output, and remarks on standard error."""
 
 from __future__ import annotations
 
@@ -42,6 +42,11 @@ def say(out: Any, text: str, style: str = "") -> None:
     from rich.text import Text
 
     out.print(Text(one_line(text), style=style), soft_wrap=True)
+
+
+def note(text: str) -> None:
+    """Print a remark about what the command does, on standard error."""
+    print(f"countermand: {one_line(text)}", file=sys.stderr)
 
 
 def print_json(value: object) -> None:

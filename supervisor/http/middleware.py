@@ -1,4 +1,4 @@
-"""The door: an ASGI application around the routes, through which every request comes."""
+"""The middleware: an ASGI application around the routes, through which every request comes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class UnsupportedMediaType(CountermandError):
     code = "unsupported_media_type"
 
 
-class Door:
-    """An ASGI application around another one: whoever is not let in is answered here.
+class AdmissionMiddleware:
+    """An ASGI application around another one. It answers the requests that it does not admit.
 
     Args:
         app: the application inside.
@@ -38,7 +38,7 @@ class Door:
         self._header_max = header_max
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer whoever is not let in; hand everybody else on."""
+        """Answer a request that is not admitted; pass on every other one."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
