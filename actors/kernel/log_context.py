@@ -18,6 +18,8 @@ from typing import Final
 from loguru import logger
 
 PACKAGES: Final = ("actors", "supervisor")
+CONTEXT: Final = ("session", "run", "generation", "call")
+"""The names of the context, in the order in which a line shows them."""
 _ABOUT: Final[contextvars.ContextVar[Mapping[str, object]]] = contextvars.ContextVar("countermand_log_context")
 
 

@@ -26,7 +26,7 @@ import msgspec
 from loguru import logger
 
 from actors.kernel.actor import log_context
-from actors.kernel.log_context import speak
+from actors.kernel.log_context import CONTEXT, speak
 from actors.text import below, one_line
 from supervisor.daemon.settings import LogSettings
 
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 LINES_MAX: Final = 10_000
 LINE_MAX_CHARS: Final = 32_768
 FLUSH_S: Final = 2.0
-CONTEXT: Final = ("session", "run", "generation", "call")
 # The priorities of syslog(3), by which `journalctl -p` filters.
 PRIORITIES: Final = {"TRACE": 7, "DEBUG": 7, "INFO": 6, "SUCCESS": 5, "WARNING": 4, "ERROR": 3, "CRITICAL": 2}
 COLOURS: Final = {"WARNING": "33", "ERROR": "31", "CRITICAL": "1;31", "DEBUG": "2", "TRACE": "2"}

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from typing import Final, overload
+from typing import overload
 
-from actors.errors import NotFound, ReceiptPending
+from actors.errors import NotFound
 from actors.model import Receipt, SessionStatus
 from actors.requests import Accepted, NewMessage, Stop, Stopped
 from supervisor.console.chat.backends import BackendLimits, Before, TalkSession
@@ -14,10 +13,6 @@ from supervisor.console.client.api import Api, segment
 from supervisor.console.client.follower import Follower
 from supervisor.console.tty.screen import Screen
 from supervisor.wire import MessageBody, StopBody
-
-WAIT_AT_ONCE_S: Final = 20.0
-"""How long one request waits for a receipt; then it is asked again."""
-RETRY_S: Final = 0.2
 
 
 class AttachedSession:
@@ -51,24 +46,8 @@ class AttachedSession:
             return SessionStatus(self.session, "idle", 0, 0, None, (), 0, False, (), {})
 
     def receipt(self, identity: str, *, timeout: float | None = 0.0) -> Receipt:
-        """Return a receipt, waiting for it at most `timeout` seconds; None: until it is filed.
-
-        Raises:
-            ReceiptPending: it is not filed yet.
-            NotFound: there is none of that id.
-        """
-        url = f"{self._url}/receipts/{segment(identity)}"
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            left_s = WAIT_AT_ONCE_S if deadline is None else max(0.0, deadline - time.monotonic())
-            wait_s = min(left_s, WAIT_AT_ONCE_S)
-            try:
-                return self._api.get(url, Receipt, patience_s=wait_s, wait_s=round(wait_s, 3))
-            except ReceiptPending:
-                if deadline is not None and time.monotonic() >= deadline:
-                    raise
-                # Where too many wait the daemon answers at once.
-                time.sleep(RETRY_S)
+        """Return a receipt; see `Api.receipt`."""
+        return self._api.receipt(self.session, identity, timeout)
 
     def subscribe(self, from_seq: int = 0) -> Follower:
         """Return the events behind `from_seq`: what is stored first, then as they come."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import stat
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
@@ -17,7 +18,8 @@ import httpx
 import msgspec
 from msgspec import Struct
 
-from actors.errors import CountermandError, Invalid, retold
+from actors.errors import CountermandError, Invalid, ReceiptPending, retold
+from actors.model import Receipt
 from supervisor.console.client.endpoint import CONNECT_S, Place
 from supervisor.console.render.output import note
 from supervisor.wire import Info
@@ -30,6 +32,9 @@ INFO_S: Final = 10.0
 """How long `GET /v1/info` may take. It needs no session: a daemon that takes longer hangs, or is gone."""
 SILENT_S: Final = 1.5
 """After so many seconds without an answer the command says what it waits for."""
+RECEIPT_LOOK_S: Final = 20.0
+"""How long one request waits for a receipt; then it is asked again."""
+RETRY_S: Final = 0.2
 BASE: Final = "http://countermand"
 
 
@@ -86,6 +91,42 @@ class Api:
     def post(self, path: str, into: type[T], body: object, *, patience_s: float = 0.0) -> T:
         """Have something done, and return the answer."""
         return self._decoded(self._send("POST", path, body, {}, patience_s), into)
+
+    def receipt(
+        self,
+        session: str,
+        identity: str,
+        timeout: float | None,
+        *,
+        look_s: float = RECEIPT_LOOK_S,
+        on_pending: Callable[[], object] = lambda: None,
+    ) -> Receipt:
+        """Return a receipt, waiting for it at most `timeout` seconds; None: until it is filed.
+
+        Args:
+            session: whose it is.
+            identity: the id of the receipt, or of its run.
+            timeout: in seconds; 0 looks once.
+            look_s: how long one request waits for it; then it is asked again.
+            on_pending: called each time before it is asked again.
+
+        Raises:
+            ReceiptPending: it is not filed yet.
+            NotFound: there is none of that id.
+        """
+        url = f"/v1/sessions/{segment(session)}/receipts/{segment(identity)}"
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            began = time.monotonic()
+            wait_s = look_s if deadline is None else min(look_s, max(0.0, deadline - began))
+            try:
+                return self.get(url, Receipt, patience_s=wait_s, wait_s=round(wait_s, 3))
+            except ReceiptPending:
+                if deadline is not None and time.monotonic() >= deadline:
+                    raise
+            on_pending()
+            # Where too many wait the daemon answers at once.
+            time.sleep(max(0.0, began + RETRY_S - time.monotonic()))
 
     def close(self) -> None:
         """Let go of the connections."""

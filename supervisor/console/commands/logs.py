@@ -24,6 +24,7 @@ from typing import Any, Final
 import msgspec
 
 from actors.errors import CountermandError, NotFound
+from actors.kernel.log_context import CONTEXT
 from actors.text import below, one_line
 from supervisor.console.client.api import Api, find_api, no_daemon
 from supervisor.console.client.endpoint import Place
@@ -34,7 +35,6 @@ UNIT: Final = "countermand.service"
 POLL_S: Final = 0.2
 TAIL_BYTES: Final = 4 * 1024 * 1024
 """How far back from its end a file is read."""
-CONTEXT: Final = ("session", "run", "generation", "call")
 LEVELS: Final = ("trace", "debug", "info", "warning", "error", "critical")
 _STYLES: Final = {"warning": "yellow", "error": "red", "critical": "bold red", "debug": "dim", "trace": "dim"}
 CURSOR: Final = "-- cursor: "

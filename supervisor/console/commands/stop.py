@@ -9,14 +9,14 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 from msgspec import structs
 
 from actors.errors import CountermandError, ReceiptPending
 from actors.ids import new_request_id
-from actors.model import Receipt, Scope
+from actors.model import Scope
 from actors.requests import UNKNOWN, Stop
 from supervisor.console.client.api import Api, need_api, segment
 from supervisor.console.client.endpoint import Place
@@ -169,23 +169,17 @@ def _settled(api: Api, answer: StopAnswer, wait_s: float, *, owned: bool) -> Sto
     """Wait for the receipt, and return the answer with it, as far as it comes in time."""
     if answer.run_id is None and not _has_receipt(answer, owned=owned):
         return answer
-    url = f"/v1/sessions/{segment(answer.session)}/receipts/{segment(answer.receipt_id)}"
-    receipt = _awaited(api, url, wait_s, lambda: _left(api, answer))
-    return structs.replace(answer, receipt=receipt)
-
-
-def _awaited(api: Api, url: str, wait_s: float, left: Callable[[], str]) -> Receipt | None:
     began = time.monotonic()
     with Progress() as progress:
-        while True:
-            passed_s = time.monotonic() - began
-            at_once_s = min(LOOK_S, max(0.0, wait_s - passed_s))
-            try:
-                return api.get(url, Receipt, patience_s=at_once_s, wait_s=round(at_once_s, 3))
-            except ReceiptPending:
-                if passed_s >= wait_s:
-                    return None
-            progress.show(f"ending… {left()} ({time.monotonic() - began:.1f} s)")
+
+        def show() -> None:
+            progress.show(f"ending… {_left(api, answer)} ({time.monotonic() - began:.1f} s)")
+
+        try:
+            receipt = api.receipt(answer.session, answer.receipt_id, wait_s, look_s=LOOK_S, on_pending=show)
+        except ReceiptPending:
+            return answer
+    return structs.replace(answer, receipt=receipt)
 
 
 def _left(api: Api, answer: StopAnswer) -> str:
