@@ -95,6 +95,28 @@ def test_l14_a_call_that_spawns_again_and_again_keeps_a_bounded_number_of_parts(
     driver.finish()
 
 
+def test_l14_a_receipt_lists_all_that_goes_on_and_beyond_the_bound_nothing_that_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("actors.protocol.run_record.PARTS_KEPT_MAX", 10)
+    driver = Driver()
+    record, call_id = in_a_call(driver)
+    trees = [spawn(driver, number) for number in range(30)]
+    assert record.file_receipt(0.0, ()).omitted == 0
+    assert len(below(record, call_id)) == 30
+    for tree in trees[:10]:
+        end(driver, tree)
+    assert record.file_receipt(0.0, ()).omitted == 10
+    assert [row.how for row in below(record, call_id)] == [How.ABANDONED] * 20
+    for tree in trees[10:]:
+        end(driver, tree)
+    receipt = record.file_receipt(0.0, ())
+    # The agent, the call, and those that ended last.
+    assert [row.how for row in below(record, call_id)] == [How.EXIT] * 8
+    assert (receipt.omitted, receipt.reaped) == (22, 30)
+    driver.finish()
+
+
 @pytest.mark.parametrize("how", ["handed over", "never spawned"])
 def test_l14_what_a_call_has_for_its_session_again_and_again_is_bounded_too(how: str) -> None:
     driver = Driver()

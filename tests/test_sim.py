@@ -40,6 +40,7 @@ from tests.sim.world import World, quiet_log
 CHUNK = 50
 FRESH = secrets.randbelow(1 << 40)
 KEPT_S = 7 * 86_400.0
+LIMITS = Settings(agent="scripted", queue_max=2, calls_open_max=2, processes_max=2)
 
 REGRESSIONS = {
     # A batch that was written and reported as failed: the Stop in it stopped the run of the message behind it.
@@ -820,6 +821,56 @@ REGRESSIONS = {
             ("steps", 4),
             ("crash",),
         ),
+    ),
+    # Its end was on record, its record had no room for it, and so it was found anew: its process was dead twice.
+    "something left whose end was stored after all, of a run that has many parts": Schedule(
+        2541802474,
+        LIMITS,
+        (
+            ("litter", 2586806699),
+            ("new", "fan=4", None, "user", True, None),
+            ("steps", 30),
+            ("hold", True),
+            ("wait", 1.0),
+            ("lose", 1),
+            ("new", "say=1", None, "user", True, None),
+            ("steps", 15),
+        ),
+        parts_max=6,
+    ),
+    # The same, behind its receipt: that said for a moment that it goes on.
+    "something left whose end was stored after all, of a run that has its receipt": Schedule(
+        2541802474,
+        LIMITS,
+        (
+            ("litter", 2586806699),
+            ("new", "fan=4", None, "user", True, None),
+            ("steps", 30),
+            ("hold", True),
+            ("wait", 1.0),
+            ("lose", 1),
+        ),
+        parts_max=6,
+    ),
+    # More went on than a receipt has room for, and what had ended was listed beside that.
+    "more that goes on behind a receipt than it has room for": Schedule(
+        1544700104,
+        LIMITS,
+        (
+            ("litter", 2506777343),
+            ("new", "run=30,children=2,output=3", None, "user", True, None),
+            ("steps", 3),
+            ("steps", 9),
+            ("steps", 20),
+            ("new", "say=1", None, "user", True, None),
+            ("new", "say=1", None, "user", True, None),
+            ("hold", True),
+            ("later", 0.0, ("repeat", 1)),
+            ("at", "t", ("stop", "graceful", 2, None, "session", "bot", None)),
+            ("steps", 15),
+            ("steps", 60),
+        ),
+        parts_max=6,
     ),
 }
 

@@ -392,8 +392,9 @@ class SessionActor(Actor):
                 protocol.call_requested(message)
             case CallStarted():
                 protocol.call_started(message)
-            case CallEnded() | RunFinished() if message.address.run in self._replaced:
-                # What it had started may not have been taken. Its end is told again behind that, when it is taken over.
+            case CallEnded() | RunFinished() | StrayFound() | StrayEnded() if message.address.run in self._replaced:
+                # What it had started may not have been taken. Its end is told again behind that, when it is taken over;
+                # so is what it left behind, which would be found twice.
                 logger.trace("{} does not take it from an actor that is replaced: {!r:.200}", self, message)
             case CallEnded():
                 protocol.call_ended(message)

@@ -40,8 +40,16 @@ from actors.model import (
 )
 from actors.ports import AttachmentRow, KeptStop, SessionRow, Snapshot
 from actors.protocol.queue import PendingTurn, WaitingRoom, as_message
-from actors.protocol.run_record import RunRecord, restored
-from actors.protocol.step import AdoptRun, AnswerRequest, ForgetSession, ForgetStop, HaltRun, RefuseRequest
+from actors.protocol.run_record import STRAYS, RunRecord, restored
+from actors.protocol.step import (
+    AdoptRun,
+    AnswerRequest,
+    ForgetPart,
+    ForgetSession,
+    ForgetStop,
+    HaltRun,
+    RefuseRequest,
+)
 from actors.protocol.trees import OwnedTrees
 from actors.requests import (
     Accepted,
@@ -871,6 +879,10 @@ class Protocol(OwnedTrees):
             snapshot.printed,
         )
         self._attach_restored(record)
+        for row in snapshot.processes:
+            if row.run_id == record.id and row.kind in STRAYS and row.state == "ended":
+                # Before the run is taken over: the record may have no room for it, and it would be found anew.
+                self.step.later.append(ForgetPart("stray", row.process_id))
         return record
 
     def plugins_mended(self, isolation: Mapping[str, str]) -> None:

@@ -393,6 +393,7 @@ class RunRecord:
 
     def file_receipt(self, at: float, later: tuple[Provenance, ...]) -> Receipt:
         """Add the parts up to a receipt; what has not ended is named abandoned in it, what is not ours out of reach."""
+        self.trim()
         open_parts = self.open_parts()
         for part in open_parts:
             part.how = How.ABANDONED if part.ours else How.OUT_OF_REACH

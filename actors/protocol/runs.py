@@ -538,7 +538,6 @@ class RunLifecycle(RunReports):
             self._stray_event("process.ended", record, process.row, data)
         self._process_row_ended(process, part)
         self.step.later.append(ForgetPart("stray", part.id))
-        record.trim()
         self._after_part(record, self._clock.wall())
 
     def _stray_event(self, kind: str, record: RunRecord, row: ProcessRow, data: JsonObject) -> None:

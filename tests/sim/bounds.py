@@ -13,6 +13,7 @@ from actors.hierarchy.run import RunActor
 from actors.hierarchy.session import SessionActor
 from actors.messages import CallDeadline, RunDeadline, TryStore
 from actors.model import Mode, Owner, Row
+from actors.protocol.run_record import AGENT, STRAYS
 from actors.requests import Stop, Stopped
 
 if TYPE_CHECKING:
@@ -219,11 +220,17 @@ class Bounds:
         world = self._world
         if receipt.run_id is None or world is None:
             return
-        listed = sum(_is_part(row) + sum(_is_part(below) for below in row.rows) for row in receipt.rows)
+        parts = [part for row in receipt.rows for part in (row, *row.rows) if _is_part(part)]
+        listed, asked_for = len(parts), sum(part.kind not in STRAYS for part in parts)
         # What is open at once is listed, and what the session has beside it.
         most = max(PARTS_KEPT_MAX, 1 + world.settings.calls_open_max + world.settings.processes_max)
-        if listed > most + world.settings.processes_max:
-            self._break(f"the receipt of {receipt.run_id} lists {listed} parts: at most {most} (L14)")
+        if asked_for > most + world.settings.processes_max:
+            self._break(f"the receipt of {receipt.run_id} lists {asked_for} parts: at most {most} (L14)")
+        # Code may start any number by itself: each that goes on is listed, and what it is a row of (L1).
+        going_on = sum(part.kind == AGENT or any(one.ended_at is None for one in (part, *part.rows)) for part in parts)
+        most = max(PARTS_KEPT_MAX, going_on)
+        if listed > most:
+            self._break(f"the receipt of {receipt.run_id} lists {listed} parts, {going_on} go on: at most {most} (L14)")
         tables = self._disk.of(session)
         calls = [one for one in tables.calls.values() if one.run_id == receipt.run_id and one.started_at is not None]
         # What code started by itself may be another's by then: of that nothing is counted here.

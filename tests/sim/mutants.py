@@ -975,7 +975,16 @@ MUTANTS: Final = (
         "> self._settings.calls_open_max:",
     ),
     _mutant("one waiting message too many", "L14", WaitingRoom, "refuse_if_full", ">= self._limit", "> self._limit"),
-    _mutant("parts are kept without a bound", "L14", RunRecord, "add", "    self.trim()\n", ""),
+    _mutant("parts are kept without a bound", "L14", RunRecord, "trim", "if excess <= 0:", "if excess <= 1000:"),
+    _mutant("a receipt lists parts beyond the bound", "L14", RunRecord, "file_receipt", "    self.trim()\n", ""),
+    _mutant(
+        "what is on record as ended is found anew",
+        "L14",
+        Protocol,
+        "_restored",
+        """self.step.later.append(ForgetPart("stray", row.process_id))""",
+        "pass",
+    ),
     _mutant("what a receipt leaves out is not counted", "L14", RunRecord, "trim", "        self.omitted += 1\n", ""),
     _mutant(
         "an untouched run is tried again without end",

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
@@ -107,12 +108,18 @@ class Schedule:
         Raises:
             AssertionError: a law was broken.
         """
+        with self.client() as client:
+            client.play(self.script)
+            return client.steps
+
+    @contextmanager
+    def client(self) -> Iterator[Client]:
+        """A client of a fresh world with the limits of this schedule."""
         with (
             mock.patch.object(run_record, "PARTS_KEPT_MAX", self.parts_max),
             Client(self.seed, self.settings, RestartPolicy(failures_max=self.failures_max)) as client,
         ):
-            client.play(self.script)
-            return client.steps
+            yield client
 
 
 def draw(seed: int) -> Schedule:
@@ -372,11 +379,11 @@ def shrink(schedule: Schedule, seconds: float = 60.0) -> Schedule:
         seconds: how long it may take; what was found by then is returned.
     """
     until = time.monotonic() + seconds
-    laws = _laws(broken(schedule) or "")
+    kinds = _kinds(broken(schedule) or "")
 
     def still(tried: Schedule) -> bool:
         said = broken(tried)
-        return said is not None and bool(_laws(said) & laws or not laws)
+        return said is not None and bool(_kinds(said) & kinds)
 
     before = None
     while schedule != before and time.monotonic() < until:
@@ -400,9 +407,9 @@ def shrink(schedule: Schedule, seconds: float = 60.0) -> Schedule:
     return schedule
 
 
-def _laws(said: str) -> set[str]:
-    """The laws that a failure names."""
-    return set(re.findall(r"\(L\d+\)", said))
+def _kinds(said: str) -> set[str]:
+    """The laws that a failure names; its text without numbers, where it names none."""
+    return set(re.findall(r"\(L\d+\)", said)) or {re.sub(r"\d+", "", said)}
 
 
 def _simpler(op: Op) -> list[Op]:

@@ -27,7 +27,7 @@ PLAIN: Final = (str, int, float, bool, tuple, list, type(None))
 def timeline(schedule: Schedule) -> list[str]:
     """Play a schedule; returns a line for each thing that happened, the time first, in virtual seconds."""
     lines: list[str] = []
-    with Client(schedule.seed, schedule.settings) as client:
+    with schedule.client() as client:
 
         def line(who: str, what: str) -> None:
             text = f"{client.world.clock.monotonic():10.5f}  {who:<22} {what}"
