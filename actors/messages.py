@@ -551,13 +551,13 @@ class LoadFailed(Struct, frozen=True):
 # ── Timers ────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Timer(Struct, frozen=True):
+class TimerFired(Struct, frozen=True):
     """A requested time has come."""
 
     urgent: ClassVar[bool] = True
 
 
-class KillDeadline(Timer, frozen=True):
+class KillDeadline(TimerFired, frozen=True):
     """The remaining parts of a closed run are now named `abandoned`.
 
     A deadline that was moved has an old `stage`; one that was set before the session was reloaded has an old
@@ -569,7 +569,7 @@ class KillDeadline(Timer, frozen=True):
     incarnation: str
 
 
-class TreesDeadline(Timer, frozen=True):
+class TreesDeadline(TimerFired, frozen=True):
     """Trees that the session began to end at `stage`, and that have not ended, are now named `abandoned`.
 
     `incarnation` is as in `KillDeadline`.
@@ -579,17 +579,17 @@ class TreesDeadline(Timer, frozen=True):
     incarnation: str
 
 
-class RunDeadline(Timer, frozen=True):
+class RunDeadline(TimerFired, frozen=True):
     """The run's time is up."""
 
     stage: int
 
 
-class CallDeadline(Timer, frozen=True):
+class CallDeadline(TimerFired, frozen=True):
     """The call's time is up."""
 
 
-class RecancelExecution(Timer, frozen=True):
+class RecancelExecution(TimerFired, frozen=True):
     """Cancel an async execution again if it goes on after the grace and the kill time; then at growing intervals."""
 
     attempt: int = 0
@@ -605,35 +605,35 @@ class RecancelExecution(Timer, frozen=True):
         return float(min(60, 2 ** min(self.attempt, 6)))
 
 
-class LookForOld(Timer, frozen=True):
+class LookForOld(TimerFired, frozen=True):
     """Time to look for sessions that are kept longer than necessary."""
 
 
-class DrainOver(Timer, frozen=True):
+class DrainOver(TimerFired, frozen=True):
     """The time for draining, or (`final`) for interrupting, is over; `hurried`: it was cut short on request."""
 
     final: bool
     hurried: bool = False
 
 
-class GoOn(Timer, frozen=True):
+class GoOn(TimerFired, frozen=True):
     """The answer in batch `number` has had time to reach its client: reports that waited for it go on."""
 
     number: int
 
 
-class StopOverdue(Timer, frozen=True):
+class StopOverdue(TimerFired, frozen=True):
     """A Stop is not durable yet, and has to be journalled. `final`: its time to wait is over, and it is answered."""
 
     request_id: str
     final: bool
 
 
-class IdleOver(Timer, frozen=True):
+class IdleOver(TimerFired, frozen=True):
     """The session has been idle for `passivate_s`, unless it was used meanwhile."""
 
 
-class TryStore(Timer, frozen=True):
+class TryStore(TimerFired, frozen=True):
     """Time to ask the store again."""
 
 

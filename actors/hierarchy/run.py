@@ -62,8 +62,7 @@ from actors.model import Address, How, Message, Owner, Provenance
 from actors.plugin import execution
 from actors.plugin.registration import Plugins, is_async
 from actors.plugin.turn import AsyncTurn, Turn, TurnCore
-from actors.ports import Isolation, Ports, ProcessRow
-from actors.ports import Timer as PortTimer
+from actors.ports import Isolation, Ports, ProcessRow, Timer
 from actors.thread import Thread
 
 GONE = "what ran it is gone"
@@ -138,8 +137,8 @@ class RunActor(Actor):
         self._deadline_left_s: float | None = None
         self._deadline_since: float = 0.0
         self._deadline_stage = 0
-        self._timer: PortTimer | None = None
-        self._recancel: PortTimer | None = None
+        self._timer: Timer | None = None
+        self._recancel: Timer | None = None
 
     def log_context(self) -> Mapping[str, object]:
         """Its address."""

@@ -27,8 +27,7 @@ from tests.sim.watch import Watch
 if TYPE_CHECKING:
     from pykka import ActorRef
 
-    from actors.ports import SpawnSpec
-    from actors.ports import Timer as PortTimer
+    from actors.ports import SpawnSpec, Timer
 
 DEATH_S: Final = 0.01
 """Virtual seconds between a signal and the death that it brings."""
@@ -99,7 +98,7 @@ class _Tree:
     remaining: ProcessRemaining | None = None
     ended: ProcessEnded | None = None
     kill_at: float | None = None
-    killing: PortTimer | None = None
+    killing: Timer | None = None
     signals: list[Signalled] = field(default_factory=list)
     dead: bool = False
     forgotten: bool = False

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from actors.messages import ProcessEnded, ProcessExited
 from supervisor.containment.guard import ledger
 from supervisor.containment.processes.reports import ended, not_started, tell
-from supervisor.containment.processes.tree import Phase
+from supervisor.containment.processes.tree import TreePhase
 
 if TYPE_CHECKING:
     from actors.ports import Clock
@@ -63,7 +63,7 @@ class Endings:
 
     def drained(self, tree: Tree) -> None:
         """The output is at its end, or the time to drain it is over: report the exit once the disk has it too."""
-        if tree.drained_bytes is not None or tree.phase is Phase.ENDED:
+        if tree.drained_bytes is not None or tree.phase is TreePhase.ENDED:
             return
         if tree.drain_alarm is not None:
             tree.drain_alarm.cancel()
@@ -84,7 +84,7 @@ class Endings:
 
     def report_exit(self, tree: Tree) -> None:
         """Report the exit, once, and the end, if that is known already."""
-        if tree.exit_report is not None or tree.phase is Phase.ENDED:
+        if tree.exit_report is not None or tree.phase is TreePhase.ENDED:
             return
         assert tree.exited is not None
         assert tree.drained_bytes is not None
@@ -129,12 +129,12 @@ class Endings:
             duration_s = max(0.0, word["at"] - tree.started["at"])
             exited = {"status": word["status"], "at": word["at"], "duration_s": duration_s}
             self.exited(tree, {"word": "exited", **exited, "cpu_s": 0.0, "max_rss_kb": 0})
-        if tree.phase is not Phase.ENDED and (tree.exited is None or tree.exit_report is not None):
+        if tree.phase is not TreePhase.ENDED and (tree.exited is None or tree.exit_report is not None):
             self._end(tree, ended(tree.process_id, word, proven=word.get("proven", True)))
 
     def abandon(self, tree: Tree, why: str = "") -> None:
         """Report that the tree is not proven gone. Its warden, if there is one, goes on ending it."""
-        if tree.phase is Phase.ENDED or tree.last is not None:
+        if tree.phase is TreePhase.ENDED or tree.last is not None:
             return
         remains = tree.remaining.note if tree.remaining is not None else ""
         note = why or remains or f"not proven gone {self._give_up_s:g} s after its deadline"
@@ -155,7 +155,7 @@ class Endings:
         if tree.started is not None:
             # What a process in the background has written last is for the spool alone.
             self._pipes.drain(tree)
-        tree.phase = Phase.ENDED
+        tree.phase = TreePhase.ENDED
         tree.spool.close()
         tree.disarm_kill()
         if tree.drain_alarm is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from supervisor.containment.guard import ledger
-from supervisor.containment.processes.tree import Phase
+from supervisor.containment.processes.tree import TreePhase
 
 if TYPE_CHECKING:
     from actors.ports import Clock
@@ -36,9 +36,9 @@ class Kills:
 
     def kill(self, tree: Tree, grace_s: float) -> None:
         """Kill a tree; a later deadline than that of an earlier kill changes nothing."""
-        if tree.phase is Phase.ENDED:
+        if tree.phase is TreePhase.ENDED:
             return
-        if tree.phase is Phase.WAITING:
+        if tree.phase is TreePhase.WAITING:
             self._endings.never(tree, "killed before it was started")
             return
         kill_at = self._clock.monotonic() + max(0.0, grace_s)
@@ -51,7 +51,7 @@ class Kills:
             tree.spool.need()
         if tree.drained_bytes is not None:
             self._endings.report_exit(tree)
-        if tree.last is not None or tree.phase is Phase.LOST:
+        if tree.last is not None or tree.phase is TreePhase.LOST:
             return
         tree.disarm_kill()
         wait_s = max(0.0, grace_s)
@@ -71,7 +71,12 @@ class Kills:
 
         The zygote sees whether it is. It is asked again, for a warden that is slow now may be stopped later.
         """
-        if tree.last is not None or tree.remaining or tree.zygote is None or tree.phase in (Phase.LOST, Phase.ENDED):
+        if (
+            tree.last is not None
+            or tree.remaining
+            or tree.zygote is None
+            or tree.phase in (TreePhase.LOST, TreePhase.ENDED)
+        ):
             return
         tree.kill_alarms.append(self._reactor.later(SILENT_S, lambda: self._end_silent_warden(tree)))
         try:

@@ -12,7 +12,7 @@ from loguru import logger
 from actors.errors import described
 from supervisor.containment.guard import ledger
 from supervisor.containment.output import Output
-from supervisor.containment.processes.tree import Phase, Tree
+from supervisor.containment.processes.tree import Tree, TreePhase
 from supervisor.containment.spool import Spool
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Launcher:
 
     def launch(self, tree: Tree) -> None:
         """Send the tree to a zygote; where that cannot be done, end it as not started."""
-        tree.phase = Phase.WAITING
+        tree.phase = TreePhase.WAITING
         tree.attempts += 1
         theirs: list[int] = []
         try:
@@ -118,7 +118,7 @@ class Launcher:
             self._endings.never(tree, f"cannot start a warden: {described(error)}")
             return
         tree.zygote = zygote
-        tree.phase = Phase.SENT
+        tree.phase = TreePhase.SENT
         assert tree.sock is not None
         self._reactor.watch(tree.sock.fileno(), lambda: self._on_warden(tree))
 
@@ -135,5 +135,5 @@ class Launcher:
             self._endings.never(tree, f"cannot start a warden: {error.strerror or error}")
 
     def _relaunch(self, tree: Tree) -> None:
-        if tree.phase is Phase.WAITING:
+        if tree.phase is TreePhase.WAITING:
             self.launch(tree)

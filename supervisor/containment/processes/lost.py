@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from supervisor.containment.guard import ledger
 from supervisor.containment.processes.launch import ATTEMPTS_MAX
 from supervisor.containment.processes.reports import ended, tell
-from supervisor.containment.processes.tree import Phase
+from supervisor.containment.processes.tree import TreePhase
 
 if TYPE_CHECKING:
     from actors.ports import Clock
@@ -50,21 +50,21 @@ class LostTrees:
 
     def last_word(self, tree: Tree, word: Word) -> None:
         """The warden's last word, from it or from its ledger: the proof, if its layers can give one."""
-        if not word.get("proven", True) and tree.phase is not Phase.ENDED:
+        if not word.get("proven", True) and tree.phase is not TreePhase.ENDED:
             self._search_for(tree, "the subreaper layer is off", word)
         else:
             self._endings.prove(tree, word)
 
     def warden_gone(self, tree: Tree) -> None:
         """The warden's socket has ended. Without a last word it was killed: the ledger and the zygote know more."""
-        if tree.last is not None or tree.searched or tree.phase is Phase.ENDED:
+        if tree.last is not None or tree.searched or tree.phase is TreePhase.ENDED:
             return
         last = ledger.said(ledger.read_path(tree.path), "empty")
         if last is not None:
             # It had no way to say it.
             self.last_word(tree, last)
             return
-        tree.phase = Phase.LOST
+        tree.phase = TreePhase.LOST
         if tree.zygote is None or tree.zygote.dead:
             self.judge(tree)
         else:
@@ -105,7 +105,7 @@ class LostTrees:
         self._search.end(leftover, lambda: self._found(tree, word, leftover))
 
     def _found(self, tree: Tree, word: Word, leftover: Leftover) -> None:
-        if tree.phase is Phase.ENDED:
+        if tree.phase is TreePhase.ENDED:
             return
         verdict = self._search.verdict(word, leftover)
         if verdict["proven"]:

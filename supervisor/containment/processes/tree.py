@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from supervisor.containment.zygote_handle import ZygoteHandle
 
 
-class Phase(StrEnum):
+class TreePhase(StrEnum):
     """Where a tree is."""
 
     WAITING = "waiting"
@@ -57,7 +57,7 @@ class Tree:
         self.paused = False
         self.drained_bytes: int | None = None
         self.held = False
-        self.phase = Phase.WAITING
+        self.phase = TreePhase.WAITING
         self.attempts = 0
         self.waiting_since: float | None = None
         self.zygote: ZygoteHandle | None = None
@@ -93,5 +93,5 @@ class Trees:
 
     def check_quiet(self) -> None:
         """Set `quiet` if it is time."""
-        if self.closing and all(tree.phase is Phase.ENDED for tree in self.by_id.values()):
+        if self.closing and all(tree.phase is TreePhase.ENDED for tree in self.by_id.values()):
             self.quiet.set()

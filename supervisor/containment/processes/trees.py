@@ -21,7 +21,7 @@ from supervisor.containment.processes.lost import LostTrees
 from supervisor.containment.processes.pipes import Pipes
 from supervisor.containment.processes.reports import not_started, tell
 from supervisor.containment.processes.search import Search
-from supervisor.containment.processes.tree import Phase, Tree, Trees
+from supervisor.containment.processes.tree import Tree, TreePhase, Trees
 from supervisor.containment.processes.warden_dir import WardenDir
 from supervisor.containment.processes.words import Words
 from supervisor.containment.processes.zygotes import Zygotes
@@ -237,7 +237,7 @@ class ProcessTrees:
 
     def _forget(self, process_id: str) -> None:
         tree = self._trees.by_id.get(process_id)
-        if tree is not None and tree.phase is not Phase.ENDED:
+        if tree is not None and tree.phase is not TreePhase.ENDED:
             tree.forgotten = True
             return
         self._trees.by_id.pop(process_id, None)
@@ -275,6 +275,6 @@ class ProcessTrees:
     def _end_zygotes(self) -> None:
         for tree in list(self._trees.by_id.values()):
             self._endings.abandon(tree, "not proven gone when the supervisor shut down")
-            if tree.phase is not Phase.ENDED and tree.last is not None:
+            if tree.phase is not TreePhase.ENDED and tree.last is not None:
                 self._endings.report_exit_now(tree)
         self._zygotes.end_all()

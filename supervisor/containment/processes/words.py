@@ -11,7 +11,7 @@ from actors.messages import ProcessStarted
 from supervisor.containment.guard import ledger
 from supervisor.containment.guard.packets import receive
 from supervisor.containment.processes.reports import remaining, tell
-from supervisor.containment.processes.tree import Phase
+from supervisor.containment.processes.tree import TreePhase
 
 if TYPE_CHECKING:
     from supervisor.containment.guard.ledger import Word
@@ -86,7 +86,7 @@ class Words:
 
     def on_started(self, tree: Tree, word: Word) -> None:
         """The command runs."""
-        tree.phase = Phase.RUNNING
+        tree.phase = TreePhase.RUNNING
         tree.started = word
         spool = tree.spool.path if self._spools.file_max_bytes else None
         tell(tree.owner, ProcessStarted(tree.process_id, word["pid"], word["at"], spool))
@@ -94,7 +94,7 @@ class Words:
 
     def _on_remaining(self, tree: Tree, word: Word) -> None:
         """Some of it cannot be killed: a receipt that is filed before the proof can name them."""
-        if tree.last is None and tree.phase is not Phase.ENDED:
+        if tree.last is None and tree.phase is not TreePhase.ENDED:
             tree.remaining = remaining(tree.process_id, word)
             tell(tree.owner, tree.remaining)
 
@@ -103,7 +103,7 @@ class Words:
     def on_zygote_word(self, zygote: ZygoteHandle, word: Word) -> None:
         """A zygote says something of a tree that it has a warden for, or had."""
         tree = self._trees.by_id.get(word["process_id"])
-        if tree is None or tree.phase is Phase.ENDED or tree.zygote is not zygote:
+        if tree is None or tree.phase is TreePhase.ENDED or tree.zygote is not zygote:
             return
         match word["word"]:
             case "not_forked":
@@ -127,5 +127,5 @@ class Words:
     def on_zygote_dead(self, zygote: ZygoteHandle) -> None:
         """A zygote has ended, after its last word: what it would have said of its lost wardens is never said."""
         for tree in list(self._trees.by_id.values()):
-            if tree.zygote is zygote and tree.phase is Phase.LOST:
+            if tree.zygote is zygote and tree.phase is TreePhase.LOST:
                 self._lost.judge(tree)
