@@ -618,16 +618,17 @@ ended = os.fork() or os._exit(3)
 os.waitid(os.P_PID, ended, os.WEXITED | os.WNOWAIT)
 
 def told():
-    print([signal["signal"] for signal in one._signals], [signal["signal"] for signal in one._rows[ended]["signals"]])
+    seen = one._record
+    print([signal["signal"] for signal in seen.signals], [signal["signal"] for signal in seen.rows[ended]["signals"]])
 
-one._ask()
+one._ladder._ask()
 told()
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 lives = os.fork() or time.sleep(60)
-one._ask()
+one._ladder._ask()
 told()
-one._deadline = time.monotonic()
-one._end(busy=False)
+one._ladder.deadline = time.monotonic()
+one._ladder.step(busy=False)
 told()
 assert procfs.stat(ended).dead
 os.waitpid(lives, 0)

@@ -1,7 +1,9 @@
 """The guard: the processes that outlive the daemon, and end what it leaves.
 
     zygote.py        a small interpreter that forks wardens and inherits what a killed one leaves
-    warden.py        one for each tree: spawns, reaps, ends, proves
+    warden.py        one for each tree: spawns, reaps, proves
+    ladder.py        the steps by which a warden ends its tree
+    tree_record.py   what a warden has seen of its tree, of which its last word is made
     ready.py         what a warden prepares before it has a tree
     seed.py          the process that waits to become the command; anchor.py keeps its memory until it has
     command.py       what a command finds on its input, where it begins, within which limits

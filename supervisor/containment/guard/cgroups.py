@@ -224,6 +224,11 @@ def _kill_each(group: str) -> None:
         write(os.path.join(group, "cgroup.freeze"), "0")
 
 
+def pids_below(group: str) -> list[int]:
+    """Return the processes in a group and in those below it."""
+    return [pid for below in groups_below(group) for pid in pids_in(below)]
+
+
 def signal_member(pid: int, group: str, number: int) -> bool:
     """Signal a process by pidfd, if it still is in that group once the pidfd is held: a pid may have a new owner."""
     try:

@@ -15,13 +15,7 @@ It talks with the daemon over a SEQPACKET socket of its own. Requests: ``kill`` 
 ``started`` or ``failed``, ``exited`` (the command itself), ``remaining`` (some cannot be killed), ``empty``
 (the proof, and what was seen). The same words go into its ledger, which it locks before it spawns.
 
-Ending. With a grace: SIGTERM, then SIGCONT, once to each process of the tree, and then nothing until nobody
-is left or the deadline passes; what a SIGTERM handler forks to clean up is not disturbed. (On a terminal SIGHUP
-follows at half of the grace: an interactive shell does not heed a SIGTERM.) At the deadline,
-in rounds (killing.py): SIGKILL to all own children and their groups, reap, again. Where the tree has a cgroup,
-that is killed and removed first, which takes everybody at once, also whom we may not signal; the rounds are then
-for who went into another one. A second ``kill`` can only bring the deadline nearer. Who
-cannot be killed (another user's, or in an uninterruptible wait) is named, and waited for without an end.
+Ending: see ladder.py. What it has seen of the tree is in tree_record.py, of which its last word is made.
 
 Races, and why each is closed:
 
@@ -50,22 +44,19 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import socket
 import time
 from contextlib import suppress
 
 from supervisor.containment.guard import cgroups, procfs
 from supervisor.containment.guard.command import command_in
-from supervisor.containment.guard.killing import Killing, kill_descendant, kill_quietly, signal_name
-from supervisor.containment.guard.ledger import ROWS_MAX, SIGNALS_MAX, Ledger, decode, encode, how_of, said
-from supervisor.containment.guard.namespaces import Namespace
-from supervisor.containment.guard.out_of_reach import SOUGHT_MAX, FarSides
+from supervisor.containment.guard.ladder import GROUP_MAX_S, Ladder
+from supervisor.containment.guard.ledger import Ledger, decode, encode, said
 from supervisor.containment.guard.packets import receive
 from supervisor.containment.guard.ready import Ready
 from supervisor.containment.guard.seed import Seed
-from supervisor.containment.guard.survivors import Remaining, began
-from supervisor.containment.guard.unix import drain, go_first, go_with_the_others, readable
+from supervisor.containment.guard.tree_record import TreeRecord
+from supervisor.containment.guard.unix import drain, go_with_the_others, readable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,28 +67,15 @@ if TYPE_CHECKING:
 LAST_WORD = 0
 """Exit status of a warden that has written ``empty``; any other end leaves the tree to the zygote."""
 REAPED_A_TURN = 256
-REMAINING_AFTER_S = 0.5
-RETRY_S = 0.05
-REMAINING_RETRY_S = 1.0
 WAIT_MAX_S = 3600.0
 REQUEST_MAX_BYTES = 4096
 GROUP_RETRY_S = 0.005
-SETTLE_S = 0.005
-PAUSE_S = 0.0005
-ROUND_PAUSE_MAX_S = 0.003
-GROUP_PAUSE_MAX_S = 0.01
-GROUP_AGAIN_S = 0.05
 GROUP_IDLE_S = 0.05
-GROUP_ALONE_S = 0.5
-"""How long its cgroup is given to be empty before the rounds over our children begin as well."""
-GROUP_MAX_S = 2.0
-"""How long a group is tried to be removed after the proof; somebody from outside the tree may sit in it."""
+SETTLE_S = 0.005
 LAYERS = frozenset({"cgroup", "subreaper", "zygote", "marker"})
 """What can be switched off; with all of them a process has to get past each."""
 OPTIONAL_LAYERS = frozenset({"namespace"})
 """What has to be asked for."""
-KEEPER_ALONE_S = 0.5
-"""How long the keeper of a namespace is given to go on if it is stopped, before it is killed, which ends all of it."""
 
 
 class Warden:
@@ -114,37 +92,17 @@ class Warden:
         self._ledger = ledger
         self._wake = ready.wake
         self._ready = ready
-        self._pid = os.getpid()
         self._spec: Word = {}
         self._seed: Seed | None = None
-        self._anchor = 0
-        self._leader: int | None = None
         self._leader_began = 0.0
-        self._status: int | None = None
-        self._deadline: float | None = None
-        self._asked = False
-        self._on_terminal = False
-        self._hang_up_at: float | None = None
-        self._killing = Killing()
-        self._kill_at: float | None = None
-        self._remaining = Remaining()
         self._orphaned = False
-        self._reaped = 0
-        self._rows: dict[int, Word] = {}
-        self._done: list[Word] = []
-        self._signals: list[Word] = []
+        self._record = TreeRecord(ledger, ready.namespace)
         self._note = ""
-        self._started_at: float | None = None
         self._group = ready.group
-        self._group_removed = False
-        self._group_killed_at: float | None = None
-        self._pauses = 0
         self._namespace = ready.namespace
-        self._namespace_killed = False
         # By either, ECHILD is the proof.
         self._subreaper = "subreaper" in ready.layers or ready.namespace is not None
-        self._empty_at: float | None = None
-        self._remote = FarSides()
+        self._ladder = Ladder(self._record, ready.group, ready.namespace, subreaper=self._subreaper, say=self._say)
 
     def run(self) -> None:
         """Spawn, serve and end; returns when the tree is proven empty and the last word is written."""
@@ -155,7 +113,7 @@ class Warden:
             self._ready.dismiss()
         else:
             self._spawn()
-            if self._leader is not None:
+            if self._record.leader is not None:
                 self._serve()
         self._last_word()
 
@@ -168,14 +126,14 @@ class Warden:
         self._read_requests()
         if self._orphaned or readable(self._daemon):
             return "the daemon was gone before it was started"
-        if self._deadline is not None:
+        if self._ladder.deadline is not None:
             return "killed before it was started"
         return ""
 
     def _spawn(self) -> None:
         word: Word = {"word": "spawning", "at": time.time(), "cgroup": self._group, "keeper": self._keeper()}
         self._ledger.write(self._ready.word, word)
-        self._started_at, self._leader_began = time.time(), time.monotonic()
+        self._record.started_at, self._leader_began = time.time(), time.monotonic()
         try:
             seed, note = self._become([self._out, self._err, self._spec_fd])
         except OSError as error:
@@ -184,21 +142,21 @@ class Warden:
         os.close(self._err)
         if seed is None or note:
             self._note = note
-            self._started_at = None
+            self._record.started_at = None
             self._ledger.write({"word": "failed", "note": note, "at": time.time()})
             if self._namespace is not None:
                 self._namespace.close()
             if self._group is not None:
                 cgroups.end(self._group, GROUP_MAX_S)
             return
-        pid = self._leader = seed.pid
+        pid = self._record.leader = seed.pid
         began = procfs.stat(pid)
         self._say(
             {
                 "word": "started",
                 "pid": pid,
                 "start_ticks": began.start_ticks if began is not None else None,
-                "at": self._started_at,
+                "at": self._record.started_at,
                 "name": self._spec["argv"][0][:200],
             }
         )
@@ -209,11 +167,11 @@ class Warden:
         """What is left to do for a command that runs."""
         self._seed = None
         os.close(self._spec_fd)
-        self._anchor = seed.weigh_anchor()
+        self._record.anchor = seed.weigh_anchor()
         argv = self._spec["argv"]
-        self._on_terminal = "pty" in self._spec
-        self._see(seed.pid, argv[0])
-        self._name_far_sides(argv)
+        self._ladder.on_terminal = "pty" in self._spec
+        self._record.see(seed.pid, argv[0])
+        self._record.name_far_sides(argv)
 
     def _become(self, fds: list[int]) -> tuple[Seed, str]:
         """Let the seed become the command; returns it, and why it could not. Raises OSError."""
@@ -280,17 +238,17 @@ class Warden:
                 for fd in (self._daemon, self._sock.fileno()):
                     poll.unregister(fd)
                 self._daemon = -1
-                self._deadline = time.monotonic()
+                self._ladder.deadline = time.monotonic()
             if keeper in ready and not self._hear():
                 poll.unregister(keeper)
             reaped = self._reap()
-            if reaped is None and self._gone():
+            if reaped is None and self._ladder.gone():
                 return
             busy = reaped is not None and reaped >= REAPED_A_TURN
             if reaped is None and self._subreaper:
                 wait_s = GROUP_RETRY_S
                 continue
-            wait_s = self._end(busy=busy)
+            wait_s = self._ladder.step(busy=busy)
             if reaped is None:
                 wait_s = GROUP_IDLE_S if wait_s is None else min(wait_s, GROUP_IDLE_S)
             if busy:
@@ -309,7 +267,8 @@ class Warden:
             request = decode(data)
             if request["word"] == "kill":
                 deadline = time.monotonic() + max(0.0, float(request["grace_s"]))
-                self._deadline = deadline if self._deadline is None else min(self._deadline, deadline)
+                earlier = self._ladder.deadline
+                self._ladder.deadline = deadline if earlier is None else min(earlier, deadline)
 
     def _reap(self) -> int | None:
         """Reap whoever is dead, and say how many. None: nobody is left (ECHILD), which is the proof.
@@ -317,16 +276,16 @@ class Warden:
         At most REAPED_A_TURN, or a crowd that is being stopped: a tree that forks and dies as fast as we reap must not
         keep us from killing it.
         """
-        most = max(REAPED_A_TURN, self._killing.crowd)
+        most = max(REAPED_A_TURN, self._ladder.killing.crowd)
         for count in range(most):
             target = -1
             try:
-                if len(self._rows) + len(self._done) < ROWS_MAX:
+                if not self._record.full:
                     # Looked at before it is reaped: the name of a zombie can still be read.
                     waiting = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
                     if waiting is None:
                         return count
-                    self._see(waiting.si_pid, "")
+                    self._record.see(waiting.si_pid)
                     target = waiting.si_pid
                 pid, raw, usage = os.wait4(target, os.WNOHANG)
             except ChildProcessError:
@@ -337,20 +296,20 @@ class Warden:
                 return None
             if pid == 0:
                 return count
-            self._killing.reaped(pid)
-            if pid == self._anchor:
-                self._anchor = 0
+            self._ladder.killing.reaped(pid)
+            if pid == self._record.anchor:
+                self._record.anchor = 0
                 continue
             if self._namespace is not None and pid == self._namespace.pid:
                 self._namespace.pid = None
                 continue
             status = os.waitstatus_to_exitcode(raw)
             now = time.time()
-            self._note_end(pid, status, now)
-            if pid == self._leader and self._status is None:
+            self._record.ended(pid, status, now)
+            if pid == self._record.leader and self._record.status is None:
                 if self._namespace is not None:
                     self._namespace.leave()
-                self._status = status
+                self._record.status = status
                 self._say(
                     {
                         "word": "exited",
@@ -363,15 +322,6 @@ class Warden:
                 )
         return most
 
-    def _note_end(self, pid: int, status: int, now: float) -> None:
-        """One of the tree was reaped."""
-        self._reaped += 1
-        row = self._rows.pop(pid, None)
-        if row is not None:
-            row.update(ended_at=now, status=status, how=how_of(status))
-            self._done.append(row)
-            self._ledger.detail({"word": "reaped", "row": row})
-
     def _hear(self) -> bool:
         """Take what the keeper has reaped since, at most REAPED_A_TURN; False if it will say no more."""
         assert self._namespace is not None
@@ -380,268 +330,12 @@ class Warden:
                 return False
             raw, _, text = report.decode("utf-8", "replace").partition(" ")
             if not text:
-                self._reaped += 1
+                self._record.reaped += 1
                 continue
             seen = procfs.Stat(int(text.split(" ", 1)[0]), text)
-            self._see(seen.pid, "", seen, reaped=True)
-            self._note_end(seen.pid, os.waitstatus_to_exitcode(int(raw)), time.time())
+            self._record.see(seen.pid, "", seen, reaped=True)
+            self._record.ended(seen.pid, os.waitstatus_to_exitcode(int(raw)), time.time())
         return True
-
-    def _see(self, pid: int, name: str, seen: procfs.Stat | None = None, *, reaped: bool = False) -> None:
-        """Open a row for a process of the tree; the oldest ROWS_MAX have one."""
-        if pid in self._rows or len(self._rows) + len(self._done) >= ROWS_MAX or self._is_ours(pid):
-            return
-        seen = seen or procfs.stat(pid)
-        if seen is None:
-            return
-        if not name:
-            # One that its keeper has reaped has a number that may be somebody else's by now.
-            words = [] if reaped else procfs.command_line(pid)
-            self._name_far_sides(words or ([seen.name] if seen.dead else []))
-        leader = self._leader if self._status is None else None
-        self._rows[pid] = {
-            "name": os.path.basename(name) or seen.name,
-            "pid": pid,
-            "started_at": began(seen, leader, self._started_at),
-            "ended_at": None,
-            "how": None,
-            "status": None,
-            "signals": [],
-        }
-
-    # ── Ending ────────────────────────────────────────────────────────────────────────────────────
-
-    def _end(self, *, busy: bool) -> float | None:
-        """Take the next step of the ladder; returns the seconds until the one after, None for no such step.
-
-        `busy`: there are more dead to be reaped.
-        """
-        if self._deadline is None:
-            return None
-        now = time.monotonic()
-        if now < self._deadline:
-            if not self._asked:
-                self._asked = True
-                self._hang_up_at = now + (self._deadline - now) / 2 if self._on_terminal else None
-                self._ask()
-            if self._hang_up_at is not None and now >= self._hang_up_at:
-                self._hang_up_at = None
-                self._ask(signal.SIGHUP)
-            return min(self._deadline, self._hang_up_at or self._deadline) - now
-        if self._kill_at is None:
-            self._kill_at = now
-            if self._anchor:
-                # In a crowd its end would have to wait, and the proof for it.
-                go_first(self._anchor)
-            self._look_for_far_sides()
-        if self._group is not None and not self._kill_group(self._group) and now - self._kill_at < GROUP_ALONE_S:
-            return self._pause(GROUP_PAUSE_MAX_S)
-        if busy and self._group_removed and now - self._kill_at < GROUP_ALONE_S:
-            # The dead of the group are there to be reaped. Who escaped from it comes after them.
-            return 0.0
-        if self._namespace is not None and not self._namespace_killed:
-            self._namespace_killed = True
-            self._tell_all(self._namespace, signal.SIGKILL)
-        # Where they are now: those in a group that is killed get the signal with it.
-        spare = self._spared(now - self._kill_at)
-        rows = self._rows if self._killing.fresh(spare) else ()
-        at = {pid: seen for pid in rows if (seen := procfs.stat(pid)) is not None}
-        fresh, refused = self._killing.round(spare)
-        for pid in fresh:
-            self._see(pid, "")
-            if (pid in self._rows or pid in refused) and not (pid in at and at[pid].dead):
-                self._signalled(pid, signal.SIGKILL, refused.get(pid))
-        for pid, seen in at.items():
-            if seen.pgid in self._killing.groups and pid not in fresh and not seen.dead:
-                self._signalled(pid, signal.SIGKILL, None)
-        if fresh or self._killing.stopping:
-            return 0.0
-        if now - self._kill_at < GROUP_ALONE_S:
-            return self._pause(ROUND_PAUSE_MAX_S)
-        if now - self._kill_at >= REMAINING_AFTER_S:
-            self._say_remaining()
-        return REMAINING_RETRY_S if self._remaining.times else RETRY_S
-
-    def _say_remaining(self) -> None:
-        """Name who is left, for the receipt that does not wait for them for ever."""
-        left = [pid for pid in dict.fromkeys([*self._members(), *procfs.descendants()]) if not self._is_ours(pid)]
-        leader = self._leader if self._status is None else None
-        word = self._remaining.word(left, self._killing.refused, time.time(), leader, self._started_at)
-        if word is not None:
-            self._note = word["note"]
-            self._say(word)
-
-    def _pause(self, most_s: float) -> float:
-        """Sleep a little, more each time: to be woken by each of a thousand deaths would slow them down."""
-        self._pauses += 1
-        time.sleep(min(PAUSE_S * self._pauses, most_s))
-        return 0.0
-
-    def _kill_group(self, group: str) -> bool:
-        """Kill everybody in the tree's cgroup and remove it; True once that succeeded.
-
-        The rounds over our children come after it: for who went into another group, and to reap.
-        """
-        now = time.monotonic()
-        if self._group_killed_at is None:
-            for pid in self._members():
-                self._see(pid, "")
-            # Only who is in it now is said to have got the signal.
-            inside = [pid for below in cgroups.groups_below(group) for pid in cgroups.pids_in(below)]
-            cgroups.kill(group)
-            self._group_killed_at = now
-            for pid in inside:
-                if pid in self._rows or not self._signals:
-                    self._signalled(pid, signal.SIGKILL, None)
-        elif now - self._group_killed_at >= GROUP_AGAIN_S:
-            # Whoever came into it since; those that are dying need the processor more than we do.
-            cgroups.kill(group)
-            self._group_killed_at = now
-        return self._remove_group(group)
-
-    def _remove_group(self, group: str) -> bool:
-        if not cgroups.remove(group):
-            return False
-        self._group = None
-        self._group_removed = True
-        return True
-
-    def _members(self) -> list[int]:
-        """Our children, and of those in the tree's cgroup whoever is not below us: somebody only without layer 2."""
-        members = procfs.own_children()
-        if self._namespace is not None and self._namespace.pid is not None:
-            members += procfs.children(self._namespace.pid)
-        if self._group is not None and not self._subreaper:
-            known = set(members)
-            inside = [pid for below in cgroups.groups_below(self._group) for pid in cgroups.pids_in(below)]
-            members += [pid for pid in inside if pid not in known]
-        return members
-
-    def _gone(self) -> bool:
-        """No child is left; True if that is all there is to wait for.
-
-        As a subreaper we know that the tree is gone, and remove its cgroup, with who came from outside into it.
-        Without that the cgroup is the proof, and who is in it may go on until it is to be killed.
-        """
-        if self._group is None or self._remove_group(self._group):
-            return True
-        now = time.monotonic()
-        self._empty_at = now if self._empty_at is None else self._empty_at
-        if not self._subreaper:
-            return False
-        cgroups.kill(self._group)
-        if now - self._empty_at < GROUP_MAX_S:
-            return False
-        self._note = "its cgroup could not be removed: a process that is not of this tree is in it"
-        return True
-
-    def _ask(self, politely: int = signal.SIGTERM) -> None:
-        """SIGTERM (or what is given) and SIGCONT, once to each process of the tree.
-
-        Groups with a child of ours in them are signalled as groups, so a fork in that moment is not missed;
-        each process outside of them by itself. Who would refuse a signal in a group is found by asking with 0.
-        In a namespace its keeper signals all of them, which misses no fork either.
-        """
-        if self._namespace is not None:
-            self._tell_all(self._namespace, politely, signal.SIGCONT)
-            return
-        own = set(procfs.own_children())
-        everybody = []
-        ours = os.getpgrp()
-        in_group: dict[int, int] = {}
-        for pid in procfs.descendants():
-            self._see(pid, "")
-            seen = procfs.stat(pid)
-            if seen is None:
-                continue
-            in_group[pid] = seen.pgid
-            if not seen.dead:
-                # Who has ended by itself was not asked.
-                everybody.append(pid)
-        groups = {in_group[pid] for pid in own if pid in in_group and in_group[pid] != ours}
-        for number in (politely, signal.SIGCONT):
-            for group in groups:
-                try:
-                    os.killpg(group, number)
-                except OSError:
-                    continue
-            for pid in everybody:
-                effective = 0 if in_group.get(pid) in groups else int(number)
-                if pid in own:
-                    error = kill_quietly(pid, effective)
-                else:
-                    still_ours, error = kill_descendant(pid, effective)
-                    if effective and not still_ours:
-                        continue
-                    # Where its group was signalled it was one of those who got it, also if it is gone by now.
-                self._signalled(pid, number, error)
-            if self._group is not None:
-                self._ask_strangers(self._group, set(everybody), number)
-
-    def _tell_all(self, namespace: Namespace, *numbers: int) -> None:
-        """Have everybody in the namespace signalled, and record it of those who are seen now, and have not ended."""
-        everybody = [pid for pid in procfs.descendants() if not self._is_ours(pid)]
-        for pid in everybody:
-            self._see(pid, "")
-        by_itself = {pid for pid in self._rows if (seen := procfs.stat(pid)) is not None and seen.dead}
-        for number in numbers:
-            namespace.signal(number)
-            for pid in everybody:
-                if pid not in by_itself and (number != signal.SIGKILL or pid in self._rows):
-                    self._signalled(pid, number, None)
-
-    def _is_ours(self, pid: int) -> bool:
-        """True of whom we have made for ourselves, who is not of the tree."""
-        return pid == self._anchor or (self._namespace is not None and pid == self._namespace.pid)
-
-    def _spared(self, since_s: float) -> set[int]:
-        """The keeper, which ends when it has reaped all that it was told to kill, unless somebody has stopped it."""
-        keeper = self._namespace.pid if self._namespace is not None else None
-        if keeper is None:
-            return set()
-        seen = procfs.stat(keeper) if since_s >= KEEPER_ALONE_S else None
-        return set() if seen is not None and seen.state in "Tt" else {keeper}
-
-    def _ask_strangers(self, group: str, known: set[int], number: int) -> None:
-        """Signal those in the tree's cgroup that do not descend from us: somebody only without layer 2."""
-        for below in cgroups.groups_below(group):
-            for pid in cgroups.pids_in(below):
-                if pid not in known and cgroups.signal_member(pid, below, number):
-                    self._signalled(pid, number, None)
-
-    def _signalled(self, pid: int, number: int, error: str | None) -> None:
-        """Record a signal: with its process, and, the first of its kind or refused, with the tree."""
-        if self._is_ours(pid):
-            # It is in the groups that are signalled; the tree may have ended by itself all the same.
-            return
-        word: Word = {"signal": signal_name(number), "at": time.time(), "error": error}
-        row = self._rows.get(pid)
-        if row is not None and len(row["signals"]) < SIGNALS_MAX:
-            last = row["signals"][-1] if row["signals"] else word
-            if number == signal.SIGKILL and last is not word and last["signal"] == "SIGKILL" and last["error"] is None:
-                return  # Who was killed with the group and is not reaped yet is met again by the rounds.
-            row["signals"].append(word)
-        first = all(known["signal"] != word["signal"] for known in self._signals)
-        if (first or error) and len(self._signals) < SIGNALS_MAX:
-            self._signals.append(word)
-            self._ledger.detail({"word": "signal", "signal": word})
-
-    def _name_far_sides(self, argv: list[str]) -> None:
-        """Keep a row for each command whose work is done elsewhere, where killing it does not reach."""
-        self._keep_far_sides(self._remote.see(argv))
-
-    def _keep_far_sides(self, rows: list[Word]) -> None:
-        for row in rows:
-            # Whoever finishes our work has to know it, and cannot ask the dead.
-            self._ledger.detail({"word": "remote", "row": row})
-
-    def _look_for_far_sides(self) -> None:
-        """Before they are killed: the dead have no command line, and most of a tree is met only when it is dead."""
-        if self._group is not None:
-            there = [pid for below in cgroups.groups_below(self._group) for pid in cgroups.pids_in(below)]
-        else:
-            there = procfs.descendants(most=SOUGHT_MAX)
-        self._keep_far_sides(self._remote.look(there))
 
     # ── Words ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -657,31 +351,10 @@ class Warden:
             self._orphaned = True
 
     def _last_word(self) -> None:
-        now = time.time()
-        for row in self._rows.values():
-            # Seen alive once, and gone now; its own parent has read its status, so how it ended was not seen.
-            row.update(ended_at=now, note="gone by then; its status went to its own parent")
-        self._say(
-            {
-                "word": "empty",
-                "how": how_of(self._status),
-                "status": self._status,
-                "pid": self._leader,
-                "started_at": self._started_at,
-                # Those whose own parent reaped them are gone as well: that is what the empty tree proves.
-                "reaped": self._reaped + len(self._rows),
-                "rows": (self._done + list(self._rows.values()))[:ROWS_MAX] + self._remote.rows,
-                "signals": self._signals,
-                "note": self._note or self._no_proof(),
-                "proven": self._leader is None or self._subreaper or self._group_removed,
-                "at": now,
-            }
-        )
-
-    def _no_proof(self) -> str:
-        if self._leader is None or self._subreaper or self._group_removed:
-            return ""
-        return "nothing proves that no process got away: the subreaper layer is off, and there is no cgroup"
+        proven = self._record.leader is None or self._subreaper or self._ladder.group_removed
+        unproven = "nothing proves that no process got away: the subreaper layer is off, and there is no cgroup"
+        note = self._note or self._ladder.note or ("" if proven else unproven)
+        self._say(self._record.last_word(note, proven=proven))
 
 
 def main(

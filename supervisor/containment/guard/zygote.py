@@ -67,7 +67,7 @@ if __name__ == "__main__":
     load_siblings()
 
 # Below the line that makes them importable.
-from supervisor.containment.guard import cgroups, procfs, warden  # noqa: E402
+from supervisor.containment.guard import cgroups, ladder, procfs, warden  # noqa: E402
 from supervisor.containment.guard.killing import Killing  # noqa: E402
 from supervisor.containment.guard.ledger import (  # noqa: E402
     MARKER,
@@ -437,7 +437,7 @@ class Zygote:
     def _look_for_far_sides(self, lost: Lost) -> None:
         """As a warden does it before it kills; where several are lost, only in what is known to be of this one."""
         if lost.group is not None:
-            there = [pid for below in cgroups.groups_below(lost.group) for pid in cgroups.pids_in(below)]
+            there = cgroups.pids_below(lost.group)
         else:
             alone = len(self._lost) == 1 and not self._warden_is_dead()
             below_us = procfs.descendants(self._all_wardens(), most=SOUGHT_MAX)
@@ -514,7 +514,7 @@ class Zygote:
         """Name who cannot be killed: each to its tree, and one that may be of any to all of them."""
         now = time.monotonic()
         for lost in self._lost:
-            if now - lost.since < warden.REMAINING_AFTER_S:
+            if now - lost.since < ladder.REMAINING_AFTER_S:
                 continue
             pids = [pid for pid in strangers if self._whose.get(pid, lost) is lost]
             word = lost.remaining.word(pids, self._killing.refused, time.time(), lost.leader, lost.began)

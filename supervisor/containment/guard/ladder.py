@@ -1,0 +1,291 @@
+"""The ladder: the steps by which a warden ends its tree, from a polite signal to rounds of SIGKILL.
+
+With a grace: SIGTERM, then SIGCONT, once to each process of the tree, and then nothing until no process is left or the
+deadline passes; what a SIGTERM handler forks to clean up is not disturbed. (On a terminal SIGHUP follows at half of the
+grace: an interactive shell does not heed a SIGTERM.)
+
+At the deadline, in rounds (killing.py): SIGKILL to all own children and their groups, reap, again. Where the tree has a
+cgroup, that is killed and removed first, which takes every process in it at once, also one that we may not signal; the
+rounds are then for processes that went into another group. A later request can only bring the deadline nearer.
+
+A process that cannot be killed (another user's, or in an uninterruptible wait) is named, and waited for without an end.
+
+Standard library only, few imports: the zygote has loaded this before it forks.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from supervisor.containment.guard import cgroups, procfs
+from supervisor.containment.guard.killing import Killing, kill_descendant, kill_quietly
+from supervisor.containment.guard.out_of_reach import SOUGHT_MAX
+from supervisor.containment.guard.survivors import Remaining
+from supervisor.containment.guard.unix import go_first
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, TypeAlias
+
+    from supervisor.containment.guard.namespaces import Namespace
+    from supervisor.containment.guard.tree_record import TreeRecord
+
+    Word: TypeAlias = dict[str, Any]
+
+REMAINING_AFTER_S = 0.5
+RETRY_S = 0.05
+REMAINING_RETRY_S = 1.0
+PAUSE_S = 0.0005
+ROUND_PAUSE_MAX_S = 0.003
+GROUP_PAUSE_MAX_S = 0.01
+GROUP_AGAIN_S = 0.05
+GROUP_ALONE_S = 0.5
+"""How long its cgroup is given to be empty before the rounds over our children begin as well."""
+GROUP_MAX_S = 2.0
+"""How long a group is tried to be removed after the proof; a process from outside the tree may sit in it."""
+KEEPER_ALONE_S = 0.5
+"""How long the keeper of a namespace is given to go on if it is stopped, before it is killed, which ends all of it."""
+
+
+class Ladder:
+    """The end of one tree.
+
+    Args:
+        record: what was seen of the tree.
+        group: the tree's cgroup, if it has one.
+        namespace: its PID namespace, if it has one.
+        subreaper: the orphans of the tree fall to us, so ECHILD is the proof.
+        say: called with the word ``remaining``.
+    """
+
+    def __init__(
+        self,
+        record: TreeRecord,
+        group: str | None,
+        namespace: Namespace | None,
+        *,
+        subreaper: bool,
+        say: Callable[[Word], None],
+    ) -> None:
+        self._record = record
+        self._group = group
+        self._namespace = namespace
+        self._subreaper = subreaper
+        self._say = say
+        self.deadline: float | None = None
+        """When the tree is killed (monotonic); None: it is not being ended."""
+        self.on_terminal = False
+        self.killing = Killing()
+        self.group_removed = False
+        self.note = ""
+        """Why the end is not as it should be; empty if it is."""
+        self._asked = False
+        self._hang_up_at: float | None = None
+        self._kill_at: float | None = None
+        self._remaining = Remaining()
+        self._group_killed_at: float | None = None
+        self._pauses = 0
+        self._namespace_killed = False
+        self._empty_at: float | None = None
+
+    def step(self, *, busy: bool) -> float | None:
+        """Take the next step of the ladder; returns the seconds until the one after, None for no such step.
+
+        `busy`: there are more dead to be reaped.
+        """
+        if self.deadline is None:
+            return None
+        now = time.monotonic()
+        if now < self.deadline:
+            if not self._asked:
+                self._asked = True
+                self._hang_up_at = now + (self.deadline - now) / 2 if self.on_terminal else None
+                self._ask()
+            if self._hang_up_at is not None and now >= self._hang_up_at:
+                self._hang_up_at = None
+                self._ask(signal.SIGHUP)
+            return min(self.deadline, self._hang_up_at or self.deadline) - now
+        if self._kill_at is None:
+            self._kill_at = now
+            if self._record.anchor:
+                # In a crowd its end would have to wait, and the proof for it.
+                go_first(self._record.anchor)
+            self._look_for_far_sides()
+        if self._group is not None and not self._kill_group(self._group) and now - self._kill_at < GROUP_ALONE_S:
+            return self._pause(GROUP_PAUSE_MAX_S)
+        if busy and self.group_removed and now - self._kill_at < GROUP_ALONE_S:
+            # The dead of the group are there to be reaped. Who escaped from it comes after them.
+            return 0.0
+        if self._namespace is not None and not self._namespace_killed:
+            self._namespace_killed = True
+            self._tell_all(self._namespace, signal.SIGKILL)
+        # Where they are now: those in a group that is killed get the signal with it.
+        spare = self._spared(now - self._kill_at)
+        rows = self._record.rows if self.killing.fresh(spare) else ()
+        at = {pid: seen for pid in rows if (seen := procfs.stat(pid)) is not None}
+        fresh, refused = self.killing.round(spare)
+        for pid in fresh:
+            self._record.see(pid)
+            if (pid in self._record.rows or pid in refused) and not (pid in at and at[pid].dead):
+                self._record.signalled(pid, signal.SIGKILL, refused.get(pid))
+        for pid, seen in at.items():
+            if seen.pgid in self.killing.groups and pid not in fresh and not seen.dead:
+                self._record.signalled(pid, signal.SIGKILL, None)
+        if fresh or self.killing.stopping:
+            return 0.0
+        if now - self._kill_at < GROUP_ALONE_S:
+            return self._pause(ROUND_PAUSE_MAX_S)
+        if now - self._kill_at >= REMAINING_AFTER_S:
+            self._say_remaining()
+        return REMAINING_RETRY_S if self._remaining.times else RETRY_S
+
+    def _say_remaining(self) -> None:
+        """Name the processes that are left, for a receipt that does not wait for them for ever."""
+        record = self._record
+        left = [pid for pid in dict.fromkeys([*self._members(), *procfs.descendants()]) if not record.is_ours(pid)]
+        word = self._remaining.word(left, self.killing.refused, time.time(), record.living_leader, record.started_at)
+        if word is not None:
+            self.note = word["note"]
+            self._say(word)
+
+    def _pause(self, most_s: float) -> float:
+        """Sleep a little, more each time: to be woken by each of a thousand deaths would slow them down."""
+        self._pauses += 1
+        time.sleep(min(PAUSE_S * self._pauses, most_s))
+        return 0.0
+
+    def _kill_group(self, group: str) -> bool:
+        """Kill every process in the tree's cgroup and remove it; True once that succeeded.
+
+        The rounds over our children come after it: for processes that went into another group, and to reap.
+        """
+        now = time.monotonic()
+        if self._group_killed_at is None:
+            for pid in self._members():
+                self._record.see(pid)
+            # A signal is recorded only of a process that is in it now.
+            inside = cgroups.pids_below(group)
+            cgroups.kill(group)
+            self._group_killed_at = now
+            for pid in inside:
+                if pid in self._record.rows or not self._record.signals:
+                    self._record.signalled(pid, signal.SIGKILL, None)
+        elif now - self._group_killed_at >= GROUP_AGAIN_S:
+            # For processes that came into it since; those that are dying need the processor more than we do.
+            cgroups.kill(group)
+            self._group_killed_at = now
+        return self._remove_group(group)
+
+    def _remove_group(self, group: str) -> bool:
+        if not cgroups.remove(group):
+            return False
+        self._group = None
+        self.group_removed = True
+        return True
+
+    def _members(self) -> list[int]:
+        """Our children, and without layer 2 also processes in the tree's cgroup that are not below us."""
+        members = procfs.own_children()
+        if self._namespace is not None and self._namespace.pid is not None:
+            members += procfs.children(self._namespace.pid)
+        if self._group is not None and not self._subreaper:
+            known = set(members)
+            inside = cgroups.pids_below(self._group)
+            members += [pid for pid in inside if pid not in known]
+        return members
+
+    def gone(self) -> bool:
+        """No child is left; True if that is all there is to wait for.
+
+        As a subreaper we know that the tree is gone, and remove its cgroup, with any process that came from outside.
+        Without that the cgroup is the proof, and a process in it may go on until it is to be killed.
+        """
+        if self._group is None or self._remove_group(self._group):
+            return True
+        now = time.monotonic()
+        self._empty_at = now if self._empty_at is None else self._empty_at
+        if not self._subreaper:
+            return False
+        cgroups.kill(self._group)
+        if now - self._empty_at < GROUP_MAX_S:
+            return False
+        self.note = "its cgroup could not be removed: a process that is not of this tree is in it"
+        return True
+
+    def _ask(self, politely: int = signal.SIGTERM) -> None:
+        """SIGTERM (or what is given) and SIGCONT, once to each process of the tree.
+
+        Groups with a child of ours in them are signalled as groups, so a fork in that moment is not missed;
+        each process outside of them by itself. A process that would refuse a signal in a group is found with signal 0.
+        In a namespace its keeper signals all of them, which misses no fork either.
+        """
+        if self._namespace is not None:
+            self._tell_all(self._namespace, politely, signal.SIGCONT)
+            return
+        own = set(procfs.own_children())
+        living = []
+        ours = os.getpgrp()
+        in_group: dict[int, int] = {}
+        for pid in procfs.descendants():
+            self._record.see(pid)
+            seen = procfs.stat(pid)
+            if seen is None:
+                continue
+            in_group[pid] = seen.pgid
+            if not seen.dead:
+                # A process that has ended by itself was not asked.
+                living.append(pid)
+        groups = {in_group[pid] for pid in own if pid in in_group and in_group[pid] != ours}
+        for number in (politely, signal.SIGCONT):
+            for group in groups:
+                try:
+                    os.killpg(group, number)
+                except OSError:
+                    continue
+            for pid in living:
+                effective = 0 if in_group.get(pid) in groups else int(number)
+                if pid in own:
+                    error = kill_quietly(pid, effective)
+                else:
+                    still_ours, error = kill_descendant(pid, effective)
+                    if effective and not still_ours:
+                        continue
+                    # Where its group was signalled it got the signal too, also if it is gone by now.
+                self._record.signalled(pid, number, error)
+            if self._group is not None:
+                self._ask_strangers(self._group, set(living), number)
+
+    def _tell_all(self, namespace: Namespace, *numbers: int) -> None:
+        """Signal all processes of the namespace, and record it of those that are seen now, and have not ended."""
+        below = [pid for pid in procfs.descendants() if not self._record.is_ours(pid)]
+        for pid in below:
+            self._record.see(pid)
+        by_itself = {pid for pid in self._record.rows if (seen := procfs.stat(pid)) is not None and seen.dead}
+        for number in numbers:
+            namespace.signal(number)
+            for pid in below:
+                if pid not in by_itself and (number != signal.SIGKILL or pid in self._record.rows):
+                    self._record.signalled(pid, number, None)
+
+    def _spared(self, since_s: float) -> set[int]:
+        """The keeper, which ends when it has reaped all that it was told to kill, unless a signal has stopped it."""
+        keeper = self._namespace.pid if self._namespace is not None else None
+        if keeper is None:
+            return set()
+        seen = procfs.stat(keeper) if since_s >= KEEPER_ALONE_S else None
+        return set() if seen is not None and seen.state in "Tt" else {keeper}
+
+    def _ask_strangers(self, group: str, known: set[int], number: int) -> None:
+        """Signal processes in the tree's cgroup that do not descend from us, which there are only without layer 2."""
+        for below in cgroups.groups_below(group):
+            for pid in cgroups.pids_in(below):
+                if pid not in known and cgroups.signal_member(pid, below, number):
+                    self._record.signalled(pid, number, None)
+
+    def _look_for_far_sides(self) -> None:
+        """Before they are killed: the dead have no command line, and most of a tree is met only when it is dead."""
+        there = cgroups.pids_below(self._group) if self._group is not None else procfs.descendants(most=SOUGHT_MAX)
+        self._record.look_for_far_sides(there)
