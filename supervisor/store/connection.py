@@ -1,7 +1,7 @@
 """The writer's connection: opened again after an error of the disk, and checked. Only the thread with the pen uses it.
 
-A file that is gone is not made anew under a daemon that has been told it is durable. SQLite itself goes on in one that
-was removed or replaced, so after each piece of work it is looked whether the path still leads there.
+A file that is gone is not created again, for the daemon relies on what was durable in it. SQLite itself goes on with a
+file that was removed or replaced, so after each piece of work the path is checked to lead to the same file.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class WriterConnection:
         path: the store's file.
         busy_timeout_s: how long a statement waits for a file that another process has locked.
         clock: for the interval between checks.
-        condition: is told of errors, checks, and reopenings.
+        condition: keeps errors, what checks found, and how often the file was reopened.
         on_lost: called when a connection was given up: what is known of the file has to be read again.
     """
 

@@ -1,6 +1,6 @@
 """The queue of the writer's work, and the pen: the thread that has it writes.
 
-The lock here guards the queue, the pen and who gives a turn. What only the thread with the pen touches needs no lock.
+One lock guards the queue, the pen, and which thread gives a turn. What only the thread with the pen touches needs none.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class PenQueue:
         self._work: deque[Work] = deque()
         self._wake = threading.Condition()
         self._closing = False
-        # Who writes now, and who gives a turn: idents of threads.
+        # The thread that writes now, and the one that gives a turn: idents.
         self._pen: int | None = None
         self._lending: int | None = None
         self._busy_since: float | None = None

@@ -14,7 +14,7 @@ from supervisor.store.documents import document, readable
 
 _LIVING: Final = """FROM sessions WHERE NOT COALESCE(
     CASE WHEN json_valid(CAST(doc AS TEXT)) THEN json_extract(CAST(doc AS TEXT), '$.deleted') END, 0)"""
-"""Those that were not deleted; one whose row is damaged is there, and whoever decodes it says so."""
+"""Those that were not deleted; one whose row is damaged is among them, and is left out when it is decoded."""
 
 
 def runs(connection: sqlite3.Connection, session: str, limit: int) -> list[RunInfo]:
@@ -31,7 +31,7 @@ def run(connection: sqlite3.Connection, session: str | None, run_id: str) -> Run
 
 def runs_beginning(connection: sqlite3.Connection, start: str, limit: int) -> list[RunInfo]:
     """Return the newest `limit` runs of any session whose id, or whose receipt's, begins with `start`, oldest first."""
-    # Not LIKE, nor GLOB: what they take for a pattern may be in an id that somebody types.
+    # Not LIKE, nor GLOB: what they take for a pattern may be in an id that a person types.
     sql = """SELECT doc, run_id FROM runs
         WHERE substr(run_id, 1, length(?1)) = ?1 OR substr(receipt_id, 1, length(?1)) = ?1
         ORDER BY place DESC LIMIT ?2"""
@@ -130,7 +130,7 @@ def count_waiting(connection: sqlite3.Connection) -> int:
 
 
 def unfinished(connection: sqlite3.Connection) -> list[str]:
-    """Return the sessions that somebody has to take up.
+    """Return the sessions that have to be restored.
 
     A run is not settled or is late, messages wait unparked, or a process tree of the session may not have ended.
     """

@@ -14,7 +14,7 @@ Order and once: see `groups.py`.
 Failures, by whose fault they are (`faults.py`):
   - the batch's (text that is not UTF-8, a number that does not fit, a sequence number that is taken): the group is
     rolled back and written again with a savepoint for each batch, so the offender alone fails; the rest commits (law
-    L13). It is told that it is unfit, and what it held is put aside in a table of its own;
+    L13). The offender is reported as unfit, and what it held is put aside in a table of its own;
   - another process's (the file is locked): SQLite waits for it up to `busy_timeout_s`, then the group fails. What a
     short lock holds up is late, and no worse: no run ends for it;
   - the disk's (I/O error, full, malformed; `connection.py`): roll back, close, open again, check the file, and try the
@@ -30,7 +30,7 @@ can be written still is.
 Stops that cannot wait are in the stop journal (`journal.py`), which this class opens first and reads with each load.
 
 Bounds. The queue has no limit of its own, because a refused batch would break its session and a blocked one
-would block an actor. It is bounded by those who fill it: an agent waits for credit (256 events or 1 MiB a
+would block an actor. Its writers bound it: an agent waits for credit (256 events or 1 MiB a
 run), requests are refused by a full mailbox, and a session whose batch failed sends no more.
 
 Loads run on the writer's thread, so a session that is restored sees all that its earlier incarnation sent.
@@ -79,7 +79,7 @@ class SqliteStore:
         path: the file; it is made (mode 0600) where there is none. Only one process may write it: the caller
             holds the lock of the state directory. The stop journal is beside it, as `<path>-stops`.
         clock: `wall` says how old a request is.
-        busy_timeout_s: how long the writer waits for a file that somebody else has locked.
+        busy_timeout_s: how long the writer waits for a file that another process has locked.
         lend: around the telling of what is durable, when nothing else waits to be written; see `PooledDispatcher.lend`.
         requests_kept, requests_kept_s: how many requests a session's memory holds, and for how many seconds.
 

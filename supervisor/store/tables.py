@@ -114,7 +114,7 @@ def _insert_events(number: int) -> str:
 def prune_requests(connection: sqlite3.Connection, session: str, kept: int, before: float) -> None:
     """Forget requests of a session beyond the newest `kept`, and of the oldest those before `before` (epoch seconds).
 
-    As the book does, in the order in which they were answered: whoever reads them knows up to where they are gone.
+    As the request book does, in the order of their answers: so a reader knows up to which one they are gone.
     """
     connection.execute(
         """DELETE FROM requests WHERE session = ?

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 TERMINAL = {"TERM": "xterm-256color"}
-"""What a command on a terminal is told of it, where our own environment does not say better."""
+"""The environment of a command on a terminal, below our own."""
 ENVIRONMENT_KEPT = frozenset({"PATH", "HOME", "LANG", "TERM", "TZ", "USER", "LOGNAME", "SHELL", "TMPDIR"})
 ENVIRONMENT_KEPT_PREFIX = "LC_"
 

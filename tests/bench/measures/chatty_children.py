@@ -43,7 +43,7 @@ def chatty_children(folder: Path, rounds: Rounds) -> Iterator[Figure]:
 
 
 class Lines:
-    """Whoever hears the output of many children: counts them, and what they say."""
+    """The owner of many children: it counts them, and the characters that they print."""
 
     def __init__(self) -> None:
         self.up = threading.Semaphore(0)

@@ -30,7 +30,7 @@ def polite_stop(folder: Path, rounds: Rounds) -> Iterator[Figure]:
         for _ in range(rounds.polite):
             run_id = run_until_up(session, POLITE)
             with session.subscribe(from_seq=session.status().last_seq, timeout=WAIT_S) as events:
-                # By the wall clock, which all that the receipt tells of is told by.
+                # By the wall clock, as all times in a receipt are.
                 at = [time.time()]  # noqa: TID251
                 session.tell(Stop(source="user.bench", reason="measured"))
                 next(event for event in events if event.kind == "run.ended" and event.run_id == run_id)

@@ -73,12 +73,12 @@ class PausableDispatcher(PooledDispatcher):
         super().submit(mailbox, ticket, urgent)
 
     def pause(self) -> None:
-        """Run nobody from now on; turns under way end."""
+        """Start no turn from now on; those under way end."""
         with self._keeping:
             self._kept = []
 
     def resume(self) -> None:
-        """Run everybody again."""
+        """Start turns again, those that were held back first."""
         with self._keeping:
             kept, self._kept = self._kept or [], None
         for entry in kept:
