@@ -271,7 +271,7 @@ class Ladder:
                     self._record.signalled(pid, number, None)
 
     def _spared(self, since_s: float) -> set[int]:
-        """The keeper, which ends when it has reaped all that it was told to kill, unless a signal has stopped it."""
+        """The keeper, which ends when it has reaped all that it had to kill, unless a signal has stopped it."""
         keeper = self._namespace.pid if self._namespace is not None else None
         if keeper is None:
             return set()

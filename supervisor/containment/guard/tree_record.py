@@ -1,6 +1,6 @@
 """What a warden has seen of its tree: its command, a row for each process, signals, and commands out of reach.
 
-Its last word is made from this. What whoever finishes the work of a killed warden needs goes into the ledger at once.
+Its last word is made from this. What is needed to finish the work of a killed warden goes into the ledger at once.
 
 Standard library only, few imports: the zygote has loaded this before it forks.
 """

@@ -28,8 +28,8 @@ Races, and why each is closed:
 * *The command exits before `started` is sent*: one thread sends both, in order, and nothing is reaped in
   between.
 * *A SIGCHLD between the reaping and the poll*: it has written to the wake-up pipe, which ends the poll.
-* *A kill comes when the tree has just ended*: nobody reads it, and the kernel then tells the daemon of that ahead of
-  our last word, which it receives all the same (packets.py), or finds in the ledger.
+* *A kill comes when the tree has just ended*: it is never read, and the kernel reports that to the daemon ahead of our
+  last word, which the daemon receives all the same (packets.py), or finds in the ledger.
 * *The seed is killed while it waits*: its socket says so, and another takes its place.
 * *Without layer 2* (it can be switched off) ECHILD proves nothing; the removed cgroup does, else nothing is claimed.
 * *In a namespace* (namespaces.py) orphans fall to its keeper, our child, which reports them; ECHILD comes when it is
@@ -189,7 +189,7 @@ class Warden:
                 seed.prepare(fds)
             return seed, self._grow(seed)
         except OSError:
-            # Nobody can end in a namespace while somebody of it is not reaped.
+            # No process of a namespace can end while another one of it is not reaped.
             seed.dismiss()
             raise
 
@@ -200,7 +200,7 @@ class Warden:
         return seed.outcome()
 
     def _keeper(self) -> Word | None:
-        """Who the first of the tree's namespace is, for whoever finds us dead; None without one."""
+        """The first process of the tree's namespace, for a daemon or zygote that finds us dead; None without one."""
         if self._namespace is None:
             return None
         with suppress(OSError):
@@ -234,7 +234,7 @@ class Warden:
             if self._sock.fileno() in ready:
                 self._read_requests()
             if self._orphaned and self._daemon >= 0:
-                # Nobody is there to ask for a grace, and nobody to wait for: the tree goes at once.
+                # No daemon can ask for a grace any more, or waits for the end: the tree is killed at once.
                 for fd in (self._daemon, self._sock.fileno()):
                     poll.unregister(fd)
                 self._daemon = -1
@@ -271,7 +271,7 @@ class Warden:
                 self._ladder.deadline = deadline if earlier is None else min(earlier, deadline)
 
     def _reap(self) -> int | None:
-        """Reap whoever is dead, and say how many. None: nobody is left (ECHILD), which is the proof.
+        """Reap the dead, and return how many. None: no child is left (ECHILD), which is the proof.
 
         At most REAPED_A_TURN, or a crowd that is being stopped: a tree that forks and dies as fast as we reap must not
         keep us from killing it.
@@ -340,7 +340,7 @@ class Warden:
     # ── Words ─────────────────────────────────────────────────────────────────────────────────────
 
     def _say(self, word: Word) -> None:
-        """Write the word down, then send it. The daemon may be gone: the ledger is for whoever comes after it."""
+        """Write the word down, then send it. The daemon may be gone: the ledger is for the next one."""
         self._ledger.write(word)
         self._send(word)
 
@@ -377,7 +377,7 @@ def main(
     try:
         ledger = Ledger.lock(ledger_path, wait=True)
     except OSError:
-        # Forgotten before it began: nobody waits for a word of it.
+        # Forgotten before it began: no daemon waits for a word of it.
         ready.dismiss()
         return LAST_WORD
     assert ledger is not None
