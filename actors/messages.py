@@ -507,6 +507,24 @@ class StrayEnded(Report, frozen=True):
 
 ProcessNews: TypeAlias = ProcessStarted | ProcessOutput | ProcessExited | ProcessRemaining | ProcessEnded
 
+RunReport: TypeAlias = (
+    Said
+    | CallRequested
+    | CallStarted
+    | CallExpired
+    | CallGivenUp
+    | CallEnded
+    | SpawnRequested
+    | HandOverRequested
+    | ProcessReport
+    | StrayFound
+    | StrayEnded
+    | SteeringRequested
+    | RunFinished
+    | RunExpired
+)
+"""What a run, or something that it started, reports to its session."""
+
 
 class Committed(Struct, frozen=True):
     """All batches of a session up to and including `number` are durable."""

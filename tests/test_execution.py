@@ -326,7 +326,7 @@ def test_l14_a_call_that_ended_keeps_neither_its_result_nor_its_deadline(kit: Ki
     (ref,) = ActorRegistry.get_by_class(SessionActor)
     actor = ref._actor_weakref()
     assert actor is not None
-    (record,) = actor._protocol._records()
+    (record,) = actor._protocol.state.records()
     (call,) = record.calls.values()
     until(lambda: not call.open and call.cell is None, "its cell is let go")
     timers = kit.supervisor._clock._heap

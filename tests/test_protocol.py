@@ -8,7 +8,6 @@ checked on all that was decided so far; at the end everything is brought to its 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -32,9 +31,9 @@ from actors.messages import (
     ProcessOutput,
     ProcessReport,
     ProcessStarted,
-    Report,
     RunExpired,
     RunFinished,
+    RunReport,
     Said,
     SpawnRequested,
     SteeringRequested,
@@ -42,10 +41,11 @@ from actors.messages import (
 )
 from actors.model import TERMINAL, Address, Event, How, Outcome, Provenance, RunInfo, RunStatus
 from actors.ports import KeptStop, SessionRow, Settings, Snapshot, SpawnSpec, WaitingRow
-from actors.protocol.decisions import CUTOFFS_MAX, Protocol
+from actors.protocol.protocol import Protocol
 from actors.protocol.request_book import RequestBook
 from actors.protocol.run_record import AGENT
 from actors.protocol.step import AnswerRequest, GivePermit, GiveSpawn, HaltRun, Later, StartRun
+from actors.protocol.stops import CUTOFFS_MAX
 from actors.requests import (
     Accepted,
     Delete,
@@ -116,7 +116,7 @@ class Driver:
         self.calls: list[SimCall] = []
         self.trees: list[SimTree] = []
         self.halts: list[HaltRun] = []
-        self.reports: list[Report] = []
+        self.reports: list[RunReport] = []
         self.numbers: Counter[str] = Counter()
 
     # ── Steps ─────────────────────────────────────────────────────────────────────────────────────
@@ -128,7 +128,7 @@ class Driver:
 
     def took(self) -> list[Event]:
         """Take the step that was just decided: check it, and keep what has to wait for its commit."""
-        step = self.protocol.take_step()
+        step = self.protocol.state.take_step()
         for effect in step.now:
             if isinstance(effect, HaltRun):
                 self.halts.append(effect)
@@ -144,27 +144,29 @@ class Driver:
 
     def check_permit(self, permit: GivePermit) -> None:
         """No permit is given while something of an earlier run holds the barrier."""
-        active = self.protocol.active
+        active = self.protocol.state.active
         assert active is not None
         assert active.id == permit.run_id
-        for record in (*self.protocol.ending.values(), *self.protocol.late.values()):
+        for record in (*self.protocol.state.ending.values(), *self.protocol.state.late.values()):
             held = [part for part in record.parts.values() if part.holds and not part.ended]
             assert record.forced or not held, f"a permit, while {held} of {record.id} hold"
 
     def check(self) -> None:
         """What holds after every step, besides the laws of the log."""
         protocol = self.protocol
-        assert protocol.seq == self.laws.seq
-        assert len(protocol.room) <= QUEUE_MAX
-        waiting = [row.message.id for row in protocol.room.steering]
-        waiting += [row.message.id for turn in protocol.room.turns for row in turn.rows]
+        assert protocol.state.seq == self.laws.seq
+        assert len(protocol.state.room) <= QUEUE_MAX
+        waiting = [row.message.id for row in protocol.state.room.steering]
+        waiting += [row.message.id for turn in protocol.state.room.turns for row in turn.rows]
         assert waiting == self.laws.waiting, "what waits is what the log says, in order of acceptance"
-        for record in protocol.ending.values():
+        for record in protocol.state.ending.values():
             assert record.open_parts(), f"{record.id} has nothing left, and has not settled"
             assert record.token.cancelled
-        if protocol.active is None and protocol.room.turns:
-            assert protocol.room.parked or protocol._holding in protocol.ending, "somebody waits for nothing"
-        assert protocol.thread.messages() == (self.laws.thread.messages() if self.laws.thread else [])
+        if protocol.state.active is None and protocol.state.room.turns:
+            assert protocol.state.room.parked or protocol.state.holding in protocol.state.ending, (
+                "somebody waits for nothing"
+            )
+        assert protocol.state.thread.messages() == (self.laws.thread.messages() if self.laws.thread else [])
 
     def commit(self, steps: int = 1) -> None:
         """Let the oldest steps become durable, and carry out what waited for it."""
@@ -179,7 +181,7 @@ class Driver:
                         known = self.answers.setdefault(effect.request.id, answer)
                         assert known == answer, "one request, two answers (L10)"
                     case StartRun():
-                        record = self.protocol.may_start(effect.run_id)
+                        record = self.protocol.runs.may_start(effect.run_id)
                         if record is not None:
                             assert record.id not in self.started, "an agent is started twice"
                             self.started.add(record.id)
@@ -200,18 +202,20 @@ class Driver:
     def request(self, request: OutsideRequest) -> Reply | CountermandError:
         """Send a request; check that a refusal changes nothing, and a repetition neither."""
         protocol = self.protocol
-        before = (protocol.seq, protocol.generation, len(protocol.room))
+        before = (protocol.state.seq, protocol.state.generation, len(protocol.state.room))
         repeated = request in self.requests
-        active = protocol.active
+        active = protocol.state.active
         statuses = dict(self.laws.status)
         try:
-            protocol.request(request, None)
+            protocol.requests.decide(request, None)
         except CountermandError as error:
-            assert (protocol.seq, protocol.generation, len(protocol.room)) == before, "a refusal changed something"
+            assert (protocol.state.seq, protocol.state.generation, len(protocol.state.room)) == before, (
+                "a refusal changed something"
+            )
             events = self.took()
             assert not events
             return error
-        answer = next(e.answer for e in protocol.step.later if isinstance(e, AnswerRequest))
+        answer = next(e.answer for e in protocol.state.step.later if isinstance(e, AnswerRequest))
         events = self.took()
         if repeated:
             assert not events, "a repeated request had an effect (L10)"
@@ -221,7 +225,7 @@ class Driver:
                 self.check_stop(request, answer, active.id if active else None, statuses)
             if isinstance(answer, Accepted) and not answer.queued and answer.returned is None:
                 assert self.laws.inputs[answer.message_id] == answer.run_id
-                assert answer.generation == protocol.generation
+                assert answer.generation == protocol.state.generation
         return answer
 
     def check_stop(self, stop: Stop, answer: Stopped, active: str | None, before: dict[str, RunStatus]) -> None:
@@ -248,27 +252,13 @@ class Driver:
 
     # ── Reports ───────────────────────────────────────────────────────────────────────────────────
 
-    def report(self, report: Report) -> list[Event]:
+    def report(self, report: RunReport) -> list[Event]:
         """Send a report; reports are kept, so that they can be sent again."""
         self.reports.append(report)
         return self.handle(report)
 
-    def handle(self, report: Report) -> list[Event]:
-        protocol = self.protocol
-        handler: dict[type[Report], Callable[[Any], None]] = {
-            Said: protocol.said,
-            CallRequested: protocol.call_requested,
-            CallStarted: protocol.call_started,
-            CallEnded: protocol.call_ended,
-            CallExpired: protocol.call_expired,
-            CallGivenUp: protocol.call_given_up,
-            SpawnRequested: protocol.spawn_requested,
-            ProcessReport: protocol.process_report,
-            SteeringRequested: protocol.steering_requested,
-            RunFinished: protocol.run_finished,
-            RunExpired: protocol.run_expired,
-        }
-        handler[type(report)](report)
+    def handle(self, report: RunReport) -> list[Event]:
+        self.protocol.report(report)
         return self.took()
 
     def end_call(self, call: SimCall, how: int) -> None:
@@ -310,7 +300,7 @@ class Driver:
         self.commit(steps)
 
     def op_new(self, policy: Any, origin: str, merge: bool, age: float | None) -> None:
-        full = len(self.protocol.room) >= QUEUE_MAX
+        full = len(self.protocol.state.room) >= QUEUE_MAX
         sent_at = None if age is None else self.clock.wall() - age
         outcome = self.request(
             NewMessage(id=self.new("m"), content="do it", policy=policy, origin=origin, merge=merge, sent_at=sent_at)
@@ -321,7 +311,7 @@ class Driver:
             assert not full
 
     def op_stop(self, mode: Any, aim: int | None, waiting: Any, age: float | None) -> None:
-        runs = list(self.laws.status) + [turn.run_id for turn in self.protocol.room.turns]
+        runs = list(self.laws.status) + [turn.run_id for turn in self.protocol.state.room.turns]
         run_id = None if aim is None or not runs else runs[aim % len(runs)]
         sent_at = None if age is None else self.clock.wall() - age
         stop = Stop(
@@ -333,16 +323,16 @@ class Driver:
             waiting=waiting,
             sent_at=sent_at,
         )
-        parked = self.protocol.room.parked
+        parked = self.protocol.state.room.parked
         self.request(stop)
         if waiting == "park" and run_id is None:
-            assert self.protocol.room.parked == (parked or bool(len(self.protocol.room)))
+            assert self.protocol.state.room.parked == (parked or bool(len(self.protocol.state.room)))
 
     def op_resume(self) -> None:
         outcome = self.request(Resume(id=self.new("r")))
         if isinstance(outcome, Resumed):
-            assert not self.protocol.room.parked
-            assert not len(self.protocol.room)
+            assert not self.protocol.state.room.parked
+            assert not len(self.protocol.state.room)
 
     def op_withdraw(self, which: int) -> None:
         messages = [one for one in self.requests if isinstance(one, NewMessage)]
@@ -369,7 +359,7 @@ class Driver:
             self.report(Said(address, kind, {"text": "word "}, 5))
 
     def op_strange(self, generation: int, run: str) -> None:
-        active = self.protocol.active
+        active = self.protocol.state.active
         address = Address(SESSION, generation, run)
         if active is not None and address == active.address:
             return
@@ -457,13 +447,13 @@ class Driver:
     def op_lose_run(self, which: int) -> None:
         address = self.address(which)
         if address is not None:
-            self.protocol.run_lost(address.run, "RuntimeError: broke")
+            self.protocol.runs.lost(address.run, "RuntimeError: broke")
             self.took()
 
     def op_kill_deadline(self, which: int, stale: bool) -> None:
         if self.halts:
             halt = self.halts[::-1][which % len(self.halts)]
-            self.protocol.kill_deadline(halt.run_id, halt.stage - stale)
+            self.protocol.runs.kill_deadline(halt.run_id, halt.stage - stale)
             self.took()
 
     def op_repeat_report(self, which: int) -> None:
@@ -485,11 +475,11 @@ class Driver:
         for address in self.agents.values():
             self.report(RunFinished(address, How.RAISED, self.clock.wall(), None, "RunCancelled"))
         self.commit(len(self.uncommitted))
-        assert self.protocol.quiet, f"not settled: {list(self.protocol.ending.values())}"
-        assert not self.protocol.late, "something that has ended is waited for"
-        assert not len(self.protocol.room)
+        assert self.protocol.state.quiet, f"not settled: {list(self.protocol.state.ending.values())}"
+        assert not self.protocol.state.late, "something that has ended is waited for"
+        assert not len(self.protocol.state.room)
         self.laws.finished()
-        assert not self.protocol.barrier()
+        assert not self.protocol.state.barrier()
 
 
 which = st.sampled_from((0, 0, 0, 1, 2, 5))
@@ -574,20 +564,20 @@ def test_what_waits_when_a_run_is_stopped_is_parked_kept_or_withdrawn(waiting: s
     first = started(driver)
     driver.op_new("enqueue", "bot", True, None)
     driver.op_stop("graceful", None, waiting, None)
-    assert driver.protocol.active is None
+    assert driver.protocol.state.active is None
     driver.op_finish(0, True)
-    active = driver.protocol.active
+    active = driver.protocol.state.active
     if waiting == "keep":
         assert active is not None
         assert active.info.inputs == ("m2",)
     else:
         assert active is None
-        assert driver.protocol.room.parked == (waiting == "park")
+        assert driver.protocol.state.room.parked == (waiting == "park")
     assert driver.laws.status[first] is RunStatus.CANCELLED
     if waiting == "park":
         # Others queue up behind what is parked; a person's message takes all of it along.
         driver.op_new("interrupt", "bot", True, None)
-        assert driver.protocol.active is None
+        assert driver.protocol.state.active is None
         answer = driver.request(NewMessage(id="mine", content="go on"))
         assert isinstance(answer, Accepted)
         assert [one.id for one in answer.with_messages] == ["m2", "m3"]
@@ -601,7 +591,7 @@ def test_l4_steering_messages_that_were_not_pulled_keep_their_own_turns_and_thei
         driver.op_new("steer", "bot", merge, None)
     driver.op_new("enqueue", "bot", True, None)
     driver.op_stop("graceful", None, "park", None)
-    assert [[row.message.id for row in turn.rows] for turn in driver.protocol.room.turns] == [
+    assert [[row.message.id for row in turn.rows] for turn in driver.protocol.state.room.turns] == [
         ["m2"],
         ["m3"],
         ["m4", "m5"],
@@ -630,10 +620,10 @@ def test_l4_a_stop_that_was_kept_is_decided_before_anything_of_a_restored_sessio
     driver = Driver()
     # The run that is over settles while it is taken up, and what waits would start then.
     stop = Stop(id="x", source="user.test", reason="meanwhile")
-    driver.protocol.restore(snapshot, None, stops=[KeptStop(SESSION, stop, 4.0)])
-    events = driver.protocol.take_step().events
+    driver.protocol.restoration.restore(snapshot, None, stops=[KeptStop(SESSION, stop, 4.0)])
+    events = driver.protocol.state.take_step().events
     assert [event.data["message_id"] for event in events if event.kind == "session.message_returned"] == ["m"]
-    assert driver.protocol.active is None
+    assert driver.protocol.state.active is None
     assert "run.started" not in [event.kind for event in events]
 
 
@@ -671,24 +661,24 @@ def test_l5_what_had_ended_before_a_kept_stop_is_not_ended_by_it(
     )
     driver = Driver()
     row = SessionRow(SESSION, generation=2, seq=0)
-    driver.protocol.restore(Snapshot(SESSION, row, Thread(), runs=(ending, running)), None, stops=[kept])
-    events = driver.protocol.take_step().events
+    driver.protocol.restoration.restore(Snapshot(SESSION, row, Thread(), runs=(ending, running)), None, stops=[kept])
+    events = driver.protocol.state.take_step().events
     first = next(event for event in events if event.kind == "run.status" and event.run_id == "run_2")
     assert first.data["provenance"]["source"] == source
     assert not [event for event in events if event.kind == "run.started"], "a Stop came: nothing begins anew"
 
 
 def test_l14_only_so_many_requests_wait_for_a_session_to_be_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actors.protocol.decisions.DELETIONS_MAX", 2)
+    monkeypatch.setattr("actors.protocol.deletion.DELETIONS_MAX", 2)
     driver = Driver()
     started(driver)
     first, second, third = (Delete(source="user.test", reason=f"reason {number}") for number in range(3))
     # They wait for the agent, which has not ended.
-    driver.protocol.request(first, None)
-    driver.protocol.request(second, None)
+    driver.protocol.requests.decide(first, None)
+    driver.protocol.requests.decide(second, None)
     with pytest.raises(QueueFull):
-        driver.protocol.request(third, None)
-    assert [request for request, _ in driver.protocol.take_deletions()] == [first, second]
+        driver.protocol.requests.decide(third, None)
+    assert [request for request, _ in driver.protocol.deletion.call_off()] == [first, second]
 
 
 def test_l9_a_stop_that_comes_too_late_for_its_run_changes_nothing() -> None:
@@ -699,8 +689,8 @@ def test_l9_a_stop_that_comes_too_late_for_its_run_changes_nothing() -> None:
     answer = driver.request(Stop(id="x", source="user.test", reason="late", run_id=first, sent_at=driver.clock.wall()))
     assert isinstance(answer, Stopped)
     assert answer.outcome == "already_over"
-    assert driver.protocol.active is not None
-    assert driver.protocol.active.id == second
+    assert driver.protocol.state.active is not None
+    assert driver.protocol.state.active.id == second
     # Not even the cutoff: a message that left before that Stop is taken.
     late = NewMessage(id="m", content="and", policy="enqueue", sent_at=driver.clock.wall() - 60)
     accepted = driver.request(late)
@@ -727,22 +717,22 @@ def test_l4_a_clock_that_is_set_back_returns_no_message_that_is_sent_after_it(re
     driver.request(Stop(id="x", source="user.test", reason="enough", origin="user"))
     driver.clock.elapse(-3600.0)
     if restored:
-        row = driver.protocol.row
+        row = driver.protocol.state.row
         driver = Driver()
         driver.clock.elapse(-3600.0)
-        driver.protocol.restore(Snapshot(SESSION, row, Thread()), None)
-        driver.protocol.take_step()
+        driver.protocol.restoration.restore(Snapshot(SESSION, row, Thread()), None)
+        driver.protocol.state.take_step()
     protocol, sent_at = driver.protocol, driver.clock.wall()
     driver.clock.elapse(1.0)
-    accepted = protocol.request(NewMessage(id="m", content="go", sent_at=sent_at), None)
+    accepted = protocol.requests.decide(NewMessage(id="m", content="go", sent_at=sent_at), None)
     assert isinstance(accepted, Accepted)
     assert accepted.returned is None
     # The next Stop draws a line of its own, by the clock as it is.
-    protocol.request(Stop(id="y", source="user.test", reason="enough", origin="user"), None)
-    protocol.take_step()
+    protocol.requests.decide(Stop(id="y", source="user.test", reason="enough", origin="user"), None)
+    protocol.state.take_step()
     driver.clock.elapse(1.0)
     for name, at, returned in (("n", sent_at, "stopped_before_arrival"), ("o", driver.clock.wall(), None)):
-        accepted = protocol.request(NewMessage(id=name, content="go", sent_at=at), None)
+        accepted = protocol.requests.decide(NewMessage(id=name, content="go", sent_at=at), None)
         assert isinstance(accepted, Accepted)
         assert accepted.returned == returned
 
@@ -751,23 +741,23 @@ def test_l14_the_cutoffs_of_a_session_are_bounded_and_the_oldest_goes_first() ->
     driver = Driver()
     for number in range(CUTOFFS_MAX + 2):
         driver.request(Stop(id=f"x{number}", source="user.test", reason="enough", origin=f"o{number}"))
-    assert list(driver.protocol.cutoffs) == [f"o{number}" for number in range(2, CUTOFFS_MAX + 2)]
+    assert list(driver.protocol.state.cutoffs) == [f"o{number}" for number in range(2, CUTOFFS_MAX + 2)]
     driver.finish()
 
 
 def test_l10_what_the_book_forgot_is_in_the_row_of_its_batch() -> None:
     driver = Driver()
-    driver.protocol.requests = RequestBook(SESSION, kept=1, kept_s=1e9)
-    driver.protocol.request(Stop(source="user.test", reason="one"), None)
-    assert driver.protocol.row.forgotten_to == 0.0
-    driver.protocol.take_step()
-    driver.protocol.request(NewMessage(content="two"), None)
-    step = driver.protocol.take_step()
+    driver.protocol.state.book = RequestBook(SESSION, kept=1, kept_s=1e9)
+    driver.protocol.requests.decide(Stop(source="user.test", reason="one"), None)
+    assert driver.protocol.state.row.forgotten_to == 0.0
+    driver.protocol.state.take_step()
+    driver.protocol.requests.decide(NewMessage(content="two"), None)
+    step = driver.protocol.state.take_step()
     assert step.row_changed
-    assert driver.protocol.row.forgotten_to > 0.0
+    assert driver.protocol.state.row.forgotten_to > 0.0
     again = Driver()
-    again.protocol.restore(Snapshot(SESSION, driver.protocol.row, Thread()), None)
-    assert again.protocol.requests.forgotten_to == driver.protocol.row.forgotten_to
+    again.protocol.restoration.restore(Snapshot(SESSION, driver.protocol.state.row, Thread()), None)
+    assert again.protocol.state.book.forgotten_to == driver.protocol.state.row.forgotten_to
 
 
 def test_l5_a_part_that_a_lost_actor_left_is_still_waited_for() -> None:
@@ -776,7 +766,7 @@ def test_l5_a_part_that_a_lost_actor_left_is_still_waited_for() -> None:
     driver.op_lose_run(0)
     assert driver.laws.status[run] is RunStatus.FAILED
     assert run not in driver.laws.ended
-    record = driver.protocol.record(run)
+    record = driver.protocol.state.record(run)
     assert record is not None
     assert [part.id for part in record.open_parts()] == [AGENT]
     driver.finish()

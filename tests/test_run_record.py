@@ -15,7 +15,7 @@ from actors.messages import HandOverRequested, ProcessEnded, ProcessStarted, Spa
 from actors.model import How, Outcome, Row, RunInfo, RunStatus
 from actors.ports import CallRow, SpawnSpec
 from actors.protocol.run_record import PARTS_KEPT_MAX, CallRecord, Kept, Part, RunRecord
-from actors.protocol.runs import LATE_KEPT_MAX
+from actors.protocol.state import LATE_KEPT_MAX
 from actors.protocol.step import RefuseHandOver
 from tests.kit import Kit, say
 from tests.test_protocol import Driver, SimTree, started
@@ -27,7 +27,7 @@ def in_a_call(driver: Driver) -> tuple[RunRecord, str]:
     driver.op_call(0, "held")
     driver.commit(99)
     driver.op_start_call(0)
-    record = driver.protocol.record(run)
+    record = driver.protocol.state.record(run)
     assert record is not None
     (call,) = driver.calls
     assert call.address.call is not None
@@ -126,7 +126,7 @@ def test_l14_what_a_call_has_for_its_session_again_and_again_is_bounded_too(how:
         if how == "handed over":
             tree = spawn(driver, number)
             driver.news(tree, ProcessStarted(tree.process_id, 7, at))
-            driver.protocol.hand_over_requested(HandOverRequested(tree.address, tree.process_id, Future()))
+            driver.protocol.report(HandOverRequested(tree.address, tree.process_id, Future()))
             driver.took()
             driver.commit(99)
             last = ProcessEnded(tree.process_id, How.EXIT, proven=True, at=at)
@@ -135,7 +135,7 @@ def test_l14_what_a_call_has_for_its_session_again_and_again_is_bounded_too(how:
             last = ProcessEnded(tree.process_id, How.NOT_STARTED, proven=True, at=at)
         driver.news(tree, last)
         assert len(record.parts) <= PARTS_KEPT_MAX
-        assert not driver.protocol.owned
+        assert not driver.protocol.state.owned
     assert record.omitted == 50 + 2
 
 
@@ -148,7 +148,7 @@ def test_l14_the_receipts_that_a_tree_of_the_session_is_named_in_are_bounded() -
     driver.op_finish(0, returned=True)
     for _ in range(LATE_KEPT_MAX + 10):
         driver.request(Stop(id=driver.new("x"), source="user.test", reason="enough", scope="session"))
-    assert len(driver.protocol.owned[tree.process_id].row.receipts) == LATE_KEPT_MAX
+    assert len(driver.protocol.state.owned[tree.process_id].row.receipts) == LATE_KEPT_MAX
 
 
 def test_l5_a_hand_over_that_comes_too_late_is_refused_with_the_end_of_its_run() -> None:
@@ -157,10 +157,10 @@ def test_l5_a_hand_over_that_comes_too_late_is_refused_with_the_end_of_its_run()
     tree = spawn(driver, 0)
     driver.news(tree, ProcessStarted(tree.process_id, 7, driver.clock.wall()))
     driver.request(Stop(id="x", source="user.test", reason="enough"))
-    driver.protocol.hand_over_requested(HandOverRequested(tree.address, tree.process_id, Future()))
-    (refused,) = [one for one in driver.protocol.step.now if isinstance(one, RefuseHandOver)]
+    driver.protocol.report(HandOverRequested(tree.address, tree.process_id, Future()))
+    (refused,) = [one for one in driver.protocol.state.step.now if isinstance(one, RefuseHandOver)]
     assert isinstance(refused.error, RunCancelled)
-    assert refused.error.provenance == driver.protocol.ending[tree.address.run].info.provenance
+    assert refused.error.provenance == driver.protocol.state.ending[tree.address.run].info.provenance
     assert refused.error.provenance.source == "user.test"
 
 

@@ -537,7 +537,7 @@ def test_l12_what_a_stop_stopped_does_not_run_though_the_store_never_heard_that_
 
 
 def _active(world: World) -> str | None:
-    active = world.session()._protocol.active
+    active = world.session()._protocol.state.active
     return None if active is None else active.id
 
 
@@ -781,7 +781,7 @@ def test_an_immediate_stop_of_a_run_whose_actor_and_store_fail_spares_the_trees_
         run = world.answer("s", message("a", "serve=1,serves forever"))
         # Before its start is heard of: until then it is in the record of its run too.
         assert world.run(lambda: bool(world.processes.alive()))
-        (kept,) = world.session()._protocol.owned
+        (kept,) = world.session()._protocol.state.owned
         world.store.down(True)
         with pytest.raises(StoreUnavailable):
             world.answer("s", message("b", "say=1", policy="enqueue"))
@@ -844,11 +844,11 @@ def test_l3_a_session_that_fails_in_quarantine_before_it_is_read_leaves_no_tree_
         first.actor_ref.tell(GoOn(0))
         assert world.run(lambda: any(one.key == "s" and one is not first for one in world.actors(SessionActor)))
         second = world.session()
-        assert not second._protocol.owned, "it has not been read"
+        assert not second._protocol.state.owned, "it has not been read"
         world.poison(SessionActor, which=world.actors(SessionActor).index(second))
         world.settle()
         assert [one.key for one in world.actors(SessionActor)] == ["t"]
-        assert world.processes.alive() == list(world.session("t")._protocol.owned)
+        assert world.processes.alive() == list(world.session("t")._protocol.state.owned)
 
 
 @pytest.mark.parametrize("late", [None, 1.0, 5.0])

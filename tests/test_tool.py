@@ -59,7 +59,7 @@ def test_l2_a_spawn_that_a_stop_refused_before_its_permit_was_durable_is_not_mad
 
     with World(seed, agents={"scripted": agent}, more_tools=[Tool(cling, isolation="task")]) as world:
         world.answer("s", message("a", "go"))
-        assert world.run(lambda: any(record.processes for record in world.session()._protocol._records()))
+        assert world.run(lambda: any(record.processes for record in world.session()._protocol.state.records()))
         world.store.hold(True)
         answer = world.ask("s", stop())
         # The fence is decided and its refusal is heard; the permit, granted before it, still waits for the disk.

@@ -1,4 +1,4 @@
-"""SessionActor: one per live session; it carries out what `actors.protocol.decisions` decides.
+"""SessionActor: one per live session; it carries out what `actors.protocol.protocol` decides.
 
 Theory of operation. Each message is decided by the protocol in memory; what the step takes away (halts,
 refusals) is done at once, its records go to the store as one batch, and what it starts, permits, answers or
@@ -50,10 +50,6 @@ from actors.kernel.future import ReplyFuture
 from actors.messages import (
     CallClosed,
     CallEnded,
-    CallExpired,
-    CallGivenUp,
-    CallRequested,
-    CallStarted,
     CommitFailed,
     Committed,
     Drain,
@@ -61,7 +57,6 @@ from actors.messages import (
     Expire,
     GoOn,
     Halt,
-    HandOverRequested,
     Idle,
     IdleOver,
     Interrupt,
@@ -83,13 +78,10 @@ from actors.messages import (
     Quiet,
     Rested,
     Route,
-    RunExpired,
     RunFinished,
-    Said,
+    RunReport,
     SpawnRefused,
-    SpawnRequested,
     Steered,
-    SteeringRequested,
     StopKept,
     StopOverdue,
     StrayEnded,
@@ -101,7 +93,8 @@ from actors.messages import (
 from actors.model import Address, Event, Mode, Owner, Provenance, RunInfo, Scope, SessionStatus
 from actors.plugin.registration import Plugins
 from actors.ports import Batch, Ports, SpawnSpec
-from actors.protocol.decisions import Protocol, is_of_stop
+from actors.protocol.protocol import Protocol
+from actors.protocol.restoration import recovery_cause
 from actors.protocol.run_record import AGENT, STRAYS, RunRecord
 from actors.protocol.step import (
     AdoptRun,
@@ -134,6 +127,7 @@ from actors.protocol.step import (
     StartRun,
     TakeTree,
 )
+from actors.protocol.stops import is_of_stop, provenance_of
 from actors.requests import (
     UNKNOWN,
     Accepted,
@@ -256,14 +250,14 @@ class SessionActor(Actor):
 
     def log_context(self) -> Mapping[str, object]:
         """Its session, and its generation and active run as they are now."""
-        active = self._protocol.active
-        named = {"session": self._session, "generation": self._protocol.generation}
+        active = self._protocol.state.active
+        named = {"session": self._session, "generation": self._protocol.state.generation}
         return {**named, "run": active.id} if active is not None else named
 
     @property
     def decided_seq(self) -> int:
         """The seq of the last event that was decided, stored or not. For any thread."""
-        return self._protocol.seq
+        return self._protocol.state.seq
 
     def on_start(self) -> None:
         """Read the session from the store; requests wait until it is there."""
@@ -296,7 +290,7 @@ class SessionActor(Actor):
                 self._passivate()
             case Expire():
                 if self._phase is Phase.SERVING:
-                    self._protocol.expire(message.seq, message.reason)
+                    self._protocol.requests.expire(message.seq, message.reason)
             case Drain():
                 self._draining = True
                 self._drain_number = message.number
@@ -309,10 +303,10 @@ class SessionActor(Actor):
                     self._mailbox.release()
             case KillDeadline():
                 if message.incarnation == self._incarnation:
-                    self._protocol.kill_deadline(message.run_id, message.stage)
+                    self._protocol.runs.kill_deadline(message.run_id, message.stage)
             case TreesDeadline():
                 if message.incarnation == self._incarnation:
-                    self._protocol.trees_deadline(message.stage)
+                    self._protocol.tree_reports.deadline(message.stage)
             case Down():
                 self._child_down(message)
             case _ if self._phase is Phase.SERVING:
@@ -349,9 +343,9 @@ class SessionActor(Actor):
         """Decide a request that was taken. Where it `goes_on`, the next one is stored in one batch with it."""
         at = self._ports.clock.wall()
         kept, refused, answer = self._late_stops.entry(request), False, None
-        requests = self._protocol.requests
+        requests = self._protocol.state.book
         try:
-            answer = self._protocol.request(request, reply, kept)
+            answer = self._protocol.requests.decide(request, reply, kept)
         except CountermandError as error:
             refused = True
             if requests.in_doubt(request.id):
@@ -365,7 +359,7 @@ class SessionActor(Actor):
         if not refused:
             # Ahead of that: one that is answered by it waits for nothing, whatever else has left with it.
             told = None if requests.in_doubt(request.id) else answer
-            self._late_stops.expect(request, at, told, self._protocol.generation)
+            self._late_stops.expect(request, at, told, self._protocol.state.generation)
         if goes_on:
             return
         self._flush()
@@ -384,50 +378,25 @@ class SessionActor(Actor):
 
     def _report(self, message: Any) -> None:
         self._used = True
-        protocol = self._protocol
         match message:
-            case Said():
-                protocol.said(message)
-            case CallRequested():
-                protocol.call_requested(message)
-            case CallStarted():
-                protocol.call_started(message)
             case CallEnded() | RunFinished() | StrayFound() | StrayEnded() if message.address.run in self._replaced:
                 # What it had started may not have been taken. Its end is told again behind that, when it is taken over;
                 # so is what it left behind, which would be found twice.
                 logger.trace("{} does not take it from an actor that is replaced: {!r:.200}", self, message)
-            case CallEnded():
-                protocol.call_ended(message)
-            case CallGivenUp():
-                protocol.call_given_up(message)
-            case CallExpired():
-                protocol.call_expired(message)
-            case SpawnRequested():
-                protocol.spawn_requested(message)
-            case HandOverRequested():
-                protocol.hand_over_requested(message)
             case ProcessReport():
                 self._process_report(message)
             case ProcessStarted() | ProcessOutput() | ProcessExited() | ProcessRemaining() | ProcessEnded():
                 # From the port itself: a tree that was taken over from a process actor that failed.
                 self._tree_news(message)
-            case StrayFound():
-                protocol.stray_found(message)
-            case StrayEnded():
-                protocol.stray_ended(message)
-            case SteeringRequested():
-                protocol.steering_requested(message)
-            case RunFinished():
-                protocol.run_finished(message)
-            case RunExpired():
-                protocol.run_expired(message)
             case PluginsMended():
-                protocol.plugins_mended(self._plugins.isolation)
+                self._protocol.plugins_mended(self._plugins.isolation)
+            case _ if isinstance(message, RunReport):
+                self._protocol.report(message)
             case _:
                 logger.warning("{} does not know {!r:.200}", self, message)
 
     def _status(self) -> SessionStatus:
-        status = self._protocol.status()
+        status = self._protocol.state.status()
         return msgspec.structs.replace(status, state="store_failed") if self._phase is Phase.FAILED else status
 
     # ── Batches ───────────────────────────────────────────────────────────────────────────────────
@@ -438,15 +407,15 @@ class SessionActor(Actor):
             return
         self._send_step()
         # A Stop that the store does not have yet is to be told durable first: behind a deletion, that were new life.
-        if not self._late_stops.wait and self._protocol.erase_if_proven():
+        if not self._late_stops.wait and self._protocol.deletion.erase_if_proven():
             # In a batch of its own: what ended before it is published as it was written.
             self._send_step()
         self._say_quiet()
 
     def _send_step(self) -> None:
-        if self._protocol.step.is_empty:
+        if self._protocol.state.step.is_empty:
             return
-        step = self._protocol.take_step()
+        step = self._protocol.state.take_step()
         later = step.later
         if step.has_records:
             # Handed in first: the store can write while the halts are told.
@@ -460,7 +429,7 @@ class SessionActor(Actor):
                 incarnation=self._incarnation,
                 number=self._number,
                 events=events,
-                row=self._protocol.row if step.row_changed else None,
+                row=self._protocol.state.row if step.row_changed else None,
                 runs=runs,
                 calls=tuple(step.calls.values()),
                 processes=tuple(step.processes.values()),
@@ -524,7 +493,7 @@ class SessionActor(Actor):
             told = self._late_stops.on_record(effect.request)
             if told is not None:
                 assert isinstance(effect.answer, Stopped), "the answer to a Stop"
-                self._protocol.stop_durable(told, effect.answer)
+                self._protocol.stops.durable(told, effect.answer)
 
     def _stop_waited(self, message: StopOverdue | StopKept) -> None:
         if isinstance(message, StopKept):
@@ -567,8 +536,8 @@ class SessionActor(Actor):
 
     def _say_quiet(self) -> None:
         # What this turn has decided and not sent yet is not written either.
-        written = not (self._sent or self._protocol.step.has_records or self._stash or self._late_stops.wait)
-        if self._draining and not self._said_quiet and self._protocol.quiet and written and self.parent:
+        written = not (self._sent or self._protocol.state.step.has_records or self._stash or self._late_stops.wait)
+        if self._draining and not self._said_quiet and self._protocol.state.quiet and written and self.parent:
             self._said_quiet = True
             tell(self.parent, Quiet(self._session, self._drain_number))
 
@@ -620,7 +589,7 @@ class SessionActor(Actor):
                 case GiveSteering():
                     self._tell_runner(effect.run_id, effect.steered)
                 case ReturnCredit():
-                    record = self._protocol.record(effect.run_id)
+                    record = self._protocol.state.record(effect.run_id)
                     if record is not None:
                         record.credit.give(effect.size)
                 case ShowEphemeral():
@@ -629,17 +598,17 @@ class SessionActor(Actor):
                     self._forget_part(effect)
                 case ForgetSession():
                     self._ports.processes.forget_session(self._session)
-                    self._protocol.requests.forgotten()
+                    self._protocol.state.book.forgotten()
                     self._lift_quarantine()
                 case AdoptRun():
                     self._adopt_run(effect.run_id)
                 case SpawnOwn():
                     self._spawn_own(effect)
                 case SayHandedOver():
-                    self._protocol.handed_over(effect.process_id)
+                    self._protocol.trees.handed_over(effect.process_id)
                     settle(effect.handed, None)
                 case AdoptTree():
-                    owned = self._protocol.owned.get(effect.process_id)
+                    owned = self._protocol.state.owned.get(effect.process_id)
                     if owned is not None:
                         self._host_tree(owned.address, owned.id, None, None, None)
                 case RefuseDeleted():
@@ -657,7 +626,7 @@ class SessionActor(Actor):
                 self._ports.executor.forget(part.key)
 
     def _start_run(self, run_id: str) -> None:
-        record = self._protocol.may_start(run_id)
+        record = self._protocol.runs.may_start(run_id)
         if record is None:
             # A fence came between the decision and the commit: the agent is never started.
             return
@@ -666,14 +635,14 @@ class SessionActor(Actor):
             agent_name=record.info.agent,
             token=record.token,
             credit=record.credit,
-            thread=self._protocol.thread.copy(),
+            thread=self._protocol.state.thread.copy(),
             inputs=record.info.inputs,
             deadline_s=self._ports.settings.run_deadline_s,
         )
         self._start_runner(record, start, None)
 
     def _adopt_run(self, run_id: str) -> None:
-        record = self._protocol.record(run_id)
+        record = self._protocol.state.record(run_id)
         if record is None or not record.runner_parts():
             return
         if run_id in self._replaced:
@@ -719,13 +688,13 @@ class SessionActor(Actor):
         Where it has none, it gets one when the store takes writes. Its end does not wait for that: the ports have its
         parts. Nothing is spawned behind this, since its gates are shut; and its executions were told by their tokens.
         """
-        record = self._protocol.record(run_id)
+        record = self._protocol.state.record(run_id)
         if self._runners.get(run_id, "") in self.children:
             self._tell_runner(run_id, halt)
         elif record is not None and (parts := record.runner_parts()):
             for part in parts:
                 # What was spawned for the session is in the record of its run until that is closed.
-                if part.kind == "process" and part.id not in self._protocol.owned:
+                if part.kind == "process" and part.id not in self._protocol.state.owned:
                     self._ports.processes.kill(part.id, halt.grace_s)
             self._ports.strays.end(record.address, halt.grace_s)
 
@@ -734,7 +703,7 @@ class SessionActor(Actor):
     def _spawn_own(self, spawn: SpawnOwn) -> None:
         address, process_id = spawn.address, spawn.process_id
         self._tell_runner(address.run, TreeTaken(address.call or "", process_id))
-        owned = self._protocol.may_spawn(process_id)
+        owned = self._protocol.trees.may_spawn(process_id)
         if owned is not None:
             self._host_tree(address, process_id, spawn.spec, owned.cell, spawn.listener)
 
@@ -763,12 +732,12 @@ class SessionActor(Actor):
         )
 
     def _process_report(self, report: ProcessReport) -> None:
-        self._protocol.process_report(report)
-        if isinstance(report.news, ProcessEnded) and report.process_id not in self._protocol.owned:
+        self._protocol.report(report)
+        if isinstance(report.news, ProcessEnded) and report.process_id not in self._protocol.state.owned:
             self._trees.pop(report.process_id, None)
 
     def _tree_news(self, news: ProcessNews) -> None:
-        owned, host = self._protocol.owned.get(news.process_id), self._trees.get(news.process_id)
+        owned, host = self._protocol.state.owned.get(news.process_id), self._trees.get(news.process_id)
         if host is not None and host.listener is not None:
             host.listener(news)
         if owned is not None:
@@ -792,7 +761,7 @@ class SessionActor(Actor):
 
     def _tree_down(self, process_id: str, host: TreeHost) -> None:
         """The actor of a tree is gone. The tree is not ended for that: this actor takes it over."""
-        owned = self._protocol.owned.get(process_id)
+        owned = self._protocol.state.owned.get(process_id)
         if owned is None:
             del self._trees[process_id]
             return
@@ -821,7 +790,7 @@ class SessionActor(Actor):
             return
         del self._runners[run_id]
         if self._phase is Phase.SERVING:
-            self._protocol.run_lost(run_id, down.failure)
+            self._protocol.runs.lost(run_id, down.failure)
 
     # ── Loading, and a store that fails ───────────────────────────────────────────────────────────
 
@@ -868,12 +837,12 @@ class SessionActor(Actor):
             # Somebody asked for it; one that was restarted for its failures may go on failing.
             self._lift_quarantine()
         # The first cause stands until it is on record, however often that has to be tried.
-        self._cause = self._cause or self._protocol.recovery_cause(self._ports.clock.wall())
+        self._cause = self._cause or recovery_cause(self._ports.clock.wall())
         self._mailbox.release()
         for name in loaded.snapshot.left_out:
             at = self._ports.clock.wall()
             self._ports.dead_letters.add("row", "it is stored, and cannot be read", None, at, name)
-        self._protocol.restore(
+        self._protocol.restoration.restore(
             loaded.snapshot,
             self._cause,
             quarantined=self._quarantined,
@@ -922,7 +891,7 @@ class SessionActor(Actor):
             self._session,
             failed.number,
             failed.error,
-            len(self._protocol.thread.messages()),
+            len(self._protocol.state.thread.messages()),
         )
         provenance = Provenance(source="store.failure", reason=failed.error or "no reason given", initiated_at=at)
         self._phase = Phase.FAILED
@@ -933,12 +902,12 @@ class SessionActor(Actor):
             child = self.children.get(key)
             if child is not None:
                 tell(child, Halt(provenance, self._ports.settings.grace_s))
-        for owned in self._protocol.owned.values():
+        for owned in self._protocol.state.owned.values():
             if not owned.durable:
                 # Whether it is the session's is not known; nobody was told that it is, and it ends with its run.
                 self._trees_ended[owned.id] = provenance
                 self._end_tree(owned.id, Halt(provenance, self._ports.settings.grace_s))
-        step = self._protocol.take_step()
+        step = self._protocol.state.take_step()
         requests = frozenset(row.request_id for row in step.requests)
         self._sent.append(Sent(self._number + 1, (), step.later, requests, tuple(step.runs.values())))
         sent_before, self._sent = self._sent, deque()
@@ -950,7 +919,7 @@ class SessionActor(Actor):
             elif not begun:
                 self._undone[info.run_id] = info
         unstored = frozenset[str]().union(*(sent.requests for sent in sent_before))
-        self._protocol.requests.drop(unstored)
+        self._protocol.state.book.drop(unstored)
         for sent in sent_before:
             unfit = sent.requests if failed.unfit and sent.number == failed.number else frozenset()
             for effect in sent.later:
@@ -962,7 +931,7 @@ class SessionActor(Actor):
                 elif isinstance(effect, RefuseDeleted) and effect.reply is not None:
                     why = "the store did not take the deletion that this request came behind"
                     effect.reply.try_set_exception(_unavailable(why, effect.request))
-        for request, reply in self._protocol.take_deletions():
+        for request, reply in self._protocol.deletion.call_off():
             if reply is not None:
                 reply.try_set_exception(_unavailable("the store does not take writes", request))
         if failed.unfit:
@@ -1016,7 +985,7 @@ class SessionActor(Actor):
         at = self._ports.clock.wall()
         try:
             answer = self._late_stops.given(request)
-            stored = self._protocol.requests.known(request, at) if answer is None else None
+            stored = self._protocol.state.book.known(request, at) if answer is None else None
             if stored is not None:
                 if reply is not None:
                     reply.try_set(stored)
@@ -1028,22 +997,22 @@ class SessionActor(Actor):
 
     def _decide_unstored(self, stop: Stop, at: float) -> Stopped:
         """Say what a Stop comes to while the store fails, and do of it what needs no store."""
-        if not self._was_read or self._protocol.requests.in_doubt(stop.id):
+        if not self._was_read or self._protocol.state.book.in_doubt(stop.id):
             return _unknown(stop)
-        answer = self._protocol.answer_unstored(stop, self._ended, self._undone)
-        provenance = self._protocol.provenance_of(stop, at)
+        answer = self._protocol.stops.answer_unstored(stop, self._ended, self._undone)
+        provenance = provenance_of(stop, at)
         if stop.scope is Scope.SESSION and stop.run_id is None:
-            for process_id in self._protocol.owned:
+            for process_id in self._protocol.state.owned:
                 self._end_tree(process_id, Halt(provenance, self._grace_s(stop.mode)))
-        for info in self._protocol.cancelled_unstored(stop, answer, provenance, self._undone):
+        for info in self._protocol.stops.cancelled_unstored(stop, answer, provenance, self._undone):
             self._ended.setdefault(info.run_id, info)
-        for record in self._protocol.killed_unstored(stop, answer):
+        for record in self._protocol.stops.killed_unstored(stop, answer):
             self._end_parts(record.id, Halt(record.token.provenance or provenance, 0.0))
         return answer
 
     def _not_in_doubt(self, stop: Stop, answer: Stopped) -> Stopped:
         """What a Stop may be told before it is on record: where a deletion is not stored, an earlier answer stands."""
-        return _unknown(stop) if self._protocol.requests.in_doubt(stop.id) else answer
+        return _unknown(stop) if self._protocol.state.book.in_doubt(stop.id) else answer
 
     def _answer_kept(self, stop: Stop, answer: Stopped, reply: ReplyFuture[Any] | None) -> None:
         """Keep a Stop that is not stored, to be handled again when the store is back, and answer it."""
@@ -1052,7 +1021,7 @@ class SessionActor(Actor):
         if cause is not None and cause.requested_by == stop.id:
             # It was the first itself.
             cause = None
-        self._late_stops.store_failed(stop, answer, reply, self._protocol.generation, cause)
+        self._late_stops.store_failed(stop, answer, reply, self._protocol.state.generation, cause)
 
     def _try_later(self) -> None:
         self._ports.clock.call_later(self._retry_s, self.actor_ref, TryStore())
@@ -1065,9 +1034,9 @@ class SessionActor(Actor):
         """True when nothing is lost if this actor ends: all that it knows is written, and nobody answers to it."""
         return (
             self._phase is Phase.SERVING
-            and self._protocol.at_rest
+            and self._protocol.state.at_rest
             and not self._sent
-            and not self._protocol.step.has_records
+            and not self._protocol.state.step.has_records
             and not self._late_stops.wait
             and not self._late_stops.answers_wait
             and not self.children
@@ -1154,7 +1123,7 @@ class SessionActor(Actor):
             # Nobody starts this session again by himself, and a tree has to have an owner: those that are about to be
             # spawned, and those of an incarnation before, which this one may not have read.
             grace_s = self._ports.settings.grace_s
-            for process_id in self._protocol.owned:
+            for process_id in self._protocol.state.owned:
                 self._end_tree(process_id, Halt(cause, grace_s))
             self._ports.processes.kill_session(self._session, grace_s)
         self._protocol.abandon(cause)

@@ -1,10 +1,21 @@
 """The protocol of a session: pure decisions, without a mailbox, a thread or a clock.
 
-    decisions.py     Protocol: requests from outside, and the restoring of a session
+    protocol.py      Protocol: builds the deciders and routes to them; its head says who calls whom
+    restoration.py   how a session is restored from the store
+    requests.py      requests from outside: each is decided once; deletion of the session
+    stops.py         Stop
+    intake.py        NewMessage, Resume, Withdraw
+    part_reports.py  reports of the parts of runs: executions, process trees, strays
+    tree_reports.py  reports of the session's own process trees
+    runs.py          how runs start and end: fence, close, halt, settle; what goes on then
+    calls.py         calls of the active run
     trees.py         process trees that belong to the session
-    runs.py          how runs begin and end: fence, close, settle
-    calls.py         what an open run reports and asks for: text, steering, calls, processes
-    state.py         what all decisions rest on: the state, the log, acceptance, the barrier
+    turns.py         waiting messages
+    deletion.py      when the session is deleted
+    processes.py     spawns and output
+    state.py         the data, the log, acceptance, the barrier, the step
+    owned_tree.py    one process tree of the session
+    stop_receipt.py  the receipt of a Stop that found no run
     run_record.py    what a session knows of one run, and its receipt
     queue.py         messages that wait
     request_book.py  request ids and their answers

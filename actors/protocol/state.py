@@ -1,31 +1,35 @@
-"""The state of a session, and its log: what all decisions rest on.
+"""The state of a session: data, and the few operations that every decision uses.
 
-Two questions have one answer each, here. *Is this accepted?* `_open`: is the address of the active run, in the current
-generation, and is its call open? *Do permits wait?* `barrier`: which parts of earlier runs, however those ended, still
-hold? And there is one place where an event gets its sequence number: `_event`.
+Theory of operation. The deciders of this folder hold one `SessionState` and no other state of the session's. Here are
+
+- *the log*: `event` appends to it, and only there does an event get its sequence number;
+- *acceptance*: `open_run` returns the run of an address if it is active, in the current generation, with its call open;
+- *the barrier*: `barrier` lists what permits wait for, which is every part of an earlier run that still holds;
+- *the step*: what the current turn of the mailbox has decided so far (`step`), until `take_step` hands it on.
+
+Nothing here starts, ends or refuses anything.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
 from actors.errors import CountermandError
-from actors.gate.token import Notify
-from actors.model import (
-    Address,
-    Event,
-    JsonObject,
-    Provenance,
-    RunInfo,
-    SessionStatus,
-)
-from actors.ports import Clock, Ids, SessionRow, Settings, WaitingRow
+from actors.gate.credit import Credit
+from actors.gate.token import CancelToken, Notify
+from actors.model import Address, Event, JsonObject, Provenance, RunInfo, RunStatus, SessionStatus
+from actors.ports import Clock, Ids, SessionRow, Settings, Snapshot
+from actors.protocol.owned_tree import OwnedTree
 from actors.protocol.queue import WaitingRoom
 from actors.protocol.request_book import RequestBook
 from actors.protocol.run_record import AGENT, CallRecord, Part, RunRecord
 from actors.protocol.step import DeadLetter, Step
-from actors.requests import NewMessage
+from actors.protocol.stop_receipt import StopReceipt
 from actors.thread import Thread
+
+LATE_KEPT_MAX: Final = 256
+"""Settled runs that are kept because a part of theirs may still end; and receipts of Stops that wait for trees."""
 
 
 class SessionState:
@@ -34,11 +38,28 @@ class SessionState:
     Args:
         session: the session's id.
         settings: limits and graces.
-        clock: asked for the time of day only.
+        clock: only its time of day is used.
         ids: makes the ids of runs and receipts.
         notify: where callbacks of cancel tokens run.
         isolation: of each tool, by name.
-        unavailable: why the agent cannot run what is sent; None: it can.
+        unavailable: returns why the agent cannot run; None if it can.
+
+    Attributes:
+        active: the run that is in progress.
+        ending: runs that are closed and not settled, by id: parts of theirs are still ending.
+        late: settled runs with parts that were abandoned, by id: a late proof amends their receipts.
+        over: the receipt id of each settled run.
+        fates: what became of each message: ``input`` or ``returned``.
+        room: the messages that wait.
+        book: the request ids and their answers.
+        queued: runs that have not started, by id.
+        holding: the run whose end the queue waits for, after a Stop that keeps what waits.
+        cutoffs: when each origin last stopped the session (epoch seconds, UTC).
+        owned: the process trees of the session, by id.
+        stop_receipts: receipts of Stops that wait for such trees, by id.
+        deleting: why the session is being deleted; None if it is not.
+        deleted: the session is deleted, and nothing has happened in it since.
+        restoring: the session is being restored: nothing starts before that is done.
     """
 
     def __init__(
@@ -52,39 +73,57 @@ class SessionState:
         unavailable: Callable[[], CountermandError | None] = lambda: None,
     ) -> None:
         self.session = session
-        self._settings = settings
-        self._clock = clock
-        self._ids = ids
-        self._notify = notify
-        self._isolation = isolation
-        self._unavailable = unavailable
+        self.settings = settings
+        self.clock = clock
+        self.ids = ids
+        self.notify = notify
+        self.isolation = isolation
+        self.unavailable = unavailable
         self.generation = 0
         self.seq = 0
+        self.thread = Thread()
+        self.step = Step()
         self.active: RunRecord | None = None
         self.ending: dict[str, RunRecord] = {}
         self.late: dict[str, RunRecord] = {}
         self.over: dict[str, str] = {}
         self.fates: dict[str, str] = {}
         self.room = WaitingRoom(session, settings.queue_max)
-        self.requests = RequestBook(session, settings.requests_kept, settings.requests_kept_s)
+        self.book = RequestBook(session, settings.requests_kept, settings.requests_kept_s)
+        self.queued: dict[str, RunInfo] = {}
+        self.holding: str | None = None
         self.cutoffs: dict[str, float] = {}
-        self.thread = Thread()
+        self.owned: dict[str, OwnedTree] = {}
+        self.stop_receipts: dict[str, StopReceipt] = {}
         self.draining = False
         self.quarantined = False
+        self.deleting: Provenance | None = None
         self.deleted = False
-        self._queued: dict[str, RunInfo] = {}
-        self._holding: str | None = None
-        self._taking_up = False
-        self.step = Step()
+        self.restoring = False
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Take over what the store holds, apart from runs and process trees."""
+        row = snapshot.row
+        if row is not None:
+            self.generation, self.seq, self.deleted = row.generation, row.seq, row.deleted
+            self.cutoffs = dict(row.cutoffs)
+        self.thread = snapshot.thread
+        self.fates = dict(snapshot.fates)
+        self.over = dict(snapshot.over)
+        self.book.restore(snapshot.requests, row.forgotten_to if row is not None else 0.0)
+        self.room.restore(snapshot.waiting, parked=row.parked if row is not None else False)
+        self.queued = {info.run_id: info for info in snapshot.runs if info.status is RunStatus.QUEUED}
 
     def take_step(self) -> Step:
         """Return what was decided since the last call, and begin a new step."""
         step, self.step = self.step, Step()
         return step
 
+    # ── What the session is doing ────────────────────────────────────────────────────────────────────
+
     @property
     def row(self) -> SessionRow:
-        """The session's own facts, as they are stored."""
+        """The session's own row in the store."""
         return SessionRow(
             session=self.session,
             generation=self.generation,
@@ -92,14 +131,34 @@ class SessionState:
             parked=self.room.parked,
             quarantined=self.quarantined,
             cutoffs=dict(self.cutoffs),
-            forgotten_to=self.requests.forgotten_to,
+            forgotten_to=self.book.forgotten_to,
             deleted=self.deleted,
         )
 
     @property
-    def quiet(self) -> bool:
+    def idle(self) -> bool:
         """True when no run is active and none is ending."""
         return self.active is None and not self.ending
+
+    @property
+    def quiet(self) -> bool:
+        """True when the session is idle, and waits for no end of a tree of its own."""
+        return self.idle and all(owned.given_up for owned in self.owned.values())
+
+    @property
+    def nothing_left(self) -> bool:
+        """True when all that the session ever started is proven to have ended, and each receipt is filed."""
+        return self.quiet and not self.late and not self.owned and not self.stop_receipts
+
+    @property
+    def at_rest(self) -> bool:
+        """True when the store holds the whole state: the session may leave memory, and be restored later.
+
+        No run is active or ending, no part of a settled run and no tree of the session is left, no receipt waits, so
+        the barrier is open; and no message waits, unless a Stop has parked it.
+        """
+        kept = self.draining or self.quarantined or self.deleting is not None
+        return self.nothing_left and not kept and (self.room.parked or not len(self.room))
 
     def status(self) -> SessionStatus:
         """What the session is doing now."""
@@ -110,7 +169,7 @@ class SessionState:
         else:
             state = "cancelling" if self.ending else "idle"
         refused: dict[str, int] = {}
-        for record in self._records():
+        for record in self.records():
             for kind, count in record.refused.items():
                 refused[kind] = refused.get(kind, 0) + count
         return SessionStatus(
@@ -124,25 +183,29 @@ class SessionState:
             parked=self.room.parked,
             barrier=tuple(f"{part.kind} {part.name}" for part in self.barrier()),
             refused=refused,
+            owned=tuple(self.owned),
         )
 
-    def barrier(self) -> list[Part]:
-        """What the permits of the active run wait for: parts of every earlier run, however it ended."""
-        return [
-            part
-            for record in (*self.ending.values(), *self.late.values())
-            if record is not self.active
-            for part in record.barrier()
-        ]
+    # ── The barrier ──────────────────────────────────────────────────────────────────────────────────
 
-    def record(self, run_id: str) -> RunRecord | None:
-        """The record of a run that is active or ending, or of which something was abandoned."""
-        return self._record(run_id)
+    def barrier(self) -> list[Part]:
+        """What permits of the active run wait for: parts of every earlier run, and trees that the session ends."""
+        earlier = [record for record in (*self.ending.values(), *self.late.values()) if record is not self.active]
+        held = [part for record in earlier for part in record.barrier()]
+        # A tree that a receipt of a run names is a part of that run too.
+        known = {id(part) for part in held}
+        return held + [one.part for one in self.owned.values() if one.holds and id(one.part) not in known]
+
+    def barrier_may_open(self) -> bool:
+        """True while no kill deadline of what the barrier waits for has passed."""
+        if any(record.barrier() for record in self.late.values()):
+            return False
+        return not any(owned.late and owned.holds for owned in self.owned.values())
 
     # ── Acceptance ───────────────────────────────────────────────────────────────────────────────────
 
-    def _open(self, address: Address) -> RunRecord | None:
-        """Return the run that an address belongs to if all of the address is open; else None (stale)."""
+    def open_run(self, address: Address) -> RunRecord | None:
+        """Return the run that an address belongs to if all of the address is open; else None: it is stale."""
         record = self.active
         if (
             record is None
@@ -158,20 +221,24 @@ class SessionState:
                 return None
         return record
 
-    def _stale(self, kind: str, address: Address, shown: object = "") -> None:
-        """Count what an ended run still tried to do, and keep it as a dead letter."""
-        record = self._record(address.run)
+    def refuse_stale(self, kind: str, address: Address, shown: object = "") -> None:
+        """Count a stale report in the receipt of its run, and keep it as a dead letter."""
+        record = self.record(address.run)
         if record is not None:
             record.refused[kind] += 1
-        self._dead(kind, "its generation, run or call is closed", address, shown)
+        self.dead_letter(kind, "its generation, run or call is closed", address, shown)
 
-    def _dead(self, kind: str, why: str, address: Address | None, shown: object) -> None:
+    def dead_letter(self, kind: str, why: str, address: Address | None, shown: object) -> None:
+        """Keep a report or request that has no effect."""
         self.step.now.append(DeadLetter(kind, why, address, f"{shown!s:.200}"))
 
     # ── The log ──────────────────────────────────────────────────────────────────────────────────────
 
-    def _event(self, kind: str, data: JsonObject, record: RunRecord | None, *, run_id: str | None = None) -> int:
-        """Append to the log: the seq is given here and nowhere else. A run's record keeps its own generation."""
+    def event(self, kind: str, data: JsonObject, record: RunRecord | None, *, run_id: str | None = None) -> int:
+        """Append an event to the log and return its sequence number.
+
+        An event of a run has that run's own generation, any other the current one.
+        """
         self.seq += 1
         self.deleted = False
         generation = self.generation
@@ -179,82 +246,53 @@ class SessionState:
             run_id = record.id
             if record.info.generation is not None:
                 generation = record.info.generation
-        event = Event(self.seq, self.session, generation, run_id, kind, data, self._clock.wall())
+        event = Event(self.seq, self.session, generation, run_id, kind, data, self.clock.wall())
         self.thread.apply(event)
         self.step.events.append(event)
         self.step.row_changed = True
         return self.seq
 
-    def _input(self, message: NewMessage, record: RunRecord) -> None:
-        """A message becomes an input: only now it is in the thread."""
-        self.fates[message.id] = "input"
-        self.step.unwait(message)
-        data: JsonObject = {
-            "id": message.id,
-            "content": message.content,
-            "origin": message.origin,
-            "policy": str(message.resolved_policy),
-        }
-        if message.sent_at is not None:
-            data["sent_at"] = message.sent_at
-        if message.attachments:
-            data["attachments"] = [attachment.name for attachment in message.attachments]
-        self._event("message", data, record)
-
-    def _waits(self, row: WaitingRow) -> None:
-        self.step.wait(row)
-        message = row.message
-        self._event(
-            "session.message_waiting",
-            {
-                "message_id": message.id,
-                "run_id": row.run_id,
-                "steering": row.steering,
-                "content": message.content,
-                "origin": message.origin,
-            },
-            None,
-            run_id=row.run_id,
-        )
-
-    def _returned(self, message: NewMessage, run_id: str | None, reason: str) -> None:
-        self.fates[message.id] = "returned"
-        self.step.unwait(message)
-        self._event(
-            "session.message_returned",
-            {"message_id": message.id, "reason": reason, "content": message.content, "origin": message.origin},
-            None,
-            run_id=run_id,
-        )
-
-    def _save(self, record: RunRecord) -> None:
+    def save_run(self, record: RunRecord) -> None:
+        """Write the row of a run with this step."""
         self.step.runs[record.id] = record.info
 
-    def _save_call(self, call: CallRecord) -> None:
+    def save_call(self, call: CallRecord) -> None:
+        """Write the row of a call with this step."""
         self.step.calls[call.row.call_id] = call.row
 
     # ── Looking up ───────────────────────────────────────────────────────────────────────────────────
 
-    def _records(self) -> Iterable[RunRecord]:
+    def records(self) -> Iterable[RunRecord]:
+        """The records of all runs that are in memory: active, ending, late."""
         if self.active is not None:
             yield self.active
         yield from self.ending.values()
         yield from self.late.values()
 
-    def _record(self, run_id: str) -> RunRecord | None:
+    def record(self, run_id: str) -> RunRecord | None:
+        """The record of a run that is active, ending or late."""
         if self.active is not None and self.active.id == run_id:
             return self.active
         return self.ending.get(run_id) or self.late.get(run_id)
 
-    def _call(self, address: Address) -> CallRecord | None:
-        record = self._record(address.run)
+    def call(self, address: Address) -> CallRecord | None:
+        """The record of the call of an address, open or closed."""
+        record = self.record(address.run)
         if record is None or address.call is None:
             return None
         return record.calls.get(address.call)
 
-    def _part(self, address: Address) -> Part | None:
-        record = self._record(address.run)
+    def part(self, address: Address) -> Part | None:
+        """The part that executes an address: a call's execution, or the agent's."""
+        record = self.record(address.run)
         return record.parts.get(address.call or AGENT) if record is not None else None
 
-    def _inside(self, source: str, reason: str, at: float, requested_by: str | None) -> Provenance:
-        return Provenance(source=source, reason=reason, requested_by=requested_by, initiated_at=at)
+    # ── Made from the settings ───────────────────────────────────────────────────────────────────────
+
+    def new_token(self) -> CancelToken:
+        """Make the token of a run."""
+        return CancelToken(self.notify)
+
+    def new_credit(self) -> Credit:
+        """Make the credit of a run: how much of what its agent emits may be on its way."""
+        return Credit(self.settings.credit_events, self.settings.credit_bytes)

@@ -157,7 +157,7 @@ def test_l3_a_tree_of_the_session_outlives_its_run_and_is_named_in_its_receipt(s
         assert receipt is not None
         assert receipt.complete
         assert receipt.reaped == 0
-        assert len(world.session()._protocol.status().owned) == 1
+        assert len(world.session()._protocol.state.status().owned) == 1
         answer = end_all(world)
         assert answer.outcome == "nothing_running"
         ended = world.disk.receipt(answer.receipt_id)
@@ -165,7 +165,7 @@ def test_l3_a_tree_of_the_session_outlives_its_run_and_is_named_in_its_receipt(s
         assert ended is not None
         assert ended.complete
         assert ended.reaped == 1
-        assert world.session()._protocol.status().owned == ()
+        assert world.session()._protocol.state.status().owned == ()
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -191,7 +191,7 @@ def test_l1_its_output_is_logged_while_its_call_is_open_and_not_after(seed: int)
         world.settle()
         ended = next(event.seq for event in world.events() if event.kind == "tool.ended")
         assert all(event.seq < ended for event in of_kind(world, "tool.output"))
-        status = world.session()._protocol.status()
+        status = world.session()._protocol.state.status()
         assert status.refused == {}
         assert not [letter for letter in world.dead_letters.recent() if letter.kind == "output"]
         (end,) = of_kind(world, "process.ended")
@@ -243,7 +243,7 @@ def test_l2_a_stop_before_the_grant_is_durable_spawns_nothing() -> None:
     for seed in SEEDS:
         with World(seed) as world:
             run_id = run_of(world, SERVER + " forever")
-            until(world, lambda: world.session()._protocol.owned, "the request")
+            until(world, lambda: world.session()._protocol.state.owned, "the request")
             world.store.hold(True)
             asked = world.send("s", stop())
             world.run(max_steps=200)
@@ -261,7 +261,7 @@ def test_l2_a_stop_before_the_grant_is_durable_spawns_nothing() -> None:
 
 def _asked(world: World) -> bool:
     """Whether the session has decided on a hand-over."""
-    return bool(world.session()._protocol.owned)
+    return bool(world.session()._protocol.state.owned)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -498,13 +498,13 @@ def test_l13_when_its_actor_or_its_session_fails_it_lives_on_and_is_still_the_se
     with World(seed) as world:
         served(world, SERVER)
         assert world.poison(kind, before=before)
-        (process_id,) = world.session()._protocol.owned
+        (process_id,) = world.session()._protocol.state.owned
         if kind is ProcessActor:
             world.actors(ProcessActor)[0].actor_ref.tell(object())
         run_of(world, "say=1")
         world.wait(30.0)
         assert alive(world) == 1
-        (owned,) = world.session()._protocol.owned.values()
+        (owned,) = world.session()._protocol.state.owned.values()
         assert owned.id == process_id
         assert owned.row.ending is None
         answer = end_all(world, failed=True)

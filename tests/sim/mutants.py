@@ -23,14 +23,21 @@ from actors.kernel import mailbox
 from actors.kernel.down import Down
 from actors.plugin.turn import TurnCore
 from actors.ports import KeptStop
-from actors.protocol.calls import RunReports
-from actors.protocol.decisions import Protocol
+from actors.protocol.calls import Calls
+from actors.protocol.deletion import Deletion
+from actors.protocol.intake import Intake
+from actors.protocol.part_reports import PartReports
+from actors.protocol.processes import Processes
+from actors.protocol.protocol import Protocol
 from actors.protocol.queue import WaitingRoom
 from actors.protocol.request_book import RequestBook
+from actors.protocol.requests import Requests
+from actors.protocol.restoration import Restoration
 from actors.protocol.run_record import Part, RunRecord
-from actors.protocol.runs import RunLifecycle
+from actors.protocol.runs import Runs
 from actors.protocol.state import SessionState
-from actors.protocol.trees import OwnedTrees
+from actors.protocol.stops import Stops
+from actors.protocol.turns import Turns
 from supervisor.executor import _Execution
 from supervisor.router import SupervisorActor
 from tests.sim.disk import Disk
@@ -125,13 +132,13 @@ _BUMP_AFTER_HALT: Final = """
         for key in self._runners.values():
             child = self.children.get(key)
             if child is not None:
-                tell(child, Halt(self._protocol.provenance_of(request, 0.0), 0.0))
+                tell(child, Halt(provenance_of(request, 0.0), 0.0))
         self._halted_first = True
         self.actor_inbox.put(Envelope(request, reply))
         return
     self._halted_first = False
     try:
-        answer = self._protocol.request(request, reply, kept)
+        answer = self._protocol.requests.decide(request, reply, kept)
 """
 
 MUTANTS: Final = (
@@ -141,33 +148,33 @@ MUTANTS: Final = (
         "L1",
         SessionActor,
         "_serve",
-        "    try:\n        answer = self._protocol.request(request, reply, kept)\n",
+        "    try:\n        answer = self._protocol.requests.decide(request, reply, kept)\n",
         _BUMP_AFTER_HALT.lstrip("\n"),
     ),
-    _mutant("the fence does not count", "L1", RunLifecycle, "_fence", "self.generation += 1", "pass"),
+    _mutant("the fence does not count", "L1", Runs, "fence", "state.generation += 1", "pass"),
     _mutant(
         "stale accepted when the address is unknown",
         "L1",
         SessionState,
-        "_open",
+        "open_run",
         "        or address.generation != self.generation\n        or address.run != record.id\n",
         "",
     ),
     _mutant(
         "text of a closed run accepted",
         "L1",
-        RunReports,
+        Runs,
         "said",
-        "record = self._open(said.address)",
-        "record = self._open(said.address) or self._record(said.address.run)",
+        "record = state.open_run(said.address)",
+        "record = state.open_run(said.address) or state.record(said.address.run)",
     ),
     _mutant(
         "output of a closed call accepted",
         "L1",
-        RunReports,
-        "_process_output",
-        "if self._open(report.address) is None:",
-        "if self._record(report.address.run) is None:",
+        Processes,
+        "output",
+        "if self._state.open_run(report.address) is None:",
+        "if self._state.record(report.address.run) is None:",
     ),
     # ── the gate ──
     _mutant(
@@ -181,16 +188,16 @@ MUTANTS: Final = (
     _mutant(
         "the result in the cell is ignored",
         "L2",
-        RunLifecycle,
-        "_close",
+        Calls,
+        "close_all",
         "notes.closed_result(state, finished, cause, call.output, spools)",
         "notes.closed_result(CellState.CLOSED if finished else state, None, cause, call.output)",
     ),
     _mutant(
         "a result in the cell is lost to an agent that gives up",
         "L2",
-        RunReports,
-        "call_given_up",
+        Calls,
+        "given_up",
         "if finished is not None:",
         "if False:",
     ),
@@ -200,11 +207,11 @@ MUTANTS: Final = (
         "a failing session leaves its gates open", "L2", SessionActor, "on_failure", "self._protocol.abandon(", "("
     ),
     # ── containment and the barrier ──
-    _mutant("no barrier", "L3", SessionState, "barrier", "    return [\n", "    return [] and [\n"),
+    _mutant("no barrier", "L3", SessionState, "barrier", "if record is not self.active", "if False"),
     _mutant(
         "what code started by itself is taken for ended",
         "L3",
-        RunLifecycle,
+        PartReports,
         "stray_found",
         "record.add(part)",
         "part.end(None, found.at), record.add(part)",
@@ -212,7 +219,7 @@ MUTANTS: Final = (
     _mutant(
         "what code started by itself holds no barrier",
         "L3",
-        RunLifecycle,
+        PartReports,
         "stray_found",
         "found.ours, found.ours, started_at",
         "False, found.ours, started_at",
@@ -220,9 +227,9 @@ MUTANTS: Final = (
     _mutant(
         "what is found after the kill deadline is not named",
         "L3",
-        RunLifecycle,
+        PartReports,
         "stray_found",
-        "self._wait_no_longer(record, [part] if part.holds else [], at)",
+        "self._runs.wait_no_longer(record, [part] if part.holds else [], at)",
         "pass",
     ),
     _mutant(
@@ -260,7 +267,7 @@ MUTANTS: Final = (
     _mutant(
         "the run's end taken as proof of death",
         "L3",
-        RunLifecycle,
+        PartReports,
         "run_finished",
         '    record.parts[AGENT].end(report.how, report.at, report.error or "")\n',
         "    for part in record.open_parts():\n        part.end(report.how, report.at)\n",
@@ -277,18 +284,18 @@ MUTANTS: Final = (
     _mutant(
         "nothing is taken over after a restart",
         "L3",
-        Protocol,
-        "_take_up",
-        "self.step.later.append(AdoptRun(record.id))",
+        Restoration,
+        "_restore_half",
+        "state.step.later.append(AdoptRun(record.id))",
         "pass",
     ),
     _mutant("a part is forgotten before its commit", "L3", SessionActor, "_send_step", *_at_once("ForgetPart")),
     _mutant(
         "a Stop of the session leaves its trees",
         "L3",
-        Protocol,
+        Stops,
         "_stop_run",
-        "    if stop.scope is Scope.SESSION:\n        self._end_owned(provenance, record)\n",
+        "    if stop.scope is Scope.SESSION:\n        self._trees.end_all(provenance, record)\n",
         "",
     ),
     _mutant("said to be handed over before its commit", "L12", SessionActor, "_send_step", *_at_once("SayHandedOver")),
@@ -297,7 +304,7 @@ MUTANTS: Final = (
     _mutant(
         "takeover in two steps",
         "L4",
-        Protocol,
+        Intake,
         "_supersede",
         "self._start_with_all(message, at, superseded=active.id)",
         "self._enqueue(message, at)",
@@ -305,10 +312,10 @@ MUTANTS: Final = (
     _mutant(
         "the queue is taken by the run",
         "L4",
-        RunLifecycle,
-        "_end_run",
-        "    self._unsteer(at)\n",
-        "    self._unsteer(at)\n    self.room.take_all()\n",
+        Runs,
+        "end",
+        "    self._turns.unsteer(at)\n",
+        "    self._turns.unsteer(at)\n    self._state.room.take_all()\n",
     ),
     _mutant(
         "steer handed over twice",
@@ -329,16 +336,16 @@ MUTANTS: Final = (
     _mutant(
         "a Stop leaves what it says it withdraws",
         "L4",
-        RunLifecycle,
-        "_treat_waiting",
+        Turns,
+        "stop",
         "if waiting is Waiting.KEEP:",
         "if waiting is not Waiting.PARK:",
     ),
     _mutant(
         "a message from before the Stop is taken",
         "L4",
-        Protocol,
-        "_new_message",
+        Intake,
+        "new_message",
         "message.sent_at is not None and cutoff is not None and message.sent_at < cutoff",
         "False",
     ),
@@ -346,8 +353,8 @@ MUTANTS: Final = (
     _mutant(
         "the second cause replaces the first",
         "L5",
-        RunLifecycle,
-        "_join",
+        Runs,
+        "join",
         "later=(*record.info.later, provenance)[-16:]",
         "provenance=provenance",
     ),
@@ -358,25 +365,25 @@ MUTANTS: Final = (
         "L6",
         (
             Edit(
-                RunLifecycle,
-                "_close",
-                "        self._end_call(record, call, result_of_it, at)\n",
-                "",
+                Calls,
+                "close_all",
+                "self.end(record, call, notes.closed_result(state, finished, cause, call.output, spools), at)",
+                "pass",
             ),
             Edit(
-                RunLifecycle,
+                Runs,
                 "_settle",
-                "    del self.ending[record.id]\n",
-                "    del self.ending[record.id]\n    for call in record.open_calls():\n"
-                '        self._end_call(record, call, notes.lost_result(How.RAISED, ""), at)\n',
+                "    del state.ending[record.id]\n",
+                "    del state.ending[record.id]\n    for call in record.open_calls():\n"
+                '        self._calls.end(record, call, notes.lost_result("raised", ""), at)\n',
             ),
         ),
     ),
     _mutant(
         "a late result is a second result",
         "L6",
-        RunReports,
-        "_end_call",
+        Calls,
+        "end",
         '    call.row = msgspec.structs.replace(call.row, state="ended", outcome=str(result.outcome))\n',
         '    call.row = msgspec.structs.replace(call.row, state="granted", outcome=str(result.outcome))\n',
     ),
@@ -392,35 +399,33 @@ MUTANTS: Final = (
     _mutant(
         "old run's end dropped as stale",
         "L7",
-        RunLifecycle,
+        PartReports,
         "run_finished",
-        '        self._part_ended(report.address, report.how, report.at, report.error or "")\n',
+        '        self._execution_ended(report.address, report.how, report.at, report.error or "")\n',
         "",
     ),
     _mutant(
         "receipt before the reap",
         "L7",
-        RunLifecycle,
-        "_settle_if_done",
+        Runs,
+        "settle_if_done",
         "not record.awaited_parts()",
         'not [part for part in record.awaited_parts() if part.kind != "process"]',
     ),
     _mutant(
         "second stop with a second receipt",
         "L7",
-        RunLifecycle,
-        "_join",
+        Runs,
+        "join",
         "later=(*record.info.later, provenance)[-16:]",
-        'later=(*record.info.later, provenance)[-16:], receipt_id=self._ids.new("rcpt")',
+        'later=(*record.info.later, provenance)[-16:], receipt_id=self._state.ids.new("rcpt")',
     ),
-    _mutant(
-        "no kill deadline", "L7", RunLifecycle, "kill_deadline", "if record is None or record.stage != stage:", "if 1:"
-    ),
+    _mutant("no kill deadline", "L7", Runs, "kill_deadline", "if record is None or record.stage != stage:", "if 1:"),
     _mutant(
         "a Stop that hurries puts the kill deadline off",
         "L7",
-        RunLifecycle,
-        "_halt",
+        Runs,
+        "halt",
         "record.stage += moves",
         "record.stage += 1",
     ),
@@ -429,26 +434,26 @@ MUTANTS: Final = (
         "L7",
         SessionActor,
         "on_receive",
-        "if message.incarnation == self._incarnation:\n                self._protocol.kill_deadline",
-        "if message:\n                self._protocol.kill_deadline",
+        "if message.incarnation == self._incarnation:\n                self._protocol.runs.kill_deadline",
+        "if message:\n                self._protocol.runs.kill_deadline",
     ),
     _mutant(
         "a proof that comes late amends nothing",
         "L7",
-        RunLifecycle,
-        "_amend",
+        Runs,
+        "amend",
         "    receipt = record.file_receipt(at, record.info.later)\n"
-        "    self.step.receipts[receipt.receipt_id] = receipt\n",
+        "    self._state.step.receipts[receipt.receipt_id] = receipt\n",
         "    receipt = record.file_receipt(at, record.info.later)\n",
     ),
     # ── the token ──
     _mutant(
         "token cleared at the end",
         "L8",
-        RunLifecycle,
+        Runs,
         "_settle",
-        "    del self.ending[record.id]\n",
-        "    del self.ending[record.id]\n    for call in record.calls.values():\n"
+        "    del state.ending[record.id]\n",
+        "    del state.ending[record.id]\n    for call in record.calls.values():\n"
         "        if call.token is not None:\n            call.token._provenance = None\n",
     ),
     _mutant(
@@ -463,7 +468,7 @@ MUTANTS: Final = (
         "a call that is given up goes on",
         "L8",
         (
-            Edit(RunReports, "call_given_up", "call.token.cancel(provenance)", "pass"),
+            Edit(Calls, "given_up", "call.token.cancel(provenance)", "pass"),
             Edit(RunActor, "_call_closed", "closed.provenance is not None", "False"),
         ),
     ),
@@ -488,7 +493,7 @@ MUTANTS: Final = (
     _mutant(
         "aimed stop that hits the current run",
         "L9",
-        Protocol,
+        Stops,
         "_stop_aimed",
         "if current is not None and current.id == run_id:",
         "if current is not None:",
@@ -497,17 +502,17 @@ MUTANTS: Final = (
     _mutant(
         "request id not stored with its effect",
         "L10",
-        Protocol,
-        "request",
-        "self.step.requests.append(self.requests.answered(request, known, at))",
-        "self.requests.answered(request, known, at)",
+        Requests,
+        "decide",
+        "state.step.requests.append(state.book.answered(request, known, at))",
+        "state.book.answered(request, known, at)",
     ),
     _mutant(
         "answers forgotten at a restart",
         "L10",
-        Protocol,
+        SessionState,
         "restore",
-        "    self.requests.restore(snapshot.requests, row.forgotten_to if row is not None else 0.0)\n",
+        "    self.book.restore(snapshot.requests, row.forgotten_to if row is not None else 0.0)\n",
         "",
     ),
     _mutant(
@@ -516,16 +521,16 @@ MUTANTS: Final = (
     _mutant(
         "the answer to a repeat says that what waits came back",
         "L10",
-        Protocol,
-        "request",
-        "self.fates.get(known.message_id)",
-        'self.fates.get(known.message_id, "returned")',
+        Requests,
+        "decide",
+        "state.fates.get(known.message_id)",
+        'state.fates.get(known.message_id, "returned")',
     ),
     _mutant(
         "a Stop that is decided again is answered by what is found then",
         "L10",
-        Protocol,
-        "_stop",
+        Stops,
+        "stop",
         "answer = None if kept is None else kept.answer",
         "answer = None",
     ),
@@ -547,7 +552,7 @@ MUTANTS: Final = (
         "L10",
         SessionActor,
         "_request_while_failed",
-        "self._protocol.requests.known(request, at) if answer is None else None",
+        "self._protocol.state.book.known(request, at) if answer is None else None",
         "None",
     ),
     _mutant(
@@ -569,15 +574,15 @@ MUTANTS: Final = (
     _mutant(
         "a receipt that was told of is not filed",
         "L10",
-        Protocol,
-        "_stop_again",
-        "    self._file_what_was_told(answer, provenance, at)\n",
+        Stops,
+        "_replay",
+        "    self._file_promised_receipt(answer, provenance, at)\n",
         "",
     ),
     _mutant(
         "a Stop that comes behind a failure of the store counts as the cause",
         "L5",
-        Protocol,
+        Stops,
         "cancelled_unstored",
         "first = record.token.provenance or provenance",
         "first = provenance",
@@ -593,16 +598,16 @@ MUTANTS: Final = (
     _mutant(
         "what a Stop came behind is tried again",
         "L12",
-        Protocol,
-        "_take_up",
+        Restoration,
+        "_restore_half",
         "can_run = not stops and",
         "can_run =",
     ),
     _mutant(
         "a Stop that is decided again leaves waiting what it had stopped",
         "L12",
-        Protocol,
-        "_stop_again",
+        Stops,
+        "_replay",
         "queued = self._stop_queued(answer.run_id, provenance, at)",
         "queued = None",
     ),
@@ -634,23 +639,23 @@ MUTANTS: Final = (
     _mutant(
         "a half-run is left as it was",
         "L12",
-        Protocol,
-        "_take_up",
-        "        self._close(record, RunStatus.FAILED, cause, at, noted=again is None, error=cause.reason)\n",
+        Restoration,
+        "_restore_half",
+        "        self._runs.close(record, RunStatus.FAILED, cause, at, noted=again is None, error=cause.reason)\n",
         "",
     ),
     _mutant(
         "tried again although it had spoken",
         "L12",
-        Protocol,
-        "_take_up",
+        Restoration,
+        "_restore_half",
         "untouched = not record.said and not record.called",
         "untouched = True",
     ),
     _mutant(
         "parked forgotten at a restart",
         "L12",
-        Protocol,
+        SessionState,
         "restore",
         "parked=row.parked if row is not None else False",
         "parked=False",
@@ -658,15 +663,15 @@ MUTANTS: Final = (
     _mutant(
         "what is sent while a Stop waits to be decided comes too late",
         "L4",
-        Protocol,
-        "_stop",
+        Stops,
+        "stop",
         "min(sent_at, handled_at)",
         "at",
     ),
     _mutant(
         "the Stop's hour forgotten at a restart",
         "L12",
-        Protocol,
+        SessionState,
         "restore",
         "self.cutoffs = dict(row.cutoffs)",
         "self.cutoffs = {}",
@@ -674,18 +679,18 @@ MUTANTS: Final = (
     _mutant(
         "a returned message waits again after a restart",
         "L12",
-        SessionState,
-        "_returned",
-        "    self.step.unwait(message)\n",
+        Turns,
+        "add_returned",
+        "    self._state.step.unwait(message)\n",
         "",
     ),
     _mutant(
         "a Stop that was stored stops what came behind it",
         "L12",
-        Protocol,
+        Restoration,
         "restore",
-        "[kept for kept in stops if kept.stop.id not in on_record]",
-        "list(stops)",
+        "[kept for kept in kept_stops if kept.stop.id not in on_record]",
+        "list(kept_stops)",
     ),
     # ── the stop journal ──
     _mutant(
@@ -720,15 +725,15 @@ MUTANTS: Final = (
         "L12",
         SessionActor,
         "_stops_are_durable",
-        "            self._protocol.stop_durable(told, effect.answer)\n",
+        "            self._protocol.stops.durable(told, effect.answer)\n",
         "",
     ),
     _mutant(
         "a Stop is told to be durable again after a restart",
         "L12",
-        Protocol,
-        "stop_durable",
-        "if stop.id not in self._told_durable:",
+        Stops,
+        "durable",
+        "if stop.id not in self._reported_durable:",
         "if True:",
     ),
     _mutant(
@@ -745,25 +750,25 @@ MUTANTS: Final = (
         "L11",
         SessionActor,
         "_at_rest",
-        "        and not self._sent\n        and not self._protocol.step.has_records\n",
+        "        and not self._sent\n        and not self._protocol.state.step.has_records\n",
         "",
     ),
     _mutant(
         "passivates with a run under way",
         "L11",
         SessionState,
-        "quiet",
+        "idle",
         "self.active is None and not self.ending",
         "not self.ending",
     ),
-    _mutant("passivates over an open barrier", "L11", OwnedTrees, "nothing_left", "and not self.late", "and True"),
+    _mutant("passivates over an open barrier", "L11", SessionState, "nothing_left", "and not self.late", "and True"),
     _mutant(
         "passivates with a tree of the session",
         "L11",
-        OwnedTrees,
+        SessionState,
         "nothing_left",
         "self.quiet and not self.late and not self.owned",
-        "RunLifecycle.quiet.fget(self) and not self.late",
+        "self.idle and not self.late",
     ),
     _mutant(
         "message at passivation dropped",
@@ -792,17 +797,17 @@ MUTANTS: Final = (
     _mutant(
         "deleted before the proofs",
         "L11",
-        Protocol,
+        Deletion,
         "erase_if_proven",
-        "self.deleting is None or not self.nothing_left",
-        "self.deleting is None or self.active is not None",
+        "state.deleting is None or not state.nothing_left",
+        "state.deleting is None or state.active is not None",
     ),
     _mutant(
         "a Delete that waits for ends is forgotten where the store fails",
         "L12",
         SessionActor,
         "_commit_failed",
-        "in self._protocol.take_deletions():",
+        "in self._protocol.deletion.call_off():",
         "in ():",
     ),
     _mutant(
@@ -824,16 +829,16 @@ MUTANTS: Final = (
     _mutant(
         "the generation begins anew after a deletion",
         "L1",
-        Protocol,
+        Deletion,
         "erase_if_proven",
-        "    self.step.erase = True\n",
-        "    self.step.erase = True\n    self.generation = 0\n",
+        "    state.step.erase = True\n",
+        "    state.step.erase = True\n    state.generation = 0\n",
     ),
     _mutant(
         "shutdown does not wait for proofs",
         "L11",
         SessionState,
-        "quiet",
+        "idle",
         "self.active is None and not self.ending",
         "self.active is None",
     ),
@@ -842,7 +847,7 @@ MUTANTS: Final = (
         "L11",
         SessionActor,
         "_say_quiet",
-        "not (self._sent or self._protocol.step.has_records or self._stash or self._late_stops.wait)",
+        "not (self._sent or self._protocol.state.step.has_records or self._stash or self._late_stops.wait)",
         "True",
     ),
     _mutant(
@@ -864,18 +869,19 @@ MUTANTS: Final = (
     _mutant(
         "drain starts the next turn",
         "L11",
-        RunLifecycle,
-        "_start_next",
-        "self.active is not None or self.draining or self.quarantined",
-        "self.active is not None or self.quarantined",
+        Runs,
+        "start_next",
+        "state.active is not None or state.draining or state.quarantined",
+        "state.active is not None or state.quarantined",
     ),
     _mutant(
         "waiting turns start as a draining session is taken up",
         "L11",
-        Protocol,
+        Restoration,
         "restore",
-        "    if self.draining or self.quarantined:\n        return\n",
-        "    self.draining, draining = False, self.draining\n    self._start_next(at)\n    self.draining = draining\n",
+        "    if state.draining or state.quarantined:\n        return\n",
+        "    state.draining, draining = False, state.draining\n"
+        "    self._runs.start_next(at)\n    state.draining = draining\n",
     ),
     _mutant(
         "shutdown interrupts at once",
@@ -891,7 +897,7 @@ MUTANTS: Final = (
         Protocol,
         "interrupt",
         "    if active is None:\n",
-        "    if active is None or not self.owned:\n",
+        "    if active is None or not self.state.owned:\n",
     ),
     _mutant(
         "a session that takes a Stop in the shutdown need not come to rest",
@@ -953,26 +959,26 @@ MUTANTS: Final = (
     _mutant(
         "one process of a run too many",
         "L14",
-        RunReports,
-        "spawn_requested",
-        ">= self._settings.processes_max:",
-        "> self._settings.processes_max:",
+        Processes,
+        "_spawn_for_run",
+        ">= limit:",
+        "> limit:",
     ),
     _mutant(
         "one process of the session too many",
         "L14",
-        OwnedTrees,
-        "spawn_requested",
-        "if len(self.owned) >= limit:",
-        "if len(self.owned) > limit:",
+        Processes,
+        "_spawn_for_session",
+        "if len(state.owned) >= limit:",
+        "if len(state.owned) > limit:",
     ),
     _mutant(
         "one open call too many",
         "L14",
-        RunReports,
-        "call_requested",
-        ">= self._settings.calls_open_max:",
-        "> self._settings.calls_open_max:",
+        Calls,
+        "requested",
+        ">= state.settings.calls_open_max:",
+        "> state.settings.calls_open_max:",
     ),
     _mutant("one waiting message too many", "L14", WaitingRoom, "refuse_if_full", ">= self._limit", "> self._limit"),
     _mutant("parts are kept without a bound", "L14", RunRecord, "trim", "if excess <= 0:", "if excess <= 1000:"),
@@ -980,18 +986,18 @@ MUTANTS: Final = (
     _mutant(
         "what is on record as ended is found anew",
         "L14",
-        Protocol,
-        "_restored",
-        """self.step.later.append(ForgetPart("stray", row.process_id))""",
+        Restoration,
+        "_record",
+        """self._state.step.later.append(ForgetPart("stray", row.process_id))""",
         "pass",
     ),
     _mutant("what a receipt leaves out is not counted", "L14", RunRecord, "trim", "        self.omitted += 1\n", ""),
     _mutant(
         "an untouched run is tried again without end",
         "L14",
-        Protocol,
-        "_take_up",
-        "info.attempt < self._settings.attempts_max",
+        Restoration,
+        "_restore_half",
+        "info.attempt < state.settings.attempts_max",
         "True",
     ),
     _mutant(

@@ -264,7 +264,7 @@ class Watch:
         actor = world.session_if_alive(session)
         if actor is None:
             return
-        record = actor._protocol.record(call.run_id if call else key)
+        record = actor._protocol.state.record(call.run_id if call else key)
         if record is None or not record.open:
             return
         if call is not None and not self._gate_open(record, call.call_id):
@@ -278,12 +278,12 @@ class Watch:
         """True if a tree is the session's in the session's memory, which may be ahead of the disk."""
         process = self._disk.process(process_id)
         actor = self._world.session_if_alive(process.session) if process and self._world is not None else None
-        return actor is not None and process_id in actor._protocol.owned
+        return actor is not None and process_id in actor._protocol.state.owned
 
     def _ends_of_session(self, process: ProcessRow) -> None:
         """A tree of the session is told to end: by the session, for a cause, and not by the end of its run (law L5)."""
         actor = self._world.session_if_alive(process.session) if self._world is not None else None
-        owned = actor._protocol.owned.get(process.process_id) if actor is not None else None
+        owned = actor._protocol.state.owned.get(process.process_id) if actor is not None else None
         if owned is not None and owned.row.ending is None:
             self.break_(f"{process.process_id} is the session's, and is ended without a cause (L5)")
 
@@ -920,7 +920,7 @@ class Watch:
         actor = self._world.session_if_alive(session) if self._world is not None else None
         if actor is None:
             return []
-        return [record.calls[call_id] for record in actor._protocol._records() if call_id in record.calls]
+        return [record.calls[call_id] for record in actor._protocol.state.records() if call_id in record.calls]
 
 
 def _answers(batch: Batch) -> list[RequestRow]:

@@ -1,0 +1,205 @@
+"""Messages from outside: NewMessage by its policy, Resume, and Withdraw.
+
+A message that supersedes is one step: the fence, the close of the old run, and the start of the next, in one batch,
+whose answer is given when it is durable.
+"""
+
+from __future__ import annotations
+
+from actors.errors import Invalid, NotFound, Quarantined, RunActive, ShuttingDown, TooLarge
+from actors.model import SUPERSEDING, Mode, Policy, Provenance, RunStatus
+from actors.ports import AttachmentRow
+from actors.protocol.run_record import RunRecord
+from actors.protocol.runs import Runs
+from actors.protocol.state import SessionState
+from actors.protocol.turns import Turns
+from actors.requests import Accepted, NewMessage, Resume, Resumed, Withdraw, Withdrawn
+
+
+class Intake:
+    """Decides on NewMessage, Resume and Withdraw. What it refuses has changed nothing."""
+
+    def __init__(self, state: SessionState, turns: Turns, runs: Runs) -> None:
+        self._state = state
+        self._turns = turns
+        self._runs = runs
+
+    # ── NewMessage ───────────────────────────────────────────────────────────────────────────────────
+
+    def new_message(self, message: NewMessage, at: float) -> Accepted:
+        """Take a message: it starts a run, steers one, or waits."""
+        state = self._state
+        self._refuse_unless_serving("a new message")
+        # The content stands for an attachment if the message is not UTF-8.
+        size = sum(len(one.data) for one in message.attachments) or len(message.content.encode())
+        if size > state.settings.message_max_bytes:
+            raise TooLarge(
+                "the message is too large",
+                expected=f"at most {state.settings.message_max_bytes} bytes of UTF-8",
+                got=f"{size} bytes",
+                remedy="send it in parts, or put it in a file that the agent can read",
+            )
+        if message.id in state.fates:
+            raise Invalid(
+                "a message with this id was handled before",
+                expected="a fresh id",
+                got=message.id,
+                remedy="construct a new message; it makes its own id",
+            )
+        policy = message.resolved_policy
+        cutoff = state.cutoffs.get(message.origin)
+        # A cutoff ahead of the clock was set before the clock was set back: it applies to no message that is sent now.
+        if message.sent_at is not None and cutoff is not None and message.sent_at < cutoff <= at:
+            self._turns.add_returned(message, None, "stopped_before_arrival")
+            return Accepted(message.id, None, None, policy, returned="stopped_before_arrival")
+        accepted = self._take(message, policy, at)
+        state.step.attachments += [
+            AttachmentRow(state.session, attachment.name, attachment.data, at) for attachment in message.attachments
+        ]
+        return accepted
+
+    def _take(self, message: NewMessage, policy: Policy, at: float) -> Accepted:
+        active, room = self._state.active, self._state.room
+        if active is None:
+            if room.parked and message.origin != "user":
+                return self._enqueue(message, at)
+            if len(room) and not room.parked and policy not in SUPERSEDING:
+                return self._enqueue(message, at)
+            return self._start_with_all(message, at, superseded=None)
+        if policy is Policy.REJECT:
+            raise RunActive(
+                "a run is active",
+                run_id=active.id,
+                expected="no active run, as the policy 'reject' asks",
+                got=f"run {active.id}",
+                remedy="wait for it, stop it, or use another policy",
+            )
+        if policy in SUPERSEDING:
+            return self._supersede(active, message, at)
+        if policy is Policy.STEER and not room.turns:
+            room.refuse_if_full()
+            self._turns.add_waiting(room.steer(message, active.id, at))
+            return Accepted(message.id, active.id, active.info.generation, policy, queued=True)
+        return self._enqueue(message, at)
+
+    def _enqueue(self, message: NewMessage, at: float) -> Accepted:
+        row = self._turns.enqueue(message, at)
+        return Accepted(message.id, row.run_id, None, Policy.ENQUEUE, queued=True)
+
+    def _start_with_all(self, message: NewMessage, at: float, superseded: str | None) -> Accepted:
+        """Start a run whose inputs are all that waits, then `message`."""
+        run_id, waited, shown = self._turns.take_all(at, message.id)
+        self._runs.start(run_id, (*waited, message), at, counted=superseded is not None)
+        return Accepted(
+            message.id,
+            run_id,
+            self._state.generation,
+            message.resolved_policy,
+            superseded_run_id=superseded,
+            with_messages=shown,
+        )
+
+    def _supersede(self, active: RunRecord, message: NewMessage, at: float) -> Accepted:
+        provenance = Provenance(
+            source="session.new_message",
+            reason="a new message took over",
+            requested_by=message.id,
+            initiated_at=at,
+        )
+        rollback = message.resolved_policy is Policy.ROLLBACK
+        # The fence raises the generation; the start of the next run is in the same step and does not raise it again.
+        self._runs.fence(provenance, active, at)
+        noted = not rollback or self._runs.calls_started(active)
+        self._runs.close(active, RunStatus.CANCELLING, provenance, at, noted=noted)
+        if rollback:
+            self._retract(active, message.origin)
+        self._runs.halt(active, provenance, Mode.GRACEFUL)
+        accepted = self._start_with_all(message, at, superseded=active.id)
+        self._runs.settle_if_done(active, at)
+        return accepted
+
+    def _retract(self, record: RunRecord, origin: str) -> None:
+        """Mark the sender's own inputs of a run, and its output, as retracted."""
+        inputs, messages = set(record.info.inputs), self._state.thread.messages()
+        own = [m.id for m in messages if m.id in inputs and m.role == "user" and m.origin == origin]
+        self._state.event("message.retracted", {"run_id": record.id, "ids": own}, record)
+
+    def _refuse_unless_serving(self, what: str) -> None:
+        state = self._state
+        if state.deleting is not None:
+            raise NotFound(
+                f"{what} is refused: the session is being deleted",
+                expected="Stop, which it still takes",
+                got=what,
+                remedy="send it again when the session is deleted, to begin a new one, or to another session",
+            )
+        if state.quarantined:
+            raise Quarantined(
+                f"{what} is refused: the session failed too often and is quarantined",
+                expected="Stop, which it still takes",
+                got=what,
+                remedy="look at the log for the failure, mend it, and restart the supervisor",
+            )
+        if state.draining:
+            raise ShuttingDown(
+                f"{what} is refused: the supervisor is shutting down",
+                expected="Stop, which it still takes",
+                got=what,
+                remedy="send it again, under the same id, after the restart",
+            )
+        unavailable = state.unavailable()
+        if unavailable is not None:
+            raise unavailable
+
+    # ── Resume, Withdraw ─────────────────────────────────────────────────────────────────────────────
+
+    def resume(self, resume: Resume, at: float) -> Resumed:
+        """Start a run with all that waits, or with the thread as it is."""
+        state = self._state
+        self._refuse_unless_serving("a Resume")
+        if state.active is not None:
+            raise RunActive(
+                "a run is active, there is nothing to resume",
+                run_id=state.active.id,
+                expected="a session without an active run",
+                got=f"run {state.active.id}",
+                remedy="wait for it, or stop it first",
+            )
+        if not len(state.room) and not state.thread.messages():
+            raise Invalid(
+                "there is nothing to resume",
+                expected="a session with a thread or with waiting messages",
+                got="a session without either",
+                remedy="send a message",
+            )
+        run_id, waited, shown = self._turns.take_all(at, resume.id)
+        self._runs.start(run_id, waited, at, resumed=True)
+        state.event("session.resumed", {"run_id": run_id}, state.active)
+        return Resumed(run_id, state.generation, with_messages=shown)
+
+    def withdraw(self, withdraw: Withdraw, at: float) -> Withdrawn:
+        """Return one message to its sender, if it still waits."""
+        state = self._state
+        taken = state.room.take_message(withdraw.message_id)
+        if taken is None:
+            fate = state.fates.get(withdraw.message_id)
+            if fate is None:
+                raise NotFound(
+                    "there is no such message in this session",
+                    expected="the message_id of an accepted message",
+                    got=withdraw.message_id,
+                    remedy="see the answer that the message got",
+                )
+            return Withdrawn(withdraw.message_id, "already_input" if fate == "input" else "already_returned")
+        row, emptied = taken
+        self._turns.unpark_if_empty()
+        self._turns.add_returned(row.message, row.run_id, "withdrawn")
+        if emptied is not None:
+            provenance = Provenance(
+                source="client.withdraw",
+                reason="its last message was withdrawn",
+                requested_by=withdraw.id,
+                initiated_at=at,
+            )
+            self._turns.cancel(emptied, provenance, at, withdrawn=(row.message.id,))
+        return Withdrawn(withdraw.message_id, "withdrawn")

@@ -1,0 +1,143 @@
+"""Spawns of process trees, for a run or for the session, and the output of trees.
+
+A spawn is on record, with its cell, before its permit leaves (after the commit). A fence that closes the cell first
+voids it.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from actors.gate.cell import Cell
+from actors.messages import ProcessOutput, ProcessReport, SpawnPermit, SpawnRequested
+from actors.model import How, JsonObject, Owner
+from actors.ports import ProcessRow
+from actors.protocol.owned_tree import OwnedTree, part_of
+from actors.protocol.run_record import (
+    OUTPUT_KEPT_CHARS,
+    OUTPUT_LOGGED_MAX_BYTES,
+    Part,
+    ProcessRecord,
+    RunRecord,
+)
+from actors.protocol.state import SessionState
+from actors.protocol.step import GiveSpawn, RefuseSpawn, SpawnOwn
+from actors.text import storable, tail
+
+
+class Processes:
+    """Decides on spawns and output."""
+
+    def __init__(self, state: SessionState) -> None:
+        self._state = state
+
+    def spawn_requested(self, request: SpawnRequested) -> None:
+        """A tool asks for a process, for its run or for the session."""
+        state, address = self._state, request.address
+        record = state.open_run(address)
+        if record is None or address.call is None or state.call(address) is None:
+            state.refuse_stale("spawn", address, request.spec.name)
+            state.step.now.append(RefuseSpawn(address.run, address.call or "", request.process_id))
+        elif request.owner is Owner.SESSION:
+            self._spawn_for_session(record, address.call, request)
+        else:
+            self._spawn_for_run(record, address.call, request)
+
+    def _spawn_for_run(self, record: RunRecord, call_id: str, request: SpawnRequested) -> None:
+        state, process_id, name = self._state, request.process_id, request.spec.name
+        if process_id in record.processes:
+            state.dead_letter("spawn", "it was asked for before", request.address, name)
+            return
+        limit = state.settings.processes_max
+        if len([part for part in record.open_parts() if part.kind == "process"]) >= limit:
+            self._refuse_over_limit(record, call_id, request, limit)
+            return
+        cell: Cell[None] = Cell()
+        row = ProcessRow(state.session, record.id, call_id, process_id, storable(name), "granted")
+        record.processes[process_id] = ProcessRecord(row, cell)
+        record.add(Part(process_id, "process", row.name, call_id, holds=True))
+        state.step.processes[process_id] = row
+        state.step.later.append(GiveSpawn(record.id, SpawnPermit(call_id, process_id, cell)))
+
+    def _spawn_for_session(self, record: RunRecord, call_id: str, request: SpawnRequested) -> None:
+        state, process_id, name = self._state, request.process_id, request.spec.name
+        if process_id in record.parts or process_id in state.owned:
+            state.dead_letter("spawn", "it was asked for before", request.address, name)
+            return
+        limit = state.settings.processes_max
+        if len(state.owned) >= limit:
+            self._refuse_over_limit(record, call_id, request, limit)
+            return
+        cell: Cell[None] = Cell()
+        row = ProcessRow(
+            state.session,
+            record.id,
+            call_id,
+            process_id,
+            storable(name),
+            "granted",
+            owner=Owner.SESSION,
+            generation=request.address.generation,
+            owned_at=state.clock.wall(),
+        )
+        # Until the spawn has passed the cell it is a part of the run: a fence may void it, as it may any spawn.
+        record.processes[process_id] = ProcessRecord(row, cell)
+        record.add(Part(process_id, "process", row.name, call_id, holds=False))
+        state.owned[process_id] = OwnedTree(row, part_of(row), cell)
+        state.step.processes[process_id] = row
+        state.step.later.append(SpawnOwn(request.address, process_id, request.spec, request.listener))
+
+    def _refuse_over_limit(self, record: RunRecord, call_id: str, request: SpawnRequested, limit: int) -> None:
+        self._state.refuse_stale("spawn_over_limit", request.address, request.spec.name)
+        self._state.step.now.append(RefuseSpawn(record.id, call_id, request.process_id, limit))
+
+    def void_spawn(self, record: RunRecord, process: ProcessRecord, part: Part, at: float) -> None:
+        """A granted spawn will not take place. Its tool is notified, even if the permit is on its way."""
+        part.end(How.NOT_STARTED, at)
+        self.end_row(process, part)
+        self._state.step.now.append(RefuseSpawn(record.id, process.row.call_id, process.row.process_id))
+        self._state.owned.pop(process.row.process_id, None)
+
+    def end_row(self, process: ProcessRecord, part: Part) -> None:
+        """Write the row of a process that has ended."""
+        process.row = msgspec.structs.replace(process.row, state="ended", end=part.as_row(()))
+        self._state.step.processes[process.row.process_id] = process.row
+
+    # ── Output ───────────────────────────────────────────────────────────────────────────────────────
+
+    def output(self, record: RunRecord, report: ProcessReport, news: ProcessOutput) -> None:
+        """Log the output of a tree, up to the limit of its call, and keep the tail for the call's result."""
+        if self._state.open_run(report.address) is None:
+            self._state.refuse_stale("output", report.address, news.text)
+            return
+        call = record.calls[report.address.call or ""]
+        call.output = tail(call.output + news.text, OUTPUT_KEPT_CHARS)
+        process = record.processes.get(report.process_id)
+        if process is not None:
+            process.output_chars += len(news.text)
+        if call.muted:
+            return
+        text, marker = storable(news.text), news.marker
+        room = OUTPUT_LOGGED_MAX_BYTES - call.logged_bytes
+        encoded = text.encode()
+        if len(encoded) > room and not marker:
+            # Each process has this limit; here several processes of the call have reached it together.
+            self._log(record, report, news.stream, encoded[:room].decode(errors="ignore"))
+            text = f"[the limit of {OUTPUT_LOGGED_MAX_BYTES} bytes of logged output is reached]"
+            marker = True
+        call.muted = marker
+        call.logged_bytes += len(encoded)
+        self._log(record, report, news.stream, text, marker=marker)
+
+    def _log(self, record: RunRecord, report: ProcessReport, stream: str, text: str, *, marker: bool = False) -> None:
+        if not text:
+            return
+        data: JsonObject = {
+            "call_id": report.address.call,
+            "process_id": report.process_id,
+            "stream": stream,
+            "text": text,
+        }
+        if marker:
+            data["marker"] = True
+        self._state.event("tool.output", data, record)

@@ -1,0 +1,227 @@
+"""Messages that wait: to steer the active run, or as the inputs of a later run (a turn).
+
+The `WaitingRoom` holds them in order. This file decides what is recorded when a message begins to wait, becomes an
+input of a run, or is returned to its sender; and what a Stop does to the messages that wait.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from actors.gate.credit import Credit
+from actors.gate.token import CancelToken
+from actors.messages import Steered, SteeringRequested
+from actors.model import JsonObject, Message, Provenance, RunInfo, RunStatus, Waiting
+from actors.ports import WaitingRow
+from actors.protocol.queue import PendingTurn, as_message
+from actors.protocol.run_record import RunRecord
+from actors.protocol.state import SessionState
+from actors.protocol.step import GiveSteering, NothingToSteer
+from actors.requests import NewMessage
+from actors.text import storable_json
+
+
+class Turns:
+    """Decides on messages that wait, and on the runs that they will start."""
+
+    def __init__(self, state: SessionState) -> None:
+        self._state = state
+
+    # ── What is recorded of a message ────────────────────────────────────────────────────────────────
+
+    def add_input(self, message: NewMessage, record: RunRecord) -> None:
+        """A message becomes an input of a run: only now is it in the thread."""
+        self._state.fates[message.id] = "input"
+        self._state.step.unwait(message)
+        data: JsonObject = {
+            "id": message.id,
+            "content": message.content,
+            "origin": message.origin,
+            "policy": str(message.resolved_policy),
+        }
+        if message.sent_at is not None:
+            data["sent_at"] = message.sent_at
+        if message.attachments:
+            data["attachments"] = [attachment.name for attachment in message.attachments]
+        self._state.event("message", data, record)
+
+    def add_waiting(self, row: WaitingRow) -> None:
+        """A message waits."""
+        self._state.step.wait(row)
+        message = row.message
+        self._state.event(
+            "session.message_waiting",
+            {
+                "message_id": message.id,
+                "run_id": row.run_id,
+                "steering": row.steering,
+                "content": message.content,
+                "origin": message.origin,
+            },
+            None,
+            run_id=row.run_id,
+        )
+
+    def add_returned(self, message: NewMessage, run_id: str | None, reason: str) -> None:
+        """A message is returned to its sender: it is no input of any run."""
+        self._state.fates[message.id] = "returned"
+        self._state.step.unwait(message)
+        self._state.event(
+            "session.message_returned",
+            {"message_id": message.id, "reason": reason, "content": message.content, "origin": message.origin},
+            None,
+            run_id=run_id,
+        )
+
+    # ── Steering ─────────────────────────────────────────────────────────────────────────────────────
+
+    def steering_requested(self, request: SteeringRequested) -> None:
+        """The agent asks for the messages that wait to steer it: they become inputs of its run now."""
+        state = self._state
+        record = state.open_run(request.address)
+        if record is None:
+            state.refuse_stale("steering", request.address)
+            state.step.now.append(NothingToSteer(request.address.run, request.request_id))
+            return
+        if record.open_calls() or not state.room.steering:
+            state.step.now.append(NothingToSteer(record.id, request.request_id))
+            return
+        rows = state.room.pull_steering()
+        for row in rows:
+            self.add_input(row.message, record)
+        inputs = (*record.info.inputs, *(row.message.id for row in rows))
+        record.info = msgspec.structs.replace(record.info, inputs=inputs)
+        state.save_run(record)
+        at = state.clock.wall()
+        messages = tuple(
+            msgspec.structs.replace(as_message(row.message, record.id, at), generation=state.generation) for row in rows
+        )
+        state.step.later.append(GiveSteering(record.id, Steered(request.request_id, messages)))
+
+    def unsteer(self, at: float) -> None:
+        """The active run has ended: messages that waited to steer it become pending turns, ahead of the others."""
+        rows, new = self._state.room.unsteer(lambda: self._state.ids.new("run"))
+        for run_id in new:
+            self._queue(run_id, at)
+        for row in rows:
+            self.add_waiting(row)
+
+    # ── Turns ────────────────────────────────────────────────────────────────────────────────────────
+
+    def enqueue(self, message: NewMessage, at: float) -> WaitingRow:
+        """Let a message wait for a turn, in one that is there or in a new one.
+
+        Raises:
+            QueueFull: too many messages wait.
+        """
+        room = self._state.room
+        room.refuse_if_full()
+        row, new = room.enqueue(message, self._state.ids.new("run"), at)
+        if new:
+            self._queue(row.run_id, at)
+        self.add_waiting(row)
+        return row
+
+    def _queue(self, run_id: str, at: float) -> None:
+        info = RunInfo(
+            session=self._state.session,
+            run_id=run_id,
+            status=RunStatus.QUEUED,
+            agent=self._state.settings.agent,
+            generation=None,
+            receipt_id=self._state.ids.new("rcpt"),
+            created_at=at,
+        )
+        self._state.queued[run_id] = info
+        self._state.step.runs[run_id] = info
+
+    def cancel(self, turn: PendingTurn, provenance: Provenance, at: float, withdrawn: tuple[str, ...]) -> str:
+        """Cancel a run that never started, with a receipt. Returns the receipt's id.
+
+        `withdrawn` are the ids of the messages that are returned for it.
+        """
+        state = self._state
+        info = state.queued.pop(turn.run_id)
+        record = RunRecord(info, CancelToken(state.notify), Credit(1, 1), withdrawn=withdrawn, fenced_at=at)
+        record.token.cancel(provenance)
+        record.info = msgspec.structs.replace(record.info, provenance=provenance, ended_at=at)
+        record.move(RunStatus.CANCELLED)
+        data: JsonObject = {"status": str(RunStatus.CANCELLED), "provenance": storable_json(provenance)}
+        state.event("run.status", data, record)
+        record.info = msgspec.structs.replace(record.info, settled=True)
+        receipt = record.file_receipt(at, ())
+        state.step.receipts[receipt.receipt_id] = receipt
+        state.event("run.ended", {"status": str(record.status), "receipt": storable_json(receipt)}, record)
+        state.save_run(record)
+        state.over[info.run_id] = receipt.receipt_id
+        return receipt.receipt_id
+
+    def take_all(self, at: float, requested_by: str) -> tuple[str, tuple[NewMessage, ...], tuple[Message, ...]]:
+        """Take everything that waits, to start one run with it now.
+
+        Returns:
+            The id of that run: the first turn's, or a new one; the messages; and the messages as they waited. The runs
+            of the other turns are cancelled.
+        """
+        rows, turns = self._state.room.take_all()
+        run_id = turns[0].run_id if turns else self._state.ids.new("run")
+        provenance = Provenance(
+            source="session.new_message",
+            reason="its messages became inputs of an earlier run",
+            requested_by=requested_by,
+            initiated_at=at,
+        )
+        for turn in turns[1:]:
+            self.cancel(turn, provenance, at, withdrawn=())
+        messages = tuple(row.message for row in rows)
+        return run_id, messages, tuple(as_message(row.message, run_id, row.accepted_at) for row in rows)
+
+    def unpark_if_empty(self) -> None:
+        """Nothing is parked where nothing waits: a later message need not wait for a person."""
+        room = self._state.room
+        if room.parked and not len(room):
+            room.parked = False
+            self._state.step.row_changed = True
+
+    # ── What a Stop does to them ─────────────────────────────────────────────────────────────────────
+
+    def withdraw(self, turn: PendingTurn, provenance: Provenance, at: float) -> tuple[str, tuple[Message, ...]]:
+        """Return the messages of a turn that was taken from the room, and cancel its run.
+
+        Returns the id of the run's receipt, and the messages.
+        """
+        self.unpark_if_empty()
+        withdrawn = tuple(as_message(row.message, turn.run_id, row.accepted_at) for row in turn.rows)
+        for row in turn.rows:
+            self.add_returned(row.message, turn.run_id, "withdrawn")
+        receipt_id = self.cancel(turn, provenance, at, tuple(message.id for message in withdrawn))
+        return receipt_id, withdrawn
+
+    def stop(
+        self, waiting: Waiting, provenance: Provenance, at: float, closed: RunRecord | None
+    ) -> tuple[Message, ...]:
+        """Do with the waiting messages what a Stop asks. Returns those that were withdrawn.
+
+        `closed` is the run that the Stop closes or joins: its receipt names them.
+        """
+        room = self._state.room
+        if waiting is not Waiting.WITHDRAW and closed is not None:
+            self.unsteer(at)
+            closed.waiting = tuple(row.message.id for turn in room.turns for row in turn.rows)
+        if waiting is Waiting.PARK:
+            room.parked = room.parked or bool(len(room))
+            self._state.step.row_changed = True
+            return ()
+        if waiting is Waiting.KEEP:
+            if closed is not None and len(room):
+                self._state.holding = closed.id
+            return ()
+        rows, turns = room.take_all()
+        withdrawn = tuple(as_message(row.message, row.run_id, row.accepted_at) for row in rows)
+        for row in rows:
+            self.add_returned(row.message, row.run_id, "withdrawn")
+        for turn in turns:
+            self.cancel(turn, provenance, at, tuple(row.message.id for row in turn.rows))
+        if closed is not None:
+            closed.withdrawn += tuple(message.id for message in withdrawn)
+        return withdrawn
