@@ -13,7 +13,7 @@ record, and so its answer. Until the store has it, it is here under its id, in o
   longer than a Stop may wait for the store.
 
 One answer. What a Stop was answered first is in its entry, here and in the journal, and stands: it is the answer to
-each repeat, and the one that goes on record (`Protocol.request`). So what cannot be kept is not answered as known.
+each repeat, and the one that goes on record (`Requests.decide`). So what cannot be kept is not answered as known.
 
 Not answered twice. A caller who was answered `durable=False` does not get the answer that comes with the batch: the
 event `session.stop_durable` says that the Stop is durable at last. Where nobody was answered so, there is none.
@@ -21,7 +21,7 @@ A deleted session has none either: it would begin anew by the event. A repeat of
 
 Not lost. A kept Stop leaves in three ways. It is on record: then the journal lets it go, at once where nobody was told
 `durable=False`, else when `session.stop_durable` is on record as well. It is refused: there is nothing to decide. Or
-the session is read, as after a failure of the store: `Protocol.restore` decides it under its own id, before anything
+the session is read, as after a failure of the store: `Restoration.restore` decides it under its own id, before anything
 starts, and the journal lets it go when that is on record; where it cannot be stored either, it is kept again. One that
 came while the session was being read, and has no answer, is an exception: it is decided in its place among the requests
 that waited, in one batch with those ahead of it, and stays here until then.

@@ -101,7 +101,7 @@ class ProcessActor(Actor):
                 self._report(message)
                 self.stop()
             case Halt():
-                if self._owner is Owner.SESSION or of_run(self._cell):
+                if self._owner is Owner.SESSION or claim_for_run_end(self._cell):
                     self._ports.processes.kill(self._process_id, message.grace_s)
             case Release():
                 self._running = False
@@ -111,7 +111,7 @@ class ProcessActor(Actor):
 
     def on_stop(self) -> None:
         """Leave no tree without an owner: whoever takes over one of the run's finds it ending."""
-        if self._running and self._owner is Owner.RUN and of_run(self._cell):
+        if self._running and self._owner is Owner.RUN and claim_for_run_end(self._cell):
             self._ports.processes.kill(self._process_id, self._ports.settings.grace_s)
 
     def on_failure(
@@ -129,6 +129,6 @@ class ProcessActor(Actor):
         self.tell_parent(ProcessReport(self._address, self._process_id, news))
 
 
-def of_run(cell: Cell[None] | None) -> bool:
+def claim_for_run_end(cell: Cell[None] | None) -> bool:
     """Shut the cell of a spawn in order to end its tree; False: it was handed over first, and is the session's."""
     return cell is None or cell.close()[0] is not CellState.FINISHED

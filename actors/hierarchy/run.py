@@ -20,7 +20,7 @@ from actors.gate.cell import Cell, CellState
 from actors.gate.credit import Credit
 from actors.gate.pending import settle
 from actors.gate.token import CancelToken
-from actors.hierarchy.process import of_run
+from actors.hierarchy.process import claim_for_run_end
 from actors.hierarchy.tool import ToolActor
 from actors.kernel.actor import Actor, tell
 from actors.kernel.down import Down
@@ -414,7 +414,7 @@ class RunActor(Actor):
         for child in self.children.values():
             tell(child, halt)
         for process_id, call in self._processes.items():
-            if call not in self.children and of_run(self._cells.get(process_id)):
+            if call not in self.children and claim_for_run_end(self._cells.get(process_id)):
                 self._ports.processes.kill(process_id, halt.grace_s)
         self._ports.strays.end(self._address, halt.grace_s)
         self._cancel_executions()
@@ -463,7 +463,7 @@ class RunActor(Actor):
         self._cells.pop(process_id, None)
 
     def _take_tree(self, process_id: str, grace_s: float) -> None:
-        if not of_run(self._cells.get(process_id)):
+        if not claim_for_run_end(self._cells.get(process_id)):
             # Handed over: the session has it.
             return
         self._ports.processes.adopt(process_id, self.actor_ref)

@@ -21,7 +21,7 @@ from pykka._envelope import Envelope
 from actors.errors import QueueFull, RunCancelled
 from actors.gate.cell import Cell, CellState
 from actors.gate.pending import Pending, fail, settle
-from actors.hierarchy.process import ProcessActor, of_run
+from actors.hierarchy.process import ProcessActor, claim_for_run_end
 from actors.kernel.actor import Actor, tell
 from actors.kernel.down import Down
 from actors.messages import (
@@ -204,7 +204,7 @@ class ToolActor(Actor):
         for child in self.children.values():
             tell(child, halt)
         for process_id in sorted(self._open):
-            if process_id not in self.children and of_run(self._cells.get(process_id)):
+            if process_id not in self.children and claim_for_run_end(self._cells.get(process_id)):
                 self._ports.processes.kill(process_id, halt.grace_s)
 
     def _cancel_again(self, recancel: RecancelExecution) -> None:
@@ -322,7 +322,7 @@ class ToolActor(Actor):
 
     def _child_down(self, down: Down) -> None:
         """A process actor is gone; if its tree is not, take it over and end it."""
-        if down.key in self._open and of_run(self._cells.get(down.key)):
+        if down.key in self._open and claim_for_run_end(self._cells.get(down.key)):
             self._ports.processes.adopt(down.key, self.actor_ref)
             self._ports.processes.kill(down.key, self._ports.settings.grace_s)
         self._stop_if_done()
