@@ -44,7 +44,7 @@ class Session:
         self.late = LateStops("s", self.clock, cast("Store", self.journal), cast("ActorRef[Any]", self))
 
     def tell(self, message: StopOverdue) -> None:
-        if self.late.overdue(message, in_stash=self.loading):
+        if self.late.handle_overdue(message, in_stash=self.loading):
             self.to_answer.append(message.request_id)
 
     def wait(self, seconds: float) -> None:

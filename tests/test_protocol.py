@@ -181,7 +181,7 @@ class Driver:
                         known = self.answers.setdefault(effect.request.id, answer)
                         assert known == answer, "one request, two answers (L10)"
                     case StartRun():
-                        record = self.protocol.runs.may_start(effect.run_id)
+                        record = self.protocol.runs.claim_start(effect.run_id)
                         if record is not None:
                             assert record.id not in self.started, "an agent is started twice"
                             self.started.add(record.id)

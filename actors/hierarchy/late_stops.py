@@ -161,7 +161,7 @@ class LateStops:
             # The journal has it without its answer, and an answer may be due: that is to be there when it is said so.
             self._keep(entry, decided)
 
-    def overdue(self, message: StopOverdue, *, in_stash: bool) -> bool:
+    def handle_overdue(self, message: StopOverdue, *, in_stash: bool) -> bool:
         """The store takes its time: give the Stop to the journal, and some time later have it answered.
 
         Args:

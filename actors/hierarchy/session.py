@@ -466,11 +466,11 @@ class SessionActor(Actor):
             self._stops_are_durable(sent.later)
             self._carry_out_later(effect for effect in sent.later if not isinstance(effect, ShowEphemeral))
         if committed.number >= self._taken_up:
-            self._is_taken_up()
+            self._finish_restore()
         if committed.number >= self._answering:
             self._let_reports_go_on()
 
-    def _is_taken_up(self) -> None:
+    def _finish_restore(self) -> None:
         """All runs that were open when the session was read are closed now, and that is on record."""
         self._ended = {}
         self._cause = None
@@ -498,7 +498,7 @@ class SessionActor(Actor):
     def _stop_waited(self, message: StopOverdue | StopKept) -> None:
         if isinstance(message, StopKept):
             self._late_stops.journalled(message.request_id)
-        elif self._late_stops.overdue(message, in_stash=self._phase is Phase.LOADING):
+        elif self._late_stops.handle_overdue(message, in_stash=self._phase is Phase.LOADING):
             self._answer_overdue(message.request_id)
 
     def _answer_overdue(self, request_id: str) -> None:
@@ -626,7 +626,7 @@ class SessionActor(Actor):
                 self._ports.executor.forget(part.key)
 
     def _start_run(self, run_id: str) -> None:
-        record = self._protocol.runs.may_start(run_id)
+        record = self._protocol.runs.claim_start(run_id)
         if record is None:
             # A fence came between the decision and the commit: the agent is never started.
             return
@@ -703,7 +703,7 @@ class SessionActor(Actor):
     def _spawn_own(self, spawn: SpawnOwn) -> None:
         address, process_id = spawn.address, spawn.process_id
         self._tell_runner(address.run, TreeTaken(address.call or "", process_id))
-        owned = self._protocol.trees.may_spawn(process_id)
+        owned = self._protocol.trees.claim_spawn(process_id)
         if owned is not None:
             self._host_tree(address, process_id, spawn.spec, owned.cell, spawn.listener)
 
@@ -855,7 +855,7 @@ class SessionActor(Actor):
         # Until what was just decided is durable, a further failure has to know what had ended these runs.
         self._taken_up = self._number
         if not self._sent:
-            self._is_taken_up()
+            self._finish_restore()
         # What came ahead of a Stop of the journal is stored in one batch with it: behind a crash between the two nobody
         # would know that the Stop came later.
         kept = [index for index, (request, _) in enumerate(self._stash) if self._late_stops.keeps(request)]

@@ -93,17 +93,17 @@ def body(
 
     code = within(as_task if tool.isolation == "task" else as_thread)
 
-    def begins() -> bool:
+    def pass_cell() -> bool:
         if not cell.start():
             return False
         started()
         return True
 
     async def task() -> Executed:
-        return await code() if begins() else NOT_STARTED
+        return await code() if pass_cell() else NOT_STARTED
 
     def thread() -> Executed:
-        return code() if begins() else NOT_STARTED
+        return code() if pass_cell() else NOT_STARTED
 
     return task if tool.isolation == "task" else thread
 

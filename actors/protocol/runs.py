@@ -104,8 +104,8 @@ class Runs:
         state.save_run(record)
         state.step.later.append(StartRun(run_id))
 
-    def may_start(self, run_id: str) -> RunRecord | None:
-        """Return, after the commit, the run whose agent may start, and put its part on record; None: a fence came."""
+    def claim_start(self, run_id: str) -> RunRecord | None:
+        """After the commit: put the agent's part on record and return the run; None if a fence came between."""
         record = self._state.active
         if record is None or record.id != run_id or AGENT in record.parts:
             return None

@@ -106,8 +106,8 @@ class Trees:
         if owned is not None:
             owned.durable = True
 
-    def may_spawn(self, process_id: str) -> OwnedTree | None:
-        """Return, after the commit, the tree that may be spawned for the session; its cell has the last word."""
+    def claim_spawn(self, process_id: str) -> OwnedTree | None:
+        """After the commit: return the tree to spawn; None if it was voided. Its cell has the last word."""
         owned = self._state.owned.get(process_id)
         if owned is not None:
             owned.durable = True

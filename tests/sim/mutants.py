@@ -920,7 +920,7 @@ MUTANTS: Final = (
         "a store that was back is asked as seldom as before",
         "L12",
         SessionActor,
-        "_is_taken_up",
+        "_finish_restore",
         "    self._retry_s = RETRY_FIRST_S\n",
         "",
     ),
