@@ -106,11 +106,11 @@ def test_what_supervisord_takes_along_when_it_is_uninstalled_is_named(tmp_path: 
 
 
 def test_an_error_of_ours_while_the_command_is_imported_is_not_taken_for_theirs(tmp_path: Path) -> None:
-    (tmp_path / "typer").mkdir()
-    (tmp_path / "typer" / "__init__.py").write_text("raise ImportError('this typer is broken')")
+    (tmp_path / "click").mkdir()
+    (tmp_path / "click" / "__init__.py").write_text("raise ImportError('this click is broken')")
     done = run(tmp_path, "--version")
     assert done.returncode == 1
-    assert "ImportError: this typer is broken" in done.stderr
+    assert "ImportError: this click is broken" in done.stderr
 
 
 def test_where_no_other_is_the_command_starts_and_doctor_says_so(tmp_path: Path) -> None:

@@ -744,11 +744,11 @@ def test_on_a_terminal_an_attached_chat_takes_over_stops_and_leaves(served: Desk
 
 
 def offered(desk: Desk, line: str) -> list[str]:
-    env = {**desk.env, "_COUNTERMAND_COMPLETE": "complete_bash", "COMP_WORDS": line}
+    env = {**desk.env, "_COUNTERMAND_COMPLETE": "bash_complete", "COMP_WORDS": line}
     env["COMP_CWORD"] = str(len(line.split(" ")) - 1)
     done = desk.run("", env=env)
     assert done.stderr == ""
-    return done.stdout.split()
+    return [word.removeprefix("plain,") for word in done.stdout.split()]
 
 
 def test_commands_sessions_and_runs_are_completed(served: Desk, name: str, desk: Desk) -> None:

@@ -1,4 +1,4 @@
-"""What is used of uvicorn, h11, Litestar and typer beside their public interfaces is as it was when it was read.
+"""What is used of uvicorn, h11 and Litestar beside their public interfaces is as it was when it was read.
 
 Each is pinned to its minor release in `pyproject.toml`. To move a pin, read what changed, and then change the version
 here. Pykka has `test_pykka_pin.py`.
@@ -12,12 +12,11 @@ import inspect
 import re
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import h11
 import litestar
 import pytest
-import typer
 from litestar.plugins.core import MsgspecDIPlugin
 from uvicorn import Config
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -29,7 +28,7 @@ from supervisor.http.connection import Connection
 
 ROOT = Path(__file__).parent.parent
 DEPENDENCIES = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-PINNED = {"pykka": "4.5", "typer": "0.29", "litestar": "2.25", "uvicorn": "0.54", "h11": "0.16"}
+PINNED = {"pykka": "4.5", "litestar": "2.25", "uvicorn": "0.54", "h11": "0.16"}
 
 
 def parameters(function: Any) -> list[str]:
@@ -130,24 +129,3 @@ def test_an_application_begins_with_the_plugins_that_ours_chooses() -> None:
     assert "self._get_default_plugins(list(plugins or []))" in inspect.getsource(litestar.Litestar.__init__)
     assert "plugins.append(MsgspecDIPlugin())" in inspect.getsource(litestar.Litestar._get_default_plugins)
     assert [type(plugin) for plugin in _App._get_default_plugins([])] == [MsgspecDIPlugin]
-
-
-# ── typer ─────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_a_parameter_asks_pydantic_in_one_method_that_ours_replaces() -> None:
-    app = typer.Typer()
-
-    @app.command()
-    def one(name: Annotated[str, typer.Option()] = "x") -> None:
-        raise AssertionError("never called")
-
-    command = typer.main.get_command(app)
-    (option, *_) = [parameter for parameter in command.params if parameter.name == "name"]
-    assert option.type_descriptor.annotation is str  # type: ignore[attr-defined]
-    assert parameters(type(option).process_value) == ["self", "ctx", "value"]
-    source = inspect.getsource(type(option).process_value)
-    assert "self.get_runtime_param().coerce(value, param=self, ctx=ctx)" in source
-    assert "self.callback(ctx, self, value)" in source
-    for field in ("required", "multiple", "default", "callback"):
-        assert hasattr(option, field), field

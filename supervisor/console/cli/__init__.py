@@ -1,0 +1,17 @@
+"""The command line: the commands, what each takes, and how one ends.
+
+root.py         `countermand` itself: its commands in order, its start and its end
+options.py      the options that commands share, and the decorator that gives them
+chat.py         chat
+records.py      commands that read: thread, runs, receipts, ps, why, sessions, events
+requests.py     commands that act on a session: send, stop, kill
+daemon.py       the daemon's commands: serve, config, logs, doctor
+completions.py  the names of sessions and the ids of runs, which the shell offers after Tab
+completion.py   the script that has the shell ask for them
+
+What a command does is imported when it runs, so that `--help`, `--version` and a wrong option wait for nothing.
+"""
+
+from supervisor.console.cli.root import main
+
+__all__ = ["main"]

@@ -1,0 +1,123 @@
+"""The daemon's commands: what runs it, and what shows its configuration, its log and its health."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import click
+
+from supervisor.console.cli import completions
+from supervisor.console.cli.options import (
+    Common,
+    agent,
+    common,
+    configuration,
+    count,
+    follow,
+    state_dir,
+    together,
+    verbose,
+)
+
+
+@click.command()
+@configuration
+@common(json=None, options=together(state_dir, agent, verbose), logs=False)
+def serve(options: Common, config: str | None, assignments: Sequence[str]) -> int:
+    """Run the daemon in the foreground, until SIGTERM or Ctrl-C; SIGHUP has it read its configuration again.
+
+    Exit codes: 0; 1 it could not use its store or its sockets, or could not end everything; 2 its configuration cannot
+    be right, another daemon uses the state directory or the socket, or that directory is open to others.
+    """
+    from supervisor.daemon import collector
+
+    # Before the import that loads the daemon.
+    collector.hold()
+    from supervisor.console.ending import exit_in_time
+    from supervisor.daemon.serve import serve as run_daemon
+
+    code = run_daemon(options.source(config, assignments))
+    exit_in_time(code)
+    return code
+
+
+@click.group(no_args_is_help=True)
+def config() -> None:
+    """Check and show the daemon's configuration."""
+
+
+@config.command()
+@configuration
+@common(options=together(state_dir, agent), logs=False)
+def check(options: Common, config: str | None, assignments: Sequence[str], as_json: bool) -> int:
+    """Say whether a daemon would start with its configuration, and all that is wrong with it."""
+    from actors.text import one_line
+    from supervisor.console.exits import ExitCode
+    from supervisor.console.render.output import print_json
+    from supervisor.console.render.words import refusal
+    from supervisor.daemon.settings import WrongSettings
+
+    try:
+        settings = options.source(config, assignments).load()
+        # A daemon serves without them, and they are wrong all the same.
+        file, problems = settings.file, [one.error for one in settings.unloaded]
+    except WrongSettings as error:
+        file, problems = None, list(error.problems)
+    for problem in problems:
+        print(f"countermand: {refusal(problem)}", file=sys.stderr)
+    if as_json:
+        found = [problem.told() for problem in problems]
+        print_json({"ok": not problems, "file": file and str(file), "problems": found})
+    elif not problems:
+        print(f"ok: {one_line(file)}" if file else "ok: no file, the defaults hold")
+    return ExitCode.USAGE if problems else ExitCode.OK
+
+
+@config.command()
+@configuration
+@common(options=together(state_dir, agent), logs=False)
+def show(options: Common, config: str | None, assignments: Sequence[str], as_json: bool) -> None:
+    """Print the configuration as it holds, in TOML, each key with where it was said."""
+    import msgspec
+
+    from actors.text import visible
+    from supervisor.daemon.settings import as_toml
+
+    found = options.source(config, assignments).load().found
+    print(visible(msgspec.json.encode(found).decode() if as_json else as_toml(found)))
+
+
+@click.command()
+@click.argument("session", required=False, help="Only lines about this session.", shell_complete=completions.sessions)
+@follow
+@click.option("--lines", "-n", metavar="N", type=count, default=50, help="How many from before.")
+@click.option("--level", metavar="WORD", help="Only lines of this level or above.")
+@click.option(
+    "--unit", metavar="NAME", default="countermand.service", help="Whose journal is read where no daemon runs."
+)
+@common(json="Print lines as the daemon wrote them, in JSON.", lines=True)
+def logs(
+    options: Common, session: str | None, follow: bool, lines: int, level: str | None, unit: str, as_json: bool
+) -> None:
+    """Show the daemon's own log: its file, or the journal. What happens in a session is in events."""
+    from actors.errors import Invalid
+    from supervisor.console.commands.logs import LEVELS, Wanted, show_logs
+
+    if level is not None and level not in LEVELS:
+        raise Invalid(
+            "this level is not known",
+            expected=" | ".join(LEVELS),
+            got=repr(level),
+            remedy=f"give --level as one of: {', '.join(LEVELS)}",
+        )
+    show_logs(options.place(), Wanted(lines, session, level), unit, follow=follow, as_json=as_json)
+
+
+@click.command()
+@common()
+def doctor(options: Common, as_json: bool) -> int:
+    """Look for what is wrong, and say what helps; 1 where something is. It changes nothing."""
+    from supervisor.console.commands.doctor import examine
+
+    return examine(options.place(), as_json=as_json)

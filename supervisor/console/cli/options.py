@@ -1,0 +1,239 @@
+"""The options that commands share, and `common`, the decorator that gives them to a command.
+
+The options that say where and what (`--state-dir`, `--agent`, `--socket`, `--verbose`) may stand before the command and
+after it; after it wins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import click
+
+from supervisor.console.cli import completions
+
+if TYPE_CHECKING:
+    from loguru import Message
+
+    from supervisor.console.client.endpoint import Place
+    from supervisor.daemon.settings import Source
+
+DEFAULT_SESSION: Final = "main"
+STOPPED: Final = 130
+
+Command = Callable[..., Any]
+Decorator = Callable[[Command], Command]
+
+
+def together(*decorators: Decorator) -> Decorator:
+    """Join decorators into one, which gives their options in this order."""
+
+    def decorate(command: Command) -> Command:
+        for decorator in reversed(decorators):
+            command = decorator(command)
+        return command
+
+    return decorate
+
+
+# A path is a text: an empty one would be the current folder.
+state_dir: Final = click.option(
+    "--state-dir",
+    metavar="DIR",
+    help="Where everything is kept. Default: COUNTERMAND_STATE_DIR, else countermand in the XDG state directory.",
+)
+agent: Final = click.option("--agent", metavar="NAME", help="The agent that runs messages.")
+socket: Final = click.option(
+    "--socket", metavar="PATH", help="The daemon's socket. Default: countermand.sock in the state directory."
+)
+verbose: Final = click.option("--verbose", "-v", is_flag=True, help="Log what happens inside, on standard error.")
+
+session_argument: Final = click.argument(
+    "session", required=False, help="The session's name; default: main.", shell_complete=completions.sessions
+)
+session_needed: Final = click.argument("session", help="The session's name.", shell_complete=completions.sessions)
+session_option: Final = click.option(
+    "--session", "named", metavar="NAME", help="The session's name.", shell_complete=completions.sessions
+)
+run_argument: Final = click.argument(
+    "run", help="The id of a run or of its receipt, or the beginning of one.", shell_complete=completions.runs
+)
+identity: Final = click.option(
+    "--id", "identity", metavar="ID", help="The request's id: sent again under it, it has one effect."
+)
+follow: Final = click.option("--follow", "-f", is_flag=True, help="Go on with what comes, until Ctrl-C.")
+
+# Their names stand in the error for a value that is none.
+count: Final = click.IntRange(min=0)
+count.name = "whole number"
+seconds: Final = click.FloatRange(min=0.0)
+seconds.name = "number"
+
+configuration: Final = together(
+    click.option(
+        "--config",
+        metavar="FILE",
+        help="The configuration, in TOML. Default: COUNTERMAND_CONFIG, else countermand/countermand.toml in the XDG "
+        "configuration directory, if it is there.",
+    ),
+    click.option(
+        "--set",
+        "assignments",
+        metavar="KEY=VALUE",
+        multiple=True,
+        help="Set a key of the configuration, such as drain_s=30. Repeatable.",
+    ),
+)
+
+
+class Common(NamedTuple):
+    """What the common options say; None and False where they are not given."""
+
+    state_dir: str | None = None
+    agent: str | None = None
+    socket: str | None = None
+    verbose: bool = False
+
+    def over(self, before: Common) -> Common:
+        """Put these options, from after the command, over those from before it."""
+        given = {key: value for key, value in self._asdict().items() if value is not None and value is not False}
+        return before._replace(**given)
+
+    def place(self) -> Place:
+        """Where a daemon is looked for.
+
+        Raises:
+            Invalid: a path is empty, or leads nowhere.
+        """
+        from supervisor.config import absolute, default_state_dir
+        from supervisor.console.client.endpoint import Place
+
+        chosen = _path("--state-dir", self.state_dir, "a directory")
+        named = _path("--socket", self.socket, "a socket")
+        return Place(absolute(chosen or default_state_dir()), named.expanduser() if named is not None else None)
+
+    def source(self, config: str | None, assignments: Sequence[str]) -> Source:
+        """Where the daemon's configuration is; an option of its own wins over everything else."""
+        from supervisor.daemon.settings import Source
+
+        given = {"state_dir": self.state_dir, "agent": self.agent}
+        own = [f"{key}={value}" for key, value in given.items() if value is not None]
+        if self.verbose:
+            own.append("log.level=debug")
+        return Source(Path(config) if config is not None else None, None, (*assignments, *own))
+
+    def log(self) -> None:
+        """Send the log to standard error; standard output is for the output."""
+        from loguru import logger
+
+        from actors.kernel.log_context import speak
+        from actors.text import below, one_line
+
+        def write(message: Message) -> None:
+            at, level, text = message.record["time"], message.record["level"].name, message.record["message"]
+            sys.stderr.write(f"{at:%H:%M:%S}.{at.microsecond // 1000:03d} {level} {one_line(text)}\n")
+            trace = message.removeprefix("\n").rstrip()
+            if trace:
+                sys.stderr.write(f"{below(trace)}\n")
+
+        speak()
+        logger.remove()
+        # The format leaves the traceback alone, where there is one.
+        logger.add(write, level="DEBUG" if self.verbose else "WARNING", format="", backtrace=False, diagnose=False)
+
+
+everywhere: Final = together(state_dir, agent, socket, verbose)
+"""The options that may also stand before the command."""
+
+
+def common(
+    *,
+    json: str | None = "Print one JSON document and nothing else.",
+    lines: bool = False,
+    options: Decorator = everywhere,
+    logs: bool = True,
+) -> Decorator:
+    """Give a command the common options, and call it with a `Common` as its first argument.
+
+    It returns its exit code, or None for 0. A refusal that it raises is printed on standard error; after `--json` also
+    as a document on standard output.
+
+    Args:
+        json: what `--json` does; the command has it as `as_json`. None: there is no such option.
+        lines: its documents are one a line.
+        options: the common options that it has.
+        logs: send the log to standard error before it is called.
+    """
+
+    def decorate(run: Command) -> Command:
+        @click.pass_context
+        @functools.wraps(run)
+        def command(context: click.Context, /, **values: Any) -> None:
+            given = Common(**{key: values.pop(key) for key in Common._fields if key in values})
+            with refusals(as_json=values.get("as_json", False), lines=lines):
+                chosen = given.over(context.obj)
+                if logs:
+                    chosen.log()
+                code = run(chosen, **values)
+            context.exit(int(code or 0))
+
+        if json is None:
+            return options(command)
+        return together(click.option("--json", "as_json", is_flag=True, help=json), options)(command)
+
+    return decorate
+
+
+@contextlib.contextmanager
+def refusals(*, as_json: bool, lines: bool) -> Iterator[None]:
+    """Print a refusal on standard error, without a traceback, and exit with its code.
+
+    With `as_json` also as a document on standard output, in the form of the API's; of `lines`, on one line.
+    """
+    from actors.errors import CountermandError
+    from supervisor.console.exits import of_error
+    from supervisor.console.render.words import refusal
+
+    try:
+        yield
+    except CountermandError as error:
+        for one in getattr(error, "problems", (error,)):
+            print(f"countermand: {refusal(one)}", file=sys.stderr)
+        if as_json:
+            from supervisor.console.render.output import print_json, print_json_line
+
+            (print_json_line if lines else print_json)({"error": error.told()})
+        raise click.exceptions.Exit(int(of_error(error))) from None
+    except KeyboardInterrupt:
+        raise click.exceptions.Exit(STOPPED) from None
+
+
+def session_of(argument: str | None, option: str | None, default: str = DEFAULT_SESSION) -> str:
+    """Return the session that is named, as an argument or by `--session`; else `default`.
+
+    Raises:
+        Invalid: two are named.
+    """
+    if argument is not None and option is not None and argument != option:
+        from actors.errors import Invalid
+
+        raise Invalid(
+            "two sessions are named",
+            expected="one session",
+            got=f"{argument!r} and {option!r}",
+            remedy="leave out SESSION or --session",
+        )
+    return next((name for name in (argument, option) if name is not None), default)
+
+
+def _path(option: str, chosen: str | None, what: str) -> Path | None:
+    if chosen is not None and not chosen.strip():
+        from actors.errors import Invalid
+
+        raise Invalid(f"{option} is empty", expected="a path", got="''", remedy=f"name {what}, or leave it out")
+    return Path(chosen) if chosen is not None else None

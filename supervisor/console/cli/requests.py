@@ -1,0 +1,148 @@
+"""The commands that act on a session: they need a daemon."""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+import click
+
+from supervisor.console.cli import completions
+from supervisor.console.cli.options import (
+    Common,
+    Decorator,
+    common,
+    identity,
+    run_argument,
+    seconds,
+    session_needed,
+    together,
+)
+
+RECEIPT_S: Final = 120.0
+"""How long `stop` and `kill` wait for a receipt by default, in seconds."""
+
+
+@click.command()
+@session_needed
+@click.argument("text", default="-", help="The message; - or none: from standard input.")
+@click.option(
+    "--policy",
+    metavar="WORD",
+    help="What it does to a run: interrupt (the default), enqueue, steer, reject or rollback.",
+)
+@identity
+@click.option("--origin", metavar="NAME", default="user", help="On whose behalf.")
+@click.option("--merge/--no-merge", default=True, help="May share its turn, or has its own.")
+@click.option("--wait", "-w", is_flag=True, help="Print what its run says, until that has ended.")
+@common()
+def send(
+    options: Common,
+    session: str,
+    text: str,
+    policy: str | None,
+    identity: str | None,
+    origin: str,
+    merge: bool,
+    wait: bool,
+    as_json: bool,
+) -> int:
+    """Send a message to a session; the session comes into being with its first one."""
+    from actors.ids import new_request_id
+    from actors.requests import NewMessage
+    from supervisor.console.commands.send import send as send_message
+
+    # Bytes that are not UTF-8 go on as they are; in an argument they have this form already.
+    content = _input() if text == "-" else text
+    message = NewMessage(content=content, policy=policy, origin=origin, merge=merge, id=identity or new_request_id())
+    again = identity is not None
+    return send_message(options.place(), session, message, agent=options.agent, again=again, wait=wait, as_json=as_json)
+
+
+def _ending(reason: str) -> Decorator:
+    """The options of a command that ends runs; `reason` is recorded where none is given."""
+    return together(
+        click.option("--reason", metavar="TEXT", default=reason, help="Why; it goes on record."),
+        identity,
+        click.option("--wait/--no-wait", default=True, help="Wait for the receipt, or be content with the fence."),
+        click.option("--timeout", metavar="S", type=seconds, default=RECEIPT_S, help="How long to wait, in seconds."),
+    )
+
+
+@click.command()
+@click.argument("session", required=False, help="The session's name.", shell_complete=completions.sessions)
+@click.option("--all", "everything", is_flag=True, help="Stop what runs in every session.")
+@click.option("--run", metavar="RUN", help="Only this run, and nothing else.", shell_complete=completions.runs)
+@click.option("--mode", metavar="WORD", help="graceful (the default), or immediate.")
+@click.option("--scope", metavar="WORD", help="run (the default), or session: its own processes too.")
+@click.option("--waiting", metavar="WORD", help="What becomes of waiting messages: withdraw, park or keep.")
+@_ending("stopped on the command line")
+@common()
+def stop(
+    options: Common,
+    session: str | None,
+    everything: bool,
+    run: str | None,
+    mode: str | None,
+    scope: str | None,
+    waiting: str | None,
+    reason: str,
+    identity: str | None,
+    wait: bool,
+    timeout: float,
+    as_json: bool,
+) -> int:
+    """Stop what runs in a session, and wait for the receipt: the proof that everything has ended.
+
+    Ctrl-C ends the waiting; the stop holds.
+    """
+    from actors.errors import Invalid
+    from supervisor.console.commands.stop import requested, stop_all, stop_session
+
+    if everything == (session is not None):
+        raise Invalid(
+            "it is not clear what is to be stopped",
+            expected="the name of a session, or --all",
+            got="both" if everything else "neither",
+            remedy="give one of the two",
+        )
+    if everything and run is not None:
+        raise Invalid(
+            "--run names one run, and --all means every one",
+            expected="one of the two",
+            got="both",
+            remedy="name the run's session with --run, or leave --run out",
+        )
+
+    wanted = requested(reason, identity, run_id=run, mode=mode, scope=scope, waiting=waiting)
+    wait_s = timeout if wait else 0.0
+    if session is None:
+        return stop_all(options.place(), wanted, wait_s, as_json=as_json)
+    return stop_session(options.place(), session, wanted, wait_s, as_json=as_json)
+
+
+@click.command()
+@run_argument
+@_ending("killed on the command line")
+@common()
+def kill(
+    options: Common, run: str, reason: str, identity: str | None, wait: bool, timeout: float, as_json: bool
+) -> int:
+    """End one run at once, without a grace, and nothing else; and wait for the receipt, as stop does."""
+    from supervisor.console.commands.stop import kill_run, requested
+
+    return kill_run(options.place(), run, requested(reason, identity), timeout if wait else 0.0, as_json=as_json)
+
+
+def _input() -> str:
+    from actors.errors import Invalid
+
+    try:
+        return sys.stdin.buffer.read().decode(errors="surrogateescape")
+    except OSError as error:
+        raise Invalid(
+            "standard input cannot be read",
+            expected="the message, as TEXT or on standard input",
+            got=error.strerror or str(error),
+            remedy="give the message as TEXT, or open standard input",
+        ) from error
