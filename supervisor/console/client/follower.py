@@ -1,8 +1,7 @@
 """Follower: the events of a session as they come, over a daemon's stream, across breaks of the connection.
 
-After a break it asks for what comes behind the last event that it gave, so there is no gap and no double; a daemon
-that is started again within `GIVE_UP_S` is found again. Lines end at a newline and nowhere else: what an agent says
-may hold the other characters that Python takes for the end of a line.
+After a break it asks for what comes after the last event that it gave, so there is no gap and no double; a daemon
+that is started again within `GIVE_UP_S` is found again.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from typing import Final
 
 import httpx
 import msgspec
+from httpx_sse import EventSource
 
 from actors.model import Event
 from supervisor.console.client.api import Api, gone, no_daemon, refused, segment
@@ -116,23 +116,13 @@ class Follower:
             self._stream = answer.extensions["network_stream"].get_extra_info("socket")
             try:
                 yield None
-                for event in _parsed(answer.iter_bytes()):
+                for message in EventSource(answer).iter_sse():
+                    if not message.data:
+                        # A sign of life.
+                        continue
+                    event = msgspec.json.decode(message.data, type=Event)
                     if event.kind not in EPHEMERAL:
                         self._position = event.seq
                     yield event
             finally:
                 self._stream = None
-
-
-def _parsed(pieces: Iterator[bytes]) -> Iterator[Event]:
-    """Take a stream apart into events. What is not whole when it ends comes again."""
-    kept = b""
-    data: list[bytes] = []
-    for piece in pieces:
-        *lines, kept = (kept + piece).split(b"\n")
-        for line in lines:
-            if line.startswith(b"data:"):
-                data.append(line[5:].strip())
-            elif not line and data:
-                yield msgspec.json.decode(b"\n".join(data), type=Event)
-                data = []
