@@ -6,8 +6,7 @@ If anything goes wrong, nothing is offered and nothing printed: the user is in t
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 from click.shell_completion import CompletionItem
@@ -41,18 +40,11 @@ def runs(context: click.Context, parameter: click.Parameter, incomplete: str) ->
 
 
 def _records(context: click.Context) -> AbstractContextManager[Records]:
-    from supervisor.config import default_state_dir
-    from supervisor.console.client.endpoint import Place
+    from supervisor.console.cli.options import Common
     from supervisor.console.client.source import open_records
 
-    chosen: dict[str, Any] = {}
-    at: click.Context | None = context
-    while at is not None:
-        chosen = {**at.params, **{key: value for key, value in chosen.items() if value is not None}}
-        at = at.parent
-    state_dir, socket = chosen.get("state_dir"), chosen.get("socket")
-    place = Place(
-        Path(state_dir).expanduser() if state_dir else default_state_dir(),
-        Path(socket).expanduser() if socket else None,
-    )
-    return open_records(place, PATIENCE_S)
+    chosen = Common.of(context.params)
+    while context.parent is not None:
+        context = context.parent
+        chosen = chosen.over(Common.of(context.params))
+    return open_records(chosen.place(), PATIENCE_S)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -99,6 +99,11 @@ class Common(NamedTuple):
     socket: str | None = None
     verbose: bool = False
 
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Common:
+        """Take them from among the values of a command's options."""
+        return cls(**{key: values[key] for key in cls._fields if key in values})
+
     def over(self, before: Common) -> Common:
         """Put these options, from after the command, over those from before it."""
         given = {key: value for key, value in self._asdict().items() if value is not None and value is not False}
@@ -174,12 +179,12 @@ def common(
         @click.pass_context
         @functools.wraps(run)
         def command(context: click.Context, /, **values: Any) -> None:
-            given = Common(**{key: values.pop(key) for key in Common._fields if key in values})
+            given = Common.of(values)
             with refusals(as_json=values.get("as_json", False), lines=lines):
                 chosen = given.over(context.obj)
                 if logs:
                     chosen.log()
-                code = run(chosen, **values)
+                code = run(chosen, **{key: value for key, value in values.items() if key not in Common._fields})
             context.exit(int(code or 0))
 
         if json is None:
