@@ -36,30 +36,28 @@ from typing import Final
 import msgspec
 from loguru import logger
 from msgspec import Struct
-from pykka import ActorDeadError, Timeout
 
-from actors.errors import CountermandError, Invalid, StoreUnavailable
-from actors.model import Event, Mode, Policy, Receipt, RunStatus, SessionStatus
-from actors.requests import Accepted, NewMessage, Stop, Stopped
+from actors.errors import CountermandError
+from actors.model import Event, Policy, Receipt, RunStatus
+from actors.requests import Accepted
 from supervisor.config import Config
 from supervisor.console.chat.backends import Backend, Embedded
 from supervisor.console.chat.printer import OutputGone, Printed, Printer, PrinterFailed
+from supervisor.console.chat.requests import Requests
 from supervisor.console.client.endpoint import Place
 from supervisor.console.ending import EndedBy
-from supervisor.console.exits import ExitCode, of_error, of_run
+from supervisor.console.exits import ExitCode, of_run
 from supervisor.console.render.receipts import table
-from supervisor.console.render.words import cause, head, not_durable, plural, refusal_lines
-from supervisor.console.tty.lines import LINE_MAX_BYTES, EndOfInput, Line, LineReader
+from supervisor.console.render.words import cause, head, plural, refusal_lines
+from supervisor.console.tty.lines import EndOfInput, Line, LineReader
 from supervisor.console.tty.pasting import Paste
 from supervisor.console.tty.screen import Screen
 from supervisor.console.tty.streams import when_unread
 from supervisor.daemon.signals import Signals
 from supervisor.supervisor import check_session_name
 
-ASK_TIMEOUT_S: Final = 30.0
 OUTPUT_WAIT_S: Final = 1.0
 """How long a chat that was stopped waits for a slow reader to take what was said before the stop."""
-SOURCE: Final = "user.console"
 
 
 class SignalCame(Struct, frozen=True):
@@ -142,6 +140,7 @@ class Chat:
     def __init__(self, backend: Backend, session: str, screen: Screen, inbox: SimpleQueue[Item]) -> None:
         self._backend = backend
         self._session = backend.session(session)
+        self._requests = Requests(self._session, backend.limits, screen)
         self._before = backend.before(session)
         self._screen = screen
         self._inbox = inbox
@@ -154,7 +153,6 @@ class Chat:
         self._awaited: str | None = None
         self._input_over = False
         self._leave_at: float | None = None
-        self._stops = 0
         self._receipts_due = 0
         self._leaving = False
         self._quiet = False
@@ -164,7 +162,7 @@ class Chat:
 
     def run(self) -> ExitCode:
         """Go on until there is nothing left to do. Main thread."""
-        status = self._status()
+        status = self._requests.status()
         if status.run_id is not None:
             self._live.add(status.run_id)
         self._greet()
@@ -265,27 +263,14 @@ class Chat:
         return True
 
     def _send(self, line: Line) -> Accepted | None:
-        """Send a line as a message; None where it was refused, which is said."""
+        """Send a line as a message; return None if it was refused."""
         # A person's line takes over at once. From a pipe, what is going on comes first: each line has its turn.
         policy = Policy.INTERRUPT if self._interactive else Policy.ENQUEUE
-        try:
-            if line.cut:
-                raise Invalid(
-                    "the message is too large",
-                    expected=f"at most {self._backend.limits.message_max_bytes or LINE_MAX_BYTES} bytes of UTF-8",
-                    got=f"a line of {line.total_bytes} bytes",
-                    remedy="send it in parts, or put it in a file that the agent can read",
-                )
-            return self._session.ask(
-                NewMessage(content=line.text, policy=policy, merge=self._interactive), timeout=ASK_TIMEOUT_S
-            )
-        except CountermandError as error:
-            self._screen.remark(*refusal_lines(error))
-            self._earn(of_error(error))
-        except (Timeout, ActorDeadError) as error:
-            self._screen.remark(f"the message got no answer: {error}")
-            self._earn(ExitCode.RUN)
-        return None
+        answer = self._requests.send(line, policy, merge=self._interactive)
+        if isinstance(answer, ExitCode):
+            self._earn(answer)
+            return None
+        return answer
 
     def _end_of_input(self, end: EndOfInput) -> None:
         self._input_over = True
@@ -339,7 +324,7 @@ class Chat:
             elif status == RunStatus.CANCELLED or not receipt.complete:
                 self._show_receipt(run_id, receipt)
             if not self._live:
-                self._stops = 0
+                self._requests.forget_stops()
             if run_id == self._awaited:
                 self._lines.ask()
         self._superseded.discard(run_id)
@@ -366,7 +351,7 @@ class Chat:
             self.ended_by = self.ended_by or number
             self._leave_stopped("Ctrl-C")
         elif self._live:
-            self._stop("Ctrl-C")
+            self._requests.stop("Ctrl-C", quiet=self._quiet)
         else:
             self._screen.remark("nothing is running; Ctrl-D leaves")
 
@@ -382,7 +367,7 @@ class Chat:
         """Stop what runs, and leave when its receipt is there; called again: end it harder."""
         self._leaving = True
         self._earn(ExitCode.STOPPED)
-        stopped = self._stop(reason)
+        stopped = self._requests.stop(reason, quiet=self._quiet)
         if self._receipts_due:
             return
         if stopped is None or stopped.run_id is None:
@@ -392,38 +377,6 @@ class Chat:
         self._leave_at = time.monotonic() + self._backend.limits.ending_s
         for run_id in (*stopped.joined, stopped.run_id):
             self._await_receipt(run_id)
-
-    def _stop(self, reason: str) -> Stopped | None:
-        """Stop what runs; from the second time on, at once. None where nothing was running, or no answer came."""
-        mode = Mode.GRACEFUL if self._stops == 0 else Mode.IMMEDIATE
-        self._stops += 1
-        stop = Stop(
-            source=SOURCE,
-            reason=reason if mode is Mode.GRACEFUL else f"{reason}, as a second stop",
-            mode=mode,
-            requested_by=f"uid {os.getuid()}",
-        )
-        try:
-            stopped = self._session.ask(stop, timeout=ASK_TIMEOUT_S)
-        except CountermandError as error:
-            self._screen.remark(*refusal_lines(error))
-            return None
-        except (Timeout, ActorDeadError) as error:
-            self._screen.remark(f"the stop got no answer: {error}")
-            return None
-        if stopped.outcome == "nothing_running":
-            self._stops = 0
-            return None
-        if self._quiet:
-            return stopped
-        if not stopped.durable:
-            self._screen.remark(not_durable(journalled=stopped.journalled))
-        if mode is Mode.GRACEFUL:
-            grace = "" if self._backend.limits.grace_s is None else f"{self._backend.limits.grace_s:g} s grace; "
-            self._screen.remark(f"stopping… ({grace}Ctrl-C again kills at once)")
-        else:
-            self._screen.remark("killing…")
-        return stopped
 
     def _await_receipt(self, run_id: str) -> None:
         """Have the receipt put into the inbox, whether or not the output is taken meanwhile."""
@@ -443,27 +396,16 @@ class Chat:
         self._done = self._receipts_due == 0
         if self._quiet:
             return
-        self._printer.wait(self._status().last_seq, OUTPUT_WAIT_S)
+        self._printer.wait(self._requests.status().last_seq, OUTPUT_WAIT_S)
         if filed.receipt is not None:
             self._show_receipt(filed.run_id, filed.receipt)
-
-    def _status(self) -> SessionStatus:
-        try:
-            return self._session.status(timeout=ASK_TIMEOUT_S)
-        except (Timeout, ActorDeadError) as error:
-            raise StoreUnavailable(
-                "the session gives no answer",
-                expected=f"an answer within {ASK_TIMEOUT_S:g} s",
-                got=str(error),
-                remedy="look at the log (--verbose), and check the disk of the state directory",
-            ) from error
 
     def _at_rest(self) -> int | None:
         """Return the session's last `seq` if nothing runs in it, or is about to; else None.
 
         In a daemon others may keep it busy for ever: there only what this chat has sent counts.
         """
-        status = self._status()
+        status = self._requests.status()
         if self._backend.outlives:
             return None if self._mine & self._live else status.last_seq
         runs = status.run_id is not None or bool(status.ending)

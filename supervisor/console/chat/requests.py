@@ -1,0 +1,117 @@
+"""The requests of a chat to its session: each waits a bounded time, and a refusal is shown, as is no answer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from pykka import ActorDeadError, Timeout
+
+from actors.errors import CountermandError, Invalid, StoreUnavailable
+from actors.model import Mode, Policy, SessionStatus
+from actors.requests import Accepted, NewMessage, Stop, Stopped
+from supervisor.console.chat.hosts import Limits, TalkSession
+from supervisor.console.exits import ExitCode, of_error
+from supervisor.console.render.words import not_durable, refusal_lines
+from supervisor.console.tty.lines import LINE_MAX_BYTES, Line
+from supervisor.console.tty.screen import Screen
+
+ASK_TIMEOUT_S: Final = 30.0
+SOURCE: Final = "user.console"
+
+Answer = TypeVar("Answer", Accepted, Stopped)
+
+
+class Requests:
+    """Asks one session. Main thread.
+
+    Args:
+        session: whom it asks.
+        limits: of the session's host.
+        screen: where refusals are shown, and what becomes of a stop.
+    """
+
+    def __init__(self, session: TalkSession, limits: Limits, screen: Screen) -> None:
+        self._session = session
+        self._limits = limits
+        self._screen = screen
+        self._stops = 0
+
+    def send(self, line: Line, policy: Policy, *, merge: bool) -> Accepted | ExitCode:
+        """Send a line as a message; return the answer, or the exit code that its refusal earns."""
+
+        def ask() -> Accepted:
+            if line.cut:
+                raise Invalid(
+                    "the message is too large",
+                    expected=f"at most {self._limits.message_max_bytes or LINE_MAX_BYTES} bytes of UTF-8",
+                    got=f"a line of {line.total_bytes} bytes",
+                    remedy="send it in parts, or put it in a file that the agent can read",
+                )
+            message = NewMessage(content=line.text, policy=policy, merge=merge)
+            return self._session.ask(message, timeout=ASK_TIMEOUT_S)
+
+        return self._answer("message", ask)
+
+    def stop(self, reason: str, *, quiet: bool) -> Stopped | None:
+        """Stop what runs, the second time at once; return None if nothing was running, or no answer came.
+
+        Args:
+            reason: why, for the record.
+            quiet: nobody reads the screen any more.
+        """
+        mode = Mode.GRACEFUL if self._stops == 0 else Mode.IMMEDIATE
+        self._stops += 1
+        stop = Stop(
+            source=SOURCE,
+            reason=reason if mode is Mode.GRACEFUL else f"{reason}, as a second stop",
+            mode=mode,
+            requested_by=f"uid {os.getuid()}",
+        )
+        stopped = self._answer("stop", lambda: self._session.ask(stop, timeout=ASK_TIMEOUT_S))
+        if isinstance(stopped, ExitCode):
+            return None
+        if stopped.outcome == "nothing_running":
+            self.forget_stops()
+            return None
+        if quiet:
+            return stopped
+        if not stopped.durable:
+            self._screen.remark(not_durable(journalled=stopped.journalled))
+        if mode is Mode.GRACEFUL:
+            grace = "" if self._limits.grace_s is None else f"{self._limits.grace_s:g} s grace; "
+            self._screen.remark(f"stopping… ({grace}Ctrl-C again kills at once)")
+        else:
+            self._screen.remark("killing…")
+        return stopped
+
+    def forget_stops(self) -> None:
+        """Have the next stop be a first one: nothing runs any more."""
+        self._stops = 0
+
+    def status(self) -> SessionStatus:
+        """Return what the session is doing.
+
+        Raises:
+            StoreUnavailable: no answer came.
+        """
+        try:
+            return self._session.status(timeout=ASK_TIMEOUT_S)
+        except (Timeout, ActorDeadError) as error:
+            raise StoreUnavailable(
+                "the session gives no answer",
+                expected=f"an answer within {ASK_TIMEOUT_S:g} s",
+                got=str(error),
+                remedy="look at the log (--verbose), and check the disk of the state directory",
+            ) from error
+
+    def _answer(self, what: str, ask: Callable[[], Answer]) -> Answer | ExitCode:
+        try:
+            return ask()
+        except CountermandError as error:
+            self._screen.remark(*refusal_lines(error))
+            return of_error(error)
+        except (Timeout, ActorDeadError) as error:
+            self._screen.remark(f"the {what} got no answer: {error}")
+            return ExitCode.RUN
