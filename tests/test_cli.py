@@ -12,7 +12,7 @@ import shellingham  # type: ignore[import-untyped]  # it has no annotations
 from click import Command, Group
 from click.testing import CliRunner
 
-from supervisor.console.cli.options import Common
+from supervisor.console.cli.common import Common
 from supervisor.console.cli.root import root
 
 PROJECT = Path(__file__).parent.parent

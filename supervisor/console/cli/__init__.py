@@ -2,6 +2,7 @@
 
 root.py         `countermand` itself: its commands in order, its start and its end
 options.py      the options that commands share, and the decorator that gives them
+common.py       Common: what those say that may also stand before the command
 chat.py         chat
 records.py      commands that read: thread, runs, receipts, ps, why, sessions, events
 requests.py     commands that act on a session: send, stop, kill

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from supervisor.console.cli.options import DEFAULT_SESSION, Common, common, configuration, session_option
+from supervisor.console.cli.common import Common
+from supervisor.console.cli.options import DEFAULT_SESSION, common, configuration, session_option
 
 if TYPE_CHECKING:
     from supervisor.config import Config

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final
 import click
 from click.shell_completion import CompletionItem
 
+from supervisor.console.cli.common import Common
+
 if TYPE_CHECKING:
     from supervisor.console.client.records import Records
 
@@ -40,7 +42,6 @@ def runs(context: click.Context, parameter: click.Parameter, incomplete: str) ->
 
 
 def _records(context: click.Context) -> AbstractContextManager[Records]:
-    from supervisor.console.cli.options import Common
     from supervisor.console.client.source import open_records
 
     chosen = Common.of(context.params)

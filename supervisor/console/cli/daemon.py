@@ -8,17 +8,8 @@ from collections.abc import Sequence
 import click
 
 from supervisor.console.cli import completions
-from supervisor.console.cli.options import (
-    Common,
-    agent,
-    common,
-    configuration,
-    count,
-    follow,
-    state_dir,
-    together,
-    verbose,
-)
+from supervisor.console.cli.common import Common
+from supervisor.console.cli.options import agent, common, configuration, count, follow, state_dir, together, verbose
 
 
 @click.command()
@@ -50,7 +41,7 @@ def config() -> None:
 @config.command()
 @configuration
 @common(options=together(state_dir, agent), logs=False)
-def check(options: Common, config: str | None, assignments: Sequence[str], as_json: bool) -> int:
+def check(options: Common, config: str | None, assignments: Sequence[str]) -> int:
     """Say whether a daemon would start with its configuration, and all that is wrong with it."""
     from actors.text import one_line
     from supervisor.console.exits import ExitCode
@@ -66,7 +57,7 @@ def check(options: Common, config: str | None, assignments: Sequence[str], as_js
         file, problems = None, list(error.problems)
     for problem in problems:
         print(f"countermand: {refusal(problem)}", file=sys.stderr)
-    if as_json:
+    if options.as_json:
         found = [problem.told() for problem in problems]
         print_json({"ok": not problems, "file": file and str(file), "problems": found})
     elif not problems:
@@ -77,7 +68,7 @@ def check(options: Common, config: str | None, assignments: Sequence[str], as_js
 @config.command()
 @configuration
 @common(options=together(state_dir, agent), logs=False)
-def show(options: Common, config: str | None, assignments: Sequence[str], as_json: bool) -> None:
+def show(options: Common, config: str | None, assignments: Sequence[str]) -> None:
     """Print the configuration as it holds, in TOML, each key with where it was said."""
     import msgspec
 
@@ -85,7 +76,7 @@ def show(options: Common, config: str | None, assignments: Sequence[str], as_jso
     from supervisor.daemon.settings import as_toml
 
     found = options.source(config, assignments).load().found
-    print(visible(msgspec.json.encode(found).decode() if as_json else as_toml(found)))
+    print(visible(msgspec.json.encode(found).decode() if options.as_json else as_toml(found)))
 
 
 @click.command()
@@ -97,9 +88,7 @@ def show(options: Common, config: str | None, assignments: Sequence[str], as_jso
     "--unit", metavar="NAME", default="countermand.service", help="Whose journal is read where no daemon runs."
 )
 @common(json="Print lines as the daemon wrote them, in JSON.", lines=True)
-def logs(
-    options: Common, session: str | None, follow: bool, lines: int, level: str | None, unit: str, as_json: bool
-) -> None:
+def logs(options: Common, session: str | None, follow: bool, lines: int, level: str | None, unit: str) -> None:
     """Show the daemon's own log: its file, or the journal. What happens in a session is in events."""
     from actors.errors import Invalid
     from supervisor.console.commands.logs import LEVELS, Wanted, show_logs
@@ -111,13 +100,13 @@ def logs(
             got=repr(level),
             remedy=f"give --level as one of: {', '.join(LEVELS)}",
         )
-    show_logs(options.place(), Wanted(lines, session, level), unit, follow=follow, as_json=as_json)
+    show_logs(options.place(), Wanted(lines, session, level), unit, follow=follow, as_json=options.as_json)
 
 
 @click.command()
 @common()
-def doctor(options: Common, as_json: bool) -> int:
+def doctor(options: Common) -> int:
     """Look for what is wrong, and say what helps; 1 where something is. It changes nothing."""
     from supervisor.console.commands.doctor import examine
 
-    return examine(options.place(), as_json=as_json)
+    return examine(options.place(), as_json=options.as_json)

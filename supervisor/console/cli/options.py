@@ -1,27 +1,17 @@
-"""The options that commands share, and `common`, the decorator that gives them to a command.
-
-The options that say where and what (`--state-dir`, `--agent`, `--socket`, `--verbose`) may stand before the command and
-after it; after it wins.
-"""
+"""The options that commands share, and `common`, the decorator that gives them to a command."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, Final
 
 import click
 
 from supervisor.console.cli import completions
-
-if TYPE_CHECKING:
-    from loguru import Message
-
-    from supervisor.console.client.endpoint import Place
-    from supervisor.daemon.settings import Source
+from supervisor.console.cli.common import Common
 
 DEFAULT_SESSION: Final = "main"
 STOPPED: Final = 130
@@ -53,12 +43,15 @@ socket: Final = click.option(
 )
 verbose: Final = click.option("--verbose", "-v", is_flag=True, help="Log what happens inside, on standard error.")
 
-session_argument: Final = click.argument(
-    "session", required=False, help="The session's name; default: main.", shell_complete=completions.sessions
-)
 session_needed: Final = click.argument("session", help="The session's name.", shell_complete=completions.sessions)
 session_option: Final = click.option(
     "--session", "named", metavar="NAME", help="The session's name.", shell_complete=completions.sessions
+)
+either_session: Final = together(
+    click.argument(
+        "session", required=False, help="The session's name; default: main.", shell_complete=completions.sessions
+    ),
+    session_option,
 )
 run_argument: Final = click.argument(
     "run", help="The id of a run or of its receipt, or the beginning of one.", shell_complete=completions.runs
@@ -90,68 +83,6 @@ configuration: Final = together(
     ),
 )
 
-
-class Common(NamedTuple):
-    """What the common options say; None and False where they are not given."""
-
-    state_dir: str | None = None
-    agent: str | None = None
-    socket: str | None = None
-    verbose: bool = False
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Common:
-        """Take them from among the values of a command's options."""
-        return cls(**{key: values[key] for key in cls._fields if key in values})
-
-    def over(self, before: Common) -> Common:
-        """Put these options, from after the command, over those from before it."""
-        given = {key: value for key, value in self._asdict().items() if value is not None and value is not False}
-        return before._replace(**given)
-
-    def place(self) -> Place:
-        """Where a daemon is looked for.
-
-        Raises:
-            Invalid: a path is empty, or leads nowhere.
-        """
-        from supervisor.config import absolute, default_state_dir
-        from supervisor.console.client.endpoint import Place
-
-        chosen = _path("--state-dir", self.state_dir, "a directory")
-        named = _path("--socket", self.socket, "a socket")
-        return Place(absolute(chosen or default_state_dir()), named.expanduser() if named is not None else None)
-
-    def source(self, config: str | None, assignments: Sequence[str]) -> Source:
-        """Where the daemon's configuration is; an option of its own wins over everything else."""
-        from supervisor.daemon.settings import Source
-
-        given = {"state_dir": self.state_dir, "agent": self.agent}
-        own = [f"{key}={value}" for key, value in given.items() if value is not None]
-        if self.verbose:
-            own.append("log.level=debug")
-        return Source(Path(config) if config is not None else None, None, (*assignments, *own))
-
-    def log(self) -> None:
-        """Send the log to standard error; standard output is for the output."""
-        from loguru import logger
-
-        from actors.kernel.log_context import speak
-        from actors.text import below, one_line
-
-        def write(message: Message) -> None:
-            at, level, text = message.record["time"], message.record["level"].name, message.record["message"]
-            sys.stderr.write(f"{at:%H:%M:%S}.{at.microsecond // 1000:03d} {level} {one_line(text)}\n")
-            trace = message.removeprefix("\n").rstrip()
-            if trace:
-                sys.stderr.write(f"{below(trace)}\n")
-
-        speak()
-        logger.remove()
-        # The format leaves the traceback alone, where there is one.
-        logger.add(write, level="DEBUG" if self.verbose else "WARNING", format="", backtrace=False, diagnose=False)
-
-
 everywhere: Final = together(state_dir, agent, socket, verbose)
 """The options that may also stand before the command."""
 
@@ -169,7 +100,7 @@ def common(
     as a document on standard output.
 
     Args:
-        json: what `--json` does; the command has it as `as_json`. None: there is no such option.
+        json: the help of `--json`; None: there is no such option.
         lines: its documents are one a line.
         options: the common options that it has.
         logs: send the log to standard error before it is called.
@@ -179,9 +110,8 @@ def common(
         @click.pass_context
         @functools.wraps(run)
         def command(context: click.Context, /, **values: Any) -> None:
-            given = Common.of(values)
-            with refusals(as_json=values.get("as_json", False), lines=lines):
-                chosen = given.over(context.obj)
+            chosen = Common.of(values).over(context.obj)
+            with refusals(as_json=chosen.as_json, lines=lines):
                 if logs:
                     chosen.log()
                 code = run(chosen, **{key: value for key, value in values.items() if key not in Common._fields})
@@ -218,8 +148,8 @@ def refusals(*, as_json: bool, lines: bool) -> Iterator[None]:
         raise click.exceptions.Exit(STOPPED) from None
 
 
-def session_of(argument: str | None, option: str | None, default: str = DEFAULT_SESSION) -> str:
-    """Return the session that is named, as an argument or by `--session`; else `default`.
+def session_of(argument: str | None, option: str | None) -> str:
+    """Return the session that is named, as an argument or by `--session`; else the default one.
 
     Raises:
         Invalid: two are named.
@@ -233,12 +163,4 @@ def session_of(argument: str | None, option: str | None, default: str = DEFAULT_
             got=f"{argument!r} and {option!r}",
             remedy="leave out SESSION or --session",
         )
-    return next((name for name in (argument, option) if name is not None), default)
-
-
-def _path(option: str, chosen: str | None, what: str) -> Path | None:
-    if chosen is not None and not chosen.strip():
-        from actors.errors import Invalid
-
-        raise Invalid(f"{option} is empty", expected="a path", got="''", remedy=f"name {what}, or leave it out")
-    return Path(chosen) if chosen is not None else None
+    return next((name for name in (argument, option) if name is not None), DEFAULT_SESSION)

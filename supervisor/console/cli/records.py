@@ -5,14 +5,14 @@ from __future__ import annotations
 import click
 
 from supervisor.console.cli import completions
+from supervisor.console.cli.common import Common
 from supervisor.console.cli.options import (
     DEFAULT_SESSION,
-    Common,
     common,
     count,
+    either_session,
     follow,
     run_argument,
-    session_argument,
     session_needed,
     session_of,
     session_option,
@@ -20,34 +20,31 @@ from supervisor.console.cli.options import (
 
 
 @click.command()
-@session_argument
-@session_option
+@either_session
 @click.option("--attachment", metavar="NAME", help="The bytes of this one, and nothing else.")
 @common()
-def thread(options: Common, session: str | None, named: str | None, attachment: str | None, as_json: bool) -> None:
+def thread(options: Common, session: str | None, named: str | None, attachment: str | None) -> None:
     """Show the messages of a session, as the next model call would see them; also while it is in use."""
     from supervisor.console.commands.thread import show_thread, write_attachment
 
     if attachment is not None:
         write_attachment(options.place(), session_of(session, named), attachment)
     else:
-        show_thread(options.place(), session_of(session, named), as_json=as_json)
+        show_thread(options.place(), session_of(session, named), as_json=options.as_json)
 
 
 @click.command()
-@session_argument
-@session_option
+@either_session
 @common()
-def runs(options: Common, session: str | None, named: str | None, as_json: bool) -> None:
+def runs(options: Common, session: str | None, named: str | None) -> None:
     """List the runs of a session and how each ended; also while it is in use."""
     from supervisor.console.commands.runs import show_runs
 
-    show_runs(options.place(), session_of(session, named), as_json=as_json)
+    show_runs(options.place(), session_of(session, named), as_json=options.as_json)
 
 
 @click.command()
-@session_argument
-@session_option
+@either_session
 @click.option(
     "--run",
     metavar="RUN",
@@ -55,12 +52,12 @@ def runs(options: Common, session: str | None, named: str | None, as_json: bool)
     shell_complete=completions.runs,
 )
 @common()
-def receipts(options: Common, session: str | None, named: str | None, run: str | None, as_json: bool) -> None:
+def receipts(options: Common, session: str | None, named: str | None, run: str | None) -> None:
     """Show the receipts of a session's runs: what was running at the end of each, and how that ended."""
     from supervisor.console.commands.receipts import show_receipts
 
     chosen = None if session is None and named is None else session_of(session, named)
-    show_receipts(options.place(), chosen, run, DEFAULT_SESSION, as_json=as_json)
+    show_receipts(options.place(), chosen, run, DEFAULT_SESSION, as_json=options.as_json)
 
 
 @click.command()
@@ -69,31 +66,31 @@ def receipts(options: Common, session: str | None, named: str | None, run: str |
 )
 @session_option
 @common()
-def ps(options: Common, session: str | None, named: str | None, as_json: bool) -> None:
+def ps(options: Common, session: str | None, named: str | None) -> None:
     """Show what lives now, as a tree: session, run, call, process; with age, processor time and memory."""
     from supervisor.console.commands.ps import show_ps
 
     chosen = None if session is None and named is None else session_of(session, named)
-    show_ps(options.place(), chosen, as_json=as_json)
+    show_ps(options.place(), chosen, as_json=options.as_json)
 
 
 @click.command()
 @run_argument
 @common()
-def why(options: Common, run: str, as_json: bool) -> None:
+def why(options: Common, run: str) -> None:
     """Tell the story of a run: its input, who ended it and why, each moment, and what became of each part."""
     from supervisor.console.commands.why import show_why
 
-    show_why(options.place(), run, as_json=as_json)
+    show_why(options.place(), run, as_json=options.as_json)
 
 
 @click.command()
 @common()
-def sessions(options: Common, as_json: bool) -> None:
+def sessions(options: Common) -> None:
     """List the sessions, and what each is doing."""
     from supervisor.console.commands.sessions import show_sessions
 
-    show_sessions(options.place(), as_json=as_json)
+    show_sessions(options.place(), as_json=options.as_json)
 
 
 @click.command()
@@ -101,8 +98,8 @@ def sessions(options: Common, as_json: bool) -> None:
 @follow
 @click.option("--from-seq", metavar="N", type=count, default=0, help="Begin behind the event of this number.")
 @common(json="Print each event as a JSON document on one line.", lines=True)
-def events(options: Common, session: str, follow: bool, from_seq: int, as_json: bool) -> None:
+def events(options: Common, session: str, follow: bool, from_seq: int) -> None:
     """Show the log of a session, one event a line. A break of the connection loses none, and repeats none."""
     from supervisor.console.commands.events import show_events
 
-    show_events(options.place(), session, from_seq, follow=follow, as_json=as_json)
+    show_events(options.place(), session, from_seq, follow=follow, as_json=options.as_json)

@@ -8,16 +8,8 @@ from typing import Final
 import click
 
 from supervisor.console.cli import completions
-from supervisor.console.cli.options import (
-    Common,
-    Decorator,
-    common,
-    identity,
-    run_argument,
-    seconds,
-    session_needed,
-    together,
-)
+from supervisor.console.cli.common import Common
+from supervisor.console.cli.options import Decorator, common, identity, run_argument, seconds, session_needed, together
 
 RECEIPT_S: Final = 120.0
 """How long `stop` and `kill` wait for a receipt by default, in seconds."""
@@ -45,7 +37,6 @@ def send(
     origin: str,
     merge: bool,
     wait: bool,
-    as_json: bool,
 ) -> int:
     """Send a message to a session; the session comes into being with its first one."""
     from actors.ids import new_request_id
@@ -56,7 +47,9 @@ def send(
     content = _input() if text == "-" else text
     message = NewMessage(content=content, policy=policy, origin=origin, merge=merge, id=identity or new_request_id())
     again = identity is not None
-    return send_message(options.place(), session, message, agent=options.agent, again=again, wait=wait, as_json=as_json)
+    return send_message(
+        options.place(), session, message, agent=options.agent, again=again, wait=wait, as_json=options.as_json
+    )
 
 
 def _ending(reason: str) -> Decorator:
@@ -90,7 +83,6 @@ def stop(
     identity: str | None,
     wait: bool,
     timeout: float,
-    as_json: bool,
 ) -> int:
     """Stop what runs in a session, and wait for the receipt: the proof that everything has ended.
 
@@ -117,21 +109,21 @@ def stop(
     wanted = requested(reason, identity, run_id=run, mode=mode, scope=scope, waiting=waiting)
     wait_s = timeout if wait else 0.0
     if session is None:
-        return stop_all(options.place(), wanted, wait_s, as_json=as_json)
-    return stop_session(options.place(), session, wanted, wait_s, as_json=as_json)
+        return stop_all(options.place(), wanted, wait_s, as_json=options.as_json)
+    return stop_session(options.place(), session, wanted, wait_s, as_json=options.as_json)
 
 
 @click.command()
 @run_argument
 @_ending("killed on the command line")
 @common()
-def kill(
-    options: Common, run: str, reason: str, identity: str | None, wait: bool, timeout: float, as_json: bool
-) -> int:
+def kill(options: Common, run: str, reason: str, identity: str | None, wait: bool, timeout: float) -> int:
     """End one run at once, without a grace, and nothing else; and wait for the receipt, as stop does."""
     from supervisor.console.commands.stop import kill_run, requested
 
-    return kill_run(options.place(), run, requested(reason, identity), timeout if wait else 0.0, as_json=as_json)
+    return kill_run(
+        options.place(), run, requested(reason, identity), timeout if wait else 0.0, as_json=options.as_json
+    )
 
 
 def _input() -> str:

@@ -11,8 +11,9 @@ import click
 
 from supervisor.console.cli import completion
 from supervisor.console.cli.chat import chat
+from supervisor.console.cli.common import Common
 from supervisor.console.cli.daemon import config, doctor, logs, serve
-from supervisor.console.cli.options import STOPPED, Common, everywhere
+from supervisor.console.cli.options import STOPPED, everywhere
 from supervisor.console.cli.records import events, ps, receipts, runs, sessions, thread, why
 from supervisor.console.cli.requests import kill, send, stop
 from supervisor.console.ending import EndedBy, end_of
