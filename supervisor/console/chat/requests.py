@@ -11,7 +11,7 @@ from pykka import ActorDeadError, Timeout
 from actors.errors import CountermandError, Invalid, StoreUnavailable
 from actors.model import Mode, Policy, SessionStatus
 from actors.requests import Accepted, NewMessage, Stop, Stopped
-from supervisor.console.chat.hosts import Limits, TalkSession
+from supervisor.console.chat.backends import BackendLimits, TalkSession
 from supervisor.console.exits import ExitCode, of_error
 from supervisor.console.render.words import not_durable, refusal_lines
 from supervisor.console.tty.lines import LINE_MAX_BYTES, Line
@@ -28,11 +28,11 @@ class Requests:
 
     Args:
         session: whom it asks.
-        limits: of the session's host.
+        limits: of the session's backend.
         screen: where refusals are shown, and what becomes of a stop.
     """
 
-    def __init__(self, session: TalkSession, limits: Limits, screen: Screen) -> None:
+    def __init__(self, session: TalkSession, limits: BackendLimits, screen: Screen) -> None:
         self._session = session
         self._limits = limits
         self._screen = screen
