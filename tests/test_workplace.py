@@ -113,6 +113,6 @@ def test_a_relative_state_directory_is_refused_where_there_is_nothing_that_it_be
             stdin=subprocess.DEVNULL,
             env=environment,
         )
-        assert (done.returncode, "in a directory that was removed" in done.stderr) == (2, True), done.stderr
+        assert (done.returncode, "in a working directory that was removed" in done.stderr) == (2, True), done.stderr
     with pytest.raises(Invalid):
         Supervisor.start(Config(state_dir="below"))
