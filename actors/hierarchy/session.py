@@ -101,7 +101,6 @@ from actors.protocol.step import (
     AdoptTree,
     AnswerRequest,
     CloseCall,
-    DeadLetter,
     EndTrees,
     ForgetPart,
     ForgetSession,
@@ -110,6 +109,7 @@ from actors.protocol.step import (
     GiveSpawn,
     GiveSteering,
     HaltRun,
+    KeepDeadLetter,
     KillTree,
     Later,
     MakeWait,
@@ -569,7 +569,7 @@ class SessionActor(Actor):
                 self._end_trees(effect)
             case NothingToSteer():
                 self._tell_runner(effect.run_id, Steered(effect.request_id, ()))
-            case DeadLetter():
+            case KeepDeadLetter():
                 at = self._ports.clock.wall()
                 self._ports.dead_letters.add(effect.kind, effect.why, effect.address, at, effect.shown)
 

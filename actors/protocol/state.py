@@ -24,7 +24,7 @@ from actors.protocol.owned_tree import OwnedTree
 from actors.protocol.queue import WaitingRoom
 from actors.protocol.request_book import RequestBook
 from actors.protocol.run_record import AGENT, CallRecord, Part, RunRecord
-from actors.protocol.step import DeadLetter, Step
+from actors.protocol.step import KeepDeadLetter, Step
 from actors.protocol.stop_receipt import StopReceipt
 from actors.thread import Thread
 
@@ -230,7 +230,7 @@ class SessionState:
 
     def dead_letter(self, kind: str, why: str, address: Address | None, shown: object) -> None:
         """Keep a report or request that has no effect."""
-        self.step.now.append(DeadLetter(kind, why, address, f"{shown!s:.200}"))
+        self.step.now.append(KeepDeadLetter(kind, why, address, f"{shown!s:.200}"))
 
     # ── The log ──────────────────────────────────────────────────────────────────────────────────────
 

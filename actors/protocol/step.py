@@ -245,7 +245,7 @@ class NothingToSteer(Struct, frozen=True):
     request_id: int
 
 
-class DeadLetter(Struct, frozen=True):
+class KeepDeadLetter(Struct, frozen=True):
     """Count and keep a reply that came too late."""
 
     kind: str
@@ -266,7 +266,7 @@ Now: TypeAlias = (
     | EndTrees
     | KillTree
     | NothingToSteer
-    | DeadLetter
+    | KeepDeadLetter
 )
 
 

@@ -43,7 +43,7 @@ from actors.requests import Accepted
 from supervisor.config import Config
 from supervisor.console.chat.backends import Backend, Embedded
 from supervisor.console.chat.printer import OutputGone, Printed, Printer, PrinterFailed
-from supervisor.console.chat.requests import Requests
+from supervisor.console.chat.requests import ChatRequests
 from supervisor.console.client.endpoint import Place
 from supervisor.console.ending import EndedBy
 from supervisor.console.exits import ExitCode, of_run
@@ -140,7 +140,7 @@ class Chat:
     def __init__(self, backend: Backend, session: str, screen: Screen, inbox: SimpleQueue[Item]) -> None:
         self._backend = backend
         self._session = backend.session(session)
-        self._requests = Requests(self._session, backend.limits, screen)
+        self._requests = ChatRequests(self._session, backend.limits, screen)
         self._before = backend.before(session)
         self._screen = screen
         self._inbox = inbox

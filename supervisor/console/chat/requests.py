@@ -23,7 +23,7 @@ SOURCE: Final = "user.console"
 Answer = TypeVar("Answer", Accepted, Stopped)
 
 
-class Requests:
+class ChatRequests:
     """Asks one session. Main thread.
 
     Args:

@@ -12,7 +12,7 @@
     zygotes.py       the zygote that spawns, and those that are still needed
     descriptors.py   what daemon and warden share: a socket, pipes, the command
     warden_dir.py    the directory with the ledgers: its paths, this boot, our cgroup
-    tree.py          Tree: what is known of one; Trees: all of them
+    tree.py          Tree: what is known of one; TreeTable: all of them
     reports.py       words of wardens as reports to the owner of a tree
     environment.py   what a command gets of the daemon's environment
 

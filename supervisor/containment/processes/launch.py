@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from supervisor.containment.processes.descriptors import Descriptors
     from supervisor.containment.processes.endings import Endings
     from supervisor.containment.processes.pipes import Pipes
-    from supervisor.containment.processes.tree import Trees
+    from supervisor.containment.processes.tree import TreeTable
     from supervisor.containment.processes.warden_dir import WardenDir
     from supervisor.containment.processes.zygotes import Zygotes
     from supervisor.containment.reactor import Reactor
@@ -47,7 +47,7 @@ class Launcher:
         self,
         reactor: Reactor,
         clock: Clock,
-        trees: Trees,
+        trees: TreeTable,
         warden_dir: WardenDir,
         descriptors: Descriptors,
         zygotes: Zygotes,

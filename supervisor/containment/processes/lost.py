@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from supervisor.containment.processes.endings import Endings
     from supervisor.containment.processes.launch import Launcher
     from supervisor.containment.processes.search import Search
-    from supervisor.containment.processes.tree import Tree, Trees
+    from supervisor.containment.processes.tree import Tree, TreeTable
     from supervisor.containment.reactor import Reactor
 
 
@@ -32,7 +32,7 @@ class LostTrees:
         self,
         reactor: Reactor,
         clock: Clock,
-        trees: Trees,
+        trees: TreeTable,
         descriptors: Descriptors,
         endings: Endings,
         launcher: Launcher,

@@ -16,7 +16,7 @@ from supervisor.containment.orphans import Leftover
 if TYPE_CHECKING:
     from actors.ports import Clock
     from supervisor.containment.guard.ledger import Word
-    from supervisor.containment.processes.tree import Trees
+    from supervisor.containment.processes.tree import TreeTable
     from supervisor.containment.reactor import Reactor
 
 SEARCH_S = 1.0
@@ -34,7 +34,7 @@ class Search:
     """
 
     def __init__(
-        self, reactor: Reactor, clock: Clock, trees: Trees, boot: str, layers: Collection[str], give_up_s: float
+        self, reactor: Reactor, clock: Clock, trees: TreeTable, boot: str, layers: Collection[str], give_up_s: float
     ) -> None:
         self._reactor = reactor
         self._clock = clock

@@ -82,7 +82,7 @@ class Tree:
         self.kill_alarms.clear()
 
 
-class Trees:
+class TreeTable:
     """All trees that are not forgotten, and whether the daemon is closing."""
 
     def __init__(self) -> None:

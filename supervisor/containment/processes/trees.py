@@ -21,7 +21,7 @@ from supervisor.containment.processes.lost import LostTrees
 from supervisor.containment.processes.pipes import Pipes
 from supervisor.containment.processes.reports import not_started, tell
 from supervisor.containment.processes.search import Search
-from supervisor.containment.processes.tree import Tree, TreePhase, Trees
+from supervisor.containment.processes.tree import Tree, TreePhase, TreeTable
 from supervisor.containment.processes.warden_dir import WardenDir
 from supervisor.containment.processes.words import Words
 from supervisor.containment.processes.zygotes import Zygotes
@@ -97,7 +97,7 @@ class ProcessTrees:
             keep_s=spool_keep_s,
         )
         reactor = self._reactor = Reactor("countermand-processes", clock, coalesce_s)
-        trees = self._trees = Trees()
+        trees = self._trees = TreeTable()
         self._dir = WardenDir(folder / "wardens")
         descriptors = Descriptors(reactor, Workplace(folder), given, limits or {})
         self._zygotes = Zygotes(

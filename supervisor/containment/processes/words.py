@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from supervisor.containment.processes.endings import Endings
     from supervisor.containment.processes.lost import LostTrees
     from supervisor.containment.processes.pipes import Pipes
-    from supervisor.containment.processes.tree import Tree, Trees
+    from supervisor.containment.processes.tree import Tree, TreeTable
     from supervisor.containment.spool import Spools
     from supervisor.containment.zygote_handle import ZygoteHandle
 
@@ -36,7 +36,7 @@ class Words:
 
     def __init__(
         self,
-        trees: Trees,
+        trees: TreeTable,
         layers: Collection[str],
         descriptors: Descriptors,
         pipes: Pipes,

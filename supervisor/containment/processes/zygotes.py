@@ -12,7 +12,7 @@ from supervisor.containment.zygote_handle import ZygoteHandle
 
 if TYPE_CHECKING:
     from supervisor.containment.guard.ledger import Word
-    from supervisor.containment.processes.tree import Trees
+    from supervisor.containment.processes.tree import TreeTable
     from supervisor.containment.processes.warden_dir import WardenDir
     from supervisor.containment.reactor import Reactor
 
@@ -30,7 +30,7 @@ class Zygotes:
     def __init__(
         self,
         reactor: Reactor,
-        trees: Trees,
+        trees: TreeTable,
         warden_dir: WardenDir,
         environment: Mapping[str, str],
         layers: Collection[str],
