@@ -372,7 +372,8 @@ class Stopped(Struct, frozen=True, tag=True):
         repeat of the Stop gets the same. ``unknown``: the session could not be read; or the Stop was answered before
         the session was deleted, and the deletion may not be stored. Such a Stop is kept, and decided as soon as
         possible; its receipt then has this `receipt_id`.
-    fence_seq, withdrawn, joined: may still grow while the answer is not `durable`.
+    fence_seq, withdrawn, joined: may still grow while the answer is not `durable`. A message that is not on
+        record is not in `withdrawn` before that: its sender has no answer yet, and may send it again.
     journalled: of an answer that is not `durable`: whether the Stop is in the stop journal, and so survives a crash.
     """
 

@@ -852,6 +852,23 @@ REGRESSIONS = {
         ),
         parts_max=6,
     ),
+    # A Stop said that it withdrew a message that was not on record, and that was sent again and ran.
+    "a Stop that withdraws what is never stored, in a session that fails": Schedule(
+        4137353319,
+        Settings(agent="scripted"),
+        (
+            ("new", "many=14", None, "user", True, None),
+            ("wait", 0.05),
+            ("new", "say=1", None, "bot", False, None),
+            ("hold", True),
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("steps", 60),
+            ("new", "say=1", None, "user", True, None),
+            ("poison", 0, 0, False),
+            ("unfit", 1),
+        ),
+    ),
     # More went on than a receipt has room for, and what had ended was listed beside that.
     "more that goes on behind a receipt than it has room for": Schedule(
         1544700104,

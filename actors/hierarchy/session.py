@@ -359,6 +359,8 @@ class SessionActor(Actor):
         if not refused:
             # Ahead of that: one that is answered by it waits for nothing, whatever else has left with it.
             told = None if requests.in_doubt(request.id) else answer
+            if isinstance(told, Stopped):
+                told = _without(told, self._unstored())
             self._late_stops.expect(request, at, told, self._protocol.state.generation)
         if goes_on:
             return
@@ -515,7 +517,8 @@ class SessionActor(Actor):
                     stop, answer = effect.request, effect.answer
                     assert isinstance(stop, Stop), "nothing else waits with a bound"
                     assert isinstance(answer, Stopped), "the answer to a Stop"
-                    self._late_stops.answer(request_id, self._not_in_doubt(stop, answer), effect.reply)
+                    answer = self._not_in_doubt(stop, answer, self._unstored())
+                    self._late_stops.answer(request_id, answer, effect.reply)
                 elif isinstance(effect, RefuseDeleted) and effect.request.id == request_id:
                     assert isinstance(effect.request, Stop), "nothing else waits with a bound"
                     self._late_stops.answer(request_id, _unknown(effect.request), effect.reply)
@@ -924,8 +927,8 @@ class SessionActor(Actor):
             unfit = sent.requests if failed.unfit and sent.number == failed.number else frozenset()
             for effect in sent.later:
                 if isinstance(effect, AnswerRequest):
-                    stored = effect.request.id not in unstored
-                    self._answer_unstored(effect, failed.error if effect.request.id in unfit else None, stored=stored)
+                    why = failed.error if effect.request.id in unfit else None
+                    self._answer_unstored(effect, why, unstored)
                 elif isinstance(effect, RefuseDeleted) and isinstance(effect.request, Stop):
                     self._answer_kept(effect.request, _unknown(effect.request), effect.reply)
                 elif isinstance(effect, RefuseDeleted) and effect.reply is not None:
@@ -953,19 +956,19 @@ class SessionActor(Actor):
         self._unfit.clear()
         self.tell_parent(Erased(self._session))
 
-    def _answer_unstored(self, effect: AnswerRequest, unfit: str | None, *, stored: bool) -> None:
+    def _answer_unstored(self, effect: AnswerRequest, unfit: str | None, unstored: frozenset[str]) -> None:
         """Answer a request whose batch was not stored: a Stop has happened, anything else has not.
 
-        `unfit` says why its batch never can be stored, where it is that. `stored`: it is a repeat, whose answer is on
-        record, and has waited behind what is not.
+        `unfit` says why its batch never can be stored, where it is that. `unstored` are the requests that are not on
+        record: any other is a repeat, whose answer is, and has waited behind what is not.
         """
         request, answer, reply = effect.request, effect.answer, effect.reply
-        if isinstance(request, Stop) and stored:
+        if isinstance(request, Stop) and request.id not in unstored:
             if reply is not None:
                 reply.try_set(answer)
             return
         if isinstance(request, Stop) and isinstance(answer, Stopped):
-            self._answer_kept(request, self._not_in_doubt(request, answer), reply)
+            self._answer_kept(request, self._not_in_doubt(request, answer, unstored), reply)
             return
         superseded = answer.superseded_run_id if isinstance(answer, Accepted) else None
         if superseded in self._undone:
@@ -1010,9 +1013,14 @@ class SessionActor(Actor):
             self._end_parts(record.id, Halt(record.token.provenance or provenance, 0.0))
         return answer
 
-    def _not_in_doubt(self, stop: Stop, answer: Stopped) -> Stopped:
+    def _not_in_doubt(self, stop: Stop, answer: Stopped, unstored: frozenset[str]) -> Stopped:
         """What a Stop may be told before it is on record: where a deletion is not stored, an earlier answer stands."""
-        return _unknown(stop) if self._protocol.state.book.in_doubt(stop.id) else answer
+        return _unknown(stop) if self._protocol.state.book.in_doubt(stop.id) else _without(answer, unstored)
+
+    def _unstored(self) -> frozenset[str]:
+        """The requests that were decided, and are not on record yet."""
+        now = (row.request_id for row in self._protocol.state.step.requests)
+        return frozenset(now).union(*(sent.requests for sent in self._sent))
 
     def _answer_kept(self, stop: Stop, answer: Stopped, reply: ReplyFuture[Any] | None) -> None:
         """Keep a Stop that is not stored, to be handled again when the store is back, and answer it."""
@@ -1137,6 +1145,12 @@ def _is_full(count: int, limit: int, request: OutsideRequest) -> bool:
 def _unknown(stop: Stop) -> Stopped:
     """The answer to a Stop of a session that could not be read: what runs in it is not known, and is not guessed."""
     return Stopped(UNKNOWN, None, stop.id, None, durable=False)
+
+
+def _without(answer: Stopped, unstored: frozenset[str]) -> Stopped:
+    """Leave out of an answer the messages whose acceptance is not on record: their senders may send them again."""
+    withdrawn = tuple(message for message in answer.withdrawn if message.id not in unstored)
+    return msgspec.structs.replace(answer, withdrawn=withdrawn)
 
 
 def _cannot_be_stored(request: OutsideRequest, why: str, superseded: str | None) -> Invalid:

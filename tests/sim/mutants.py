@@ -991,6 +991,14 @@ MUTANTS: Final = (
         """self._state.step.later.append(ForgetPart("stray", row.process_id))""",
         "pass",
     ),
+    _mutant(
+        "a Stop says that it withdrew what may never be on record",
+        "L4",
+        SessionActor,
+        "_not_in_doubt",
+        "else _without(answer, unstored)",
+        "else answer",
+    ),
     _mutant("what a receipt leaves out is not counted", "L14", RunRecord, "trim", "        self.omitted += 1\n", ""),
     _mutant(
         "an untouched run is tried again without end",
