@@ -241,6 +241,36 @@ def test_l4_what_a_stop_withdrew_while_the_store_failed_does_not_run_when_it_is_
         assert laws.input_order == ["a"]
 
 
+@pytest.mark.parametrize("stored", [True, False])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_l4_a_stop_that_is_answered_first_does_not_say_that_it_withdrew_what_is_not_on_record(
+    seed: int, stored: bool
+) -> None:
+    with World(seed) as world:
+        world.answer("s", message("a", "say=1 forever"))
+        assert world.run(lambda: bool(of(world, "text")))
+        world.store.hold(True)
+        waits = world.ask("s", message("b", "say=1", policy="enqueue"))
+        answer = world.answer("s", stop())
+        assert (answer.outcome, answer.durable, answer.withdrawn) == ("stopped", False, ())
+        if not stored:
+            world.store.fail_next()
+        world.store.hold(False)
+        laws = settled(world)
+        final = world.answer("s", stop())
+        assert (final.outcome, final.durable) == ("stopped", True)
+        if stored:
+            assert waits.get(timeout=0)
+            assert [one.id for one in final.withdrawn] == ["b"]
+            assert laws.returned == {"b": "withdrawn"}
+        else:
+            with pytest.raises(StoreUnavailable):
+                waits.get(timeout=0)
+            world.answer("s", message("b", "say=1", policy="enqueue"))
+            assert settled(world).input_order == ["a", "b"]
+            assert final.withdrawn == ()
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_crash_in_a_tool_leaves_a_closed_run_a_true_thread_and_no_process(seed: int) -> None:
     world = World(seed)
