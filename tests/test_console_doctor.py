@@ -111,7 +111,7 @@ def test_a_store_that_cannot_be_read_a_token_that_others_read_and_a_full_disk(
     monkeypatch.setattr(doctor, "DISK_LEAST_BYTES", 1 << 80)
     (disk,) = (one for one in doctor._places(desk.state_dir) if one.check == "disk")
     assert not disk.ok
-    assert "make room" in disk.remedy
+    assert "free space" in disk.remedy
 
 
 def test_a_store_that_another_process_has_locked_is_named_with_what_helps(desk: Desk) -> None:

@@ -705,7 +705,7 @@ def test_a_start_on_a_full_disk_is_refused_with_the_remedy_and_the_next_one_with
         if refused is None:
             assert pages > 540, "it had room for what it needs"
         else:
-            assert refused.remedy.startswith("make room")
+            assert refused.remedy.startswith("free space")
             assert any(part in refused.got for part in ("space left", "full", "disk I/O")), refused.got
         disk.free()
         with Supervisor.start(config(state)) as supervisor:
@@ -739,6 +739,6 @@ def test_serve_and_chat_say_on_a_full_disk_what_they_need_and_fail(tmp_path: Pat
                 argv, input="echo hi\n", capture_output=True, text=True, check=False, timeout=WAIT_S * 2, cwd=ROOT
             )
             assert done.returncode == 1, done.stderr
-            assert "make room" in done.stderr
+            assert "free space" in done.stderr
             assert "Traceback" not in done.stderr
             assert "output could not be written" not in done.stderr

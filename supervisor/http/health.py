@@ -186,7 +186,7 @@ def _places(state_dir: Path) -> Iterator[Finding]:
         "disk",
         roomy,
         f"{free // 1_048_576} MiB free in the state directory",
-        "" if roomy else "make room: a full disk refuses messages, and stops are only kept in the journal",
+        "" if roomy else "free space: a full disk refuses messages, and stops are only kept in the journal",
     )
     seen = state_dir.stat()
     private = not seen.st_mode & 0o077 and seen.st_uid == os.geteuid()

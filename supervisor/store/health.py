@@ -8,7 +8,7 @@ from msgspec import Struct
 
 REMEDIES: Final = {
     "locked": "end the program that keeps the store's file locked, or wait for it: lsof on it names who has it open",
-    "full": "make room on the disk of the state directory; the store finds it by itself",
+    "full": "free space on the disk of the state directory; the store finds it by itself",
     "malformed": "stop the daemon, copy the state directory, and put the store's file back from a copy that is whole",
     "disk": "look at the disk, at the permissions of the state directory, and that the store's file is still there",
 }

@@ -109,7 +109,7 @@ class StopJournal:
                 "the stop journal cannot be opened",
                 expected=f"a file of {slots * SLOT_BYTES} bytes at {path} that can be written",
                 got=str(error),
-                remedy="make room on its disk; look at the permissions of the state directory",
+                remedy="free space on its disk; look at the permissions of the state directory",
             ) from error
         # Not with the first Stop: that may come in a moment in which no thread can be had, and would not be kept.
         self._thread = threading.Thread(target=self._run, name="countermand-stops", daemon=True)

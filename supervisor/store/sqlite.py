@@ -114,7 +114,7 @@ class SqliteStore:
                 "the store cannot be opened",
                 expected=f"a writable store at {path}",
                 got=str(error),
-                remedy="make room on its disk; look at the permissions, and that no other program holds the file",
+                remedy="free space on its disk; look at the permissions, and that no other program holds the file",
             ) from error
         self._queue = PenQueue(self._condition)
         self._threads = tuple(

@@ -126,7 +126,7 @@ def _places(state_dir: Path) -> Iterator[Finding]:
         "disk",
         roomy,
         f"{disk.free // 1_048_576} MiB free in {state_dir}",
-        "" if roomy else "make room: on a full disk messages are refused, and stops are kept in the journal only",
+        "" if roomy else "free space: on a full disk messages are refused, and stops are kept in the journal only",
     )
     owner = seen.st_uid
     open_to = [state_dir.name] if seen.st_mode & 0o077 else []
