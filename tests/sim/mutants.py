@@ -984,14 +984,6 @@ MUTANTS: Final = (
     _mutant("parts are kept without a bound", "L14", RunRecord, "trim", "if excess <= 0:", "if excess <= 1000:"),
     _mutant("a receipt lists parts beyond the bound", "L14", RunRecord, "file_receipt", "    self.trim()\n", ""),
     _mutant(
-        "what is on record as ended is found anew",
-        "L14",
-        Restoration,
-        "_record",
-        """self._state.step.later.append(ForgetPart("stray", row.process_id))""",
-        "pass",
-    ),
-    _mutant(
         "a Stop says that it withdrew what may never be on record",
         "L4",
         SessionActor,
