@@ -17,6 +17,7 @@ import os
 import tomllib
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -268,7 +269,7 @@ class _Loading:
             )
             return path
         for key, value in _flat(content):
-            self._take(key, value, str(path))
+            self._store(key, value, str(path))
         return path
 
     def _read_environment(self) -> None:
@@ -277,7 +278,7 @@ class _Loading:
                 continue
             key = VARIABLES.get(name)
             if key is not None:
-                self._take(key, _from_text(text, KEYS[key]), name)
+                self._store(key, _from_text(text, KEYS[key]), name)
             elif near := difflib.get_close_matches(name, VARIABLES, n=1, cutoff=0.85):
                 # Other programs' variables may have our prefix; one that is nearly a key is a typing mistake.
                 self._problems.append(
@@ -303,9 +304,9 @@ class _Loading:
                     )
                 )
                 continue
-            self._take(key, _from_text(text.strip(), KEYS.get(key)), COMMAND_LINE)
+            self._store(key, _from_text(text.strip(), KEYS.get(key)), COMMAND_LINE)
 
-    def _take(self, key: str, value: object, source: str) -> None:
+    def _store(self, key: str, value: object, source: str) -> None:
         """Store a value under its key, if the key exists and the value has its type."""
         if key in TABLES:
             self._wrong(key, source, "a table of keys", value)
@@ -390,26 +391,14 @@ class _Loading:
                 )
             )
 
-    def _noting(self, source: str) -> _Noting:
-        return _Noting(self._problems, source)
-
-
-class _Noting:
-    """Records a refusal as a problem of its source, and goes on."""
-
-    def __init__(self, problems: list[CountermandError], source: str) -> None:
-        self._problems = problems
-        self._source = source
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
-        if not isinstance(error, CountermandError):
-            return False
-        told = Invalid(f"{self._source}: {error.message}", expected=error.expected, got=error.got, remedy=error.remedy)
-        self._problems.append(told)
-        return True
+    @contextmanager
+    def _noting(self, source: str) -> Iterator[None]:
+        """Record a refusal as a problem of its source, and go on."""
+        try:
+            yield
+        except CountermandError as error:
+            text = f"{source}: {error.message}"
+            self._problems.append(Invalid(text, expected=error.expected, got=error.got, remedy=error.remedy))
 
 
 def _plug_in(spelled: str, check: Callable[[Any], object]) -> Any:

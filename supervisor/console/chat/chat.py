@@ -236,7 +236,9 @@ class Chat:
             line = self._paste.take(entered)
         if self._leaving:
             return
-        accepted = self._send(line) if line is not None and line.text.strip() and not self._is_command(line) else None
+        accepted = (
+            self._send(line) if line is not None and line.text.strip() and not self._refuse_command(line) else None
+        )
         if accepted is None or accepted.run_id is None:
             self._lines.ask()
             return
@@ -252,8 +254,8 @@ class Chat:
         else:
             self._awaited = accepted.run_id
 
-    def _is_command(self, line: Line) -> bool:
-        """True for a line that a person begins with a slash: it is not sent, and the screen says so."""
+    def _refuse_command(self, line: Line) -> bool:
+        """Refuse a line that a person begins with a slash, on the screen; return True if it was one."""
         if not (self._interactive and line.text.startswith("/")):
             return False
         self._screen.remark(
