@@ -12,6 +12,7 @@ The map, from the outside in. Rooms import downward only, and each has a map of 
     messages.py  messages between the actors, and from the ports
     ports.py     interfaces for everything that is not deterministic or comes from outside
     thread.py    the thread: the fold of a session's log
+    events.py    the schema of the log: each kind of event, and the fields of its data
     dead_letters.py   reports that came too late
     ids.py text.py secrets.py   request ids; storable and safe text; secret arguments
     model.py errors.py   the nouns; the errors

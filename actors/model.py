@@ -67,6 +67,65 @@ class Outcome(StrEnum):
     FINISHED = "finished"
 
 
+class StopOutcome(StrEnum):
+    """What a Stop did: it stopped a run, joined a stop that goes on, or found nothing that it had to end."""
+
+    STOPPED = "stopped"
+    STOPPING = "stopping"
+    NOTHING_RUNNING = "nothing_running"
+    ALREADY_OVER = "already_over"
+
+
+class CallState(StrEnum):
+    """The state of a call on record, in its order. A call may end from each of them."""
+
+    REQUESTED = "requested"
+    GRANTED = "granted"
+    STARTED = "started"
+    ENDED = "ended"
+
+
+class TreeState(StrEnum):
+    """The state of a process tree on record: it may be spawned, or live; or it has ended."""
+
+    GRANTED = "granted"
+    ENDED = "ended"
+
+
+class PartKind(StrEnum):
+    """What a part of a run is: its agent, a call, a process tree that a tool spawned; or a stray.
+
+    A stray was started by code of the run itself, in the supervisor's own process: see `STRAYS`.
+    """
+
+    AGENT = "agent"
+    CALL = "call"
+    PROCESS = "process"
+    SUBPROCESS = "subprocess"
+    THREAD = "thread"
+    TASK = "task"
+
+
+STRAYS: Final = frozenset({PartKind.SUBPROCESS, PartKind.THREAD, PartKind.TASK})
+
+
+class Role(StrEnum):
+    """Who speaks in a message of a thread. A note tells the model what became of a run."""
+
+    USER = "user"
+    ASSISTANT = "assistant"
+    TOOL = "tool"
+    NOTE = "note"
+
+
+class MessageStatus(StrEnum):
+    """Whether a message of a thread is whole, was cut off, or was taken back by a rollback."""
+
+    COMPLETE = "complete"
+    PARTIAL = "partial"
+    RETRACTED = "retracted"
+
+
 class RunStatus(StrEnum):
     """The status of a run. `TRANSITIONS` has the allowed changes."""
 

@@ -1,0 +1,241 @@
+"""The schema of the log: each kind has one struct, and the JSON is what it was when the kinds were strings."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from actors.events import (
+    DATA,
+    EPHEMERAL,
+    EventKind,
+    ProgressData,
+    RunStatusData,
+    TextData,
+    UnreadableData,
+    as_data,
+    data_of,
+)
+from actors.model import Event, RunStatus
+
+CAUSE = {
+    "source": "user.demo",
+    "reason": "enough",
+    "mode": "graceful",
+    "requested_by": None,
+    "initiated_at": 3.0,
+    "cause": None,
+}
+ROW = {
+    "kind": "agent",
+    "name": "worker",
+    "started_at": 1.0,
+    "ended_at": 2.0,
+    "how": "returned",
+    "status": None,
+    "signals": [],
+    "pid": None,
+    "note": "",
+    "reaped": 0,
+    "rows": [],
+    "provenance": None,
+}
+RECEIPT = {
+    "receipt_id": "rcpt_1",
+    "run_id": "run_1",
+    "generation": 1,
+    "provenance": CAUSE,
+    "fenced_at": 4.0,
+    "ended_at": 5.0,
+    "complete": True,
+    "rows": [ROW],
+    "reaped": 0,
+    "refused": {"text": 2},
+    "waiting": ["m9"],
+    "withdrawn": [],
+    "omitted": 0,
+    "later": [],
+}
+
+SAMPLES: list[tuple[str, dict[str, Any]]] = [
+    ("message", {"id": "m1", "content": "hi", "origin": "user", "policy": "interrupt"}),
+    (
+        "message",
+        {"id": "m1", "content": "hi", "origin": "bot", "policy": "steer", "sent_at": 2.5, "attachments": ["a.bin"]},
+    ),
+    ("message.retracted", {"run_id": "run_1", "ids": ["m1", "m2"]}),
+    ("text", {"text": "hello"}),
+    ("tool.requested", {"call_id": "c1", "tool": "shell", "arguments": {"script": "ls", "deep": [{"x": None}]}}),
+    ("tool.started", {"call_id": "c1"}),
+    ("tool.output", {"call_id": "c1", "process_id": "p1", "stream": "stdout", "text": "x\n"}),
+    ("tool.output", {"call_id": "c1", "process_id": "p1", "stream": "stderr", "text": "[full]", "marker": True}),
+    ("tool.ended", {"call_id": "c1", "tool": "t", "outcome": "finished", "content": "4", "is_error": False}),
+    (
+        "tool.ended",
+        {
+            "call_id": "c1",
+            "tool": "t",
+            "outcome": "interrupted",
+            "content": "",
+            "is_error": True,
+            "data": {"exit_code": 0},
+            "provenance": CAUSE,
+        },
+    ),
+    ("tool.ended", {"call_id": "c1", "tool": "t", "outcome": "finished", "content": "", "is_error": True, "data": 0}),
+    ("process.started", {"call_id": "c1", "process_id": "p1", "pid": 7, "name": "sleep"}),
+    ("process.started", {"process_id": "p1", "kind": "subprocess", "pid": 7, "name": "sleep"}),
+    ("process.started", {"call_id": "c1", "process_id": "p1", "pid": 7, "name": "sleep", "owner": "session"}),
+    (
+        "process.ended",
+        {"call_id": "c1", "process_id": "p1", "how": "exit", "status": 0, "reaped": 1, "proven": True},
+    ),
+    (
+        "process.ended",
+        {"process_id": "p1", "kind": "subprocess", "how": None, "status": None, "reaped": 0, "proven": True},
+    ),
+    (
+        "process.ended",
+        {
+            "run_id": "run_1",
+            "call_id": "c1",
+            "process_id": "p1",
+            "how": "sigterm",
+            "status": -15,
+            "reaped": 3,
+            "proven": False,
+            "owner": "session",
+            "note": "its ledger is gone",
+            "provenance": CAUSE,
+        },
+    ),
+    ("process.handed_over", {"call_id": "c1", "process_id": "p1", "pid": None, "name": "sleep"}),
+    ("run.started", {"agent": "shell", "inputs": ["m1"]}),
+    ("run.started", {"agent": "shell", "inputs": [], "resumed": True}),
+    ("run.started", {"agent": "shell", "inputs": [], "retry_of": "run_0"}),
+    ("run.status", {"status": "cancelled"}),
+    ("run.status", {"status": "cancelling", "provenance": CAUSE, "note": "It was interrupted."}),
+    ("run.status", {"status": "failed", "error": "", "note": "It failed."}),
+    ("run.status", {"status": "completed", "result": False}),
+    ("run.ended", {"status": "completed", "receipt": RECEIPT}),
+    ("receipt.filed", {"receipt": {**RECEIPT, "run_id": None}}),
+    ("receipt.amended", {"receipt": {**RECEIPT, "provenance": {**CAUSE, "cause": CAUSE}}}),
+    ("session.fenced", {"run_id": None, "provenance": CAUSE}),
+    ("session.fenced", {"run_id": "run_1", "provenance": CAUSE}),
+    (
+        "session.message_waiting",
+        {"message_id": "m1", "run_id": "run_1", "steering": False, "content": "hi", "origin": "user"},
+    ),
+    (
+        "session.message_returned",
+        {"message_id": "m1", "reason": "withdrawn", "content": "hi", "origin": "user"},
+    ),
+    ("session.resumed", {"run_id": "run_1"}),
+    ("session.barrier_forced", {"run_id": None, "abandoned": ["process sleep"]}),
+    ("session.stop_durable", {"request_id": "stop_1", "outcome": "already_over", "receipt_id": "rcpt_1"}),
+    ("session.quarantined", {}),
+    ("session.deleted", {"provenance": CAUSE}),
+    ("typing", {}),
+    ("progress", {"done": 3, "of": {"all": [4]}}),
+    ("unreadable", {"kind": "text", "error": "invalid JSON"}),
+]
+"""Each kind as it is written, with and without the keys that may be left out."""
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def event(kind: str, data: dict[str, Any]) -> Event:
+    return Event(3, "s", 1, "run_1", kind, data, 2.0)
+
+
+def test_each_kind_has_a_sample_and_a_struct_that_is_named_after_it() -> None:
+    assert {kind for kind, _ in SAMPLES} == set(EventKind) == set(DATA)
+    assert len(set(DATA.values())) == len(EventKind)
+    for kind, struct in DATA.items():
+        words = kind.replace(".", "_").split("_")
+        assert struct.__name__ == "".join(word.capitalize() for word in words) + "Data"
+        assert struct.event_kind is EventKind(kind)
+        assert struct.__doc__
+    assert {"typing", "progress"} == EPHEMERAL
+
+
+@pytest.mark.parametrize(("kind", "data"), SAMPLES)
+def test_each_kind_is_decoded_and_encoded_to_the_same_bytes(kind: str, data: dict[str, Any]) -> None:
+    found = data_of(event(kind, data))
+    assert type(found) is DATA[kind]
+    assert found.event_kind == kind
+    encoded = as_data(found)
+    assert msgspec.json.encode(encoded) == msgspec.json.encode(data)
+    assert data_of(event(kind, encoded)) == found
+
+
+@pytest.mark.parametrize(("kind", "data"), SAMPLES)
+def test_a_key_of_a_newer_version_is_ignored(kind: str, data: dict[str, Any]) -> None:
+    if kind != "progress":
+        assert data_of(event(kind, {**data, "newer": {"x": 1}})) == data_of(event(kind, data))
+
+
+def test_a_kind_of_a_newer_version_is_unreadable_and_says_so() -> None:
+    found = data_of(event("session.folded", {"x": 1}))
+    assert found == UnreadableData(kind="session.folded", error="this version does not know this kind of event")
+
+
+@pytest.mark.parametrize("kind", list(EventKind))
+@pytest.mark.parametrize("data", [{}, {"text": 1, "id": [], "provenance": {"source": "nobody", "reason": ""}}])
+def test_missing_and_wrong_keys_are_no_error(kind: EventKind, data: dict[str, Any]) -> None:
+    found = data_of(event(kind, data))
+    assert type(found) in (DATA[kind], UnreadableData)
+
+
+@settings(max_examples=50, deadline=None)
+@given(kind=st.sampled_from(EventKind), data=st.dictionaries(st.text(max_size=8), JSON, max_size=4))
+def test_no_data_makes_decoding_raise(kind: EventKind, data: dict[str, Any]) -> None:
+    assert type(data_of(event(kind, data))) in (DATA[kind], UnreadableData)
+
+
+@settings(max_examples=50, deadline=None)
+@given(sample=st.sampled_from(SAMPLES), damage=JSON, place=st.integers(0, 9))
+def test_a_damaged_value_is_unreadable_or_of_the_same_kind(
+    sample: tuple[str, dict[str, Any]], damage: Any, place: int
+) -> None:
+    kind, data = sample
+    damaged = {**data, **({list(data)[place % len(data)]: damage} if data else {})}
+    assert type(data_of(event(kind, damaged))) in (DATA[kind], UnreadableData)
+
+
+def plain_types(value: Any) -> None:
+    assert type(value) in (dict, list, str, int, float, bool, type(None)), type(value)
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        plain_types(inner)
+
+
+@pytest.mark.parametrize(("kind", "data"), SAMPLES)
+def test_the_dict_of_a_struct_has_built_in_types_alone(kind: str, data: dict[str, Any]) -> None:
+    plain_types(as_data(data_of(event(kind, data))))
+
+
+def test_what_has_no_form_in_utf_8_is_encoded_all_the_same() -> None:
+    found = RunStatusData(status=RunStatus.FAILED, error="half \ud800")
+    assert msgspec.json.encode(as_data(found))
+
+
+def test_progress_keeps_the_keys_that_the_agent_chose() -> None:
+    shown = {"kind": "x", "shown": 1}
+    assert data_of(event("progress", shown)) == ProgressData(shown=shown)
+    assert as_data(ProgressData(shown=shown)) == shown
+
+
+def test_a_kind_equals_its_string_and_an_event_takes_either() -> None:
+    assert issubclass(EventKind, StrEnum)
+    assert EventKind.TEXT == "text"
+    assert data_of(event("text", {"text": "x"})) == data_of(event(EventKind.TEXT, {"text": "x"})) == TextData(text="x")
+    assert msgspec.json.encode(event(EventKind.TEXT, {})) == msgspec.json.encode(event("text", {}))
