@@ -430,6 +430,35 @@ def data_of(event: Event) -> EventData:
         return UnreadableData(kind=event.kind, error=str(error))
 
 
+def named_run(data: EventData) -> str | None:
+    """Return the run that the data names, which need not be that of its event; None: it names none."""
+    match data:
+        case (
+            MessageRetractedData()
+            | ProcessEndedData()
+            | SessionBarrierForcedData()
+            | SessionFencedData()
+            | SessionMessageWaitingData()
+            | SessionResumedData()
+        ):
+            return data.run_id
+        case _:
+            return None
+
+
+def named_messages(data: EventData) -> tuple[str, ...]:
+    """Return the ids of the messages that the data is about."""
+    match data:
+        case MessageData():
+            return (data.id,)
+        case MessageRetractedData():
+            return data.ids
+        case SessionMessageWaitingData() | SessionMessageReturnedData():
+            return (data.message_id,)
+        case _:
+            return ()
+
+
 def as_data(data: EventData) -> JsonObject:
     """Return the dict of a struct, as an `Event` carries it: built-in types alone, lists for tuples."""
     match data:

@@ -17,12 +17,34 @@ again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from msgspec.structs import replace
 
+from actors.events import (
+    EventData,
+    EventKind,
+    MessageData,
+    MessageRetractedData,
+    RunStatusData,
+    TextData,
+    ToolEndedData,
+    ToolRequestedData,
+    data_of,
+)
 from actors.model import Event, Message, RunStatus, ToolCall
+
+KINDS: Final = frozenset(
+    {
+        EventKind.MESSAGE,
+        EventKind.MESSAGE_RETRACTED,
+        EventKind.RUN_STATUS,
+        EventKind.TEXT,
+        EventKind.TOOL_ENDED,
+        EventKind.TOOL_REQUESTED,
+    }
+)
+"""The kinds of events that concern messages: a fold of the log may skip all others."""
 
 _CLOSED_EARLY: Final = frozenset({RunStatus.CANCELLING, RunStatus.CANCELLED, RunStatus.FAILED, RunStatus.EXPIRED})
 
@@ -165,9 +187,26 @@ class Thread:
 
     def apply(self, event: Event) -> None:
         """Apply one event of the log."""
-        handler = _HANDLERS.get(event.kind)
-        if handler is not None:
-            handler(self, event)
+        if event.kind in KINDS:
+            self.add(event, data_of(event))
+
+    def add(self, event: Event, data: EventData) -> None:
+        """Add one event whose data is decoded. One that could not be decoded changes nothing."""
+        match data:
+            case TextData():
+                self._text(event, data)
+            case ToolRequestedData():
+                self._tool_requested(event, data)
+            case ToolEndedData():
+                self._tool_ended(event, data)
+            case MessageData():
+                self._message(event, data)
+            case RunStatusData():
+                self._run_status(event, data)
+            case MessageRetractedData():
+                self._message_retracted(data)
+            case _:
+                return
 
     def messages(self) -> list[Message]:
         """Return all messages, including retracted ones, in a new list."""
@@ -217,81 +256,77 @@ class Thread:
         group.built = None
         self._built = None
 
-    def _message(self, event: Event) -> None:
-        data = event.data
-        if data["id"] in self._input_groups:
+    def _message(self, event: Event, data: MessageData) -> None:
+        if data.id in self._input_groups:
             # An input belongs to one run. An input of a half-finished run stays there when another run retries it.
             return
         group = self._group(event)
         group.items.append(
             Message(
-                id=data["id"],
+                id=data.id,
                 role="user",
-                content=data["content"],
+                content=data.content,
                 generation=event.generation,
                 run_id=event.run_id,
-                origin=data.get("origin"),
-                sent_at=data.get("sent_at"),
+                origin=data.origin,
+                sent_at=data.sent_at,
                 at=event.at,
-                attachments=tuple(data.get("attachments", ())),
+                attachments=data.attachments,
             )
         )
         # A message that steers the run separates the output before it from the output after it.
         group.current = None
-        self._input_groups[data["id"]] = group
+        self._input_groups[data.id] = group
         self._changed(group)
 
-    def _text(self, event: Event) -> None:
-        text = event.data["text"]
-        if not text:
+    def _text(self, event: Event, data: TextData) -> None:
+        if not data.text:
             return
         group = self._group(event)
-        group.turn_for(event).parts.append(text)
+        group.turn_for(event).parts.append(data.text)
         self._changed(group)
 
-    def _tool_requested(self, event: Event) -> None:
-        data = event.data
-        call_id = data["call_id"]
+    def _tool_requested(self, event: Event, data: ToolRequestedData) -> None:
+        call_id = data.call_id
         if call_id in self._calls:
             return
         group = self._group(event)
         turn = group.turn_for(event)
-        call = _Call(ToolCall(call_id, data["tool"], data["arguments"]))
+        call = _Call(ToolCall(call_id, data.tool, data.arguments))
         turn.calls.append(call)
         turn.open += 1
         self._calls[call_id] = (group, turn, call)
         self._changed(group)
 
-    def _tool_ended(self, event: Event) -> None:
-        data = event.data
-        known = self._calls.get(data["call_id"])
+    def _tool_ended(self, event: Event, data: ToolEndedData) -> None:
+        known = self._calls.get(data.call_id)
         if known is None:
             # A result without a request cannot be shown to a model, and no session writes one.
             return
         self._own(known[0].run_id)
-        group, turn, call = self._calls[data["call_id"]]
+        group, turn, call = self._calls[data.call_id]
         if call.result is not None:
             return
         call.result = Message(
             id=call.call.id,
             role="tool",
-            content=data["content"],
+            content=data.content,
             generation=event.generation,
             run_id=group.run_id,
             tool_call_id=call.call.id,
-            outcome=data["outcome"],
-            is_error=data.get("is_error", False),
+            outcome=data.outcome,
+            is_error=data.is_error,
             at=event.at,
         )
         turn.open -= 1
         self._changed(group)
 
-    def _run_status(self, event: Event) -> None:
-        note = event.data.get("note")
+    def _run_status(self, event: Event, data: RunStatusData) -> None:
+        note = data.note
         group = self._group(event) if note else self._own(event.run_id)
         if group is None:
             return
-        if event.data["status"] in _CLOSED_EARLY:
+        if data.status in _CLOSED_EARLY:
             group.closed_early = True
         if note and group.note is None:
             group.note = Message(
@@ -304,27 +339,14 @@ class Thread:
             )
         self._changed(group)
 
-    def _message_retracted(self, event: Event) -> None:
-        for message_id in event.data["ids"]:
+    def _message_retracted(self, data: MessageRetractedData) -> None:
+        for message_id in data.ids:
             self._retracted.add(message_id)
             group = self._input_groups.get(message_id)
             owned = self._own(group.run_id) if group is not None else None
             if owned is not None:
                 self._changed(owned)
-        run = self._own(event.data["run_id"])
+        run = self._own(data.run_id)
         if run is not None:
             run.output_retracted = True
             self._changed(run)
-
-
-_HANDLERS: Final[dict[str, Callable[[Thread, Event], None]]] = {
-    "message": Thread._message,
-    "text": Thread._text,
-    "tool.requested": Thread._tool_requested,
-    "tool.ended": Thread._tool_ended,
-    "run.status": Thread._run_status,
-    "message.retracted": Thread._message_retracted,
-}
-
-KINDS: Final = frozenset(_HANDLERS)
-"""The kinds of events that concern messages: a fold of the log may skip all others."""

@@ -52,6 +52,7 @@ from typing import Final, Protocol, TypeVar
 from loguru import logger
 
 from actors.errors import AheadOfLog, Invalid, StoreUnavailable
+from actors.events import EventKind
 from actors.kernel.waker import Waker
 from actors.model import Event
 from actors.text import shown
@@ -156,7 +157,7 @@ class _Channel:
     def add(self, event: Event) -> None:
         if event.seq <= self.last_seq:
             return
-        if event.kind == "session.deleted":
+        if event.kind == EventKind.SESSION_DELETED:
             self.erased = event.seq - 1
         if event.seq != self.last_seq + 1:
             self.ring.clear()

@@ -14,6 +14,7 @@ from pykka import ActorDeadError, ActorRef, Timeout
 from pykka._envelope import Envelope
 
 from actors.errors import Invalid, NotFound, ReceiptPending
+from actors.events import EventKind
 from actors.kernel.future import ReplyFuture
 from actors.kernel.waker import Waker
 from actors.messages import Route
@@ -44,7 +45,15 @@ from supervisor.store.reader import SqliteReader
 TRIES_MAX: Final = 8
 TRY_AGAIN_S: Final = 0.02
 ASK_S: Final = 30.0
-CHATTER: Final = frozenset({"text", "tool.output", "tool.started", "tool.requested", "process.started"})
+CHATTER: Final = frozenset(
+    {
+        EventKind.TEXT,
+        EventKind.TOOL_OUTPUT,
+        EventKind.TOOL_STARTED,
+        EventKind.TOOL_REQUESTED,
+        EventKind.PROCESS_STARTED,
+    }
+)
 """Kinds of events with which no receipt is filed."""
 
 

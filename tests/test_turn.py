@@ -14,6 +14,7 @@ from pykka import ActorDeadError
 
 from actors import AsyncTurn, CancelToken, Invalid, NewMessage, Outcome, Stop, ToolResult, Turn, tool
 from actors.errors import RunCancelled
+from actors.events import TextData
 from actors.gate.credit import Credit
 from actors.gate.pending import settle
 from actors.messages import CallGivenUp, CallRequested, SteeringRequested
@@ -220,5 +221,5 @@ def test_l5_what_meets_an_actor_that_is_gone_says_when_that_was_found() -> None:
     parent = Parent()
     parent.core._tell = gone
     with pytest.raises(RunCancelled) as raised:
-        parent.core.said("text", {"text": "x"}, 1)
+        parent.core.said(TextData(text="x"), 1)
     assert (raised.value.provenance.source, raised.value.provenance.initiated_at) == ("actor.failure", NOW)

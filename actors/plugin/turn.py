@@ -19,6 +19,16 @@ import msgspec
 from pykka import ActorDeadError
 
 from actors.errors import Invalid, RunCancelled
+from actors.events import (
+    EventData,
+    MessageData,
+    ProgressData,
+    TextData,
+    ToolEndedData,
+    ToolRequestedData,
+    TypingData,
+    as_data,
+)
 from actors.gate.credit import Credit
 from actors.gate.pending import Pending
 from actors.gate.token import AsyncCancelToken, CancelToken, Door
@@ -32,6 +42,7 @@ TEXT_EVENT_MAX_BYTES: Final = 65_536
 TOOL_NAME_MAX_CHARS: Final = 1_024
 
 Tell = Callable[[object], None]
+Emitted = TextData | ProgressData | TypingData
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -117,14 +128,14 @@ class TurnCore:
             cause = Provenance(source="actor.failure", reason=reason, initiated_at=self._wall())
             raise RunCancelled(cause) from None
 
-    def said(self, kind: str, data: JsonObject, size: int) -> None:
+    def said(self, data: Emitted, size: int) -> None:
         """Send what the agent emits; its credit was taken before."""
-        self.tell(Said(self.address, kind, data, size))
-        if kind == "text":
+        self.tell(Said(self.address, data.event_kind, as_data(data), size))
+        if isinstance(data, TextData):
             with self._lock:
-                self._apply("text", data)
+                self._apply(data)
 
-    def shown(self, data: JsonObject) -> tuple[JsonObject, int]:
+    def shown(self, data: JsonObject) -> tuple[ProgressData, int]:
         """Return the data of a `progress` as plain JSON, and its size. Raises Invalid if it is too large."""
         self.token.raise_if_cancelled()
         data = storable_json(data)
@@ -136,7 +147,7 @@ class TurnCore:
                 got=f"{size} bytes",
                 remedy="show less of it, or emit it as text",
             )
-        return data, size
+        return ProgressData(shown=data), size
 
     def prepare_call(self, tool: str, arguments: JsonObject) -> Wish:
         """Convert the arguments of a call to JSON, and check the call. Requesting a call takes credit."""
@@ -165,7 +176,7 @@ class TurnCore:
         reply = self.pending.future()
         with self._lock:
             self._unanswered.add(call_id)
-            self._apply("tool.requested", {"call_id": call_id, "tool": wish.tool, "arguments": wish.arguments})
+            self._apply(ToolRequestedData(call_id=call_id, tool=wish.tool, arguments=wish.arguments))
         reply.add_done_callback(_brought(lambda result: self.called(call_id, result)))
         address, context = self.address.of_call(call_id), contextvars.copy_context()
         self.tell(
@@ -199,11 +210,11 @@ class TurnCore:
 
         It is called when the reply comes, whether its `call` still waits or not, and again before a `call` returns.
         """
-        data = {"call_id": call_id, "outcome": str(result.outcome), "content": result.content}
         with self._lock:
             if call_id in self._unanswered:
                 self._unanswered.discard(call_id)
-                self._apply("tool.ended", {**data, "is_error": result.is_error})
+                outcome, content = result.outcome, result.content
+                self._apply(ToolEndedData(call_id=call_id, outcome=outcome, content=content, is_error=result.is_error))
         return result
 
     def request_steering(self) -> Future[tuple[Message, ...]]:
@@ -219,12 +230,14 @@ class TurnCore:
             for message in messages:
                 if message.id not in self._inputs:
                     self._inputs.add(message.id)
-                    self._apply("message", {"id": message.id, "content": message.content, "origin": message.origin})
+                    self._apply(MessageData(id=message.id, content=message.content, origin=message.origin))
         return messages
 
-    def _apply(self, kind: str, data: JsonObject) -> None:
-        """Apply an event to the thread. Under the lock."""
-        self._thread.apply(Event(0, self.address.session, self.address.generation, self.address.run, kind, data, 0.0))
+    def _apply(self, data: EventData) -> None:
+        """Add an event to the thread. Under the lock."""
+        address = self.address
+        event = Event(0, address.session, address.generation, address.run, data.event_kind, {}, 0.0)
+        self._thread.add(event, data)
 
 
 def _brought(take: Callable[[Any], object]) -> Callable[[Future[Any]], None]:
@@ -292,15 +305,15 @@ class Turn(_TurnBase):
         """Emit a text. It waits for credit if much of the run's output is not in the log yet."""
         self._core.token.raise_if_cancelled()
         for piece in _pieces(text):
-            self._say("text", {"text": piece}, len(piece.encode()))
+            self._say(TextData(text=piece), len(piece.encode()))
 
     def progress(self, **data: Any) -> None:
         """Show progress to subscribers. It is fenced like other output, and not stored. Raises Invalid if too large."""
-        self._say("progress", *self._core.shown(data))
+        self._say(*self._core.shown(data))
 
     def typing(self) -> None:
         """Show that the agent is at work; not stored."""
-        self._say("typing", {}, 0)
+        self._say(TypingData(), 0)
 
     def call(self, tool: str, /, **arguments: Any) -> ToolResult:
         """Call a tool and wait for its result. Several calls may be open at once, from several threads."""
@@ -315,9 +328,9 @@ class Turn(_TurnBase):
         core = self._core
         return core.steered(core.pending.wait(core.request_steering(), None))
 
-    def _say(self, kind: str, data: JsonObject, size: int) -> None:
+    def _say(self, data: Emitted, size: int) -> None:
         self._spend(size)
-        self._core.said(kind, data, size)
+        self._core.said(data, size)
 
     def _spend(self, size: int) -> None:
         """Take credit for an event of `size` bytes; wait if there is none."""
@@ -353,17 +366,17 @@ class AsyncTurn(_TurnBase):
         with self._door:
             self._core.token.raise_if_cancelled()
             for piece in _pieces(text):
-                await self._say("text", {"text": piece}, len(piece.encode()))
+                await self._say(TextData(text=piece), len(piece.encode()))
 
     async def progress(self, **data: Any) -> None:
         """Show progress to subscribers. It is fenced like other output, and not stored. Raises Invalid if too large."""
         with self._door:
-            await self._say("progress", *self._core.shown(data))
+            await self._say(*self._core.shown(data))
 
     async def typing(self) -> None:
         """Show that the agent is at work; not stored."""
         with self._door:
-            await self._say("typing", {}, 0)
+            await self._say(TypingData(), 0)
 
     async def call(self, tool: str, /, **arguments: Any) -> ToolResult:
         """Call a tool and wait for its result. Several calls may be open at once (`asyncio.gather`).
@@ -394,9 +407,9 @@ class AsyncTurn(_TurnBase):
         with self._door:
             return core.steered(await core.pending.wait_async(core.request_steering()))
 
-    async def _say(self, kind: str, data: JsonObject, size: int) -> None:
+    async def _say(self, data: Emitted, size: int) -> None:
         await self._spend(size)
-        self._core.said(kind, data, size)
+        self._core.said(data, size)
 
     async def _spend(self, size: int) -> None:
         """Take credit for an event of `size` bytes; wait if there is none."""

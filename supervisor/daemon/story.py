@@ -2,50 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from loguru import logger
 
-from actors.model import Event
+from actors.events import (
+    EventData,
+    EventKind,
+    RunEndedData,
+    RunStartedData,
+    SessionBarrierForcedData,
+    SessionFencedData,
+    SessionQuarantinedData,
+    SessionResumedData,
+    data_of,
+    named_run,
+)
+from actors.model import Event, Provenance
+
+LOGGED: Final = frozenset(
+    {
+        EventKind.RUN_STARTED,
+        EventKind.RUN_ENDED,
+        EventKind.SESSION_FENCED,
+        EventKind.SESSION_RESUMED,
+        EventKind.SESSION_BARRIER_FORCED,
+        EventKind.SESSION_QUARANTINED,
+    }
+)
+"""Kinds that have a line: most events are output, and are not decoded here."""
 
 
 def tell(session: str, events: Sequence[Event]) -> None:
     """Log the events that matter to an operator; skip the others. Any thread."""
     for event in events:
-        told = _TOLD.get(event.kind)
-        if told is not None:
-            level, words = told(event.data)
-            run_id = event.run_id or event.data.get("run_id")
+        if event.kind not in LOGGED:
+            continue
+        data = data_of(event)
+        line = _line(data)
+        if line is not None:
+            level, words = line
+            run_id = event.run_id or named_run(data)
             about = {"session": session, "generation": event.generation} | ({"run": run_id} if run_id else {})
             logger.bind(**about).log(level, "{}", words)
 
 
-def _fenced(data: dict[str, Any]) -> tuple[str, str]:
-    return "INFO", f"fenced{_by(data.get('provenance'))}"
+def _line(data: EventData) -> tuple[str, str] | None:
+    """Return the level and the words of an event's line; None: it has none."""
+    match data:
+        case RunStartedData():
+            return "INFO", "run started"
+        case RunEndedData() if data.receipt.complete:
+            return "INFO", f"run {data.status}{_by(data.receipt.provenance)}"
+        case RunEndedData():
+            words = f"run {data.status}{_by(data.receipt.provenance)}"
+            return "WARNING", f"{words}; not all of it is proven to have ended"
+        case SessionFencedData():
+            return "INFO", f"fenced{_by(data.provenance)}"
+        case SessionResumedData():
+            return "INFO", "resumed"
+        case SessionBarrierForcedData():
+            return "WARNING", f"calls go on though these could not be ended: {', '.join(data.abandoned)}"
+        case SessionQuarantinedData():
+            return "ERROR", "the session failed too often: it is quarantined, and takes only Stop"
+        case _:
+            return None
 
 
-def _ended(data: dict[str, Any]) -> tuple[str, str]:
-    receipt = data.get("receipt") or {}
-    words = f"run {data['status']}{_by(receipt.get('provenance'))}"
-    if not receipt.get("complete", True):
-        return "WARNING", f"{words}; not all of it is proven to have ended"
-    return "INFO", words
-
-
-def _forced(data: dict[str, Any]) -> tuple[str, str]:
-    return "WARNING", f"calls go on though these could not be ended: {', '.join(map(str, data.get('abandoned', ())))}"
-
-
-def _by(provenance: dict[str, Any] | None) -> str:
-    return "" if provenance is None else f" by {provenance['source']}: {provenance['reason']}"
-
-
-_TOLD: Final[dict[str, Callable[[dict[str, Any]], tuple[str, str]]]] = {
-    "run.started": lambda _: ("INFO", "run started"),
-    "run.ended": _ended,
-    "session.fenced": _fenced,
-    "session.resumed": lambda _: ("INFO", "resumed"),
-    "session.barrier_forced": _forced,
-    "session.quarantined": lambda _: ("ERROR", "the session failed too often: it is quarantined, and takes only Stop"),
-}
+def _by(provenance: Provenance | None) -> str:
+    return "" if provenance is None else f" by {provenance.source}: {provenance.reason}"

@@ -19,6 +19,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from actors.errors import CountermandError
+from actors.events import EventKind, RunEndedData, data_of
 from actors.model import INSIDE_SOURCES, Event
 from supervisor.store.health import STATES, StoreHealth
 from supervisor.supervisor import Supervisor
@@ -76,16 +77,17 @@ class Gauges:
             self._seen.popitem(last=False)
         self._lag_seconds.observe(max(0.0, time.time() - events[-1].at))  # noqa: TID251  # as the events' own times
         for event in events:
-            if event.kind == "run.ended" and event.seq > last:
-                self._ended(event)
+            if event.kind == EventKind.RUN_ENDED and event.seq > last:
+                data = data_of(event)
+                if isinstance(data, RunEndedData):
+                    self._ended(data)
 
-    def _ended(self, event: Event) -> None:
-        receipt = event.data["receipt"]
-        provenance = receipt["provenance"]
-        source = self._source(provenance["source"]) if provenance else "itself"
-        self._runs.labels(event.data["status"], source).inc()
-        if provenance:
-            self._end_seconds.observe(max(0.0, receipt["ended_at"] - receipt["fenced_at"]))
+    def _ended(self, data: RunEndedData) -> None:
+        receipt = data.receipt
+        source = self._source(receipt.provenance.source) if receipt.provenance else "itself"
+        self._runs.labels(str(data.status), source).inc()
+        if receipt.provenance:
+            self._end_seconds.observe(max(0.0, receipt.ended_at - receipt.fenced_at))
 
     def _source(self, source: str) -> str:
         if source in INSIDE_SOURCES or source in self._sources:

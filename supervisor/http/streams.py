@@ -20,13 +20,13 @@ import msgspec
 from litestar.response.base import ASGIResponse
 
 from actors.errors import AheadOfLog, StoreUnavailable
+from actors.events import EPHEMERAL
 from actors.model import Event
 from supervisor.http.desk import Desk, cancelled, gone, soon
 from supervisor.publisher import Subscription
 from supervisor.session_handle import SessionHandle
 
 MEDIA_TYPE: Final = "text/event-stream"
-EPHEMERAL: Final = frozenset({"typing", "progress"})
 RETRY_S: Final = 1.0
 _OPENING: Final = b"retry: 1000\n\n"
 _HEARTBEAT: Final = b": still here\n\n"

@@ -37,7 +37,7 @@ def readable(
     return found
 
 
-def leave_out(what: str, error: Exception, left_out: list[str] | None) -> None:
+def leave_out(what: str, error: Exception | str, left_out: list[str] | None) -> None:
     """Log what cannot be read, and name it in `left_out`."""
     logger.error("a stored row cannot be read: {}: {}", what, error)
     if left_out is not None:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from actors.events import EventKind, UnreadableData, as_data, data_of, named_messages, named_run
 from actors.model import Event, Message
 from actors.thread import KINDS, Thread
 from supervisor.store.rows import receipt, run
@@ -15,25 +16,23 @@ from supervisor.store.rows import receipt, run
 PAGE: Final = 500
 """Events read at a time when a whole log is gone through."""
 
-UNREADABLE: Final = "unreadable"
-"""The kind of an event whose data cannot be read: it keeps its place in the log, and is not acted on."""
-decode_data: Final = msgspec.json.Decoder(dict[str, Any]).decode
+_decode_data: Final = msgspec.json.Decoder(dict[str, Any]).decode
 _event: Final = "SELECT seq, session, generation, run_id, kind, data, at FROM events "
 
 # Kinds of events of one run that may be about another one, or about a message of it.
 _NAMING: Final = (
-    "message",
-    "message.retracted",
-    "session.barrier_forced",
-    "session.message_waiting",
-    "session.message_returned",
+    EventKind.MESSAGE,
+    EventKind.MESSAGE_RETRACTED,
+    EventKind.SESSION_BARRIER_FORCED,
+    EventKind.SESSION_MESSAGE_WAITING,
+    EventKind.SESSION_MESSAGE_RETURNED,
 )
 
 
 def events(connection: sqlite3.Connection, session: str, after_seq: int, limit: int) -> list[Event]:
     """Return at most `limit` events with a `seq` above `after_seq`, in order.
 
-    One that cannot be read is there as an event of the kind ``unreadable``: it leaves no gap, and hides no other.
+    One whose data cannot be read is there as `UnreadableData`: it leaves no gap, and hides no other.
     """
     rows = connection.execute(
         _event + "WHERE session = ? AND seq > ? ORDER BY seq LIMIT ?", (session, after_seq, limit)
@@ -71,18 +70,20 @@ def _messages_of(connection: sqlite3.Connection, session: str, run_id: str) -> f
 
 
 def _is_about(event: Event, run_id: str, named: frozenset[str]) -> bool:
-    data = event.data
-    ids = data.get("ids", ()) if event.kind == "message.retracted" else (data.get("message_id", data.get("id")),)
-    return run_id in (event.run_id, data.get("run_id")) or not named.isdisjoint(ids)
+    if event.run_id == run_id:
+        return True
+    data = data_of(event)
+    return named_run(data) == run_id or not named.isdisjoint(named_messages(data))
 
 
 def _read_event(
     seq: int, session: str, generation: int, run_id: str | None, kind: str, data: bytes, at: float
 ) -> Event:
     try:
-        return Event(seq, session, generation, run_id, kind, decode_data(data), at)
+        return Event(seq, session, generation, run_id, kind, _decode_data(data), at)
     except (msgspec.MsgspecError, UnicodeDecodeError, TypeError) as error:
-        return Event(seq, session, generation, run_id, UNREADABLE, {"kind": kind, "error": str(error)}, at)
+        unreadable = UnreadableData(kind=kind, error=str(error))
+        return Event(seq, session, generation, run_id, EventKind.UNREADABLE.value, as_data(unreadable), at)
 
 
 def folded(connection: sqlite3.Connection, session: str, kinds: Iterable[str]) -> Iterator[Event]:

@@ -12,24 +12,38 @@ from typing import Any, Final
 import msgspec
 
 from actors.errors import CountermandError
+from actors.events import (
+    EventKind,
+    MessageData,
+    RunEndedData,
+    RunStartedData,
+    RunStatusData,
+    SessionMessageReturnedData,
+    SessionStopDurableData,
+    TextData,
+    ToolOutputData,
+    ToolRequestedData,
+    UnreadableData,
+    data_of,
+)
 from actors.model import Event, Receipt, RunInfo, RunStatus
 from actors.ports import CallRow, ProcessRow, RequestRow, SessionRow, Snapshot
 from actors.protocol.run_record import OUTPUT_KEPT_CHARS
 from actors.text import tail
 from actors.thread import KINDS, Thread
 from supervisor.store.documents import T, decoder, leave_out, readable
-from supervisor.store.events import PAGE, UNREADABLE, decode_data, folded
+from supervisor.store.events import PAGE, folded
 from supervisor.store.rows import pending_receipts, session_row, waiting
 
 UNTRIED: Final = sys.maxsize
 
 _FATES: Final = frozenset(
     {
-        "session.message_returned",
-        "session.stop_durable",
-        "run.started",
-        "run.status",
-        "run.ended",
+        EventKind.SESSION_MESSAGE_RETURNED,
+        EventKind.SESSION_STOP_DURABLE,
+        EventKind.RUN_STARTED,
+        EventKind.RUN_STATUS,
+        EventKind.RUN_ENDED,
     }
 )
 """What `snapshot` reads of a log besides the messages."""
@@ -43,28 +57,31 @@ class _Log:
     said: set[str] = field(default_factory=set)
     fates: dict[str, str] = field(default_factory=dict)
     told_durable: set[str] = field(default_factory=set)
-    statuses: dict[str, tuple[str, int, str]] = field(default_factory=dict)
+    statuses: dict[str, tuple[RunStatus, int, str]] = field(default_factory=dict)
     over: set[str] = field(default_factory=set)
+    left_out: list[str] = field(default_factory=list)
 
-    def take(self, event: Event) -> None:
-        """Take in one event, in order."""
-        self.thread.apply(event)
-        run_id, data = event.run_id, event.data
-        match event.kind:
-            case "text" | "tool.requested" if run_id is not None:
+    def add(self, event: Event) -> None:
+        """Add one event, in order. One that cannot be decoded is logged, named in `left_out`, and hides no other."""
+        run_id, data = event.run_id, data_of(event)
+        self.thread.add(event, data)
+        match data:
+            case TextData() | ToolRequestedData() if run_id is not None:
                 self.said.add(run_id)
-            case "message":
-                self.fates[data["id"]] = "input"
-            case "session.message_returned":
-                self.fates[data["message_id"]] = "returned"
-            case "run.started" if run_id is not None:
-                self.statuses[run_id] = RunStatus.IN_PROGRESS, event.generation, data["agent"]
-            case "run.status" if run_id in self.statuses:
-                self.statuses[run_id] = (data["status"], *self.statuses[run_id][1:])
-            case "run.ended":
+            case MessageData():
+                self.fates[data.id] = "input"
+            case SessionMessageReturnedData():
+                self.fates[data.message_id] = "returned"
+            case RunStartedData() if run_id is not None:
+                self.statuses[run_id] = RunStatus.IN_PROGRESS, event.generation, data.agent
+            case RunStatusData() if run_id in self.statuses:
+                self.statuses[run_id] = (data.status, *self.statuses[run_id][1:])
+            case RunEndedData():
                 self.over.add(run_id or "")
-            case "session.stop_durable":
-                self.told_durable.add(data["request_id"])
+            case SessionStopDurableData():
+                self.told_durable.add(data.request_id)
+            case UnreadableData():
+                leave_out(f"Event {event.seq}, {data.kind}", data.error, self.left_out)
             case _:
                 pass
 
@@ -82,7 +99,7 @@ def _unsettled(connection: sqlite3.Connection, session: str, log: _Log, left_out
                 continue
             status, generation, agent = log.statuses.get(run_id, (RunStatus.QUEUED, None, ""))
             # Never tried again: what its inputs were is not known.
-            yield RunInfo(session, run_id, RunStatus(status), agent, generation, receipt_id, attempt=UNTRIED)
+            yield RunInfo(session, run_id, status, agent, generation, receipt_id, attempt=UNTRIED)
 
 
 def _own_row(connection: sqlite3.Connection, session: str, left_out: list[str]) -> SessionRow | None:
@@ -122,14 +139,14 @@ def _processes(
 def _printed(connection: sqlite3.Connection, session: str, calls: Iterable[CallRow]) -> dict[str, str]:
     """Return the end of what each call that has not ended has printed, as far as that can be read."""
     wanted = {call.call_id: call.run_id for call in calls if call.state in ("granted", "started")}
-    sql = "SELECT data FROM events WHERE session = ? AND run_id = ? AND kind = 'tool.output' ORDER BY seq DESC LIMIT ?"
+    sql = "SELECT data FROM events WHERE session = ? AND run_id = ? AND kind = ? ORDER BY seq DESC LIMIT ?"
     found = dict.fromkeys(wanted, "")
     for run_id in set(wanted.values()):
-        for (data,) in connection.execute(sql, (session, run_id, PAGE)):
-            with contextlib.suppress(msgspec.MsgspecError, LookupError, TypeError):
-                output = decode_data(data)
-                if output["call_id"] in found and "marker" not in output:
-                    found[output["call_id"]] = tail(output["text"] + found[output["call_id"]], OUTPUT_KEPT_CHARS)
+        for (data,) in connection.execute(sql, (session, run_id, EventKind.TOOL_OUTPUT, PAGE)):
+            with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, TypeError):
+                output = decoder(ToolOutputData)(data)
+                if output.call_id in found and not output.marker:
+                    found[output.call_id] = tail(output.text + found[output.call_id], OUTPUT_KEPT_CHARS)
     return found
 
 
@@ -139,14 +156,10 @@ def snapshot(connection: sqlite3.Connection, session: str, *, kept: int = 10_000
     Of its requests the newest `kept`, however old: the clock may be wrong for now. What cannot be read is left out and
     named, and the session goes on without it.
     """
-    told, left_out = _Log(), list[str]()
+    told = _Log()
+    left_out = told.left_out
     for event in folded(connection, session, KINDS | _FATES):
-        try:
-            told.take(event)
-        except (LookupError, TypeError, ValueError) as error:
-            leave_out(f"Event {event.seq}, {event.kind}", error, left_out)
-        if event.kind == UNREADABLE:
-            left_out.append(f"Event {event.seq}, {event.data['kind']}: {event.data['error']}")
+        told.add(event)
     runs = list(_unsettled(connection, session, told, left_out))
     pending = pending_receipts(connection, session, left_out)
     waited_for = {receipt.receipt_id for receipt in pending} | {run.run_id for run in runs}

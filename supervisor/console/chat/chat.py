@@ -33,11 +33,11 @@ import time
 from queue import Empty, SimpleQueue
 from typing import Final
 
-import msgspec
 from loguru import logger
 from msgspec import Struct
 
 from actors.errors import CountermandError
+from actors.events import RunEndedData, RunStartedData, RunStatusData, data_of
 from actors.model import Event, Policy, Receipt, RunStatus
 from actors.requests import Accepted
 from supervisor.config import Config
@@ -297,24 +297,23 @@ class Chat:
 
     def _event(self, event: Event) -> None:
         run_id = event.run_id or ""
-        match event.kind:
-            case "run.started":
+        match data_of(event):
+            case RunStartedData() as data:
                 self._live.add(run_id)
-                if run_id not in self._mine and event.data.get("retry_of"):
-                    self._screen.remark(f"run {event.data['retry_of']} had not begun: it is tried again as {run_id}")
-            case "run.status":
-                status = RunStatus(event.data["status"])
+                if run_id not in self._mine and data.retry_of:
+                    self._screen.remark(f"run {data.retry_of} had not begun: it is tried again as {run_id}")
+            case RunStatusData(status=status) as data:
                 if status in (RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.EXPIRED) and run_id in self._mine:
-                    self._earn(of_run(status, event.data.get("result")))
+                    self._earn(of_run(status, data.result))
                 known = any(run.run_id == run_id for run in self._before.cut_off)
                 if status in (RunStatus.FAILED, RunStatus.EXPIRED) and not known:
-                    self._screen.remark(f"run {run_id} {status}{_why(event)}")
-            case "run.ended":
-                self._run_ended(run_id, msgspec.convert(event.data["receipt"], Receipt), event.data["status"])
+                    self._screen.remark(f"run {run_id} {status}{_why(data)}")
+            case RunEndedData() as data:
+                self._run_ended(run_id, data.receipt, data.status)
             case _:
                 return
 
-    def _run_ended(self, run_id: str, receipt: Receipt, status: str) -> None:
+    def _run_ended(self, run_id: str, receipt: Receipt, status: RunStatus) -> None:
         self._live.discard(run_id)
         if not self._leaving:
             # When leaving, receipts are shown as they are filed, whether or not the output before them is taken.
@@ -448,9 +447,7 @@ class Chat:
             self._screen.remark("taken up: " + "; ".join(news))
 
 
-def _why(event: Event) -> str:
-    provenance = event.data.get("provenance")
-    if provenance is not None:
-        return f": {provenance['source']}: {head(provenance['reason'], 300)}"
-    error = event.data.get("error")
-    return f": {head(error, 300)}" if error else ""
+def _why(data: RunStatusData) -> str:
+    if data.provenance is not None:
+        return f": {data.provenance.source}: {head(data.provenance.reason, 300)}"
+    return f": {head(data.error, 300)}" if data.error else ""

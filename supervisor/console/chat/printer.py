@@ -14,12 +14,24 @@ from typing import Final
 from msgspec import Struct
 
 from actors.errors import CountermandError, StoreUnavailable
+from actors.events import (
+    EventKind,
+    ReceiptAmendedData,
+    RunStatusData,
+    SessionBarrierForcedData,
+    SessionMessageReturnedData,
+    SessionQuarantinedData,
+    TextData,
+    ToolOutputData,
+    ToolRequestedData,
+    data_of,
+)
 from actors.model import Event
 from supervisor.console.chat.backends import TalkSession
 from supervisor.console.render.words import head
 from supervisor.console.tty.screen import OutputClosed, Screen
 
-NEWS: Final = frozenset({"run.started", "run.status", "run.ended"})
+NEWS: Final = frozenset({EventKind.RUN_STARTED, EventKind.RUN_STATUS, EventKind.RUN_ENDED})
 READ_TRIES_MAX: Final = 5
 
 
@@ -119,29 +131,28 @@ class Printer:
         self._on_news(Printed(position))
 
     def _show(self, event: Event) -> None:
-        data = event.data
-        match event.kind:
-            case "tool.output" if data.get("marker"):
-                self._screen.remark(f"[{data['text'].strip().strip('[]')}]")
-            case "tool.output" | "text":
+        match data_of(event):
+            case ToolOutputData(marker=True) as data:
+                self._screen.remark(f"[{data.text.strip().strip('[]')}]")
+            case (ToolOutputData() | TextData()) as data:
                 # What the agent says does not go on in the middle of what a tool printed.
                 speaker = (event.run_id, event.kind)
-                self._screen.output(data["text"], fresh_line=speaker != self._spoke)
+                self._screen.output(data.text, fresh_line=speaker != self._spoke)
                 self._spoke = speaker
-            case "tool.requested" if data["tool"] != "shell":
-                arguments = ", ".join(f"{name}={value!r}" for name, value in data["arguments"].items())
-                self._screen.remark(f"calls {head(data['tool'])}({head(arguments)})")
-            case "session.message_returned":
-                reason = data["reason"].replace("_", " ")
-                self._screen.remark(f"a message was returned, {reason}: {head(data['content'])}")
-            case "session.barrier_forced":
-                left = ", ".join(data["abandoned"])
-                self._screen.remark(f"could not be ended and is left behind: {left} (run {data['run_id']})")
-            case "session.quarantined":
+            case ToolRequestedData() as data if data.tool != "shell":
+                arguments = ", ".join(f"{name}={value!r}" for name, value in data.arguments.items())
+                self._screen.remark(f"calls {head(data.tool)}({head(arguments)})")
+            case SessionMessageReturnedData() as data:
+                reason = data.reason.replace("_", " ")
+                self._screen.remark(f"a message was returned, {reason}: {head(data.content)}")
+            case SessionBarrierForcedData() as data:
+                left = ", ".join(data.abandoned)
+                self._screen.remark(f"could not be ended and is left behind: {left} (run {data.run_id})")
+            case SessionQuarantinedData():
                 self._screen.remark("the session failed too often: from now on it takes a stop and nothing else")
-            case "receipt.amended":
+            case ReceiptAmendedData():
                 self._screen.remark(f"news of run {event.run_id} after its end: countermand why {event.run_id}")
-            case "run.status":
+            case RunStatusData():
                 # What it said is whole. A run that has ended leaves no colour, and no half of a sequence.
                 self._screen.end_message()
             case _:

@@ -16,6 +16,7 @@ import httpx
 import msgspec
 from httpx_sse import EventSource
 
+from actors.events import EPHEMERAL
 from actors.model import Event
 from supervisor.console.client.api import Api, gone, no_daemon, refused, segment
 from supervisor.console.client.endpoint import CONNECT_S
@@ -25,7 +26,6 @@ SILENCE_S: Final = 45.0
 RETRY_FIRST_S: Final = 0.1
 RETRY_LAST_S: Final = 2.0
 GIVE_UP_S: Final = 60.0
-EPHEMERAL: Final = frozenset({"typing", "progress"})
 PASSING: Final = frozenset({429, 502, 503, 504})
 """Answers of a daemon that starts, ends or is busy."""
 

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Generator, Iterator
 from typing import Any, Final
 
+from actors.events import EventKind
 from actors.model import Event
 from supervisor.console.client.endpoint import Place
 from supervisor.console.client.source import open_records
@@ -14,7 +15,12 @@ from supervisor.console.render.words import clock_time, head
 from supervisor.console.tty.streams import is_unread, when_unread
 
 TEXT_MAX: Final = 120
-_STYLES: Final = {"session.fenced": "yellow", "run.ended": "bold", "run.started": "bold", "session.quarantined": "red"}
+_STYLES: Final[dict[str, str]] = {
+    EventKind.SESSION_FENCED: "yellow",
+    EventKind.RUN_ENDED: "bold",
+    EventKind.RUN_STARTED: "bold",
+    EventKind.SESSION_QUARANTINED: "red",
+}
 _NAMED: Final = ("content", "text", "status", "tool", "outcome", "how", "pid", "name", "reason", "error", "agent")
 """What of an event's data goes into its line, as far as it is there."""
 

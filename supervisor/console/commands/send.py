@@ -6,10 +6,19 @@ import contextlib
 from collections.abc import Callable
 from typing import Final
 
-import msgspec
 from msgspec import Struct
 
 from actors.errors import CountermandError
+from actors.events import (
+    MessageData,
+    RunEndedData,
+    RunStartedData,
+    RunStatusData,
+    SessionMessageReturnedData,
+    TextData,
+    ToolOutputData,
+    data_of,
+)
 from actors.model import Json, Receipt, RunStatus
 from actors.requests import Accepted, NewMessage
 from supervisor.console.chat.attached import AttachedSession
@@ -148,26 +157,28 @@ def _watched(
     events = talk.subscribe(from_seq)
     when_unread(events.close)
     for event in events:
-        data = event.data
-        if event.kind == "message" and data["id"] == accepted.message_id:
-            run_id = event.run_id
-        elif event.kind == "session.message_returned" and data["message_id"] == accepted.message_id:
-            return Delivery(accepted, returned=data["reason"])
-        elif run_id is not None and event.kind == "run.started" and data.get("retry_of") == run_id:
-            run_id = event.run_id
+        data = data_of(event)
+        match data:
+            case MessageData() if data.id == accepted.message_id:
+                run_id = event.run_id
+            case SessionMessageReturnedData() if data.message_id == accepted.message_id:
+                return Delivery(accepted, returned=data.reason)
+            case RunStartedData() if run_id is not None and data.retry_of == run_id:
+                run_id = event.run_id
+            case _:
+                pass
         if run_id is None or event.run_id != run_id:
             continue
-        match event.kind:
-            case "text" | "tool.output":
-                told.tell(event.kind, data["text"])
-            case "run.status":
+        match data:
+            case TextData() | ToolOutputData():
+                told.tell(event.kind, data.text)
+            case RunStatusData():
                 told.end()
-                status, result, error = RunStatus(data["status"]), data.get("result"), data.get("error")
-            case "run.ended":
-                receipt = msgspec.convert(data["receipt"], Receipt)
+                status, result, error = data.status, data.result, data.error
+            case RunEndedData(receipt=receipt):
                 if _is_tried_again(records, talk.session, receipt):
                     continue
-                return Delivery(accepted, status or RunStatus(data["status"]), result, error, receipt, run_id)
+                return Delivery(accepted, status or data.status, result, error, receipt, run_id)
             case _:
                 continue
     # Its follower was closed. Else it ends with an error, or not at all.

@@ -6,6 +6,22 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from actors.events import (
+    EventKind,
+    ProcessEndedData,
+    ProcessStartedData,
+    RunEndedData,
+    RunStartedData,
+    RunStatusData,
+    SessionFencedData,
+    SessionMessageReturnedData,
+    SessionMessageWaitingData,
+    ToolEndedData,
+    ToolRequestedData,
+    ToolStartedData,
+    data_of,
+    named_run,
+)
 from actors.model import Event, Message, Provenance, Receipt, RunInfo, RunStatus
 from actors.thread import Thread
 from supervisor.console.client.attended import HINT, attended, status_words
@@ -18,7 +34,7 @@ from supervisor.console.render.words import cause_in_full, clock_time, date_time
 
 MOMENTS_MAX: Final = 60
 """Moments that are told of a run, the first and the last of them; the log has the others."""
-CHATTER: Final = frozenset({"text", "tool.output", "message"})
+CHATTER: Final = frozenset({EventKind.TEXT, EventKind.TOOL_OUTPUT, EventKind.MESSAGE})
 
 
 class Moment(Struct, frozen=True):
@@ -66,8 +82,13 @@ def read_story(records: Records, run: RunInfo) -> Story:
     texts = {message.id: message.content for message in thread if message.role == "user"}
     # Messages that never became an input: the log alone holds them.
     for event in events:
-        if event.kind in ("session.message_waiting", "session.message_returned"):
-            texts.setdefault(event.data["message_id"], event.data["content"])
+        match data_of(event):
+            case SessionMessageWaitingData(message_id=key, content=content):
+                texts.setdefault(key, content)
+            case SessionMessageReturnedData(message_id=key, content=content):
+                texts.setdefault(key, content)
+            case _:
+                continue
     named = {*run.inputs, *(() if receipt is None else (*receipt.waiting, *receipt.withdrawn))}
     after = _taken_over_by(run, runs)
     if after is not None:
@@ -126,7 +147,7 @@ def _thread(events: list[Event]) -> list[Message]:
 
 
 def _is_of(event: Event, run: RunInfo) -> bool:
-    return run.run_id in (event.run_id, event.data.get("run_id"))
+    return run.run_id in (event.run_id, named_run(data_of(event)))
 
 
 def _taken_over_by(run: RunInfo, runs: list[RunInfo]) -> tuple[str, str] | None:
@@ -168,29 +189,28 @@ def _signals(rows: Any) -> list[Moment]:
 
 
 def _moment(event: Event) -> str:
-    data = event.data
-    match event.kind:
-        case "run.started":
+    data = data_of(event)
+    match data:
+        case RunStartedData():
             return f"began, as generation {event.generation}"
-        case "run.status":
-            return f"is {str(data['status']).replace('_', ' ')}"
-        case "run.ended":
-            return f"its receipt was filed: {data['receipt']['receipt_id']}"
-        case "session.fenced":
+        case RunStatusData():
+            return f"is {data.status.replace('_', ' ')}"
+        case RunEndedData():
+            return f"its receipt was filed: {data.receipt.receipt_id}"
+        case SessionFencedData():
             return f"fenced: from here on nothing of it counts; the session went on to generation {event.generation}"
-        case "tool.requested":
-            return f"asked for {data['tool']}({head(', '.join(f'{k}={v!r}' for k, v in data['arguments'].items()))})"
-        case "tool.started":
-            return f"call {data['call_id']} started"
-        case "tool.ended":
-            return f"call {data['call_id']} of {data['tool']} {str(data['outcome']).replace('_', ' ')}"
-        case "process.started":
-            return f"process {data['pid']} started: {head(data['name'])}"
-        case "process.ended":
-            proof = "proven gone" if data.get("proven") else "NOT proven gone"
-            source = data.get("provenance", {}).get("source")
-            by = f", ended by {source}" if source else ""
-            return f"its processes ended ({data['how'] or 'gone'}{by}), {data['reaped']} reaped, {proof}"
+        case ToolRequestedData():
+            return f"asked for {data.tool}({head(', '.join(f'{k}={v!r}' for k, v in data.arguments.items()))})"
+        case ToolStartedData():
+            return f"call {data.call_id} started"
+        case ToolEndedData():
+            return f"call {data.call_id} of {data.tool} {data.outcome.replace('_', ' ')}"
+        case ProcessStartedData():
+            return f"process {data.pid} started: {head(data.name)}"
+        case ProcessEndedData():
+            proof = "proven gone" if data.proven else "NOT proven gone"
+            by = f", ended by {data.provenance.source}" if data.provenance else ""
+            return f"its processes ended ({data.how or 'gone'}{by}), {data.reaped} reaped, {proof}"
         case _:
             return event.kind.replace(".", ": ", 1).replace("_", " ")
 
