@@ -37,6 +37,7 @@ from actors.errors import (
     StoreUnavailable,
     TooLarge,
 )
+from actors.events import EventKind, data_of
 from actors.gate.token import AsyncCancelToken, CancelToken
 from actors.hierarchy.process import ProcessActor
 from actors.hierarchy.run import RunActor
@@ -97,6 +98,7 @@ __all__ = [
     "Delete",
     "Deleted",
     "Event",
+    "EventKind",
     "Exit",
     "How",
     "Invalid",
@@ -142,6 +144,7 @@ __all__ = [
     "Waiting",
     "Withdraw",
     "Withdrawn",
+    "data_of",
     "render_anthropic",
     "render_openai",
     "tool",

@@ -366,10 +366,11 @@ class TypingData(Data, frozen=True, kw_only=True):
 
 
 class ProgressData(Data, frozen=True, kw_only=True):
-    """The agent shows how far it is. Its data has the keys that the agent chose; `shown` holds all of them."""
+    """The agent shows how far it is. Its data has the keys that the agent chose."""
 
     event_kind: ClassVar[EventKind] = EventKind.PROGRESS
 
+    # All of the data: in the dict it is no key.
     shown: JsonObject
 
 

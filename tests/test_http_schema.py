@@ -12,14 +12,18 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
+import msgspec
 import pytest
+import schemathesis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from actors import AsyncTurn
+from actors import AsyncTurn, Event
+from actors.events import EPHEMERAL
 from supervisor.http import document as document_module
 from tests.http_kit import TOKEN, Api, api
 from tests.kit import kit
+from tests.test_events import SAMPLES
 
 __all__ = ["api", "kit"]
 
@@ -78,6 +82,23 @@ def test_schemathesis_finds_no_defect_and_no_answer_outside_the_document(api: Ap
     )
     assert ended.returncode == 0, ended.stdout[-8000:] + ended.stderr[-2000:]
     assert "26 selected" in ended.stdout
+
+
+def test_the_document_types_the_data_of_an_event_by_its_kind(api: Api) -> None:
+    found = document(api.start(answers))
+    log = schemathesis.openapi.from_dict(found)["/v1/sessions/{session}/log"]["GET"]
+
+    def fits(kind: str, data: dict[str, Any]) -> bool:
+        page = {"events": [msgspec.to_builtins(Event(1, "s", 1, None, kind, data, 2.0))], "next": None}
+        request = httpx.Request("GET", "http://localhost/v1/sessions/s/log")
+        return log.is_response_valid(httpx.Response(200, json=page, request=request))
+
+    for kind, data in SAMPLES:
+        assert fits(kind, data) is (kind not in EPHEMERAL), kind
+    assert not fits("session.folded", {})
+    assert not fits("text", {"content": "it has no text"})
+    assert not fits("run.status", {"status": "resting"})
+    assert not fits("run.ended", {"status": "completed", "receipt": {"receipt_id": "rcpt_1"}})
 
 
 NAMES = st.text(st.characters(codec="utf-8"), max_size=150)

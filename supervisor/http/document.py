@@ -14,9 +14,12 @@ from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme
 from msgspec import Struct
 
+from actors.events import DATA, EPHEMERAL
+from actors.model import Event
 from supervisor import wire
 
 PATH: Final = "/openapi.json"
+REF: Final = "#/components/schemas/{name}"
 BASE64: Final = "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 DESCRIPTION: Final = """Sessions, runs and processes of a Countermand daemon.
 
@@ -82,6 +85,7 @@ def _completed(document: dict[str, Any]) -> dict[str, Any]:
         kind = getattr(wire, name, None)
         if isinstance(kind, type) and issubclass(kind, Struct) and kind.__struct_config__.forbid_unknown_fields:
             schema["additionalProperties"] = False
+    _type_events(document["components"]["schemas"])
     message = document["components"]["schemas"]["MessageBody"]
     message["properties"]["content_base64"] |= {"contentEncoding": "base64", "pattern": BASE64}
     message["oneOf"] = [{"required": ["content"]}, {"required": ["content_base64"]}]
@@ -91,6 +95,31 @@ def _completed(document: dict[str, Any]) -> dict[str, Any]:
             if body is not None and {"type": "null"} in _choices(body):
                 body["required"] = False
     return document
+
+
+def _type_events(schemas: dict[str, Any]) -> None:
+    """Replace the schema of an event, whose data is any object, by one schema for each kind, chosen by `kind`."""
+    of_any_kind = schemas[Event.__name__]
+    kinds = {kind: struct for kind, struct in DATA.items() if kind not in EPHEMERAL}
+    _, made = msgspec.json.schema_components(list(kinds.values()), ref_template=REF)
+    for name, schema in made.items():
+        schemas.setdefault(name, schema)
+    mapping: dict[str, str] = {}
+    for kind, struct in kinds.items():
+        name = f"{struct.__name__.removesuffix('Data')}{Event.__name__}"
+        mapping[kind] = REF.format(name=name)
+        properties = {
+            **of_any_kind["properties"],
+            "kind": {"const": kind},
+            "data": {"$ref": REF.format(name=struct.__name__)},
+        }
+        schemas[name] = {**of_any_kind, "title": name, "description": struct.__doc__, "properties": properties}
+    schemas[Event.__name__] = {
+        "title": of_any_kind["title"],
+        "description": of_any_kind.get("description", ""),
+        "oneOf": [{"$ref": ref} for ref in mapping.values()],
+        "discriminator": {"propertyName": "kind", "mapping": mapping},
+    }
 
 
 def _choices(body: dict[str, Any]) -> list[Any]:

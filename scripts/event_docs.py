@@ -1,0 +1,134 @@
+"""Writes docs/events.md from the structs in actors/events.py. `--check` writes nothing, and fails if it is out of date.
+
+.venv/bin/python scripts/event_docs.py
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import types
+from collections.abc import Iterator
+from enum import EnumMeta, StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import NODEFAULT, Meta, Struct
+
+from actors.events import DATA, EPHEMERAL, Data, EventKind, ProgressData
+from actors.model import Provenance, Receipt, Row, Signalled
+
+TARGET: Final = Path(__file__).parents[1] / "docs" / "events.md"
+_FIELDS: Final = re.compile(r"^([a-z_]+(, [a-z_]+)*: )")
+"""The beginning of a line of a docstring that is about fields."""
+NOUNS: Final[tuple[type[Struct], ...]] = (Provenance, Receipt, Row, Signalled)
+
+HEAD: Final = """# Events
+
+<!-- Written by scripts/event_docs.py from actors/events.py; do not edit. -->
+
+The log of a session is a list of events. The Python API, the HTTP API and the store give the same ones.
+
+| key | type | |
+|---|---|---|
+| `seq` | whole number | The event's place in the log: it begins at 1 and has no gaps. |
+| `session` | text | The session's name. |
+| `generation` | whole number | The generation of the event's run; else that of the session. |
+| `run_id` | text or null | The run that the event belongs to; null: the session's own. |
+| `kind` | text | One of the kinds below. |
+| `data` | object | The keys of its kind. |
+| `at` | number | When it was decided. Seconds since the epoch, UTC. |
+
+A later version may add kinds, and keys to a kind: ignore what you do not know. It renames and removes none. In Python,
+`actors.data_of` returns an event's data as a struct.
+"""
+
+
+def document() -> str:
+    """Return the text of docs/events.md."""
+    return "\n".join(_lines()) + "\n"
+
+
+def _lines() -> Iterator[str]:
+    yield HEAD
+    yield "## Kinds"
+    for kind in EventKind:
+        yield f"\n### `{kind}`\n"
+        yield _prose(DATA[kind])
+        if kind in EPHEMERAL:
+            yield "It is not stored, has the seq of the last event, and comes only to those who ask for `ephemeral`."
+        if kind is EventKind.UNREADABLE:
+            yield "It is not stored: readers give it in place of a row that is damaged."
+        if DATA[kind] is not ProgressData:
+            yield from _table(DATA[kind])
+    yield "\n## Objects in the data"
+    for noun in NOUNS:
+        yield f"\n### {noun.__name__}\n"
+        yield _prose(noun)
+        yield from _table(noun)
+
+
+def _prose(kind: type[Struct]) -> str:
+    """Return a docstring as Markdown: one paragraph a line."""
+    lines = [line.strip() for line in (kind.__doc__ or "").strip().splitlines()]
+    return "\n".join(_FIELDS.sub(r"- \1", line) for line in lines).replace("``", "`")
+
+
+def _table(kind: type[Struct]) -> Iterator[str]:
+    fields = msgspec.structs.fields(kind)
+    if not fields:
+        yield "\nIts data is empty."
+        return
+    hints = get_type_hints(kind, include_extras=True)
+    described = issubclass(kind, Data)
+    yield "\n| key | type | |\n|---|---|---|" if described else "\n| key | type |\n|---|---|"
+    for one in fields:
+        inner, description = _split(hints[one.name])
+        may_be_left_out = described and one.default is not NODEFAULT
+        key = f"`{one.encode_name}`" + (" (may be left out)" if may_be_left_out else "")
+        # Null is only written where a key is always there.
+        words = _type(inner, null=not may_be_left_out)
+        yield f"| {key} | {words} | {description} |" if described else f"| {key} | {words} |"
+
+
+def _split(hint: Any) -> tuple[Any, str]:
+    """Return a type without its description, and that."""
+    if get_origin(hint) is Annotated:
+        inner, *notes = get_args(hint)
+        return inner, next((note.description or "" for note in notes if isinstance(note, Meta)), "")
+    return hint, ""
+
+
+def _type(hint: Any, *, null: bool) -> str:
+    """Return a type in words."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        words = [_type(one, null=null) for one in arguments if one is not type(None)]
+        return " or ".join([*words, "null"] if null and type(None) in arguments else words)
+    if origin is tuple:
+        return f"list of {_type(arguments[0], null=null)}"
+    if origin is dict:
+        value = arguments[1]
+        return "object" if value is Any else f"object of {_type(value, null=null)}"
+    if isinstance(hint, EnumMeta) and issubclass(hint, StrEnum):
+        return ", ".join(f"`{member}`" for member in hint)
+    if isinstance(hint, type) and issubclass(hint, Struct):
+        return f"[{hint.__name__}](#{hint.__name__.lower()})"
+    simple: dict[Any, str] = {str: "text", int: "whole number", float: "number", bool: "true or false", Any: "any JSON"}
+    return simple[hint]
+
+
+def main() -> int:
+    """Write the document, or check it."""
+    if "--check" not in sys.argv[1:]:
+        TARGET.write_text(document())
+        return 0
+    if TARGET.read_text() == document():
+        return 0
+    print("docs/events.md is out of date: run scripts/event_docs.py", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
