@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import event_docs
 from actors.events import (
     DATA,
     EPHEMERAL,
@@ -21,7 +25,7 @@ from actors.events import (
     as_data,
     data_of,
 )
-from actors.model import Event, RunStatus
+from actors.model import INSIDE_SOURCES, Event, RunStatus
 
 CAUSE = {
     "source": "user.demo",
@@ -146,6 +150,11 @@ SAMPLES: list[tuple[str, dict[str, Any]]] = [
 ]
 """Each kind as it is written, with and without the keys that may be left out."""
 
+ROOT = Path(__file__).parents[1]
+WORDS = frozenset({kind for kind in EventKind if "." not in kind} | INSIDE_SOURCES)
+"""Kinds that are something else too: a word, a key, or the source of a stop."""
+NAMES = frozenset(map(str, EventKind)) - WORDS
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
@@ -239,3 +248,69 @@ def test_a_kind_equals_its_string_and_an_event_takes_either() -> None:
     assert EventKind.TEXT == "text"
     assert data_of(event("text", {"text": "x"})) == data_of(event(EventKind.TEXT, {"text": "x"})) == TextData(text="x")
     assert msgspec.json.encode(event(EventKind.TEXT, {})) == msgspec.json.encode(event("text", {}))
+
+
+# ── The one place that names the kinds ────────────────────────────────────────────────────────────
+
+
+def named(tree: ast.AST) -> Iterator[str]:
+    """The kinds of events that a module names by a string.
+
+    A kind that is nothing else is one wherever it is, also in a statement of SQL. Of the other words only those are
+    taken for one that are compared with a `kind`, or stand beside another kind in a collection.
+    """
+    for node in ast.walk(tree):
+        match node:
+            case ast.Constant(value=str(text)):
+                yield from NAMES.intersection((text, *text.split("'")))
+            case ast.Compare(left=left, comparators=others) if is_kind(left):
+                yield from (kind for other in others for kind in kinds_in(other))
+            case ast.Match(subject=subject, cases=cases) if is_kind(subject):
+                yield from (kind for case in cases for kind in kinds_in(case.pattern))
+            case ast.Set() | ast.Tuple() | ast.List() | ast.Dict():
+                kinds = list(kinds_in(node))
+                yield from kinds if NAMES.intersection(kinds) else ()
+            case _:
+                continue
+
+
+def is_kind(node: ast.AST) -> bool:
+    return (isinstance(node, ast.Attribute) and node.attr == "kind") or (
+        isinstance(node, ast.Name) and node.id == "kind"
+    )
+
+
+def kinds_in(node: ast.AST) -> Iterator[str]:
+    for one in ast.walk(node):
+        if isinstance(one, ast.Constant) and isinstance(one.value, str) and one.value in DATA:
+            yield one.value
+
+
+@pytest.mark.parametrize(
+    "bare",
+    [
+        "x = event.kind == 'text'",
+        "x = kind in ('typing', y)",
+        "match event.kind:\n    case 'tool.output' | 'message' if x: pass",
+        "match event.kind:\n    case 'message': pass",
+        "append('session.resumed', {})",
+        "X = {'run.ended', 'run.status'}",
+        "sql = \"SELECT data FROM events WHERE kind = 'tool.output'\"",
+    ],
+)
+def test_a_bare_kind_is_found(bare: str) -> None:
+    assert list(named(ast.parse(bare)))
+
+
+def test_no_module_names_a_kind_by_a_string() -> None:
+    paths = [path for room in ("actors", "supervisor") for path in sorted((ROOT / room).rglob("*.py"))]
+    found = {
+        str(path.relative_to(ROOT)): kinds
+        for path in paths
+        if (kinds := sorted(set(named(ast.parse(path.read_text())))))
+    }
+    assert found == {"actors/events.py": sorted(NAMES)}
+
+
+def test_the_document_of_the_events_is_up_to_date() -> None:
+    assert event_docs.TARGET.read_text() == event_docs.document(), "run scripts/event_docs.py"
