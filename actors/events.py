@@ -416,6 +416,9 @@ DATA: Final[dict[str, type[EventData]]] = {kind.event_kind: kind for kind in get
 """The struct of each kind."""
 assert len(DATA) == len(EventKind), "each kind has one struct"
 
+Emitted: TypeAlias = TextData | TypingData | ProgressData
+"""What an agent emits."""
+
 
 def data_of(event: Event) -> EventData:
     """Return the data of an event as the struct of its kind. Never raises: see `UnreadableData`."""
@@ -461,7 +464,10 @@ def named_messages(data: EventData) -> tuple[str, ...]:
 
 
 def as_data(data: EventData) -> JsonObject:
-    """Return the dict of a struct, as an `Event` carries it: built-in types alone, lists for tuples."""
+    """Return the dict of a struct, as an `Event` carries it: built-in types alone, lists for tuples. Never raises.
+
+    A foreign object in it is shown as text.
+    """
     match data:
         case TextData() | ToolOutputData():
             # Most of a log. Nothing in them is nested, and their texts are not copied.
@@ -470,5 +476,5 @@ def as_data(data: EventData) -> JsonObject:
         case ProgressData():
             return data.shown
         case _:
-            made: JsonObject = storable_json(msgspec.to_builtins(data))
+            made: JsonObject = storable_json(msgspec.to_builtins(data, enc_hook=repr))
             return made

@@ -10,18 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 from msgspec import Struct
 
-from actors.model import (
-    Address,
-    How,
-    Json,
-    JsonObject,
-    Message,
-    Outcome,
-    Owner,
-    Provenance,
-    Row,
-    Signalled,
-)
+from actors.events import Emitted
+from actors.model import Address, How, Json, JsonObject, Message, Outcome, Owner, PartKind, Provenance, Row, Signalled
 from actors.secrets import NOTHING, Withheld
 
 if TYPE_CHECKING:
@@ -210,11 +200,10 @@ class Report(Struct, frozen=True):
 
 
 class Said(Report, frozen=True):
-    """The agent emits something. kind: ``text | typing | progress``; `size` is in bytes, for credit."""
+    """The agent emits something; `size` is in bytes, for credit."""
 
     address: Address
-    kind: str
-    data: JsonObject
+    data: Emitted
     size: int
 
 
@@ -478,7 +467,7 @@ class StrayFound(Report, frozen=True):
 
     address: Address
     stray_id: str
-    kind: str
+    kind: PartKind
     name: str
     at: float
     pid: int | None = None

@@ -68,12 +68,16 @@ class Outcome(StrEnum):
 
 
 class StopOutcome(StrEnum):
-    """What a Stop did: it stopped a run, joined a stop that goes on, or found nothing that it had to end."""
+    """What a Stop did: it stopped a run, joined a stop that goes on, or found nothing that it had to end.
+
+    `unknown`: the session could not be read yet. The Stop holds, and is decided when the session is read.
+    """
 
     STOPPED = "stopped"
     STOPPING = "stopping"
     NOTHING_RUNNING = "nothing_running"
     ALREADY_OVER = "already_over"
+    UNKNOWN = "unknown"
 
 
 class CallState(StrEnum):
@@ -95,7 +99,8 @@ class TreeState(StrEnum):
 class PartKind(StrEnum):
     """What a part of a run is: its agent, a call, a process tree that a tool spawned; or a stray.
 
-    A stray was started by code of the run itself, in the supervisor's own process: see `STRAYS`.
+    A stray was started by code of the run itself, in the supervisor's own process: see `STRAYS`. `remote` is what a
+    command such as ``ssh`` may have left running out of reach.
     """
 
     AGENT = "agent"
@@ -104,6 +109,7 @@ class PartKind(StrEnum):
     SUBPROCESS = "subprocess"
     THREAD = "thread"
     TASK = "task"
+    REMOTE = "remote"
 
 
 STRAYS: Final = frozenset({PartKind.SUBPROCESS, PartKind.THREAD, PartKind.TASK})
@@ -278,9 +284,6 @@ class Signalled(Struct, frozen=True):
 class Row(Struct, frozen=True):
     """One part of a run in a receipt: the agent, a call, a process, with the parts below it.
 
-    `kind`: ``agent | call | process`` (a tree of `spawn`), or ``subprocess | thread | task``: started by code of the
-    run itself, in the supervisor's own process.
-
     `status` is the exit status of a process (negative: the signal), and None for other parts. `how` is None while the
     part is still running, in a receipt that is not complete. ``gone``: its end is proven, but not how it ended. Either
     a process's own parent read its status, or an agent or a call was lost with its supervisor. ``handed_over``: the
@@ -289,7 +292,7 @@ class Row(Struct, frozen=True):
     natural end of its run. Times: seconds, epoch, UTC.
     """
 
-    kind: str
+    kind: PartKind
     name: str
     started_at: float | None = None
     ended_at: float | None = None
@@ -342,19 +345,18 @@ class ToolCall(Struct, frozen=True):
 class Message(Struct, frozen=True):
     """One message of a thread, or one that waits (then `generation` is None).
 
-    role: ``user | assistant | tool | note``; status: ``complete | partial | retracted``; outcome (of a
-    tool message): ``finished | interrupted | not_started``. `attachments` are names: see `SessionHandle.attachment`.
+    A tool message has the `outcome` of its call. `attachments` are names: see `SessionHandle.attachment`.
     """
 
     id: str
-    role: str
+    role: Role
     content: str
     generation: int | None
     run_id: str | None
-    status: str = "complete"
+    status: MessageStatus = MessageStatus.COMPLETE
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
-    outcome: str | None = None
+    outcome: Outcome | None = None
     is_error: bool = False
     origin: str | None = None
     sent_at: float | None = None

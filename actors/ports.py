@@ -12,7 +12,23 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from msgspec import Struct, field
 
-from actors.model import Address, Event, How, Json, JsonObject, Owner, Provenance, Receipt, Row, RunInfo
+from actors.model import (
+    Address,
+    CallState,
+    Event,
+    How,
+    Json,
+    JsonObject,
+    Outcome,
+    Owner,
+    PartKind,
+    Provenance,
+    Receipt,
+    Row,
+    RunInfo,
+    StopOutcome,
+    TreeState,
+)
 from actors.requests import NewMessage, Stop, Stopped
 
 if TYPE_CHECKING:
@@ -214,7 +230,7 @@ class SessionRow(Struct, frozen=True):
 
 
 class CallRow(Struct, frozen=True):
-    """A call. state: ``requested | granted | started | ended``; `outcome` once its result is in the log.
+    """A call; `outcome` once its result is in the log.
 
     `ended_at` and `how` describe the end of its execution, which may come after its result is in the log.
     """
@@ -224,16 +240,16 @@ class CallRow(Struct, frozen=True):
     call_id: str
     tool: str
     arguments: JsonObject
-    state: str
+    state: CallState
     isolation: str = "thread"
-    outcome: str | None = None
+    outcome: Outcome | None = None
     started_at: float | None = None
     ended_at: float | None = None
     how: How | None = None
 
 
 class ProcessRow(Struct, frozen=True):
-    """A process tree. state: ``granted | ended``; granted is on record before the spawn. Times: seconds, epoch, UTC.
+    """A process tree; ``granted`` is on record before the spawn. Times: seconds, epoch, UTC.
 
     end: the receipt's row of a tree that has ended.
     kind: not ``process`` for a stray, which is on record once it is found: see `Strays`. Then `call_id` is empty if the
@@ -251,7 +267,7 @@ class ProcessRow(Struct, frozen=True):
     call_id: str
     process_id: str
     name: str
-    state: str
+    state: TreeState
     end: Row | None = None
     owner: Owner = Owner.RUN
     generation: int = 0
@@ -260,7 +276,7 @@ class ProcessRow(Struct, frozen=True):
     started_at: float | None = None
     ending: Provenance | None = None
     receipts: tuple[str, ...] = ()
-    kind: str = "process"
+    kind: PartKind = PartKind.PROCESS
     born: str = ""
     ours: bool = True
 
@@ -297,7 +313,7 @@ class KeptStop(Struct, frozen=True):
     session: str
     stop: Stop
     at: float
-    outcome: str | None = None
+    outcome: StopOutcome | None = None
     run_id: str | None = None
     receipt_id: str | None = None
     generation: int | None = None
@@ -321,9 +337,9 @@ class KeptStop(Struct, frozen=True):
 
         A Stop that found nothing to end, or joined the end of another run, was handled after this run had ended.
         """
-        if self.outcome == "stopping":
+        if self.outcome == StopOutcome.STOPPING:
             return self.run_id == run.run_id
-        return self.outcome not in ("nothing_running", "already_over")
+        return self.outcome not in (StopOutcome.NOTHING_RUNNING, StopOutcome.ALREADY_OVER)
 
     def _came_before(self, run: RunInfo) -> bool:
         # The clock may have been set back in between, so the generations have to agree if both are known.

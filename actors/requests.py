@@ -7,22 +7,14 @@ it never refuses a Stop.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 
 import msgspec
 from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
 from actors.errors import Invalid
-from actors.model import (
-    OUTSIDE_SOURCES,
-    Message,
-    Mode,
-    Policy,
-    Provenance,
-    Scope,
-    Waiting,
-)
+from actors.model import OUTSIDE_SOURCES, Message, Mode, Policy, Provenance, Scope, StopOutcome, Waiting
 from actors.text import not_utf8, shown, storable
 
 if TYPE_CHECKING:
@@ -361,7 +353,7 @@ class Accepted(Struct, frozen=True, tag=True):
     fate: str | None = None
 
 
-UNKNOWN = "unknown"
+UNKNOWN: Final = StopOutcome.UNKNOWN
 """The outcome of a Stop that the session could not decide yet."""
 
 
@@ -377,7 +369,7 @@ class Stopped(Struct, frozen=True, tag=True):
     journalled: of an answer that is not `durable`: whether the Stop is in the stop journal, and so survives a crash.
     """
 
-    outcome: str
+    outcome: StopOutcome
     run_id: str | None
     receipt_id: str
     fence_seq: int | None

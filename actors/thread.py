@@ -32,7 +32,7 @@ from actors.events import (
     ToolRequestedData,
     data_of,
 )
-from actors.model import Event, Message, RunStatus, ToolCall
+from actors.model import Event, Message, MessageStatus, Role, RunStatus, ToolCall
 
 KINDS: Final = frozenset(
     {
@@ -124,18 +124,18 @@ class _Group:
         last_assistant: int | None = None
         for item in self.items:
             if isinstance(item, Message):
-                built.append(replace(item, status="retracted") if item.id in retracted else item)
+                built.append(replace(item, status=MessageStatus.RETRACTED) if item.id in retracted else item)
                 continue
             shown = [call for call in item.calls if call.result is not None]
             text = item.text()
             if not text and not shown:
                 continue
             last_assistant = len(built)
-            status = "retracted" if self.output_retracted else "complete"
+            status = MessageStatus.RETRACTED if self.output_retracted else MessageStatus.COMPLETE
             built.append(
                 Message(
                     id=f"{self.run_id}.{item.number}",
-                    role="assistant",
+                    role=Role.ASSISTANT,
                     content=text,
                     generation=item.generation,
                     run_id=self.run_id,
@@ -147,7 +147,7 @@ class _Group:
             built.extend(replace(call.result, status=status) for call in shown if call.result is not None)
         if last_assistant is not None and self.closed_early and not self.output_retracted:
             # The log does not mark the end of a text, so the last text of an interrupted run counts as unfinished.
-            built[last_assistant] = replace(built[last_assistant], status="partial")
+            built[last_assistant] = replace(built[last_assistant], status=MessageStatus.PARTIAL)
         if self.note is not None:
             built.append(self.note)
         return built
@@ -264,7 +264,7 @@ class Thread:
         group.items.append(
             Message(
                 id=data.id,
-                role="user",
+                role=Role.USER,
                 content=data.content,
                 generation=event.generation,
                 run_id=event.run_id,
@@ -309,7 +309,7 @@ class Thread:
             return
         call.result = Message(
             id=call.call.id,
-            role="tool",
+            role=Role.TOOL,
             content=data.content,
             generation=event.generation,
             run_id=group.run_id,
@@ -331,7 +331,7 @@ class Thread:
         if note and group.note is None:
             group.note = Message(
                 id=f"{event.run_id}.note",
-                role="note",
+                role=Role.NOTE,
                 content=note,
                 generation=event.generation,
                 run_id=event.run_id,

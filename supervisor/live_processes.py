@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
-from actors.model import Owner
+from actors.model import Owner, PartKind
 from actors.ports import ProcessRow
 from supervisor.containment.guard import ledger, procfs
 from supervisor.store.reader import SqliteReader
@@ -93,7 +93,7 @@ def live_processes(state_dir: Path, reader: SqliteReader, session: str | None = 
     found: list[LiveProcess] = []
     boot = procfs.boot_id()
     for row in rows:
-        if row.kind != "process":
+        if row.kind != PartKind.PROCESS:
             found += _stray(row, boot, seen, below)
             continue
         words = ledger.read_path(state_dir / "wardens" / f"{quote(row.process_id, safe='')}.ledger")

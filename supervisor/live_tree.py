@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from actors.model import Owner, RunInfo
+from actors.model import Owner, PartKind, RunInfo
 from actors.ports import CallRow
 from supervisor.live_processes import LiveProcess
 from supervisor.store.reader import SqliteReader
@@ -112,7 +112,7 @@ def living(
         sessions.setdefault(name, LiveSession(name, [], [], [])).processes.extend(left)
     # Threads and tasks live in the supervisor's process, and end with it.
     for left_row in store.live_processes(session)[:ENTRIES_MAX] if served else ():
-        if left_row.kind in ("thread", "task"):
+        if left_row.kind in (PartKind.THREAD, PartKind.TASK):
             name, of, call = left_row.session, left_row.run_id, left_row.call_id
             stray = LiveStray(left_row.kind, left_row.name, of, call, left_row.started_at)
             sessions.setdefault(name, LiveSession(name, [], [], [])).strays.append(stray)

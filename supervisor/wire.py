@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Self, TypeVar
 from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from actors.ids import ID_MAX_CHARS
-from actors.model import Event, Message, Mode, Policy, Receipt, RunInfo, Scope, Waiting
+from actors.model import Event, Message, Mode, Policy, Receipt, RunInfo, Scope, StopOutcome, Waiting
 from actors.ports import WaitingRow
 from actors.requests import NewMessage, Stop, Stopped
 
@@ -177,7 +177,7 @@ class StopAnswer(Struct, frozen=True, kw_only=True):
     """
 
     session: str
-    outcome: str
+    outcome: StopOutcome
     run_id: str | None
     receipt_id: str
     fence_seq: int | None

@@ -14,7 +14,7 @@ import pytest
 
 from actors import AsyncTurn, NewMessage, Stop, tool
 from actors.errors import Invalid
-from actors.model import How, Provenance, Receipt, Row, Signalled
+from actors.model import How, PartKind, Provenance, Receipt, Row, Signalled
 from actors.text import visible
 from supervisor import Config, Supervisor
 from supervisor.console.render.receipts import how_ended, table
@@ -359,17 +359,17 @@ def test_a_refusal_says_what_was_expected_what_came_and_what_to_do() -> None:
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        (Row("agent", "a", 1.0, 2.0, How.CANCELLED), "cancelled"),
-        (Row("agent", "a", 1.0, 2.0, How.RAISED, note="ValueError: no"), "raised an error"),
-        (Row("process", "sleep", 1.0, 2.0, How.GONE, pid=7), "gone"),
-        (Row("call", "shell", 1.0, 2.0, How.GONE, note="what ran it is gone"), "lost with its supervisor"),
-        (Row("process", "sh", 1.0, 2.0, How.EXIT, status=3), "exited with 3"),
-        (Row("process", "sh", 1.0, 2.0, How.EXIT, status=-11), "killed by SIGSEGV"),
+        (Row(PartKind.AGENT, "a", 1.0, 2.0, How.CANCELLED), "cancelled"),
+        (Row(PartKind.AGENT, "a", 1.0, 2.0, How.RAISED, note="ValueError: no"), "raised an error"),
+        (Row(PartKind.PROCESS, "sleep", 1.0, 2.0, How.GONE, pid=7), "gone"),
+        (Row(PartKind.CALL, "shell", 1.0, 2.0, How.GONE, note="what ran it is gone"), "lost with its supervisor"),
+        (Row(PartKind.PROCESS, "sh", 1.0, 2.0, How.EXIT, status=3), "exited with 3"),
+        (Row(PartKind.PROCESS, "sh", 1.0, 2.0, How.EXIT, status=-11), "killed by SIGSEGV"),
         # As receipts said it before.
-        (Row("agent", "a", 1.0, 2.0, How.RAISED, note="CancelledError: "), "cancelled"),
-        (Row("call", "shell", 1.0, 2.0, How.SIGKILL, note="what ran it is gone"), "lost with its supervisor"),
-        (Row("process", "sleep", 1.0, 2.0, None, pid=7), "gone"),
-        (Row("process", "sleep", 1.0, None, None, pid=7), "still running"),
+        (Row(PartKind.AGENT, "a", 1.0, 2.0, How.RAISED, note="CancelledError: "), "cancelled"),
+        (Row(PartKind.CALL, "shell", 1.0, 2.0, How.SIGKILL, note="what ran it is gone"), "lost with its supervisor"),
+        (Row(PartKind.PROCESS, "sleep", 1.0, 2.0, None, pid=7), "gone"),
+        (Row(PartKind.PROCESS, "sleep", 1.0, None, None, pid=7), "still running"),
     ],
 )
 def test_how_a_part_ended_is_said_in_words_also_of_an_old_receipt(row: Row, said: str) -> None:
@@ -379,8 +379,8 @@ def test_how_a_part_ended_is_said_in_words_also_of_an_old_receipt(row: Row, said
 
 def test_a_receipt_names_what_could_not_be_ended_and_what_is_not_listed() -> None:
     signals = (Signalled("SIGTERM", 1.0), Signalled("SIGKILL", 3.0, "EPERM"))
-    stuck = Row("process", "sudo x", 1.0, None, How.ABANDONED, signals=signals, pid=77, note="not permitted")
-    call = Row("call", "shell", 1.0, 3.0, How.RAISED, note="ValueError: bad", rows=(stuck,))
+    stuck = Row(PartKind.PROCESS, "sudo x", 1.0, None, How.ABANDONED, signals=signals, pid=77, note="not permitted")
+    call = Row(PartKind.CALL, "shell", 1.0, 3.0, How.RAISED, note="ValueError: bad", rows=(stuck,))
     cause = Provenance(source="user.console", reason="x")
     text = table(
         Receipt("rcpt_1", "run_1", 1, cause, 1.0, 3.0, False, rows=(call,), reaped=1, omitted=2), 140, colour=False

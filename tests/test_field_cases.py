@@ -34,6 +34,7 @@ from actors import (
     render_openai,
     tool,
 )
+from actors.events import TextData
 from actors.hierarchy.tool import ToolActor
 from actors.messages import CallEnded, RunDeadline, RunFinished, SpawnPermit
 from actors.model import Address
@@ -310,7 +311,7 @@ def test_of_a_thousand_queued_events_none_is_yielded_after_the_answer(kit: Kit) 
     listener = Listener(session)
     address = Address("s1", accepted.generation, accepted.run_id)
     for _ in range(1000):
-        ref.tell(Said(address, "text", {"text": "queued"}, 6))
+        ref.tell(Said(address, TextData(text="queued"), 6))
     stopped = session.ask(Stop(source="user.test", reason="enough"))
     session.receipt(accepted.run_id, timeout=WAIT_S)
     events = check_rest(session)

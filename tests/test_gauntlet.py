@@ -18,7 +18,7 @@ import pytest
 
 from actors import Receipt, Row
 from actors.messages import ProcessEnded
-from actors.model import Event, How, Provenance, Signalled
+from actors.model import Event, How, PartKind, Provenance, Signalled
 from supervisor import supervisor
 from supervisor.containment.processes.trees import ProcessTrees
 from tests.gauntlet import census, crash, plugins, roles
@@ -407,7 +407,7 @@ def test_what_a_daemon_has_too_many_of_after_all_runs_is_bad(after: census.House
 # ── The judge ─────────────────────────────────────────────────────────────────────────────────────
 
 LIFE = Life(pid=77, ticks=0, uid=1000, name="sleep", state="S", command="sleep 100")
-GOOD = Row("process", "case", NOW - 9, NOW - 1, How.SIGTERM, -15, (Signalled("SIGTERM", NOW - 2),), 77, reaped=2)
+GOOD = Row(PartKind.PROCESS, "case", NOW - 9, NOW - 1, How.SIGTERM, -15, (Signalled("SIGTERM", NOW - 2),), 77, reaped=2)
 STOPPED = Provenance(source="user.gauntlet", reason="a test")
 
 
@@ -449,7 +449,7 @@ def changed(**values: Any) -> Row:
         (receipt(changed(started_at=NOW - 1, ended_at=NOW - 9)), "stop", "before it began"),
         (receipt(changed(ended_at=None, how=None)), "stop", "has not ended"),
         (receipt(changed(how=How.ABANDONED, status=None)), "stop", "lost"),
-        (receipt(GOOD, Row("call", "case", NOW - 9)), "stop", "has not ended"),
+        (receipt(GOOD, Row(PartKind.CALL, "case", NOW - 9)), "stop", "has not ended"),
         (receipt(GOOD, reaped=0), "stop", "none was reaped"),
     ],
 )
@@ -506,7 +506,9 @@ def test_the_far_side_of_a_case_has_to_be_named_exactly_and_to_live() -> None:
     there = Seen(lines=3, everybody={(77, 0)}, far={(me.pid, me.ticks)})
     early = Seen(lines=2, everybody={(77, 0)}, far={(me.pid, me.ticks)})
     gone = Seen(lines=3, everybody={(77, 0)}, far={(me.pid, me.ticks - 1)})
-    ssh, docker, at = (Row("remote", name, how=How.OUT_OF_REACH) for name in ("ssh host", "docker exec web", "at now"))
+    ssh, docker, at = (
+        Row(PartKind.REMOTE, name, how=How.OUT_OF_REACH) for name in ("ssh host", "docker exec web", "at now")
+    )
     assert found(receipt(GOOD, ssh, docker), seen=there) == ([], [])
     for rows in ((ssh,), (ssh, docker, at), (ssh, ssh, docker), ()):
         _, wrong = found(receipt(GOOD, *rows), seen=there)

@@ -9,11 +9,12 @@ from pykka import ActorRef
 from actors.hierarchy.late_stops import STOP_LATE_S, STOP_OVERDUE_S, STOPS_KEPT_MAX, LateStops
 from actors.kernel.future import ReplyFuture
 from actors.messages import StopOverdue
+from actors.model import StopOutcome
 from actors.ports import KeptStop, Store
 from actors.requests import Stop, Stopped
 from tests.sim.clock import EPOCH, SimClock
 
-STOPPED = Stopped("stopped", "run-1", "receipt-1", 1)
+STOPPED = Stopped(StopOutcome.STOPPED, "run-1", "receipt-1", 1)
 
 
 def stop(name: str = "x", reason: str = "enough") -> Stop:

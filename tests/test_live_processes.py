@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from actors import Owner, Spawn, Turn, tool
+from actors.model import TreeState
 from actors.ports import Batch, ProcessRow
 from supervisor import SessionHandle
 from supervisor.containment.guard import ledger, procfs
@@ -149,7 +150,7 @@ def test_a_process_that_goes_while_it_is_looked_at_costs_the_list_nothing(
         opened.sh("echo up; exec sleep 1000")
         opened.owner.wait_text("up")
         pid = opened.owner.started().pid
-        row = ProcessRow("s", "r", "c", "p", "server", "granted", owner=Owner.SESSION)
+        row = ProcessRow("s", "r", "c", "p", "server", TreeState.GRANTED, owner=Owner.SESSION)
         connection = open_writer(tmp_path / "store.sqlite3", 1.0)
         for sql, values in tables.statements(Batch("s", "i", 1, processes=(row,))):
             connection.execute(sql, values)
@@ -170,7 +171,7 @@ def test_a_process_that_goes_while_it_is_looked_at_costs_the_list_nothing(
 def test_a_pid_that_has_become_somebody_elses_is_not_taken_for_the_warden(tmp_path: Path, who: str) -> None:
     """The ledger of a tree that was not heard to end names a pid; a process has it, with a child."""
     (tmp_path / "wardens").mkdir()
-    row = ProcessRow("s", "r", "c", "p", "server", "granted", owner=Owner.SESSION)
+    row = ProcessRow("s", "r", "c", "p", "server", TreeState.GRANTED, owner=Owner.SESSION)
     connection = open_writer(tmp_path / "store.sqlite3", 1.0)
     for sql, values in tables.statements(Batch("s", "i", 1, processes=(row,))):
         connection.execute(sql, values)

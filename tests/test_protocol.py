@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.errors import CountermandError, QueueFull, RequestReused
+from actors.events import Emitted, ProgressData, TextData
 from actors.gate.cell import Cell, CellState
 from actors.gate.token import CancelToken
 from actors.messages import (
@@ -39,7 +40,7 @@ from actors.messages import (
     SteeringRequested,
     ToolResult,
 )
-from actors.model import TERMINAL, Address, Event, How, Outcome, Provenance, RunInfo, RunStatus
+from actors.model import TERMINAL, Address, Event, How, Outcome, Provenance, RunInfo, RunStatus, StopOutcome
 from actors.ports import KeptStop, SessionRow, Settings, Snapshot, SpawnSpec, WaitingRow
 from actors.protocol.protocol import Protocol
 from actors.protocol.request_book import RequestBook
@@ -68,6 +69,9 @@ QUEUE_MAX: Final = 4
 TOOLS: Final = {"held": "thread", "free": "task"}
 
 Op = tuple[Any, ...]
+
+
+WORD = TextData(text="word ")
 
 
 @dataclass(slots=True)
@@ -353,17 +357,17 @@ class Driver:
         known = list(self.agents.values())[::-1]
         return known[which % len(known)] if known else None
 
-    def op_say(self, which: int, kind: str) -> None:
+    def op_say(self, which: int, data: Emitted) -> None:
         address = self.address(which)
         if address is not None:
-            self.report(Said(address, kind, {"text": "word "}, 5))
+            self.report(Said(address, data, 5))
 
     def op_strange(self, generation: int, run: str) -> None:
         active = self.protocol.state.active
         address = Address(SESSION, generation, run)
         if active is not None and address == active.address:
             return
-        assert not self.report(Said(address, "text", {"text": "who is this"}, 3))
+        assert not self.report(Said(address, TextData(text="who is this"), 3))
 
     def op_call(self, which: int, tool: str) -> None:
         address = self.address(which)
@@ -507,7 +511,7 @@ requests = st.one_of(
     op("reuse", which),
 )
 reports = st.one_of(
-    op("say", which, st.sampled_from(("text", "text", "progress"))),
+    op("say", which, st.sampled_from((WORD, WORD, ProgressData(shown={"text": "word "})))),
     op("call", which, st.sampled_from(("held", "free", "none"))),
     op("call", which, st.sampled_from(("held", "free"))),
     op("start_call", which),
@@ -631,15 +635,15 @@ def test_l4_a_stop_that_was_kept_is_decided_before_anything_of_a_restored_sessio
     ("outcome", "run_id", "source"),
     [
         (None, None, "user.test"),
-        ("stopped", "run_2", "user.test"),
-        ("stopping", "run_2", "store.failure"),
-        ("stopping", "run_1", "store.failure"),
-        ("nothing_running", None, "store.failure"),
-        ("already_over", "run_2", "store.failure"),
+        (StopOutcome.STOPPED, "run_2", "user.test"),
+        (StopOutcome.STOPPING, "run_2", "store.failure"),
+        (StopOutcome.STOPPING, "run_1", "store.failure"),
+        (StopOutcome.NOTHING_RUNNING, None, "store.failure"),
+        (StopOutcome.ALREADY_OVER, "run_2", "store.failure"),
     ],
 )
 def test_l5_what_had_ended_before_a_kept_stop_is_not_ended_by_it(
-    outcome: str | None, run_id: str | None, source: str
+    outcome: StopOutcome | None, run_id: str | None, source: str
 ) -> None:
     """A crash has come, and the Stop that the journal kept is all that tells of the failure ahead of it."""
     by_a_person = Provenance(source="user.test", reason="the first stop", initiated_at=1.5)
@@ -657,7 +661,7 @@ def test_l5_what_had_ended_before_a_kept_stop_is_not_ended_by_it(
         run_id,
         run_id and f"rcpt_{run_id[-1]}",
         generation=2,
-        cause=failure if outcome not in (None, "stopped") else None,
+        cause=failure if outcome not in (None, StopOutcome.STOPPED) else None,
     )
     driver = Driver()
     row = SessionRow(SESSION, generation=2, seq=0)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from actors.model import Event, Message, ToolCall
+from actors.model import Event, Message, Outcome, Role, ToolCall
 from actors.plugin.rendering import OPENING, render_anthropic, render_openai
 from actors.thread import Thread
 from tests.provider_checker import Refused, check_anthropic, check_openai
@@ -133,24 +133,24 @@ def test_a_fold_that_was_copied_on_the_way_comes_to_the_same_thread(log: list[Ev
 
 
 def user(identity: str, content: str, **more: Any) -> Message:
-    return Message(identity, "user", content, 1, "r", **more)
+    return Message(identity, Role.USER, content, 1, "r", **more)
 
 
 def assistant(identity: str, content: str, *calls: str, **more: Any) -> Message:
     made = tuple(ToolCall(call, "bash", {"command": "ls"}) for call in calls)
-    return Message(identity, "assistant", content, 1, "r", tool_calls=made, **more)
+    return Message(identity, Role.ASSISTANT, content, 1, "r", tool_calls=made, **more)
 
 
-def result(call: str, content: str = "ok", outcome: str = "finished", **more: Any) -> Message:
-    return Message(call, "tool", content, 1, "r", tool_call_id=call, outcome=outcome, **more)
+def result(call: str, content: str = "ok", outcome: Outcome = Outcome.FINISHED, **more: Any) -> Message:
+    return Message(call, Role.TOOL, content, 1, "r", tool_call_id=call, outcome=outcome, **more)
 
 
 CONVERSATION = [
     user("m1", "list it"),
     assistant("r.1", "I look", "c1", "c2"),
     result("c1", "a.txt"),
-    result("c2", "", "interrupted"),
-    Message("r.note", "note", "The user stopped this run.", 1, "r"),
+    result("c2", "", Outcome.INTERRUPTED),
+    Message("r.note", Role.NOTE, "The user stopped this run.", 1, "r"),
     user("m2", "go on"),
     assistant("r2.1", "so", status="partial"),
 ]
@@ -187,7 +187,7 @@ def test_anthropic_gets_results_first_and_then_the_text_in_one_user_message() ->
 
 
 def test_a_call_that_never_started_says_so() -> None:
-    thread = [user("m", "x"), assistant("r.1", "", "c1"), result("c1", "", "not_started")]
+    thread = [user("m", "x"), assistant("r.1", "", "c1"), result("c1", "", Outcome.NOT_STARTED)]
     assert "not started" in render_openai(thread)[2]["content"]
     assert "not started" in render_anthropic(thread)[2]["content"][0]["content"]
 
@@ -297,7 +297,7 @@ def test_the_checker_of_anthropic_refuses(messages: list[dict[str, Any]]) -> Non
 
 def test_a_name_that_a_model_made_up_is_made_fit_for_both_providers_and_kept_in_the_thread() -> None:
     call = ToolCall("c1", "functions.shell é" + "x" * 99, {})
-    thread = [user("m", "x"), Message("r.1", "assistant", "", 1, "r", tool_calls=(call,)), result("c1")]
+    thread = [user("m", "x"), Message("r.1", Role.ASSISTANT, "", 1, "r", tool_calls=(call,)), result("c1")]
     openai, anthropic = render_openai(thread), render_anthropic(thread)
     check_openai(openai)
     check_anthropic(anthropic)
@@ -311,15 +311,17 @@ def test_calls_with_one_id_have_each_their_own_result_and_an_id_of_their_own() -
         return ToolCall("c", "t", {"n": number})
 
     def result(text: str) -> Message:
-        return Message("r", "tool", text, 1, "run", tool_call_id="c", outcome="finished")
+        return Message("r", Role.TOOL, text, 1, "run", tool_call_id="c", outcome=Outcome.FINISHED)
 
     thread = [
-        Message("u", "user", "go", 1, "run"),
-        Message("a", "assistant", "", 1, "run", tool_calls=(call(1), call(2), ToolCall("c_2", "t", {"n": 3}), call(4))),
+        Message("u", Role.USER, "go", 1, "run"),
+        Message(
+            "a", Role.ASSISTANT, "", 1, "run", tool_calls=(call(1), call(2), ToolCall("c_2", "t", {"n": 3}), call(4))
+        ),
         result("first"),
         result("second"),
-        Message("r", "tool", "of c_2", 1, "run", tool_call_id="c_2", outcome="finished"),
-        Message("b", "assistant", "again", 1, "run", tool_calls=(call(5),)),
+        Message("r", Role.TOOL, "of c_2", 1, "run", tool_call_id="c_2", outcome=Outcome.FINISHED),
+        Message("b", Role.ASSISTANT, "again", 1, "run", tool_calls=(call(5),)),
         result("third"),
     ]
     openai = render_openai(thread)

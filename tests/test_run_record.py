@@ -12,7 +12,7 @@ from actors.errors import RunCancelled
 from actors.gate.credit import Credit
 from actors.gate.token import CancelToken
 from actors.messages import HandOverRequested, ProcessEnded, ProcessStarted, SpawnRequested
-from actors.model import How, Outcome, Row, RunInfo, RunStatus
+from actors.model import CallState, How, Outcome, PartKind, Row, RunInfo, RunStatus
 from actors.ports import CallRow, SpawnSpec
 from actors.protocol.run_record import PARTS_KEPT_MAX, CallRecord, Kept, Part, RunRecord
 from actors.protocol.state import LATE_KEPT_MAX
@@ -59,10 +59,10 @@ def below(record: RunRecord, call_id: str) -> tuple[Row, ...]:
 def test_l14_calls_that_were_refused_are_forgotten_beyond_a_bound_and_open_ones_are_not() -> None:
     info = RunInfo(session="s", run_id="r", status=RunStatus.IN_PROGRESS, agent="a", generation=1, receipt_id="x")
     record = RunRecord(info, CancelToken(lambda callback: callback()), Credit(1, 1))
-    waiting = CallRow("s", "r", "open", "t", {}, "requested", "thread")
+    waiting = CallRow("s", "r", "open", "t", {}, CallState.REQUESTED, "thread")
     record.calls["open"] = CallRecord(waiting)
     for number in range(3 * PARTS_KEPT_MAX):
-        row = CallRow("s", "r", str(number), "t", {}, "ended", "thread", outcome=str(Outcome.NOT_STARTED))
+        row = CallRow("s", "r", str(number), "t", {}, CallState.ENDED, "thread", outcome=Outcome.NOT_STARTED)
         record.calls[str(number)] = CallRecord(row)
         record.trim()
         assert len(record.calls) <= PARTS_KEPT_MAX
@@ -197,13 +197,13 @@ def test_l14_a_spawn_costs_the_same_however_many_have_ended_and_a_receipt_looks_
             Credit(1, 1),
         )
         record.parts = parts = Counted()
-        record.add(Looked("c", "call", "t", None, holds=True))
+        record.add(Looked("c", PartKind.CALL, "t", None, holds=True))
         for number in range(ended):
-            part = Looked(f"p{number}", "process", "true", "c", holds=True)
+            part = Looked(f"p{number}", PartKind.PROCESS, "true", "c", holds=True)
             record.add(part)
             part.end(How.EXIT, 0.0)
         parts.looked, before = 0, Looked.times
-        record.add(Looked("last", "process", "true", "c", holds=True))
+        record.add(Looked("last", PartKind.PROCESS, "true", "c", holds=True))
         assert len(record.open_parts()) == 2
         assert parts.looked == 0
         costs.append(Looked.times - before)

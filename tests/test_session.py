@@ -19,7 +19,7 @@ from actors.hierarchy.session import RETRY_FIRST_S, RETRY_MAX_S, UNFIT_MAX, UNFI
 from actors.kernel.actor import Actor
 from actors.kernel.future import ReplyFuture
 from actors.messages import GoOn, PluginsMended, Route
-from actors.model import Address, Event, Receipt, RunStatus
+from actors.model import Address, Event, PartKind, Receipt, RunStatus
 from actors.plugin.registration import Unloaded
 from actors.plugin.turn import AsyncTurn
 from actors.requests import Delete, Resume, Stop, Stopped
@@ -177,7 +177,7 @@ def is_left_behind(world: World) -> Address:
 
 def found(world: World, address: Address) -> None:
     """Find a thread that code of a call has left, and wait until that is on record."""
-    thread = world.strays.leave(address, "thread").found
+    thread = world.strays.leave(address, PartKind.THREAD).found
     assert world.run(lambda: world.disk.process(thread.stray_id) is not None)
 
 
@@ -783,7 +783,9 @@ def test_l3_an_immediate_stop_kills_at_once_where_its_run_waits_for_the_store_to
         assert world.run(lambda: bool(of(world, "process.started")))
         world.strays.random = Random(seed)
         call_id = of(world, "tool.started")[0].data["call_id"]
-        stray = world.strays.leave(Address("s", run.generation, run.run_id, call_id), "subprocess").found.stray_id
+        stray = world.strays.leave(
+            Address("s", run.generation, run.run_id, call_id), PartKind.SUBPROCESS
+        ).found.stray_id
         assert world.run(lambda: world.disk.process(stray) is not None)
         world.store.fail_next(2 if again == "refused" else 1)
         with pytest.raises(StoreUnavailable):

@@ -21,7 +21,7 @@ from pykka import ActorRef
 
 from actors.errors import Invalid, StoreUnavailable
 from actors.messages import CommitFailed, Committed, Loaded, LoadFailed
-from actors.model import Event, Mode, Provenance, Receipt, RunInfo, RunStatus
+from actors.model import CallState, Event, Mode, PartKind, Provenance, Receipt, RunInfo, RunStatus, TreeState
 from actors.ports import (
     Batch,
     CallRow,
@@ -138,8 +138,8 @@ def test_l12_what_was_committed_is_there_after_a_restart(path: Path) -> None:
     receipt = Receipt("rcpt_r1", "r1", 1, provenance, 1.0, 2.0, True, refused={"text": 2})
     waiting = WaitingRow("s", NewMessage(id="m2", content="später"), 1, "r2", False, 9.0)
     request = RequestRow("s", "m2", b"\x00\xff", b'{"type":"Accepted"}', 1_000_000.0)
-    call = CallRow("s", "r1", "c1", "bash", {"command": "ls"}, "granted")
-    process = ProcessRow("s", "r1", "c1", "p1", "ls", "granted")
+    call = CallRow("s", "r1", "c1", "bash", {"command": "ls"}, CallState.GRANTED)
+    process = ProcessRow("s", "r1", "c1", "p1", "ls", TreeState.GRANTED)
     row = SessionRow("s", 3, 2, parked=True, cutoffs={"user": 4.0})
     events = (text(1, "é\x00"), text(2, "b"))
     first = SqliteStore(path, clock=StandingClock())
@@ -192,7 +192,7 @@ def test_rows_are_upserts_and_what_waits_no_longer_goes(store: SqliteStore) -> N
     assert load(store).waiting == (first, second)
     assert load(store).over == {}
     done = run_info("r1", status=RunStatus.COMPLETED, settled=True)
-    ended = ProcessRow("s", "r1", "c1", "p1", "ls", "ended")
+    ended = ProcessRow("s", "r1", "c1", "p1", "ls", TreeState.ENDED)
     write(store, batch(2, runs=(done,), unwaiting=("m1",), processes=(ended,)))
     snapshot = load(store)
     assert snapshot.waiting == (second,)
@@ -202,7 +202,7 @@ def test_rows_are_upserts_and_what_waits_no_longer_goes(store: SqliteStore) -> N
 
 
 def test_a_process_that_outlives_its_settled_run_is_loaded(store: SqliteStore) -> None:
-    process = ProcessRow("s", "r1", "c1", "p1", "serve", "granted")
+    process = ProcessRow("s", "r1", "c1", "p1", "serve", TreeState.GRANTED)
     write(
         store,
         batch(1, runs=(run_info("r1", status=RunStatus.COMPLETED, settled=True),), processes=(process,)),
@@ -224,8 +224,8 @@ def test_of_more_runs_that_begin_alike_than_fit_the_newest_are_given(store: Sqli
 
 
 def test_calls_that_have_ended_take_no_place_from_one_that_is_open(store: SqliteStore, path: Path) -> None:
-    ended = [CallRow("s", "r1", f"call_{number}", "t", {}, "ended", ended_at=1.0) for number in range(5)]
-    still = CallRow("s", "r1", "call_9", "t", {}, "started")
+    ended = [CallRow("s", "r1", f"call_{number}", "t", {}, CallState.ENDED, ended_at=1.0) for number in range(5)]
+    still = CallRow("s", "r1", "call_9", "t", {}, CallState.STARTED)
     write(store, batch(1, runs=(run_info("r1"),), calls=(*ended, still)))
     assert store.reader.open_calls(limit=2) == [still]
     with contextlib.closing(sqlite3.connect(path)) as other, other:
@@ -257,9 +257,9 @@ def test_a_snapshot_says_what_became_of_each_message(store: SqliteStore) -> None
 
 def test_l7_of_a_run_with_something_left_all_that_has_ended_is_read_too(store: SqliteStore) -> None:
     rows = tuple(
-        ProcessRow("s", run, "c1", f"{kind}_{run}", "left", "ended", kind=kind)
+        ProcessRow("s", run, "c1", f"{kind}_{run}", "left", TreeState.ENDED, kind=kind)
         for run in ("late", "over")
-        for kind in ("process", "subprocess", "thread")
+        for kind in (PartKind.PROCESS, PartKind.SUBPROCESS, PartKind.THREAD)
     )
     ended = tuple(
         Event(seq, "s", 1, run, "run.ended", {"status": "done"}, 1.0) for seq, run in ((1, "late"), (2, "over"))
@@ -314,8 +314,8 @@ def test_l13_rows_that_cannot_be_read_are_left_out_of_a_session_that_is_taken_up
             1,
             row=SessionRow("s", 1, 1),
             runs=(run_info("r1"),),
-            calls=tuple(CallRow("s", "r1", call, "bash", {}, "granted") for call in ("c1", "c2")),
-            processes=tuple(ProcessRow("s", "r1", "c1", tree, "ls", "granted") for tree in ("p1", "p2")),
+            calls=tuple(CallRow("s", "r1", call, "bash", {}, CallState.GRANTED) for call in ("c1", "c2")),
+            processes=tuple(ProcessRow("s", "r1", "c1", tree, "ls", TreeState.GRANTED) for tree in ("p1", "p2")),
             waiting=tuple(WaitingRow("s", NewMessage(id=m, content="x"), 1, "r2", False, 9.0) for m in ("m1", "m2")),
             requests=tuple(RequestRow("s", m, b"", b"{}", 1_000_000.0) for m in ("m1", "m2")),
         ),

@@ -18,7 +18,7 @@ from actors.events import TextData
 from actors.gate.credit import Credit
 from actors.gate.pending import settle
 from actors.messages import CallGivenUp, CallRequested, SteeringRequested
-from actors.model import Address, Event, Message
+from actors.model import Address, Event, Message, Role
 from actors.plugin.turn import TurnCore
 from actors.thread import Thread
 from supervisor import Config, Supervisor
@@ -27,7 +27,7 @@ from tests.kit import WAIT_S, Kit, check_rest, say
 
 def message(identity: str) -> Message:
     """A message that steers."""
-    return Message(identity, "user", "steer me", 1, "r", origin="user")
+    return Message(identity, Role.USER, "steer me", 1, "r", origin="user")
 
 
 NOW = 1_750_000_000.0

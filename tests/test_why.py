@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from actors.model import Event, Provenance, Receipt, Row, RunInfo, Signalled
+from actors.model import Event, PartKind, Provenance, Receipt, Row, RunInfo, Signalled
 from supervisor import Config, SessionHandle, Supervisor
 from supervisor.console.client.store_records import StoreRecords
 from supervisor.console.commands.why import Story, _moments, read_story
@@ -81,7 +81,7 @@ def test_a_story_is_told_in_the_order_of_the_log_though_the_clock_was_set_meanwh
     ]
     provenance = Provenance(source="user.test", reason="enough")
     signal = Signalled("SIGTERM", 1e6 + 4.5 + step_s)
-    rows = (Row("process", "sh", pid=7, signals=(signal,)),)
+    rows = (Row(PartKind.PROCESS, "sh", pid=7, signals=(signal,)),)
     receipt = Receipt("x", "r", 1, provenance, 0.0, 0.0, complete=True, rows=rows)
     told = _moments(events, receipt)
     assert [moment.seq for moment in told if moment.seq] == sorted(moment.seq for moment in told if moment.seq)

@@ -90,12 +90,12 @@ from actors.messages import (
     TreeTaken,
     TryStore,
 )
-from actors.model import Address, Event, Mode, Owner, Provenance, RunInfo, Scope, SessionStatus
+from actors.model import STRAYS, Address, Event, Mode, Owner, PartKind, Provenance, RunInfo, Scope, SessionStatus
 from actors.plugin.registration import Plugins
 from actors.ports import Batch, Ports, SpawnSpec
 from actors.protocol.protocol import Protocol
 from actors.protocol.restoration import recovery_cause
-from actors.protocol.run_record import AGENT, STRAYS, RunRecord
+from actors.protocol.run_record import RunRecord
 from actors.protocol.step import (
     AdoptRun,
     AdoptTree,
@@ -655,10 +655,10 @@ class SessionActor(Actor):
         assert provenance is not None, "only what is closed is taken over"
         open_parts = record.runner_parts()
         adopting = Adopting(
-            agent=any(part.kind == AGENT for part in open_parts),
-            calls=tuple(part.id for part in open_parts if part.kind == "call"),
+            agent=any(part.kind == PartKind.AGENT for part in open_parts),
+            calls=tuple(part.id for part in open_parts if part.kind == PartKind.CALL),
             processes=tuple(
-                (part.id, record.processes[part.id].row.call_id) for part in open_parts if part.kind == "process"
+                (part.id, record.processes[part.id].row.call_id) for part in open_parts if part.kind == PartKind.PROCESS
             ),
             strays=tuple(record.processes[part.id].row for part in open_parts if part.kind in STRAYS),
             halt=Halt(provenance, self._grace_s(record.mode)),
@@ -697,7 +697,7 @@ class SessionActor(Actor):
         elif record is not None and (parts := record.runner_parts()):
             for part in parts:
                 # What was spawned for the session is in the record of its run until that is closed.
-                if part.kind == "process" and part.id not in self._protocol.state.owned:
+                if part.kind == PartKind.PROCESS and part.id not in self._protocol.state.owned:
                     self._ports.processes.kill(part.id, halt.grace_s)
             self._ports.strays.end(record.address, halt.grace_s)
 

@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from actors.model import JsonObject, Message, Outcome, ToolCall
+from actors.model import JsonObject, Message, MessageStatus, Outcome, Role, ToolCall
 
 OPENING: Final = "The conversation so far:"
 """The user text before a thread that begins with the assistant, in the format in which the user has to be first."""
@@ -121,11 +121,11 @@ def render_anthropic(messages: Sequence[Message]) -> list[JsonObject]:
 
 def _turns(messages: Sequence[Message]) -> list[str | _AssistantMessage]:
     """Read a thread as user texts, no two in a row, and assistant messages with paired results."""
-    shown = [message for message in messages if message.status != "retracted"]
+    shown = [message for message in messages if message.status != MessageStatus.RETRACTED]
     turns: list[str | _AssistantMessage] = []
     used: set[str] = set()
     for place, message in enumerate(shown):
-        if message.role == "assistant":
+        if message.role == Role.ASSISTANT:
             results = _results_behind(shown, place)
             calls = [
                 (_with_own_id(call, used), results[call.id].popleft())
@@ -135,7 +135,7 @@ def _turns(messages: Sequence[Message]) -> list[str | _AssistantMessage]:
             text = message.content if message.content.strip() else ""
             if text or calls:
                 turns.append(_AssistantMessage(text, calls))
-        elif message.role in ("user", "note") and message.content.strip():
+        elif message.role in (Role.USER, Role.NOTE) and message.content.strip():
             if turns and isinstance(turns[-1], str):
                 turns[-1] = f"{turns[-1]}\n\n{message.content}"
             else:
@@ -148,7 +148,7 @@ def _results_behind(messages: Sequence[Message], place: int) -> defaultdict[str,
     results: defaultdict[str, deque[Message]] = defaultdict(deque)
     for behind in range(place + 1, len(messages)):
         message = messages[behind]
-        if message.role != "tool":
+        if message.role != Role.TOOL:
             break
         if message.tool_call_id is not None:
             results[message.tool_call_id].append(message)

@@ -20,6 +20,7 @@ from pykka import ActorDeadError
 
 from actors.errors import Invalid, RunCancelled
 from actors.events import (
+    Emitted,
     EventData,
     MessageData,
     ProgressData,
@@ -27,13 +28,12 @@ from actors.events import (
     ToolEndedData,
     ToolRequestedData,
     TypingData,
-    as_data,
 )
 from actors.gate.credit import Credit
 from actors.gate.pending import Pending
 from actors.gate.token import AsyncCancelToken, CancelToken, Door
 from actors.messages import CallGivenUp, CallRequested, Said, SteeringRequested, ToolResult
-from actors.model import Address, Event, JsonObject, Message, Provenance
+from actors.model import Address, Event, JsonObject, Message, Provenance, Role
 from actors.secrets import NOTHING, Withheld
 from actors.text import storable, storable_json
 from actors.thread import Thread
@@ -42,7 +42,6 @@ TEXT_EVENT_MAX_BYTES: Final = 65_536
 TOOL_NAME_MAX_CHARS: Final = 1_024
 
 Tell = Callable[[object], None]
-Emitted = TextData | ProgressData | TypingData
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -115,7 +114,7 @@ class TurnCore:
 
     def inputs(self) -> list[Message]:
         """Return this run's own messages."""
-        return [message for message in self.messages() if message.id in self._inputs and message.role == "user"]
+        return [message for message in self.messages() if message.id in self._inputs and message.role == Role.USER]
 
     def tell(self, message: object) -> None:
         """Send to the run's actor. If it is gone, the run is being closed, and this raises RunCancelled."""
@@ -130,7 +129,7 @@ class TurnCore:
 
     def said(self, data: Emitted, size: int) -> None:
         """Send what the agent emits; its credit was taken before."""
-        self.tell(Said(self.address, data.event_kind, as_data(data), size))
+        self.tell(Said(self.address, data, size))
         if isinstance(data, TextData):
             with self._lock:
                 self._apply(data)

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import msgspec
 
+from actors.events import ToolEndedData, ToolRequestedData, ToolStartedData
 from actors.gate.cell import Cell, CellState
 from actors.gate.token import CancelToken
 from actors.messages import CallExpired, CallGivenUp, CallRequested, CallStarted, ToolResult
-from actors.model import Address, How, JsonObject, Outcome, Provenance
+from actors.model import Address, CallState, How, Outcome, PartKind, Provenance
 from actors.ports import CallRow
 from actors.protocol import notes
 from actors.protocol.processes import Processes
 from actors.protocol.run_record import CallRecord, Part, RunRecord
 from actors.protocol.state import SessionState
 from actors.protocol.step import CloseCall, GivePermit, MakeWait, RefuseCall, ReturnCredit
-from actors.text import storable_json
 
 
 class Calls:
@@ -52,14 +52,14 @@ class Calls:
             call_id=call_id,
             tool=request.tool,
             arguments=request.arguments,
-            state="requested",
+            state=CallState.REQUESTED,
             isolation=state.isolation.get(request.tool, "thread"),
         )
         call = CallRecord(row)
         record.calls[call_id] = call
         record.called = True
-        data: JsonObject = {"call_id": call_id, "tool": request.tool, "arguments": request.arguments}
-        state.event("tool.requested", data, record)
+        data = ToolRequestedData(call_id=call_id, tool=request.tool, arguments=request.arguments)
+        state.event(data, record)
         state.save_call(call)
         at = state.clock.wall()
         if problem is not None:
@@ -103,9 +103,9 @@ class Calls:
         cell: Cell[ToolResult] = Cell()
         token = CancelToken(self._state.notify, record.token)
         call.cell, call.token = cell, token
-        call.row = msgspec.structs.replace(call.row, state="granted")
+        call.row = msgspec.structs.replace(call.row, state=CallState.GRANTED)
         call_id = call.row.call_id
-        record.add(Part(call_id, "call", call.row.tool, None, holds=call.row.isolation != "task"))
+        record.add(Part(call_id, PartKind.CALL, call.row.tool, None, holds=call.row.isolation != "task"))
         self._state.save_call(call)
         self._state.step.later.append(GivePermit(record.id, call_id, cell, token))
 
@@ -127,11 +127,11 @@ class Calls:
         record, call, part = state.open_run(report.address), state.call(report.address), state.part(report.address)
         if part is not None:
             part.started_at = report.at
-        if record is None or call is None or call.row.state != "granted":
+        if record is None or call is None or call.row.state != CallState.GRANTED:
             state.dead_letter("call_started", "its call is closed, or has started before", report.address, "")
             return
-        call.row = msgspec.structs.replace(call.row, state="started", started_at=report.at)
-        state.event("tool.started", {"call_id": call.row.call_id}, record)
+        call.row = msgspec.structs.replace(call.row, state=CallState.STARTED, started_at=report.at)
+        state.event(ToolStartedData(call_id=call.row.call_id), record)
         state.save_call(call)
 
     def expired(self, report: CallExpired) -> None:
@@ -222,19 +222,17 @@ class Calls:
         provenance: Provenance | None = None,
     ) -> None:
         """Give a call its one result in the log."""
-        call.row = msgspec.structs.replace(call.row, state="ended", outcome=str(result.outcome))
-        data: JsonObject = {
-            "call_id": call.row.call_id,
-            "tool": call.row.tool,
-            "outcome": str(result.outcome),
-            "content": result.content,
-            "is_error": result.is_error,
-        }
-        if result.data is not None:
-            data["data"] = result.data
-        if provenance is not None:
-            data["provenance"] = storable_json(provenance)
-        self._state.event("tool.ended", data, record)
+        call.row = msgspec.structs.replace(call.row, state=CallState.ENDED, outcome=result.outcome)
+        data = ToolEndedData(
+            call_id=call.row.call_id,
+            tool=call.row.tool,
+            outcome=result.outcome,
+            content=result.content,
+            is_error=result.is_error,
+            data=result.data,
+            provenance=provenance,
+        )
+        self._state.event(data, record)
         # The row has the outcome; the cell would keep the result in memory for as long as the run goes on.
         call.cell = None
         if call.row.call_id not in record.parts:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import Any, Final
 
 from actors.errors import NotFound, QueueFull, RunActive, ShuttingDown
+from actors.events import SessionDeletedData
 from actors.kernel.future import ReplyFuture
 from actors.protocol.queue import WaitingRoom
 from actors.protocol.state import SessionState
 from actors.protocol.step import AnswerRequest, ForgetSession, RefuseRequest
 from actors.requests import Delete, Deleted
-from actors.text import storable_json
 from actors.thread import Thread
 
 DELETIONS_MAX: Final = 1000
@@ -92,7 +92,7 @@ class Deletion:
         state.step.erase = True
         state.quarantined = False
         state.step.later.append(ForgetSession())
-        seq = state.event("session.deleted", {"provenance": storable_json(provenance)}, None)
+        seq = state.event(SessionDeletedData(provenance=provenance), None)
         state.deleted = True
         for request, reply in requests:
             answer = Deleted(state.session, seq)

@@ -7,7 +7,8 @@ whose answer is given when it is durable.
 from __future__ import annotations
 
 from actors.errors import Invalid, NotFound, Quarantined, RunActive, ShuttingDown, TooLarge
-from actors.model import SUPERSEDING, Mode, Policy, Provenance, RunStatus
+from actors.events import MessageRetractedData, SessionResumedData
+from actors.model import SUPERSEDING, Mode, Policy, Provenance, Role, RunStatus
 from actors.ports import AttachmentRow
 from actors.protocol.run_record import RunRecord
 from actors.protocol.runs import Runs
@@ -121,8 +122,8 @@ class Intake:
     def _retract(self, record: RunRecord, origin: str) -> None:
         """Mark the sender's own inputs of a run, and its output, as retracted."""
         inputs, messages = set(record.info.inputs), self._state.thread.messages()
-        own = [m.id for m in messages if m.id in inputs and m.role == "user" and m.origin == origin]
-        self._state.event("message.retracted", {"run_id": record.id, "ids": own}, record)
+        own = tuple(m.id for m in messages if m.id in inputs and m.role == Role.USER and m.origin == origin)
+        self._state.event(MessageRetractedData(run_id=record.id, ids=own), record)
 
     def _refuse_unless_serving(self, what: str) -> None:
         state = self._state
@@ -174,7 +175,7 @@ class Intake:
             )
         run_id, waited, shown = self._turns.take_all(at, resume.id)
         self._runs.start(run_id, waited, at, resumed=True)
-        state.event("session.resumed", {"run_id": run_id}, state.active)
+        state.event(SessionResumedData(run_id=run_id), state.active)
         return Resumed(run_id, state.generation, with_messages=shown)
 
     def withdraw(self, withdraw: Withdraw, at: float) -> Withdrawn:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from actors.gate.cell import Cell
-from actors.model import Address, Mode
+from actors.model import Address, Mode, PartKind
 from actors.ports import ProcessRow
 from actors.protocol.run_record import Part
 
@@ -54,6 +54,6 @@ class OwnedTree:
 
 def part_of(row: ProcessRow) -> Part:
     """Make the part that stands for a tree of the session in receipts."""
-    part = Part(row.process_id, "process", row.name, row.call_id, holds=row.ending is not None)
+    part = Part(row.process_id, PartKind.PROCESS, row.name, row.call_id, holds=row.ending is not None)
     part.pid, part.started_at = row.pid, row.started_at
     return part

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from actors.events import ProcessEndedData, ProcessStartedData
 from actors.messages import (
     CallEnded,
     ProcessEnded,
@@ -21,16 +22,16 @@ from actors.messages import (
     StrayEnded,
     StrayFound,
 )
-from actors.model import Address, How, JsonObject, Outcome, RunStatus
+from actors.model import Address, How, Outcome, PartKind, RunStatus, TreeState
 from actors.ports import ProcessRow
 from actors.protocol import notes
 from actors.protocol.calls import Calls
 from actors.protocol.processes import Processes
-from actors.protocol.run_record import AGENT, SUBPROCESS, Part, ProcessRecord, RunRecord
+from actors.protocol.run_record import AGENT, Part, ProcessRecord, RunRecord
 from actors.protocol.runs import Runs
 from actors.protocol.state import SessionState
 from actors.protocol.step import CloseCall, ForgetPart
-from actors.text import storable, storable_json
+from actors.text import storable
 
 
 class PartReports:
@@ -137,13 +138,10 @@ class PartReports:
         if report.process_id in record.processes:
             record.processes[report.process_id].spool = news.spool
         if known is None and self._run_is_open(report.address):
-            data: JsonObject = {
-                "call_id": report.address.call,
-                "process_id": report.process_id,
-                "pid": news.pid,
-                "name": part.name,
-            }
-            self._state.event("process.started", data, record)
+            data = ProcessStartedData(
+                call_id=report.address.call, process_id=report.process_id, pid=news.pid, name=part.name
+            )
+            self._state.event(data, record)
 
     def _process_ended(self, record: RunRecord, part: Part, report: ProcessReport, news: ProcessEnded) -> None:
         state = self._state
@@ -154,19 +152,17 @@ class PartReports:
             return
         part.end_process(news)
         at = state.clock.wall()
-        data: JsonObject = {
-            "call_id": report.address.call,
-            "process_id": report.process_id,
-            "how": str(news.how),
-            "status": news.status,
-            "reaped": news.reaped,
-            "proven": news.proven,
-        }
-        if news.note:
-            data["note"] = news.note
-        if part.provenance is not None:
-            data["provenance"] = storable_json(part.provenance)
-        state.event("process.ended", data, record)
+        data = ProcessEndedData(
+            call_id=report.address.call,
+            process_id=report.process_id,
+            how=news.how,
+            status=news.status,
+            reaped=news.reaped,
+            proven=news.proven,
+            note=news.note,
+            provenance=part.provenance,
+        )
+        state.event(data, record)
         if not news.proven:
             return
         process = record.processes.get(report.process_id)
@@ -200,7 +196,7 @@ class PartReports:
             address.call or "",
             key,
             part.name,
-            "granted",
+            TreeState.GRANTED,
             generation=address.generation,
             pid=found.pid,
             started_at=found.at,
@@ -210,8 +206,11 @@ class PartReports:
         )
         record.processes[key] = ProcessRecord(row, None)
         state.step.processes[key] = row
-        if record is state.active and part.kind == SUBPROCESS:
-            self._stray_event("process.started", record, row, {"pid": found.pid, "name": part.name})
+        if record is state.active and part.kind == PartKind.SUBPROCESS:
+            started = ProcessStartedData(
+                call_id=row.call_id or None, process_id=key, kind=row.kind, pid=found.pid, name=part.name
+            )
+            state.event(started, record)
         if record.id in state.late:
             at = state.clock.wall()
             # Its code ran on after the kill deadline, and this was found only now.
@@ -230,18 +229,19 @@ class PartReports:
         if news.how is How.OUT_OF_REACH:
             record.unseen.add(part.id)
         process = record.processes[part.id]
-        if part.kind == SUBPROCESS:
-            data: JsonObject = {"how": str(news.how) if news.how else None, "status": news.status}
-            data |= {"reaped": news.reaped, "proven": news.how is not How.OUT_OF_REACH}
-            if part.note:
-                data["note"] = part.note
-            if part.provenance is not None:
-                data["provenance"] = storable_json(part.provenance)
-            self._stray_event("process.ended", record, process.row, data)
+        if part.kind == PartKind.SUBPROCESS:
+            data = ProcessEndedData(
+                call_id=process.row.call_id or None,
+                process_id=process.row.process_id,
+                kind=process.row.kind,
+                how=news.how,
+                status=news.status,
+                reaped=news.reaped,
+                proven=news.how is not How.OUT_OF_REACH,
+                note=part.note,
+                provenance=part.provenance,
+            )
+            state.event(data, record)
         self._processes.end_row(process, part)
         state.step.later.append(ForgetPart("stray", part.id))
         self._runs.part_ended(record, state.clock.wall())
-
-    def _stray_event(self, kind: str, record: RunRecord, row: ProcessRow, data: JsonObject) -> None:
-        of: JsonObject = {"call_id": row.call_id} if row.call_id else {}
-        self._state.event(kind, {**of, "process_id": row.process_id, "kind": row.kind, **data}, record)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import msgspec
 
+from actors.events import ToolOutputData
 from actors.gate.cell import Cell
 from actors.messages import ProcessOutput, ProcessReport, SpawnPermit, SpawnRequested
-from actors.model import How, JsonObject, Owner
+from actors.model import How, Owner, PartKind, TreeState
 from actors.ports import ProcessRow
 from actors.protocol.owned_tree import OwnedTree, part_of
 from actors.protocol.run_record import (
@@ -49,13 +50,13 @@ class Processes:
             state.dead_letter("spawn", "it was asked for before", request.address, name)
             return
         limit = state.settings.processes_max
-        if len([part for part in record.open_parts() if part.kind == "process"]) >= limit:
+        if len([part for part in record.open_parts() if part.kind == PartKind.PROCESS]) >= limit:
             self._refuse_over_limit(record, call_id, request, limit)
             return
         cell: Cell[None] = Cell()
-        row = ProcessRow(state.session, record.id, call_id, process_id, storable(name), "granted")
+        row = ProcessRow(state.session, record.id, call_id, process_id, storable(name), TreeState.GRANTED)
         record.processes[process_id] = ProcessRecord(row, cell)
-        record.add(Part(process_id, "process", row.name, call_id, holds=True))
+        record.add(Part(process_id, PartKind.PROCESS, row.name, call_id, holds=True))
         state.step.processes[process_id] = row
         state.step.later.append(GiveSpawn(record.id, SpawnPermit(call_id, process_id, cell)))
 
@@ -75,14 +76,14 @@ class Processes:
             call_id,
             process_id,
             storable(name),
-            "granted",
+            TreeState.GRANTED,
             owner=Owner.SESSION,
             generation=request.address.generation,
             owned_at=state.clock.wall(),
         )
         # Until the spawn has passed the cell it is a part of the run: a fence may void it, as it may any spawn.
         record.processes[process_id] = ProcessRecord(row, cell)
-        record.add(Part(process_id, "process", row.name, call_id, holds=False))
+        record.add(Part(process_id, PartKind.PROCESS, row.name, call_id, holds=False))
         state.owned[process_id] = OwnedTree(row, part_of(row), cell)
         state.step.processes[process_id] = row
         state.step.later.append(SpawnOwn(request.address, process_id, request.spec, request.listener))
@@ -100,7 +101,7 @@ class Processes:
 
     def end_row(self, process: ProcessRecord, part: Part) -> None:
         """Write the row of a process that has ended."""
-        process.row = msgspec.structs.replace(process.row, state="ended", end=part.as_row(()))
+        process.row = msgspec.structs.replace(process.row, state=TreeState.ENDED, end=part.as_row(()))
         self._state.step.processes[process.row.process_id] = process.row
 
     # ── Output ───────────────────────────────────────────────────────────────────────────────────────
@@ -132,12 +133,7 @@ class Processes:
     def _log(self, record: RunRecord, report: ProcessReport, stream: str, text: str, *, marker: bool = False) -> None:
         if not text:
             return
-        data: JsonObject = {
-            "call_id": report.address.call,
-            "process_id": report.process_id,
-            "stream": stream,
-            "text": text,
-        }
-        if marker:
-            data["marker"] = True
-        self._state.event("tool.output", data, record)
+        data = ToolOutputData(
+            call_id=report.address.call, process_id=report.process_id, stream=stream, text=text, marker=marker
+        )
+        self._state.event(data, record)

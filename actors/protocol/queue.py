@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from actors.errors import QueueFull
-from actors.model import Message
+from actors.model import Message, Role
 from actors.ports import WaitingRow
 from actors.requests import NewMessage
 
@@ -22,7 +22,7 @@ def as_message(message: NewMessage, run_id: str | None, at: float | None = None)
     """Show a message that waits, or was returned, as a message of a thread that has no generation."""
     return Message(
         id=message.id,
-        role="user",
+        role=Role.USER,
         content=message.content,
         generation=None,
         run_id=run_id,

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from actors.errors import CountermandError
-from actors.model import FAILURES, Mode, Provenance, RunInfo, RunStatus
+from actors.events import SessionQuarantinedData
+from actors.model import FAILURES, Mode, Provenance, RunInfo, RunStatus, StopOutcome
 from actors.ports import KeptStop, SessionRow, Snapshot
 from actors.protocol.queue import PendingTurn
 from actors.protocol.requests import Requests
@@ -75,7 +76,7 @@ class Restoration:
             # A restart of the supervisor lifts it: the supervisor counts the failures.
             state.quarantined = True
             if not state.deleted:
-                state.event("session.quarantined", {}, None)
+                state.event(SessionQuarantinedData(), None)
         gone = Provenance(
             source="supervisor.recovery", reason="the supervisor ended, and its process trees with it", initiated_at=at
         )
@@ -188,7 +189,7 @@ class Restoration:
             record.token.cancel(info.provenance or cause)
         if record.status is RunStatus.CANCELLING:
             for kept in enders:
-                if (kept.outcome, kept.run_id) == ("stopped", record.id):
+                if (kept.outcome, kept.run_id) == (StopOutcome.STOPPED, record.id):
                     self._stops.closed_on_behalf_of(kept.stop, record)
         record.fenced_at = record.fenced_at or at
         record.stage += 1

@@ -21,12 +21,15 @@ from actors.gate.credit import Credit
 from actors.gate.token import CancelToken
 from actors.messages import ProcessEnded, ProcessRemaining, StrayEnded, ToolResult
 from actors.model import (
+    STRAYS,
     TERMINAL,
     Address,
+    CallState,
     How,
     Mode,
     Outcome,
     Owner,
+    PartKind,
     Provenance,
     Receipt,
     Row,
@@ -38,9 +41,7 @@ from actors.model import (
 from actors.ports import CallRow, ProcessRow
 
 AGENT = "agent"
-SUBPROCESS = "subprocess"
-STRAYS = frozenset({SUBPROCESS, "thread", "task"})
-"""Kinds of parts that code of the run started by itself, in the supervisor's own process."""
+"""The id of the part that is the agent's execution."""
 OUTPUT_KEPT_CHARS = 4096
 OUTPUT_LOGGED_MAX_BYTES = 1_048_576
 PARTS_KEPT_MAX = 1000
@@ -101,7 +102,7 @@ class Part:
     """
 
     id: str
-    kind: str
+    kind: PartKind
     name: str
     parent: str | None
     holds: bool
@@ -219,7 +220,7 @@ class CallRecord:
     @property
     def open(self) -> bool:
         """True until its result is in the log."""
-        return self.row.state != "ended"
+        return self.row.state != CallState.ENDED
 
     @property
     def finished(self) -> bool:
@@ -229,7 +230,7 @@ class CallRecord:
     @property
     def waits(self) -> bool:
         """True while it waits for the barrier."""
-        return self.row.state == "requested"
+        return self.row.state == CallState.REQUESTED
 
 
 @dataclass(slots=True)
@@ -328,7 +329,7 @@ class RunRecord:
 
     def runner_parts(self) -> list[Part]:
         """What of `open_parts` the run's own actor has: not the trees of the session that end with it."""
-        return [part for part in self.open_parts() if part.kind != "process" or part.id in self.processes]
+        return [part for part in self.open_parts() if part.kind != PartKind.PROCESS or part.id in self.processes]
 
     def barrier(self) -> list[Part]:
         """What of this run the permits of a later one wait for."""
@@ -379,7 +380,7 @@ class RunRecord:
         self.reaped = max(self.reaped, receipt.reaped - sum(part.reaped for part in self.parts.values()))
         for row in receipt.rows:
             agent = self.parts.get(AGENT)
-            if row.kind == AGENT and agent is not None and row.ended_at is not None and row.how is not None:
+            if row.kind == PartKind.AGENT and agent is not None and row.ended_at is not None and row.how is not None:
                 agent.end(row.how, row.ended_at, row.note)
             known = {(self.parts[one].name, self.parts[one].ended_at) for one in self.unseen}
             for below in row.rows:
@@ -437,21 +438,23 @@ def restored(
     """Make the record of a run that another incarnation left, with every part on record: ended, or perhaps running."""
     record = RunRecord(info=info, token=token, credit=credit)
     if info.started_at is not None:
-        agent = Part(AGENT, AGENT, info.agent, None, holds=False, started_at=info.started_at)
+        agent = Part(AGENT, PartKind.AGENT, info.agent, None, holds=False, started_at=info.started_at)
         record.parts[AGENT] = agent
         if info.status is RunStatus.COMPLETED and info.ended_at is not None:
             agent.end(How.RETURNED, info.ended_at)
     for row in calls:
         call = record.calls[row.call_id] = CallRecord(row, output=printed.get(row.call_id, ""))
         record.called = True
-        if row.state in ("granted", "started"):
+        if row.state in (CallState.GRANTED, CallState.STARTED):
             # Nobody can say any more whether a granted call began: the truth is that it may have.
             call.cell = Cell()
             call.cell.start()
-        if row.state == "requested" or (row.ended_at is not None and row.how is None):
+        if row.state == CallState.REQUESTED or (row.ended_at is not None and row.how is None):
             # It waited for its permit, or was refused one: nothing executed it.
             continue
-        part = Part(row.call_id, "call", row.tool, None, holds=row.isolation != "task", started_at=row.started_at)
+        part = Part(
+            row.call_id, PartKind.CALL, row.tool, None, holds=row.isolation != "task", started_at=row.started_at
+        )
         if row.ended_at is not None and row.how is not None:
             part.end(row.how, row.ended_at)
         record.parts[row.call_id] = part

@@ -18,19 +18,28 @@ from typing import Final
 
 import msgspec
 
+from actors.events import (
+    ReceiptAmendedData,
+    RunEndedData,
+    RunStartedData,
+    RunStatusData,
+    SessionBarrierForcedData,
+    SessionFencedData,
+    TextData,
+    as_data,
+)
 from actors.gate.cell import CellState
 from actors.messages import ProcessRemaining, RunExpired, Said
-from actors.model import Event, Json, JsonObject, Mode, Outcome, Provenance, RunInfo, RunStatus
+from actors.model import Event, Json, Mode, Outcome, PartKind, Provenance, RunInfo, RunStatus
 from actors.protocol import notes
 from actors.protocol.calls import Calls
 from actors.protocol.deletion import Deletion
-from actors.protocol.run_record import AGENT, SUBPROCESS, Part, RunRecord
+from actors.protocol.run_record import AGENT, Part, RunRecord
 from actors.protocol.state import LATE_KEPT_MAX, SessionState
 from actors.protocol.step import AdoptRun, HaltRun, ReturnCredit, ShowEphemeral, StartRun
 from actors.protocol.trees import Trees
 from actors.protocol.turns import Turns
 from actors.requests import NewMessage
-from actors.text import storable_json
 
 ADOPTIONS_MAX: Final = 3
 """How often what a run has running is taken over from an actor that failed."""
@@ -95,12 +104,8 @@ class Runs:
         state.active = record
         for message in messages:
             self._turns.add_input(message, record)
-        data: JsonObject = {"agent": info.agent, "inputs": list(ids)}
-        if resumed:
-            data["resumed"] = True
-        if retry is not None:
-            data["retry_of"] = retry.run_id
-        state.event("run.started", data, record)
+        retry_of = retry.run_id if retry is not None else None
+        state.event(RunStartedData(agent=info.agent, inputs=ids, resumed=resumed, retry_of=retry_of), record)
         state.save_run(record)
         state.step.later.append(StartRun(run_id))
 
@@ -110,7 +115,7 @@ class Runs:
         if record is None or record.id != run_id or AGENT in record.parts:
             return None
         at = self._state.clock.wall()
-        record.parts[AGENT] = Part(AGENT, AGENT, record.info.agent, None, holds=False, started_at=at)
+        record.parts[AGENT] = Part(AGENT, PartKind.AGENT, record.info.agent, None, holds=False, started_at=at)
         return record
 
     def start_next(self, at: float) -> None:
@@ -144,14 +149,15 @@ class Runs:
         """The agent emitted something: text is stored, anything else is only shown."""
         state = self._state
         record = state.open_run(said.address)
+        kind = str(said.data.event_kind)
         if record is None:
-            state.refuse_stale(said.kind, said.address, said.data)
-        elif said.kind == "text":
+            state.refuse_stale(kind, said.address, as_data(said.data))
+        elif isinstance(said.data, TextData):
             record.said = True
-            state.event("text", said.data, record)
+            state.event(said.data, record)
         else:
-            at = state.clock.wall()
-            event = Event(state.seq, state.session, state.generation, record.id, said.kind, said.data, at)
+            data, at = as_data(said.data), state.clock.wall()
+            event = Event(state.seq, state.session, state.generation, record.id, kind, data, at)
             state.step.later.append(ShowEphemeral(event))
         state.step.later.append(ReturnCredit(said.address.run, said.size))
 
@@ -163,11 +169,7 @@ class Runs:
         state.generation += 1
         if closing is not None:
             self.shut(closing, provenance)
-        seq = state.event(
-            "session.fenced",
-            {"run_id": closing.id if closing else None, "provenance": storable_json(provenance)},
-            None,
-        )
+        seq = state.event(SessionFencedData(run_id=closing.id if closing else None, provenance=provenance), None)
         if closing is not None:
             closing.fenced_at = at
             closing.info = msgspec.structs.replace(closing.info, fence_seq=seq)
@@ -214,25 +216,20 @@ class Runs:
             record.info = msgspec.structs.replace(record.info, provenance=provenance)
         else:
             for part in record.open_parts():
-                if part.kind in ("process", SUBPROCESS):
+                if part.kind in (PartKind.PROCESS, PartKind.SUBPROCESS):
                     part.ended_by(cause)
         record.move(status)
         record.fenced_at = record.fenced_at or at
         record.info = msgspec.structs.replace(record.info, error=error, result=result)
         if record.terminal:
             record.info = msgspec.structs.replace(record.info, ended_at=at)
-        data: JsonObject = {"status": str(status)}
-        if provenance is not None:
-            data["provenance"] = storable_json(provenance)
-        if error is not None:
-            data["error"] = error
-        if result is not None:
-            data["result"] = result
+        note = None
         if noted and provenance is not None:
-            data["note"] = notes.run_note(provenance, calls_started=self.calls_started(record))
+            note = notes.run_note(provenance, calls_started=self.calls_started(record))
         elif noted and error is not None:
-            data["note"] = notes.failure_note(error)
-        state.event("run.status", data, record)
+            note = notes.failure_note(error)
+        data = RunStatusData(status=status, provenance=provenance, error=error, result=result, note=note)
+        state.event(data, record)
         state.save_run(record)
         if state.active is record:
             state.active = None
@@ -328,11 +325,11 @@ class Runs:
         if record.status is RunStatus.CANCELLING:
             record.move(RunStatus.CANCELLED)
             record.info = msgspec.structs.replace(record.info, ended_at=at)
-            state.event("run.status", {"status": str(RunStatus.CANCELLED)}, record)
+            state.event(RunStatusData(status=RunStatus.CANCELLED), record)
         record.info = msgspec.structs.replace(record.info, settled=True, late=bool(record.open_parts()))
         receipt = record.file_receipt(at, record.info.later)
         state.step.receipts[receipt.receipt_id] = receipt
-        state.event("run.ended", {"status": str(record.status), "receipt": storable_json(receipt)}, record)
+        state.event(RunEndedData(status=record.status, receipt=receipt), record)
         state.save_run(record)
         state.over[record.id] = receipt.receipt_id
         if record.info.late:
@@ -354,9 +351,9 @@ class Runs:
         if state.settings.barrier == "forced":
             record.forced = True
             if held:
-                names = [f"{part.kind} {part.name}" for part in held]
-                data: JsonObject = {"run_id": record.id, "abandoned": names}
-                state.event("session.barrier_forced", data, state.active or record)
+                names = tuple(f"{part.kind} {part.name}" for part in held)
+                data = SessionBarrierForcedData(run_id=record.id, abandoned=names)
+                state.event(data, state.active or record)
         elif held:
             # Strict: calls that wait are refused, and so are new ones until the parts are proven to have ended.
             self._calls.refuse_waiting(at)
@@ -387,7 +384,7 @@ class Runs:
         """File the receipt of a settled run again, with what has become known since."""
         receipt = record.file_receipt(at, record.info.later)
         self._state.step.receipts[receipt.receipt_id] = receipt
-        self._state.event("receipt.amended", {"receipt": storable_json(receipt)}, record)
+        self._state.event(ReceiptAmendedData(receipt=receipt), record)
 
     def keep_late(self, record: RunRecord) -> None:
         """Keep a settled run of which a part may still end; beyond the limit the oldest is dropped."""

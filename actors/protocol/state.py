@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from actors.errors import CountermandError
+from actors.events import EventData, as_data
 from actors.gate.credit import Credit
 from actors.gate.token import CancelToken, Notify
-from actors.model import Address, Event, JsonObject, Provenance, RunInfo, RunStatus, SessionStatus
+from actors.model import Address, Event, Provenance, RunInfo, RunStatus, SessionStatus
 from actors.ports import Clock, Ids, SessionRow, Settings, Snapshot
 from actors.protocol.owned_tree import OwnedTree
 from actors.protocol.queue import WaitingRoom
@@ -234,7 +235,7 @@ class SessionState:
 
     # ── The log ──────────────────────────────────────────────────────────────────────────────────────
 
-    def event(self, kind: str, data: JsonObject, record: RunRecord | None, *, run_id: str | None = None) -> int:
+    def event(self, data: EventData, record: RunRecord | None, *, run_id: str | None = None) -> int:
         """Append an event to the log and return its sequence number.
 
         An event of a run has that run's own generation, any other the current one.
@@ -246,8 +247,9 @@ class SessionState:
             run_id = record.id
             if record.info.generation is not None:
                 generation = record.info.generation
-        event = Event(self.seq, self.session, generation, run_id, kind, data, self.clock.wall())
-        self.thread.apply(event)
+        kind, at = str(data.event_kind), self.clock.wall()
+        event = Event(self.seq, self.session, generation, run_id, kind, as_data(data), at)
+        self.thread.add(event, data)
         self.step.events.append(event)
         self.step.row_changed = True
         return self.seq

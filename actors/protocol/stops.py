@@ -17,10 +17,10 @@ import msgspec
 from loguru import logger
 
 from actors.errors import NotFound
+from actors.events import SessionStopDurableData
 from actors.ids import request_time
 from actors.model import (
     OUTSIDE_SOURCES,
-    JsonObject,
     Message,
     Mode,
     Provenance,
@@ -28,6 +28,7 @@ from actors.model import (
     RunInfo,
     RunStatus,
     Scope,
+    StopOutcome,
     Waiting,
 )
 from actors.ports import KeptStop
@@ -88,7 +89,7 @@ class Stops:
             stopped = msgspec.structs.replace(answer, durable=True)
         else:
             stopped = self._replay(stop, answer, provenance, at)
-        if stopped.outcome != "already_over":
+        if stopped.outcome != StopOutcome.ALREADY_OVER:
             # A Stop that comes too late for its run has no effect, not on messages that are on their way either (L9).
             # A Stop may have waited on its way, with messages behind it: its id tells when it was made, whoever sends
             # it. A time ahead of the clock must not cut off messages that are sent from now on.
@@ -133,7 +134,7 @@ class Stops:
             self._widen(stop, newest, provenance)
             withdrawn = self._turns.stop(stop.resolved_waiting, provenance, at, newest)
             return Stopped(
-                "stopping",
+                StopOutcome.STOPPING,
                 newest.id,
                 newest.info.receipt_id,
                 fence_seq,
@@ -155,7 +156,7 @@ class Stops:
             self._trees.end_for_stop(receipt, provenance, at)
         else:
             state.step.receipts[receipt.receipt_id] = receipt
-        return Stopped("nothing_running", None, receipt.receipt_id, fence_seq, withdrawn=withdrawn)
+        return Stopped(StopOutcome.NOTHING_RUNNING, None, receipt.receipt_id, fence_seq, withdrawn=withdrawn)
 
     def _stop_aimed(self, stop: Stop, run_id: str, provenance: Provenance, at: float) -> Stopped:
         """Stop the run that a Stop is aimed at; with scope ``session`` the session's trees too."""
@@ -171,14 +172,16 @@ class Stops:
             if stop.waiting is not None and state.active is None:
                 # The messages wait for this run to end; if another run is active, they wait for that one.
                 withdrawn = self._turns.stop(stop.waiting, provenance, at, record)
-            return Stopped("stopping", run_id, record.info.receipt_id, record.info.fence_seq, withdrawn=withdrawn)
+            return Stopped(
+                StopOutcome.STOPPING, run_id, record.info.receipt_id, record.info.fence_seq, withdrawn=withdrawn
+            )
         queued = self._stop_queued(run_id, provenance, at)
         if queued is not None:
             return queued
         over = record.info.receipt_id if record is not None else state.over.get(run_id)
         if over is None:
             raise _no_such_run(run_id)
-        return Stopped("already_over", run_id, over, None)
+        return Stopped(StopOutcome.ALREADY_OVER, run_id, over, None)
 
     def _stop_run(
         self, stop: Stop, record: RunRecord, provenance: Provenance, at: float, joined: Iterable[RunRecord] = ()
@@ -194,7 +197,7 @@ class Stops:
         info = record.info
         self._runs.settle_if_done(record, at)
         return Stopped(
-            "stopped",
+            StopOutcome.STOPPED,
             record.id,
             info.receipt_id,
             info.fence_seq,
@@ -214,7 +217,7 @@ class Stops:
         if turn is None:
             return None
         receipt_id, withdrawn = self._turns.withdraw(turn, provenance, at)
-        return Stopped("stopped", turn.run_id, receipt_id, None, withdrawn=withdrawn)
+        return Stopped(StopOutcome.STOPPED, turn.run_id, receipt_id, None, withdrawn=withdrawn)
 
     # ── Replayed, because the store did not take it ──────────────────────────────────────────────────
 
@@ -235,7 +238,7 @@ class Stops:
         found = answer
         # The store may hold as waiting a run that had started and ended since: the Stop was answered `already_over`.
         queued = self._stop_queued(answer.run_id, provenance, at)
-        if answer.outcome != "already_over":
+        if answer.outcome != StopOutcome.ALREADY_OVER:
             try:
                 found = self._stop_found(stop, provenance, at)
             except NotFound:
@@ -270,8 +273,8 @@ class Stops:
         state = self._state
         if stop.id not in self._reported_durable:
             self._reported_durable.add(stop.id)
-            data: JsonObject = {"request_id": stop.id, "outcome": answer.outcome, "receipt_id": answer.receipt_id}
-            state.event("session.stop_durable", data, None, run_id=answer.run_id)
+            data = SessionStopDurableData(request_id=stop.id, outcome=answer.outcome, receipt_id=answer.receipt_id)
+            state.event(data, None, run_id=answer.run_id)
         state.step.later.append(ForgetStop(stop.id))
 
     # ── While the store fails ────────────────────────────────────────────────────────────────────────
@@ -296,15 +299,17 @@ class Stops:
             closed.append(state.active)
         for record in reversed(closed):
             if aim in (None, record.id):
-                return Stopped("stopping", record.id, record.info.receipt_id, None)
+                return Stopped(StopOutcome.STOPPING, record.id, record.info.receipt_id, None)
         if aim is None:
-            return Stopped("nothing_running", None, stop.id, None)
+            return Stopped(StopOutcome.NOTHING_RUNNING, None, stop.id, None)
         waits, held = state.queued.get(aim) or undone.get(aim), state.record(aim)
         known = waits or ended.get(aim) or (held.info if held is not None else None)
         over = known.receipt_id if known is not None else state.over.get(aim)
         if over is None:
             raise _no_such_run(aim)
-        return Stopped("stopped" if waits is not None and aim not in ended else "already_over", aim, over, None)
+        return Stopped(
+            StopOutcome.STOPPED if waits is not None and aim not in ended else StopOutcome.ALREADY_OVER, aim, over, None
+        )
 
     def cancelled_unstored(
         self, stop: Stop, answer: Stopped, provenance: Provenance, undone: Mapping[str, RunInfo]
@@ -312,17 +317,19 @@ class Stops:
         """The runs that such a Stop ends (see `answer_unstored`), each with its first cause (law L5)."""
         ends = []
         record = None if answer.run_id is None else self._state.record(answer.run_id)
-        if record is not None and record.open and answer.outcome == "stopping":
+        if record is not None and record.open and answer.outcome == StopOutcome.STOPPING:
             first = record.token.provenance or provenance
             ends.append(msgspec.structs.replace(record.info, status=RunStatus.CANCELLING, provenance=first))
         queued = [info for info in self._state.queued.values() if _takes_from_queue(stop, answer, info.run_id)]
-        queued += [info for info in undone.values() if (answer.outcome, answer.run_id) == ("stopped", info.run_id)]
+        queued += [
+            info for info in undone.values() if (answer.outcome, answer.run_id) == (StopOutcome.STOPPED, info.run_id)
+        ]
         cancelled = {"status": RunStatus.CANCELLED, "provenance": provenance}
         return [*ends, *(msgspec.structs.replace(info, **cancelled) for info in queued)]
 
     def killed_unstored(self, stop: Stop, answer: Stopped) -> list[RunRecord]:
         """The runs whose parts such a Stop kills at once: those that it joins, also if they ended by themselves."""
-        if stop.mode is not Mode.IMMEDIATE or answer.outcome == "already_over":
+        if stop.mode is not Mode.IMMEDIATE or answer.outcome == StopOutcome.ALREADY_OVER:
             return []
         active = [self._state.active] if self._state.active is not None else []
         return [record for record in (*self._state.ending.values(), *active) if stop.run_id in (None, record.id)]
@@ -346,11 +353,11 @@ def is_of_stop(provenance: Provenance) -> bool:
 
 def _takes_from_queue(stop: Stop, answer: Stopped, run_id: str) -> bool:
     """True if a Stop cancels a waiting run: it is aimed at it, or withdraws all that waits."""
-    if answer.outcome == "already_over":
+    if answer.outcome == StopOutcome.ALREADY_OVER:
         return False
     if stop.run_id == run_id:
         return True
-    return stop.resolved_waiting is Waiting.WITHDRAW and (stop.run_id is None or answer.outcome == "stopping")
+    return stop.resolved_waiting is Waiting.WITHDRAW and (stop.run_id is None or answer.outcome == StopOutcome.STOPPING)
 
 
 def _no_such_run(run_id: str) -> NotFound:

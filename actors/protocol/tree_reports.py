@@ -5,6 +5,7 @@ They are accepted in any generation: the tree may outlive the run that asked for
 
 from __future__ import annotations
 
+from actors.events import ProcessEndedData, ProcessStartedData, SessionBarrierForcedData
 from actors.messages import (
     ProcessEnded,
     ProcessExited,
@@ -14,7 +15,7 @@ from actors.messages import (
     ProcessReport,
     ProcessStarted,
 )
-from actors.model import Address, How, JsonObject, Owner
+from actors.model import Address, How, Owner, TreeState
 from actors.protocol.calls import Calls
 from actors.protocol.owned_tree import OwnedTree
 from actors.protocol.processes import Processes
@@ -23,7 +24,6 @@ from actors.protocol.runs import Runs
 from actors.protocol.state import SessionState
 from actors.protocol.step import ForgetPart, KillTree
 from actors.protocol.trees import Trees
-from actors.text import storable_json
 
 
 class TreeReports:
@@ -64,9 +64,14 @@ class TreeReports:
         if record is not None and part is not None and part is not owned.part:
             part.pid, part.started_at = news.pid, news.at
         if record is not None and record is self._state.active:
-            data: JsonObject = {"call_id": owned.row.call_id, "process_id": owned.id, "pid": news.pid}
-            data |= {"name": owned.row.name, "owner": str(Owner.SESSION)}
-            self._state.event("process.started", data, record)
+            data = ProcessStartedData(
+                call_id=owned.row.call_id,
+                process_id=owned.id,
+                pid=news.pid,
+                name=owned.row.name,
+                owner=Owner.SESSION,
+            )
+            self._state.event(data, record)
         self._trees.leave_run(record, owned.id, news.at)
 
     def _remains(self, owned: OwnedTree, news: ProcessRemaining) -> None:
@@ -95,28 +100,25 @@ class TreeReports:
         record = state.record(owned.row.run_id)
         if news.how is How.NOT_STARTED:
             self._not_started(record, owned, news)
-        data: JsonObject = {
-            "run_id": owned.row.run_id,
-            "call_id": owned.row.call_id,
-            "process_id": owned.id,
-            "how": str(news.how),
-            "status": news.status,
-            "reaped": news.reaped,
-            "proven": news.proven,
-            "owner": str(Owner.SESSION),
-        }
-        if news.note:
-            data["note"] = news.note
-        provenance = part.provenance or owned.row.ending
-        if provenance is not None:
-            data["provenance"] = storable_json(provenance)
+        data = ProcessEndedData(
+            run_id=owned.row.run_id,
+            call_id=owned.row.call_id,
+            process_id=owned.id,
+            how=news.how,
+            status=news.status,
+            reaped=news.reaped,
+            proven=news.proven,
+            owner=Owner.SESSION,
+            note=news.note,
+            provenance=part.provenance or owned.row.ending,
+        )
         # Not in the generation of its run, which may have ended long ago: it is an event of the session.
-        state.event("process.ended", data, None)
+        state.event(data, None)
         if not news.proven and not _ended_with_daemon(owned):
             return
         self._trees.leave_run(record, owned.id, at)
         del state.owned[owned.id]
-        self._trees.save(owned, state="ended", end=part.as_row(()))
+        self._trees.save(owned, state=TreeState.ENDED, end=part.as_row(()))
         if news.proven:
             state.step.later.append(ForgetPart("process", owned.id))
         for one in list(state.records()):
@@ -154,8 +156,8 @@ class TreeReports:
         if state.settings.barrier == "forced":
             for owned in left:
                 owned.forced = True
-            data: JsonObject = {"run_id": None, "abandoned": [f"process {owned.part.name}" for owned in left]}
-            state.event("session.barrier_forced", data, state.active)
+            names = tuple(f"process {owned.part.name}" for owned in left)
+            state.event(SessionBarrierForcedData(run_id=None, abandoned=names), state.active)
         else:
             self._calls.refuse_waiting(at)
         self._runs.go_on(at)

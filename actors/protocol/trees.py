@@ -27,15 +27,15 @@ from typing import Any
 import msgspec
 
 from actors.errors import QueueFull, RunCancelled
+from actors.events import ProcessHandedOverData, ReceiptAmendedData, ReceiptFiledData
 from actors.messages import HandOverRequested
-from actors.model import How, JsonObject, Mode, Owner, Provenance, Receipt
+from actors.model import How, Mode, Owner, Provenance, Receipt, TreeState
 from actors.ports import Snapshot
 from actors.protocol.owned_tree import OwnedTree, part_of
 from actors.protocol.run_record import HANDED_OVER_NOTE, Part, RunRecord
 from actors.protocol.state import LATE_KEPT_MAX, SessionState
 from actors.protocol.step import AdoptTree, EndTrees, RefuseHandOver, SayHandedOver, TakeTree
 from actors.protocol.stop_receipt import StopReceipt
-from actors.text import storable_json
 
 
 class Trees:
@@ -92,8 +92,8 @@ class Trees:
         owned.part.status = part.status
         self.leave_run(record, process_id, at)
         state.step.processes[process_id] = row
-        data: JsonObject = {"call_id": row.call_id, "process_id": process_id, "pid": row.pid, "name": row.name}
-        state.event("process.handed_over", data, record)
+        data = ProcessHandedOverData(call_id=row.call_id, process_id=process_id, pid=row.pid, name=row.name)
+        state.event(data, record)
         state.step.now.append(TakeTree(address, process_id, request.listener))
         state.step.later.append(SayHandedOver(process_id, request.handed))
 
@@ -202,10 +202,10 @@ class Trees:
 
     def file(self, waiting: StopReceipt, at: float) -> None:
         """File a receipt, or amend it."""
-        kind = "receipt.amended" if waiting.filed else "receipt.filed"
+        kind = ReceiptAmendedData if waiting.filed else ReceiptFiledData
         receipt = waiting.file(at)
         self._state.step.receipts[receipt.receipt_id] = receipt
-        self._state.event(kind, {"receipt": storable_json(receipt)}, None)
+        self._state.event(kind(receipt=receipt), None)
         if waiting.complete:
             del self._state.stop_receipts[receipt.receipt_id]
 
@@ -232,7 +232,7 @@ class Trees:
                     state.stop_receipts[key].parts[row.process_id] = part
                 else:
                     self._attached.setdefault(key, []).append(part)
-            if row.state == "ended":
+            if row.state == TreeState.ENDED:
                 continue
             owned = state.owned[row.process_id] = OwnedTree(row, part, durable=True)
             why = endings(row.process_id)

@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import msgspec
 
+from actors.events import (
+    MessageData,
+    RunEndedData,
+    RunStatusData,
+    SessionMessageReturnedData,
+    SessionMessageWaitingData,
+)
 from actors.gate.credit import Credit
 from actors.gate.token import CancelToken
 from actors.messages import Steered, SteeringRequested
-from actors.model import JsonObject, Message, Provenance, RunInfo, RunStatus, Waiting
+from actors.model import Message, Provenance, RunInfo, RunStatus, Waiting
 from actors.ports import WaitingRow
 from actors.protocol.queue import PendingTurn, as_message
 from actors.protocol.run_record import RunRecord
 from actors.protocol.state import SessionState
 from actors.protocol.step import GiveSteering, NothingToSteer
 from actors.requests import NewMessage
-from actors.text import storable_json
 
 
 class Turns:
@@ -33,45 +39,37 @@ class Turns:
         """A message becomes an input of a run: only now is it in the thread."""
         self._state.fates[message.id] = "input"
         self._state.step.unwait(message)
-        data: JsonObject = {
-            "id": message.id,
-            "content": message.content,
-            "origin": message.origin,
-            "policy": str(message.resolved_policy),
-        }
-        if message.sent_at is not None:
-            data["sent_at"] = message.sent_at
-        if message.attachments:
-            data["attachments"] = [attachment.name for attachment in message.attachments]
-        self._state.event("message", data, record)
+        data = MessageData(
+            id=message.id,
+            content=message.content,
+            origin=message.origin,
+            policy=message.resolved_policy,
+            sent_at=message.sent_at,
+            attachments=tuple(attachment.name for attachment in message.attachments),
+        )
+        self._state.event(data, record)
 
     def add_waiting(self, row: WaitingRow) -> None:
         """A message waits."""
         self._state.step.wait(row)
         message = row.message
-        self._state.event(
-            "session.message_waiting",
-            {
-                "message_id": message.id,
-                "run_id": row.run_id,
-                "steering": row.steering,
-                "content": message.content,
-                "origin": message.origin,
-            },
-            None,
+        data = SessionMessageWaitingData(
+            message_id=message.id,
             run_id=row.run_id,
+            steering=row.steering,
+            content=message.content,
+            origin=message.origin,
         )
+        self._state.event(data, None, run_id=row.run_id)
 
     def add_returned(self, message: NewMessage, run_id: str | None, reason: str) -> None:
         """A message is returned to its sender: it is no input of any run."""
         self._state.fates[message.id] = "returned"
         self._state.step.unwait(message)
-        self._state.event(
-            "session.message_returned",
-            {"message_id": message.id, "reason": reason, "content": message.content, "origin": message.origin},
-            None,
-            run_id=run_id,
+        data = SessionMessageReturnedData(
+            message_id=message.id, reason=reason, content=message.content, origin=message.origin
         )
+        self._state.event(data, None, run_id=run_id)
 
     # ── Steering ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -146,12 +144,11 @@ class Turns:
         record.token.cancel(provenance)
         record.info = msgspec.structs.replace(record.info, provenance=provenance, ended_at=at)
         record.move(RunStatus.CANCELLED)
-        data: JsonObject = {"status": str(RunStatus.CANCELLED), "provenance": storable_json(provenance)}
-        state.event("run.status", data, record)
+        state.event(RunStatusData(status=RunStatus.CANCELLED, provenance=provenance), record)
         record.info = msgspec.structs.replace(record.info, settled=True)
         receipt = record.file_receipt(at, ())
         state.step.receipts[receipt.receipt_id] = receipt
-        state.event("run.ended", {"status": str(record.status), "receipt": storable_json(receipt)}, record)
+        state.event(RunEndedData(status=record.status, receipt=receipt), record)
         state.save_run(record)
         state.over[info.run_id] = receipt.receipt_id
         return receipt.receipt_id

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from actors.messages import ToolResult
-from actors.model import Message, Outcome
+from actors.model import Message, Outcome, Role
 from actors.plugin.turn import AsyncTurn
 from supervisor.tools.shell import describe_exit
 
@@ -63,12 +63,12 @@ def _outcome(result: ToolResult) -> str:
 
 def _interrupted(messages: list[Message]) -> str:
     """Return what the thread says about the last interrupted run."""
-    note = next((message for message in reversed(messages) if message.role == "note"), None)
+    note = next((message for message in reversed(messages) if message.role == Role.NOTE), None)
     if note is None:
         return "Nothing was interrupted; there is no message to run.\n"
     calls = [
         f"\n- {message.content}"
         for message in messages
-        if message.run_id == note.run_id and message.role == "tool" and message.outcome != Outcome.FINISHED
+        if message.run_id == note.run_id and message.role == Role.TOOL and message.outcome != Outcome.FINISHED
     ]
     return f"{note.content}{''.join(calls)}\nNothing was run again.\n"

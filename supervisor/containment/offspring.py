@@ -18,7 +18,7 @@ import time
 from contextlib import suppress
 from typing import Final
 
-from actors.model import How, Row, Signalled
+from actors.model import How, PartKind, Row, Signalled
 from supervisor.containment.guard import procfs
 from supervisor.containment.guard.killing import signal_name
 from supervisor.containment.guard.unix import readable
@@ -153,7 +153,7 @@ class Offspring:
         below = [*self.ended, *(member for member in self.members.values() if member is not self.root)]
         return tuple(
             Row(
-                "process",
+                PartKind.PROCESS,
                 one.name,
                 started_at=one.started_at,
                 ended_at=one.ended_at,

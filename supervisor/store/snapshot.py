@@ -15,7 +15,6 @@ from actors.errors import CountermandError
 from actors.events import (
     EventKind,
     MessageData,
-    RunEndedData,
     RunStartedData,
     RunStatusData,
     SessionMessageReturnedData,
@@ -26,7 +25,7 @@ from actors.events import (
     UnreadableData,
     data_of,
 )
-from actors.model import Event, Receipt, RunInfo, RunStatus
+from actors.model import CallState, Event, Receipt, RunInfo, RunStatus
 from actors.ports import CallRow, ProcessRow, RequestRow, SessionRow, Snapshot
 from actors.protocol.run_record import OUTPUT_KEPT_CHARS
 from actors.text import tail
@@ -65,6 +64,9 @@ class _Log:
         """Add one event, in order. One that cannot be decoded is logged, named in `left_out`, and hides no other."""
         run_id, data = event.run_id, data_of(event)
         self.thread.add(event, data)
+        if event.kind == EventKind.RUN_ENDED:
+            # Also where its receipt cannot be decoded: the run is over.
+            self.over.add(run_id or "")
         match data:
             case TextData() | ToolRequestedData() if run_id is not None:
                 self.said.add(run_id)
@@ -76,8 +78,6 @@ class _Log:
                 self.statuses[run_id] = RunStatus.IN_PROGRESS, event.generation, data.agent
             case RunStatusData() if run_id in self.statuses:
                 self.statuses[run_id] = (data.status, *self.statuses[run_id][1:])
-            case RunEndedData():
-                self.over.add(run_id or "")
             case SessionStopDurableData():
                 self.told_durable.add(data.request_id)
             case UnreadableData():
@@ -138,7 +138,7 @@ def _processes(
 
 def _printed(connection: sqlite3.Connection, session: str, calls: Iterable[CallRow]) -> dict[str, str]:
     """Return the end of what each call that has not ended has printed, as far as that can be read."""
-    wanted = {call.call_id: call.run_id for call in calls if call.state in ("granted", "started")}
+    wanted = {call.call_id: call.run_id for call in calls if call.state in (CallState.GRANTED, CallState.STARTED)}
     sql = "SELECT data FROM events WHERE session = ? AND run_id = ? AND kind = ? ORDER BY seq DESC LIMIT ?"
     found = dict.fromkeys(wanted, "")
     for run_id in set(wanted.values()):

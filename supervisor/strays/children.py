@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Final
 
 from actors.messages import StrayFound
-from actors.model import Address
+from actors.model import Address, PartKind
 from supervisor.containment import offspring
 from supervisor.containment.guard import procfs
 from supervisor.containment.offspring import Member, Offspring
@@ -184,7 +184,7 @@ class Children:
         found = StrayFound(
             address,
             self._reports.new_id("subprocess", address),
-            "subprocess",
+            PartKind.SUBPROCESS,
             root.name,
             root.started_at,
             root.pid,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from actors.messages import StrayFound
-from actors.model import How
+from actors.model import How, PartKind
 from actors.ports import ProcessRow
 from supervisor.containment import offspring
 from supervisor.containment.guard import procfs
@@ -40,7 +40,7 @@ class Claims:
             address, row.process_id, row.kind, row.name, row.started_at or 0.0, row.pid, row.born, row.ours
         )
         stray = self._reports.found(run, found)
-        if row.kind == "subprocess":
+        if row.kind == PartKind.SUBPROCESS:
             self._ends.doubt(run, LOST)
         boot, _, ticks = row.born.rpartition(":")
         root = offspring.opened(row.pid, None, row.name) if row.pid is not None and boot == self._boot else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from actors.messages import StrayEnded, StrayFound
-from actors.model import Address, How
+from actors.model import Address, How, PartKind
 from actors.ports import Clock
 from supervisor.strays.records import Run, Stray
 from supervisor.strays.starter import Starter
@@ -45,7 +45,7 @@ class Reports:
         run.tell(found)
         return stray
 
-    def found_one(self, starter: Starter, kind: str, name: str, at: float) -> Stray:
+    def found_one(self, starter: Starter, kind: PartKind, name: str, at: float) -> Stray:
         """Report a thread or a task; beyond STRAYS_MAX the further ones together, as one stray."""
         stray = starter.more.get(kind)
         if stray is None or stray.ended is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from actors.messages import StrayFound
-from actors.model import How
+from actors.model import How, PartKind
 from actors.ports import Clock
 from supervisor.strays.children import Children
 from supervisor.strays.records import Run, Stray
@@ -57,7 +57,7 @@ class RunEnd:
             return
         run.doubted = True
         found = StrayFound(
-            run.address, self._reports.new_id("orphans", run.address), "subprocess", ORPHANS, self._clock.wall()
+            run.address, self._reports.new_id("orphans", run.address), PartKind.SUBPROCESS, ORPHANS, self._clock.wall()
         )
         stray = self._reports.found(run, found)
         self._reports.note_end(stray, How.OUT_OF_REACH, note)

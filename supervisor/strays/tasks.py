@@ -8,7 +8,7 @@ import threading
 from contextlib import suppress
 from typing import Any
 
-from actors.model import How
+from actors.model import How, PartKind
 from actors.ports import Clock
 from supervisor.strays import attribution
 from supervisor.strays.records import Stray
@@ -46,7 +46,7 @@ class Tasks:
 
     def report(self, starter: Starter, task: asyncio.Task[Any]) -> None:
         """Report a task that outlasts its starter. Called under the lock."""
-        stray = self._reports.found_one(starter, "task", _task_name(task), self._clock.wall())
+        stray = self._reports.found_one(starter, PartKind.TASK, _task_name(task), self._clock.wall())
         stray.tasks.add(task)
         task.add_done_callback(functools.partial(self._done, stray))
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
-from actors.model import How
+from actors.model import How, PartKind
 from actors.ports import Clock
 from supervisor.strays import attribution
 from supervisor.strays.children import Children
@@ -91,7 +91,7 @@ class Threads:
     def report(self, work: Work) -> None:
         """Report work that outlasts its starter. Called under the lock."""
         if work.stray is None and not work.over:
-            work.stray = self._reports.found_one(work.starter, "thread", work.name, work.started_at)
+            work.stray = self._reports.found_one(work.starter, PartKind.THREAD, work.name, work.started_at)
             GOING_ON[work.stray.id] = work.stray
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from actors import AsyncTurn, CancelToken, NewMessage, RunCancelled, Spawn, Stop, Turn, tool
+from actors.events import TextData
 from actors.messages import CallRequested, Said, SpawnRequested
 from actors.model import Address
 from actors.ports import SpawnSpec
@@ -184,7 +185,7 @@ def test_l1_what_carries_another_generation_is_a_dead_letter(kit: Kit, shift: in
     assert accepted.run_id is not None
     assert session.ref is not None
     address = Address("s1", accepted.generation + shift, accepted.run_id)
-    session.ref.tell(Said(address, "text", {"text": "forged"}, 6))
+    session.ref.tell(Said(address, TextData(text="forged"), 6))
     session.ref.tell(CallRequested(address.of_call("call_x"), "touch", {}))
     session.ref.tell(SpawnRequested(address.of_call("call_x"), "proc_x", SpawnSpec(("true",), "true")))
     until(lambda: sum(session.status().refused.values()) >= 3, "three dead letters")
@@ -215,7 +216,7 @@ def test_l1_a_stop_overtakes_a_backlog_of_output(kit: Kit) -> None:
     # It handles nothing of it before all of it is there.
     told = kit.keep_busy(ref)
     for _ in range(20_000):
-        ref.tell(Said(address, "text", {"text": "x"}, 1))
+        ref.tell(Said(address, TextData(text="x"), 1))
     stopping = ref.ask(Stop(source="user.test", reason="enough"), block=False)
     told.set()
     stopped = stopping.get(timeout=WAIT_S)

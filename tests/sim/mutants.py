@@ -384,8 +384,8 @@ MUTANTS: Final = (
         "L6",
         Calls,
         "end",
-        '    call.row = msgspec.structs.replace(call.row, state="ended", outcome=str(result.outcome))\n',
-        '    call.row = msgspec.structs.replace(call.row, state="granted", outcome=str(result.outcome))\n',
+        "    call.row = msgspec.structs.replace(call.row, state=CallState.ENDED, outcome=result.outcome)\n",
+        "    call.row = msgspec.structs.replace(call.row, state=CallState.GRANTED, outcome=result.outcome)\n",
     ),
     _mutant(
         "an agent goes on before the call that it gave up has its result",

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pykka import ActorDeadError
 
 from actors.messages import ProcessEnded, ProcessExited, ProcessNews, ProcessOutput, ProcessRemaining, ProcessStarted
-from actors.model import How, Row, Signalled
+from actors.model import How, PartKind, Row, Signalled
 from tests.sim.clock import SimClock
 from tests.sim.watch import Watch
 
@@ -298,7 +298,7 @@ class SimProcesses:
 
     def _say_remaining(self, tree: _Tree) -> None:
         if not tree.dead:
-            row = Row("process", "sim", how=How.ABANDONED, pid=tree.pid, note="state D")
+            row = Row(PartKind.PROCESS, "sim", how=How.ABANDONED, pid=tree.pid, note="state D")
             tree.remaining = ProcessRemaining(tree.process_id, self._clock.wall(), (row,), "could not be killed: sim")
             self._later(tree, tree.remaining)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pykka import ActorDeadError
 
 from actors.messages import StrayEnded, StrayFound
-from actors.model import Address, How
+from actors.model import Address, How, PartKind
 from tests.sim.clock import SimClock
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from actors.ports import Isolation, ProcessRow
 
 LEFT: Final = 1 / 3
-KINDS: Final = ("subprocess", "thread", "task")
+KINDS: Final = (PartKind.SUBPROCESS, PartKind.THREAD, PartKind.TASK)
 LONG_S: Final = 40.0
 
 
@@ -109,7 +109,7 @@ class SimStrays:
         """What has ended and was not forgotten."""
         return [key for key, one in self._strays.items() if one.ended is not None]
 
-    def leave(self, address: Address, kind: str, *, ours: bool = True) -> _Stray:
+    def leave(self, address: Address, kind: PartKind, *, ours: bool = True) -> _Stray:
         """Something goes on of which the supervisor was not told when it began."""
         self._count += 1
         stray_id = f"{kind}_{address.call or address.run}_{self._count}"
@@ -124,7 +124,7 @@ class SimStrays:
         assert self.random is not None, "asked before"
         while self.random.random() < LEFT:
             kind = KINDS[int(self.random.random() * len(KINDS))]
-            ours = kind != "subprocess" or self.random.random() < 0.8
+            ours = kind != PartKind.SUBPROCESS or self.random.random() < 0.8
             stray = self.leave(address, kind, ours=ours)
             if self.random.random() < 0.5 or not ours:
                 self._later(stray, self.random.random() * (3.0 if ours else LONG_S))

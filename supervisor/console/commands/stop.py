@@ -16,8 +16,8 @@ from msgspec import structs
 
 from actors.errors import CountermandError, ReceiptPending
 from actors.ids import new_request_id
-from actors.model import Scope
-from actors.requests import UNKNOWN, Stop
+from actors.model import Scope, StopOutcome
+from actors.requests import Stop
 from supervisor.console.client.api import Api, need_api, segment
 from supervisor.console.client.endpoint import Place
 from supervisor.console.client.records import find_run
@@ -136,19 +136,21 @@ def _outcome(api: Api, answer: StopAnswer, wait_s: float, *, owned: bool, as_jso
 
 def _has_receipt(answer: StopAnswer, *, owned: bool) -> bool:
     """True if there is one to wait for: of a run that it ended, or of what the session itself runs."""
-    return answer.outcome in ("stopped", "stopping", UNKNOWN) or (answer.outcome == "nothing_running" and owned)
+    if answer.outcome == StopOutcome.NOTHING_RUNNING:
+        return owned
+    return answer.outcome != StopOutcome.ALREADY_OVER
 
 
 def _sentence(answer: StopAnswer, *, owned: bool) -> str:
     run = f"run {answer.run_id}" if answer.run_id else "what the session itself runs"
     fence = f"; the fence is at event {answer.fence_seq}" if answer.fence_seq else ""
     return {
-        "stopped": f"{run} is stopped{fence}",
-        "stopping": f"{run} was being stopped already{fence}",
-        "nothing_running": "no run was active" if owned else "nothing was running",
-        "already_over": f"{run} was over already",
-        UNKNOWN: "the session could not be read yet: what runs in it is stopped when it can be",
-    }.get(answer.outcome, answer.outcome)
+        StopOutcome.STOPPED: f"{run} is stopped{fence}",
+        StopOutcome.STOPPING: f"{run} was being stopped already{fence}",
+        StopOutcome.NOTHING_RUNNING: "no run was active" if owned else "nothing was running",
+        StopOutcome.ALREADY_OVER: f"{run} was over already",
+        StopOutcome.UNKNOWN: "the session could not be read yet: what runs in it is stopped when it can be",
+    }[answer.outcome]
 
 
 def _proof(answer: StopAnswer) -> str:

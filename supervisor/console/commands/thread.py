@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from actors.errors import Invalid
-from actors.model import Message
+from actors.model import Message, MessageStatus, Role
 from actors.text import one_line, visible
 from supervisor.console.client.endpoint import Place
 from supervisor.console.client.source import open_records
@@ -47,7 +47,7 @@ def show_thread(place: Place, session: str, *, as_json: bool) -> None:
 
     out = console()
     for message in messages:
-        out.print(Text(_heading(message), style="bold" if message.role == "user" else "dim"))
+        out.print(Text(_heading(message), style="bold" if message.role == Role.USER else "dim"))
         calls = [
             f"calls {head(call.name)}({head(', '.join(f'{key}={value!r}' for key, value in call.arguments.items()))})"
             for call in message.tool_calls
@@ -67,7 +67,7 @@ def show_thread(place: Place, session: str, *, as_json: bool) -> None:
 
 def _heading(message: Message) -> str:
     marks = [message.role, clock_time(message.at), message.run_id or ""]
-    if message.status != "complete":
+    if message.status != MessageStatus.COMPLETE:
         marks.append(message.status)
     if message.outcome is not None:
         marks.append(message.outcome.replace("_", " "))

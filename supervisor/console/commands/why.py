@@ -22,7 +22,7 @@ from actors.events import (
     data_of,
     named_run,
 )
-from actors.model import Event, Message, Provenance, Receipt, RunInfo, RunStatus
+from actors.model import Event, Message, MessageStatus, Provenance, Receipt, Role, RunInfo, RunStatus
 from actors.thread import Thread
 from supervisor.console.client.attended import HINT, attended, status_words
 from supervisor.console.client.endpoint import Place
@@ -79,7 +79,7 @@ def read_story(records: Records, run: RunInfo) -> Story:
     events = _about(records, run)
     thread = _thread(events)
     by_id = {message.id: message for message in thread}
-    texts = {message.id: message.content for message in thread if message.role == "user"}
+    texts = {message.id: message.content for message in thread if message.role == Role.USER}
     # Messages that never became an input: the log alone holds them.
     for event in events:
         match data_of(event):
@@ -221,7 +221,7 @@ def _held(events: list[Event], thread: list[Message]) -> StoredCounts:
         kinds[event.kind] = kinds.get(event.kind, 0) + 1
     roles: dict[str, int] = {}
     for message in thread:
-        name = message.role if message.status == "complete" else f"{message.role} ({message.status})"
+        name = message.role if message.status == MessageStatus.COMPLETE else f"{message.role} ({message.status})"
         roles[name] = roles.get(name, 0) + 1
     seqs = [event.seq for event in events]
     return StoredCounts(kinds, min(seqs, default=0), max(seqs, default=0), roles)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Iterator
 
-from actors.model import How, Receipt, Row
+from actors.model import How, PartKind, Receipt, Row
 from actors.text import one_line
 from supervisor.console.render.words import cause, clock_time, duration, head, plural
 
@@ -35,7 +35,7 @@ def how_ended(row: Row) -> str:
     if row.how is How.RAISED and (not row.note or row.note.startswith(_CANCELLATIONS)):
         # An execution that raised an error of its own says which in its note.
         return _HOW[How.CANCELLED]
-    if row.how in (How.GONE, How.SIGKILL) and row.kind not in ("process", "subprocess"):
+    if row.how in (How.GONE, How.SIGKILL) and row.kind not in (PartKind.PROCESS, PartKind.SUBPROCESS):
         # A function is never killed: the process that it ran in was. SIGKILL is what older receipts say.
         return "lost with its supervisor"
     text = _HOW[row.how]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from actors.kernel.actor import tell_contained
 from actors.messages import ProcessEnded, ProcessNews, ProcessRemaining
-from actors.model import How, Row, Signalled
+from actors.model import How, PartKind, Row, Signalled
 
 if TYPE_CHECKING:
     from pykka import ActorRef
@@ -52,7 +52,7 @@ def remaining(process_id: str, word: Word) -> ProcessRemaining:
 def _row(word: Word) -> Row:
     unseen = How.GONE if word["ended_at"] is not None else None
     return Row(
-        kind=word.get("kind", "process"),
+        kind=PartKind(word.get("kind", PartKind.PROCESS)),
         name=word["name"],
         started_at=word["started_at"],
         ended_at=word["ended_at"],

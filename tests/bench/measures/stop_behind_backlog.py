@@ -10,6 +10,7 @@ from typing import Any
 
 from actors import NewMessage, SessionActor, Stop
 from actors.dead_letters import DeadLetters
+from actors.events import TextData
 from actors.kernel.dispatcher import PooledDispatcher
 from actors.kernel.mailbox import Mailbox
 from actors.messages import Said
@@ -44,7 +45,7 @@ def stop_behind_backlog(folder: Path, rounds: Rounds) -> Iterator[Figure]:
             address = Address(name, accepted.generation, accepted.run_id)
             dispatcher.pause()
             for place in range(backlog):
-                ref.tell(Said(address, "text", {"text": f"word {place}"}, 0))
+                ref.tell(Said(address, TextData(text=f"word {place}"), 0))
             dispatcher.resume()
             stop = Stop(source="user.bench", reason="measured", mode=Mode.IMMEDIATE)
             seconds = timed(lambda ref=ref, stop=stop: ref.ask(stop, timeout=WAIT_S))  # type: ignore[misc]
