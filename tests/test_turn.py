@@ -131,7 +131,7 @@ def test_an_emit_that_is_given_up_while_it_waits_takes_no_credit() -> None:
             task.cancel()
         await asyncio.wait(waiting)
         await asyncio.wait_for(turn.emit("last"), 20)
-        assert [said.data["text"] for said in parent.told] == ["first", "last"]
+        assert [said.data.text for said in parent.told] == ["first", "last"]
 
     asyncio.run(scene())
 
