@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from msgspec import UNSET, Struct, structs
 
-from actors.model import Message
+from actors.model import Message, Role, StopOutcome
 from actors.requests import NewMessage, Stop, Stopped
 from supervisor.wire import KillBody, MessageBody, StopAllBody, StopAnswer, StopBody
 
@@ -55,9 +55,16 @@ def test_a_message_that_is_not_utf8_arrives_to_the_byte() -> None:
 
 
 def test_an_answer_to_a_stop_has_every_field_that_the_session_answered() -> None:
-    withdrawn = (Message("m1", "user", "hello", None, "run_1"),)
+    withdrawn = (Message("m1", Role.USER, "hello", None, "run_1"),)
     stopped = Stopped(
-        "stopped", "run_1", "rcpt_1", 7, durable=False, journalled=True, withdrawn=withdrawn, joined=("run_0",)
+        StopOutcome.STOPPED,
+        "run_1",
+        "rcpt_1",
+        7,
+        durable=False,
+        journalled=True,
+        withdrawn=withdrawn,
+        joined=("run_0",),
     )
     answer = msgspec.json.decode(msgspec.json.encode(StopAnswer.of("s1", stopped, None)), type=StopAnswer)
     assert (answer.session, answer.receipt) == ("s1", None)

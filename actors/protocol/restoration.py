@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping
 
 from actors.errors import CountermandError
 from actors.events import SessionQuarantinedData
-from actors.model import FAILURES, Mode, Provenance, RunInfo, RunStatus, StopOutcome
+from actors.model import FAILURES, STRAYS, Mode, Provenance, RunInfo, RunStatus, StopOutcome
 from actors.ports import KeptStop, SessionRow, Snapshot
 from actors.protocol.queue import PendingTurn
 from actors.protocol.requests import Requests
-from actors.protocol.run_record import STRAYS, RunRecord, restored
+from actors.protocol.run_record import RunRecord, restored
 from actors.protocol.runs import Runs
 from actors.protocol.state import SessionState
 from actors.protocol.step import AdoptRun, ForgetPart, ForgetStop, HaltRun

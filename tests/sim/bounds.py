@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from actors.hierarchy.run import RunActor
 from actors.hierarchy.session import SessionActor
 from actors.messages import CallDeadline, RunDeadline, TryStore
-from actors.model import Mode, Owner, Row
-from actors.protocol.run_record import AGENT, STRAYS
+from actors.model import STRAYS, Mode, Owner, Row
+from actors.protocol.run_record import AGENT
 from actors.requests import Stop, Stopped
 
 if TYPE_CHECKING:
