@@ -5,8 +5,9 @@ the one place where it is encoded and decoded:
 
 - `as_data(data)` returns the dict of a struct. A field that has its default is left out; a field without a default, or
   with the default `always(...)`, is always there.
-- `data_of(event)` returns the struct of an event. It never raises. A key that it does not know is ignored. What it
-  cannot decode (a kind of a newer version, a damaged row) is an `UnreadableData`, which readers pass over.
+- `data_of(event)` returns the struct of an event; `decoded(kind, data)` the same from the JSON of a row. They never
+  raise, and ignore keys that they do not know. What they cannot decode (a kind of a newer version, a damaged row) is
+  an `UnreadableData`, which readers skip.
 
 To add a kind: a member of `EventKind`, a struct whose name is made of the kind's words, and its place in `EventData`.
 A key may be added to a struct if it has a default. A key is never renamed or removed, and a kind never changes its
@@ -432,6 +433,22 @@ def data_of(event: Event) -> EventData:
     except (msgspec.MsgspecError, CountermandError) as error:
         # A noun in it refuses what it cannot be by an error of ours, as a Provenance does.
         return UnreadableData(kind=event.kind, error=str(error))
+
+
+def decoded(kind: str, data: bytes) -> EventData:
+    """Return the data of an event, from its JSON, as the struct of its kind. Never raises: see `UnreadableData`."""
+    decoder = _DECODERS.get(kind)
+    try:
+        if decoder is not None:
+            return decoder.decode(data)
+        return data_of(Event(0, "", 0, None, kind, msgspec.json.decode(data, type=dict[str, Any]), 0.0))
+    except (msgspec.MsgspecError, CountermandError, UnicodeDecodeError, TypeError) as error:
+        return UnreadableData(kind=kind, error=str(error))
+
+
+_DECODERS: Final[dict[str, msgspec.json.Decoder[EventData]]] = {
+    kind: msgspec.json.Decoder(struct) for kind, struct in DATA.items() if struct is not ProgressData
+}
 
 
 def named_run(data: EventData) -> str | None:

@@ -191,7 +191,7 @@ class Thread:
             self.add(event, data_of(event))
 
     def add(self, event: Event, data: EventData) -> None:
-        """Add one event whose data is decoded. One that could not be decoded changes nothing."""
+        """Apply one event by its decoded data alone: its dict is not read. `UnreadableData` changes nothing."""
         match data:
             case TextData():
                 self._text(event, data)

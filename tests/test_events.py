@@ -24,6 +24,7 @@ from actors.events import (
     UnreadableData,
     as_data,
     data_of,
+    decoded,
 )
 from actors.model import INSIDE_SOURCES, Event, RunStatus
 
@@ -185,6 +186,26 @@ def test_each_kind_is_decoded_and_encoded_to_the_same_bytes(kind: str, data: dic
     encoded = as_data(found)
     assert msgspec.json.encode(encoded) == msgspec.json.encode(data)
     assert data_of(event(kind, encoded)) == found
+
+
+@pytest.mark.parametrize(("kind", "data"), SAMPLES)
+def test_the_json_of_a_row_is_decoded_as_the_dict_of_an_event_is(kind: str, data: dict[str, Any]) -> None:
+    assert decoded(kind, msgspec.json.encode(data)) == data_of(event(kind, data))
+
+
+@pytest.mark.parametrize("kind", [*EventKind, "session.folded"])
+@pytest.mark.parametrize("damaged", [b"", b"{", b"[]", b"\xff", b"null", None])
+def test_a_row_that_is_damaged_is_unreadable(kind: str, damaged: Any) -> None:
+    found = decoded(kind, damaged)
+    assert isinstance(found, UnreadableData)
+    assert (found.kind, bool(found.error)) == (kind, True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "damaged"), [("text", b'{"text": "\xff"}'), ("run.status", b'{"status": "x"}'), ("message", b"{}")]
+)
+def test_a_row_with_a_damaged_value_is_unreadable(kind: str, damaged: bytes) -> None:
+    assert isinstance(decoded(kind, damaged), UnreadableData)
 
 
 @pytest.mark.parametrize(("kind", "data"), SAMPLES)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from actors.events import EventKind, UnreadableData, as_data, data_of, named_messages, named_run
+from actors.events import EventData, EventKind, UnreadableData, as_data, data_of, decoded, named_messages, named_run
 from actors.model import Event, Message
 from actors.thread import KINDS, Thread
 from supervisor.store.rows import receipt, run
@@ -86,15 +86,19 @@ def _read_event(
         return Event(seq, session, generation, run_id, EventKind.UNREADABLE.value, as_data(unreadable), at)
 
 
-def folded(connection: sqlite3.Connection, session: str, kinds: Iterable[str]) -> Iterator[Event]:
-    """Go through the events of some kinds, in order. Most of a log is output, which is not decoded for it."""
+def folded(connection: sqlite3.Connection, session: str, kinds: Iterable[str]) -> Iterator[tuple[Event, EventData]]:
+    """Go through the events of some kinds, in order, with their data decoded; the dict of each is left empty.
+
+    Most of a log is output, which is not read for it.
+    """
     wanted = sorted(kinds)
     marks = ", ".join("?" * len(wanted))
     sql = f"{_event} WHERE session = ? AND seq > ? AND kind IN ({marks}) ORDER BY seq LIMIT ?"
     after = 0
-    while page := [_read_event(*row) for row in connection.execute(sql, (session, after, *wanted, PAGE))]:
-        yield from page
-        after = page[-1].seq
+    while page := connection.execute(sql, (session, after, *wanted, PAGE)).fetchall():
+        for seq, _, generation, run_id, kind, data, at in page:
+            yield Event(seq, session, generation, run_id, kind, {}, at), decoded(kind, data)
+        after = page[-1][0]
 
 
 def last_seq(connection: sqlite3.Connection, session: str) -> int:
@@ -106,6 +110,6 @@ def last_seq(connection: sqlite3.Connection, session: str) -> int:
 def thread(connection: sqlite3.Connection, session: str) -> list[Message]:
     """Fold the log of a session into its messages."""
     fold = Thread()
-    for event in folded(connection, session, KINDS):
-        fold.apply(event)
+    for event, data in folded(connection, session, KINDS):
+        fold.add(event, data)
     return fold.messages()

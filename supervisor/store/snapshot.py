@@ -13,6 +13,7 @@ import msgspec
 
 from actors.errors import CountermandError
 from actors.events import (
+    EventData,
     EventKind,
     MessageData,
     RunStartedData,
@@ -23,7 +24,6 @@ from actors.events import (
     ToolOutputData,
     ToolRequestedData,
     UnreadableData,
-    data_of,
 )
 from actors.model import CallState, Event, Receipt, RunInfo, RunStatus
 from actors.ports import CallRow, ProcessRow, RequestRow, SessionRow, Snapshot
@@ -60,9 +60,9 @@ class _Log:
     over: set[str] = field(default_factory=set)
     left_out: list[str] = field(default_factory=list)
 
-    def add(self, event: Event) -> None:
+    def add(self, event: Event, data: EventData) -> None:
         """Add one event, in order. One that cannot be decoded is logged, named in `left_out`, and hides no other."""
-        run_id, data = event.run_id, data_of(event)
+        run_id = event.run_id
         self.thread.add(event, data)
         if event.kind == EventKind.RUN_ENDED:
             # Also where its receipt cannot be decoded: the run is over.
@@ -158,8 +158,8 @@ def snapshot(connection: sqlite3.Connection, session: str, *, kept: int = 10_000
     """
     told = _Log()
     left_out = told.left_out
-    for event in folded(connection, session, KINDS | _FATES):
-        told.add(event)
+    for event, data in folded(connection, session, KINDS | _FATES):
+        told.add(event, data)
     runs = list(_unsettled(connection, session, told, left_out))
     pending = pending_receipts(connection, session, left_out)
     waited_for = {receipt.receipt_id for receipt in pending} | {run.run_id for run in runs}
