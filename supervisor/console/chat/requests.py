@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 from pykka import ActorDeadError, Timeout
 
 from actors.errors import CountermandError, Invalid, StoreUnavailable
-from actors.model import Mode, Policy, SessionStatus
+from actors.model import Mode, Policy, SessionStatus, StopOutcome
 from actors.requests import Accepted, NewMessage, Stop, Stopped
 from supervisor.console.chat.backends import BackendLimits, TalkSession
 from supervisor.console.exits import ExitCode, of_error
@@ -72,7 +72,7 @@ class ChatRequests:
         stopped = self._answer("stop", lambda: self._session.ask(stop, timeout=ASK_TIMEOUT_S))
         if isinstance(stopped, ExitCode):
             return None
-        if stopped.outcome == "nothing_running":
+        if stopped.outcome == StopOutcome.NOTHING_RUNNING:
             self.forget_stops()
             return None
         if quiet:
