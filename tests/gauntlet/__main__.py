@@ -41,7 +41,7 @@ from tests.gauntlet import as_user, census
 from tests.gauntlet.cases import BY_NAME, Case, Needs, choose, elsewhere, look
 from tests.gauntlet.crash import Crashes
 from tests.gauntlet.plugins import LAYERS, LayerMissing, Names, config
-from tests.gauntlet.report import Totals, faults
+from tests.gauntlet.report import SPARES, Totals, faults
 from tests.gauntlet.single import Outcome, Singles
 
 TRIGGERS = ("stop", "immediate", "supersede", "deadline", "end", "warden", "daemon")
@@ -198,7 +198,9 @@ def _at_rest(before: census.Household) -> census.Household:
     deadline = time.monotonic() + REST_S
     while True:
         now = census.household(os.getpid())
-        if (not now.zombies and now.wardens <= before.wardens) or time.monotonic() >= deadline:
+        if (
+            now.zombies <= before.zombies and now.wardens <= max(before.wardens, SPARES)
+        ) or time.monotonic() >= deadline:
             return now
         time.sleep(0.02)
 

@@ -76,7 +76,9 @@ class Totals:
         """Say what the daemon of all the runs has too many of when they are over."""
         if self.before is None or self.after is None:
             return []
-        said = [f"{self.after.zombies} dead processes are not reaped"] if self.after.zombies else []
+        # Those from before are not of these runs.
+        dead = self.after.zombies - self.before.zombies
+        said = [f"{dead} dead processes are not reaped"] if dead > 0 else []
         # The first count may come before the spare warden is there.
         if self.after.wardens > max(self.before.wardens, SPARES):
             said.append(f"{self.after.wardens} wardens are there, and {self.before.wardens} were before")
