@@ -417,7 +417,7 @@ if __name__ == "__main__":
         tracker = resource_tracker._resource_tracker._pid
         session.ask(Stop(source="user.console", reason="enough"))
         receipt = session.receipt(run_id, timeout=60)
-        print(receipt.complete, [(row.kind, row.note) for row in receipt.rows[0].rows])
+        print(receipt.complete, [(str(row.kind), row.note) for row in receipt.rows[0].rows])
         print(mine.is_alive(), Path(f"/proc/{tracker}/exe").exists())
         mine.kill()
         mine.join()
