@@ -600,7 +600,7 @@ def test_l8_a_plain_tool_is_told_that_its_call_was_given_up_and_the_run_goes_on(
             async with asyncio.timeout(0.05):
                 await turn.call("work")
         except TimeoutError:
-            outcomes = [message.outcome for message in turn.messages if message.role == "tool"]
+            outcomes = [str(message.outcome) for message in turn.messages if message.role == "tool"]
             await turn.emit(f"without it: {outcomes}")
         return "done"
 
