@@ -422,6 +422,10 @@ def test_a_disk_whose_writes_fail_hides_no_stop(tmp_path: Path, ending: str) -> 
         for number in range(4):
             assert "run_id" in daemon.ask("NewMessage", content=f"say {number}", policy="enqueue")
         run = daemon.ask("NewMessage", content="hold")
+        # All that the earlier runs write is on record: the first write that fails is the one of the Stop.
+        reader = sqlite3.connect(tmp_path / STORE)
+        until(lambda: reader.execute("SELECT run_id FROM runs WHERE NOT settled").fetchall() == [(run["run_id"],)])
+        reader.close()
         limit = resource.prlimit(daemon.process.pid, resource.RLIMIT_FSIZE)
         # Less than a page of the store can be written, wherever its log begins; one record of the journal can.
         resource.prlimit(daemon.process.pid, resource.RLIMIT_FSIZE, (1_024, limit[1]))
