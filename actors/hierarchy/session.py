@@ -1096,7 +1096,7 @@ class SessionActor(Actor):
         for request, reply in stash:
             if reply is not None and self._taken is not None:
                 # It is the next incarnation's to answer, so it is not failed with this one.
-                self._taken.discard(reply)
+                self._taken.pop(reply, None)
             self.parent.actor_inbox.put(Envelope(Route(self._session, request, returned=True), reply))
 
     def on_undelivered(self, envelope: Envelope[Any]) -> None:

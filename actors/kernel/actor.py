@@ -151,7 +151,8 @@ class Actor(PykkaActor):
         self.parent = parent
         self.key = key
         self._children: dict[str, ActorRef[Any]] | None = None
-        self._taken: set[ReplyFuture[Any]] | None = None
+        # A dict and not a set: the order of a set depends on addresses, and a seed has to replay.
+        self._taken: dict[ReplyFuture[Any], None] | None = None
         self._reply: Future[Any] | None = None
         self._started = False
 
@@ -198,9 +199,11 @@ class Actor(PykkaActor):
         assert isinstance(reply, ReplyFuture), f"only a ReplyFuture can be taken, not {reply!r}"
         self._reply = None
         if self._taken is None:
-            self._taken = set()
-        self._taken.add(reply)
-        reply.add_done_callback(self._taken.discard)
+            self._taken = {}
+        taken = self._taken
+        taken[reply] = None
+        # The reply holds the dict, and not the actor.
+        reply.add_done_callback(lambda one: taken.pop(one, None))
         return reply
 
     def tell_parent(self, message: object) -> None:
@@ -376,7 +379,7 @@ class Actor(PykkaActor):
         while taken:
             # Another thread may resolve one at any moment, which removes it.
             try:
-                reply = taken.pop()
+                reply, _ = taken.popitem()
             except KeyError:
                 break
             if reply is not last:
