@@ -483,6 +483,22 @@ def test_a_taken_reply_is_failed_on_any_way_out_and_a_late_set_is_harmless(
         future.get(timeout=0)
 
 
+def test_taken_replies_are_failed_in_an_order_that_does_not_depend_on_addresses(step: StepDispatcher) -> None:
+    """The order decides what runs next: under a seed it must be the same in every process."""
+    asked: list[ReplyFuture[Any]] = []
+    failed: list[ReplyFuture[Any]] = []
+    ref = Worker.start(dispatcher=step)
+    for _ in range(50):
+        future = ref.ask(Do(lambda actor: actor.take_reply()), block=False)
+        assert isinstance(future, ReplyFuture)
+        future.add_done_callback(failed.append)
+        asked.append(future)
+    step.run_until_idle()
+    ref.stop(block=False)
+    step.run_until_idle()
+    assert failed == asked[::-1]
+
+
 def test_taken_replies_are_forgotten_once_they_are_resolved(step: StepDispatcher) -> None:
     ref = Worker.start(dispatcher=step)
 
