@@ -161,6 +161,18 @@ def test_a_log_that_leads_nowhere_ends_nobody() -> None:
 # ── What it tells of runs ─────────────────────────────────────────────────────────────────────────
 
 
+RECEIPT = {
+    "receipt_id": "rcpt_1",
+    "run_id": "r",
+    "generation": 2,
+    "provenance": None,
+    "fenced_at": 1.0,
+    "ended_at": 2.0,
+    "complete": True,
+}
+CAUSE = {"source": "user.x", "reason": "why"}
+
+
 def told(kind: str, data: dict[str, Any], run_id: str | None = "r") -> list[Any]:
     seen: list[Any] = []
     sink = logger.add(lambda message: seen.append(message.record), level=0, format="", catch=False)
@@ -174,15 +186,21 @@ def told(kind: str, data: dict[str, Any], run_id: str | None = "r") -> list[Any]
 @pytest.mark.parametrize(
     ("kind", "data", "level", "words"),
     [
-        ("run.started", {}, "INFO", "run started"),
+        ("run.started", {"agent": "shell", "inputs": ["req_1"]}, "INFO", "run started"),
         (
             "run.ended",
-            {"status": "cancelled", "receipt": {"complete": True, "provenance": {"source": "user.x", "reason": "why"}}},
+            {"status": "cancelled", "receipt": RECEIPT | {"provenance": CAUSE}},
             "INFO",
             "run cancelled by user.x: why",
         ),
-        ("run.ended", {"status": "completed", "receipt": {"complete": True}}, "INFO", "run completed"),
-        ("run.ended", {"status": "cancelled", "receipt": {"complete": False}}, "WARNING", "not all of it is proven"),
+        ("run.ended", {"status": "completed", "receipt": RECEIPT}, "INFO", "run completed"),
+        (
+            "run.ended",
+            {"status": "cancelled", "receipt": RECEIPT | {"complete": False}},
+            "WARNING",
+            "not all of it is proven",
+        ),
+        ("run.ended", {"status": "completed"}, "WARNING", "run.ended, whose data cannot be read"),
         (
             "session.fenced",
             {"run_id": "r", "provenance": {"source": "user.x", "reason": "y"}},

@@ -16,6 +16,7 @@ from actors.events import (
     SessionFencedData,
     SessionQuarantinedData,
     SessionResumedData,
+    UnreadableData,
     data_of,
     named_run,
 )
@@ -66,6 +67,8 @@ def _line(data: EventData) -> tuple[str, str] | None:
             return "WARNING", f"calls go on though these could not be ended: {', '.join(data.abandoned)}"
         case SessionQuarantinedData():
             return "ERROR", "the session failed too often: it is quarantined, and takes only Stop"
+        case UnreadableData():
+            return "WARNING", f"{data.kind}, whose data cannot be read: {data.error}"
         case _:
             return None
 
