@@ -7,9 +7,9 @@ The map, from the outside in. Rooms import downward only, and each has a map of 
     plugin/      the interface for the code of agents and tools, and how that code is run
     gate/        cells and tokens: the objects on which a fence acts without waiting
     kernel/      the base of every actor: mailbox, dispatcher, future, registry; nothing of sessions
+    messages/    messages between the actors, and from the ports; a file for each receiver
 
     requests.py  requests from outside and their answers
-    messages.py  messages between the actors, and from the ports
     ports.py     interfaces for everything that is not deterministic or comes from outside
     thread.py    the thread: the fold of a session's log
     events.py    the schema of the log: each kind of event, and the fields of its data

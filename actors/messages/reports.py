@@ -1,0 +1,199 @@
+"""Messages to a session about its runs: what a run, or something that it started, reports."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from actors.events import Emitted
+from actors.messages.lanes import Report
+from actors.messages.process import ProcessKilled, ProcessNews
+from actors.messages.result import ToolResult
+from actors.model import Address, How, Json, JsonObject, Message, Owner, PartKind, Provenance, Row, Signalled
+from actors.secrets import NOTHING, Withheld
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+    from contextvars import Context
+
+    from actors.plugin.spawning import Process
+    from actors.ports import SpawnSpec
+
+
+class Said(Report, frozen=True):
+    """The agent emits something; `size` is in bytes, for credit."""
+
+    address: Address
+    data: Emitted
+    size: int
+
+
+class CallRequested(Report, frozen=True):
+    """The agent asks for a tool call.
+
+    reply: by which its `turn.call` gets the result.
+    problem: why the call is invalid (no such tool, arguments that do not fit); found where the agent runs.
+    size: in bytes, for credit.
+    context: the agent's context variables at the call; the tool's code has them too.
+    arguments, secrets: the arguments to show, and the secret ones, which the run does not pass on.
+    """
+
+    address: Address
+    tool: str
+    arguments: JsonObject
+    reply: Future[ToolResult] | None = None
+    problem: str | None = None
+    size: int | None = None
+    context: Context | None = None
+    secrets: Withheld = NOTHING
+
+
+class CallGivenUp(Report, frozen=True):
+    """The agent no longer waits for a call: its await was cancelled, for example by the agent's own time limit."""
+
+    address: Address
+
+
+class CallStarted(Report, frozen=True):
+    """A call's cell moved to started; its function is about to run."""
+
+    address: Address
+    at: float
+
+
+class CallEnded(Report, frozen=True):
+    """A call's execution ended. `result` is None if the cell was void or closed first.
+
+    `how` is the end of the execution itself, for the receipt: a closed call ends twice, once by the fence and once
+    here. `late`: its result came after its cell was closed (a dead letter).
+    """
+
+    address: Address
+    how: How
+    at: float
+    result: ToolResult | None
+    late: bool = False
+    note: str = ""
+
+
+class CallExpired(Report, frozen=True):
+    """A call's deadline closed its cell; its execution may still be ending."""
+
+    address: Address
+    at: float
+    provenance: Provenance
+    started: bool
+
+
+class SpawnRequested(Report, frozen=True):
+    """A tool asks for a process; `process` is the handle in the tool.
+
+    If the session is to own it, `listener` brings its news to that handle; it never blocks.
+    """
+
+    address: Address
+    process_id: str
+    spec: SpawnSpec
+    process: Process | None = None
+    owner: Owner = Owner.RUN
+    listener: Callable[[ProcessNews], None] | None = None
+
+
+class HandOverRequested(Report, frozen=True):
+    """A tool hands a process tree over to the session, and waits on `handed`. `listener` as in SpawnRequested."""
+
+    address: Address
+    process_id: str
+    handed: Future[None]
+    listener: Callable[[ProcessNews], None] | None = None
+
+
+class ProcessReport(Report, frozen=True):
+    """The news of a process, or its end by its tool, with its address."""
+
+    address: Address
+    process_id: str
+    news: ProcessNews | ProcessKilled
+
+
+class SteeringRequested(Report, frozen=True):
+    """The agent asks for the waiting messages that steer it."""
+
+    address: Address
+    request_id: int
+    reply: Future[tuple[Message, ...]] | None = None
+
+
+class RunFinished(Report, frozen=True):
+    """The execution of the agent ended: it returned `result` or raised `error`.
+
+    In an open run this is the run's natural end; in a closed run it is the end of one more part.
+    """
+
+    address: Address
+    how: How
+    at: float
+    result: Json = None
+    error: str | None = None
+
+
+class RunExpired(Report, frozen=True):
+    """The run's deadline passed; its agent may still be ending."""
+
+    address: Address
+    provenance: Provenance
+
+
+class StrayFound(Report, frozen=True):
+    """Code of a run has started something by itself, inside the supervisor's own process: see `ports.Strays`.
+
+    `address` is of the call, or of the agent, that started it; `kind` is ``subprocess | thread | task``. `ours` is
+    False for a process of unknown origin. `born` distinguishes its pid from a later use of the number.
+    """
+
+    address: Address
+    stray_id: str
+    kind: PartKind
+    name: str
+    at: float
+    pid: int | None = None
+    born: str = ""
+    ours: bool = True
+    note: str = ""
+
+
+class StrayEnded(Report, frozen=True):
+    """A stray is proven to have ended. `how` is None if the code that started it read its exit status.
+
+    ``out_of_reach``: survivors, if any, cannot be seen from here, and no further report comes. The other fields are as
+    in `ProcessEnded`.
+    """
+
+    address: Address
+    stray_id: str
+    how: How | None
+    at: float
+    status: int | None = None
+    reaped: int = 0
+    rows: tuple[Row, ...] = ()
+    signals: tuple[Signalled, ...] = ()
+    note: str = ""
+
+
+RunReport: TypeAlias = (
+    Said
+    | CallRequested
+    | CallStarted
+    | CallExpired
+    | CallGivenUp
+    | CallEnded
+    | SpawnRequested
+    | HandOverRequested
+    | ProcessReport
+    | StrayFound
+    | StrayEnded
+    | SteeringRequested
+    | RunFinished
+    | RunExpired
+)
+"""What a run, or something that it started, reports to its session."""

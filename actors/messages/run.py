@@ -1,0 +1,82 @@
+"""Messages to a run, from its session. What is about a call the run passes on to the tool."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from actors.messages.lanes import Command, TimerFired
+from actors.messages.result import ToolResult
+from actors.model import Message, Provenance
+
+if TYPE_CHECKING:
+    from actors.gate.cell import Cell
+    from actors.gate.token import CancelToken
+
+
+class Permit(Command, frozen=True):
+    """A call may start: its record is committed and its cell granted. `deadline_s` is from now on, or None."""
+
+    call_id: str
+    cell: Cell[ToolResult]
+    token: CancelToken
+    deadline_s: float | None
+
+
+class PermitWaiting(Command, frozen=True):
+    """A call waits for the barrier. The run's deadline is suspended until a Permit or a refusal."""
+
+    call_id: str
+
+
+class PermitRefused(Command, frozen=True):
+    """A call will not start; the agent receives `result`."""
+
+    call_id: str
+    result: ToolResult
+
+
+class CallClosed(Command, frozen=True):
+    """The session decided the result of a granted call.
+
+    `provenance` says why its execution has to end; None if it is ending already.
+    """
+
+    call_id: str
+    result: ToolResult
+    provenance: Provenance | None
+
+
+class SpawnPermit(Command, frozen=True):
+    """A process may be spawned: its record is committed and its cell granted."""
+
+    call_id: str
+    process_id: str
+    cell: Cell[None]
+
+
+class SpawnRefused(Command, frozen=True):
+    """A process will not be spawned. `limit` is the run's limit on processes, if that is the reason."""
+
+    call_id: str
+    process_id: str
+    limit: int | None = None
+
+
+class TreeTaken(Command, frozen=True):
+    """The session owns a process tree: the receiver drops it, and does not end it."""
+
+    call_id: str
+    process_id: str
+
+
+class Steered(Command, frozen=True):
+    """The result of steering: messages that are now in the thread, as inputs of this run. May be empty."""
+
+    request_id: int
+    messages: tuple[Message, ...]
+
+
+class RunDeadline(TimerFired, frozen=True):
+    """The run's time is up."""
+
+    stage: int
