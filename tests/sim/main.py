@@ -127,7 +127,11 @@ def play_all(console: Console, chunks: Iterator[range], total: int | None, jobs:
         while playing:
             done, playing = wait(playing, return_when=FIRST_COMPLETED)
             for one in done:
-                tally.add(one.result())
+                played = one.result()
+                tally.add(played)
+                for seed, what in played.broken:
+                    # At once: a run of hours may be interrupted.
+                    progress.console.print(f"seed {seed} {what}", markup=False, highlight=False)
             playing |= {pool.submit(play, chunk) for chunk in itertools.islice(chunks, len(done))}
             progress.update(task, completed=tally.schedules)
             if not console.is_terminal and time.monotonic() - said > 10:
