@@ -11,6 +11,7 @@ The map, from the outside in. Rooms import downward only, and each has a map of 
 
     requests.py  requests from outside and their answers
     ports.py     interfaces for everything that is not deterministic or comes from outside
+    hosts.py     hosts: the port to them, and the agents that run in them
     thread.py    the thread: the fold of a session's log
     events.py    the schema of the log: each kind of event, and the fields of its data
     dead_letters.py   reports that came too late

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from msgspec import Struct, field
 
+from actors.hosts import HostedAgent, Hosts, ToolOffer
 from actors.model import (
     Address,
     CallState,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from actors.kernel.dispatcher import Dispatcher
     from actors.thread import Thread
 
-Isolation = Literal["task", "thread"]
+Isolation = Literal["task", "thread", "host"]
 
 
 class Timer(Protocol):
@@ -79,7 +80,7 @@ class Executor(Protocol):
         key: str,
         name: str,
         isolation: Isolation,
-        body: Callable[[], Any],
+        body: Callable[..., Any],
         owner: ActorRef[Any],
         token: CancelToken | None = None,
         context: Context | None = None,
@@ -92,7 +93,8 @@ class Executor(Protocol):
             key: the id of the execution.
             name: for people.
             isolation: ``task``: `body` returns a coroutine, which runs on the executor's event loop; ``thread``: `body`
-                is called on a thread named after the execution.
+                is called on a thread named after the execution; ``host``: somebody else executes it. `body` is called at
+                once, with a function that takes the value of the end; it may not block. Only the first end counts.
             body: what to run.
             owner: receives the reports.
             token: the execution's token. If it is cancelled before the first line of a task, no line of it runs.
@@ -100,7 +102,7 @@ class Executor(Protocol):
         """
 
     def cancel(self, key: str, *, again: bool = False) -> None:
-        """Cancel the execution if it is a task; a thread has to check its token. Unknown keys are ignored.
+        """Cancel the execution if it is a task; anything else has to check its token. Unknown keys are ignored.
 
         A task is cancelled once: if it was cancelled before, or a door of its token has raised in it, this does
         nothing. `again` cancels it in any case, for a task that goes on in spite of its cancel.
@@ -485,7 +487,9 @@ class Settings(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Everything that an actor is given: the ports, the settings, and its dispatcher."""
+    """Everything that an actor is given: the ports, the settings, and its dispatcher. `hosts`: None where no agent
+    runs in hosts.
+    """
 
     clock: Clock
     ids: Ids
@@ -497,6 +501,7 @@ class Ports:
     dispatcher: Dispatcher
     dead_letters: DeadLetters
     settings: Settings
+    hosts: Hosts | None = None
 
 
 __all__ = [
@@ -504,6 +509,8 @@ __all__ = [
     "CallRow",
     "Clock",
     "Executor",
+    "HostedAgent",
+    "Hosts",
     "Ids",
     "Isolation",
     "Json",
@@ -521,5 +528,6 @@ __all__ = [
     "Store",
     "Strays",
     "Timer",
+    "ToolOffer",
     "WaitingRow",
 ]

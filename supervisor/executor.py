@@ -1,8 +1,9 @@
 """The executor port: runs agents, tools and callbacks.
 
 Theory of operation. Async functions are tasks on one event loop, which has its own thread. A plain function gets a
-thread of its own, named after the execution, since it may block as long as it likes. Callbacks run on a small pool that
-grows when all its threads are busy, so that a blocking callback delays no other.
+thread of its own, named after the execution, since it may block as long as it likes. What somebody else executes (a
+host, or the caller of a gated function) is only registered here: it says when it has ended. Callbacks run on a small
+pool that grows when all its threads are busy, so that a blocking callback delays no other.
 
 The loop serves all sessions, so no code on it may end it. A SystemExit or KeyboardInterrupt in a task that an agent
 made, or an agent's call of `loop.stop`, ends `run_forever`; the thread logs that and calls it again, until `close`.
@@ -51,7 +52,7 @@ class _Execution:
     name: str
     owner: ActorRef[Any]
     ended: ExecutionEnded | None = None
-    on_thread: bool = False
+    isolation: Isolation = "task"
     token: CancelToken | None = None
     context: Context | None = None
     task: asyncio.Task[None] | None = None
@@ -117,13 +118,13 @@ class ThreadExecutor:
         key: str,
         name: str,
         isolation: Isolation,
-        body: Callable[[], Any],
+        body: Callable[..., Any],
         owner: ActorRef[Any],
         token: CancelToken | None = None,
         context: Context | None = None,
     ) -> None:
         """Register `key`, then run `body` and tell `owner` ExecutionEnded, once; see the port."""
-        execution = _Execution(key, name, owner, on_thread=isolation == "thread", token=token, context=context)
+        execution = _Execution(key, name, owner, isolation=isolation, token=token, context=context)
         thread = self._thread_for(execution, body) if isolation == "thread" else None
         with self._lock:
             self._executions[key] = execution
@@ -134,7 +135,7 @@ class ThreadExecutor:
                 self._threads.add(thread)
                 _ON_THREADS[key] = execution
             loop, refusal = None, ""
-            if not closed and thread is None:
+            if not closed and isolation == "task":
                 try:
                     loop = self._running_loop()
                 except (RuntimeError, OSError) as error:
@@ -146,14 +147,16 @@ class ThreadExecutor:
             self._end(execution, How.NOT_STARTED, None, f"{self._threads_max} threads are busy; see leaked()")
         elif thread is not None:
             self._start_thread(execution, thread)
+        elif isolation == "host":
+            self._start_elsewhere(execution, body)
         elif loop is not None and not _soon(loop, self._start_task, execution, body):
             self._end(execution, How.NOT_STARTED, None, "the event loop is closed")
 
     def cancel(self, key: str, *, again: bool = False) -> None:
-        """Cancel the execution if it is a task that was not cancelled yet; a thread has to check its token."""
+        """Cancel the execution if it is a task that was not cancelled yet; anything else has to check its token."""
         with self._lock:
             execution, loop = self._executions.get(key), self._loop
-        if execution is not None and loop is not None and execution.ended is None:
+        if execution is not None and execution.isolation == "task" and loop is not None and execution.ended is None:
             _soon(loop, execution.cancel, again)
 
     def adopt(self, key: str, owner: ActorRef[Any]) -> bool:
@@ -181,7 +184,7 @@ class ThreadExecutor:
 
     def running(self) -> list[str]:
         """Return the keys of the executions on threads that have not ended: ids of runs (their agents) and of calls."""
-        return [key for key, one in list(self._executions.items()) if one.ended is None and one.on_thread]
+        return [key for key, one in list(self._executions.items()) if one.ended is None and one.isolation == "thread"]
 
     def runs_here(self) -> bool:
         """Return True if `close` would end the calling thread. Takes no lock: a signal handler may call it."""
@@ -286,9 +289,20 @@ class ThreadExecutor:
                 self._threads.discard(thread)
             self._end(execution, How.NOT_STARTED, None, f"no thread could be started: {error}")
 
+    # ── Elsewhere ─────────────────────────────────────────────────────────────────────────────────
+
+    def _start_elsewhere(self, execution: _Execution, body: Callable[[Callable[[object], None]], Any]) -> None:
+        try:
+            body(lambda value: self._end(execution, How.RETURNED, value, None))
+        except BaseException as raised:  # noqa: BLE001  # every end of an agent or a tool is reported
+            self._end(execution, How.RAISED, None, described(raised))
+
     def _end(self, execution: _Execution, how: How, value: object, error: str | None) -> None:
         ended = ExecutionEnded(execution.key, how, self._clock.wall(), value, error)
         with execution.lock:
+            if execution.ended is not None:
+                # Somebody else has executed it, and says so again.
+                return
             execution.ended = ended
             tell(execution.owner, ended)
 

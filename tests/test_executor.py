@@ -422,3 +422,74 @@ def test_who_is_interrupted_inside_the_executor_may_ask_it_and_close_it(executor
     thread.start()
     thread.join(WAIT_S)
     assert asked == [[], [], True]
+
+
+# ── Executed by somebody else ─────────────────────────────────────────────────────────────────────
+
+
+def test_what_somebody_else_executes_ends_once_with_what_he_says_first_at_once_or_later(
+    executor: ThreadExecutor,
+) -> None:
+    owner, ends = Owner(), list[Callable[[object], None]]()
+    executor.start("at once", "host a", "host", lambda finish: finish("soon"), owner.ref)
+    assert (owner.next().value, executor.leaked()) == ("soon", [])
+    executor.start("later", "host b", "host", ends.append, owner.ref)
+    thread = threading.Thread(target=lambda: ends[0]("late"), daemon=True)
+    thread.start()
+    ended = owner.next()
+    assert (ended.key, ended.how, ended.value) == ("later", How.RETURNED, "late")
+    ends[0]("again")
+    executor.cancel("later")
+    executor.start("after", "x", "task", returns, owner.ref)
+    assert owner.next().key == "after", "nothing was told of the second end"
+
+
+def test_l13_what_cannot_be_handed_to_somebody_else_ends_with_the_reason(executor: ThreadExecutor) -> None:
+    owner = Owner()
+
+    def says_it_and_raises(finish: Callable[[object], None]) -> None:
+        finish("done")
+        raise ValueError("too late")
+
+    executor.start("a", "host a", "host", lambda finish: raises(SystemExit(3))(), owner.ref)
+    ended = owner.next()
+    assert (ended.how, ended.error) == (How.RAISED, "SystemExit: 3")
+    executor.start("b", "host b", "host", says_it_and_raises, owner.ref)
+    ended = owner.next()
+    assert (ended.how, ended.value, ended.error) == (How.RETURNED, "done", None)
+
+
+def test_l8_a_cancel_does_not_end_what_somebody_else_executes_nor_start_a_loop(executor: ThreadExecutor) -> None:
+    owner, token, ends = Owner(), CancelToken(executor.call), list[Callable[[object], None]]()
+    executor.start("a", "host a", "host", ends.append, owner.ref, token)
+    assert executor._loop is None, "it needs no loop"
+    executor.start("b", "x", "task", returns, owner.ref)
+    assert owner.next().key == "b"
+    token.cancel(Provenance(source="user.test", reason="enough"))
+    executor.cancel("a")
+    executor.cancel("a", again=True)
+    executor.start("c", "x", "task", returns, owner.ref)
+    assert owner.next().key == "c", "the cancels were handled before, and ended nothing"
+    ends[0]("cleaned up")
+    assert owner.next().value == "cleaned up"
+
+
+def test_whoever_adopts_hears_of_what_somebody_else_executes(executor: ThreadExecutor) -> None:
+    gone, heir, ends = Owner(), Owner(), list[Callable[[object], None]]()
+    gone.dead = True
+    executor.start("over", "host a", "host", lambda finish: finish("over"), gone.ref)
+    assert executor.adopt("over", heir.ref)
+    assert heir.next().value == "over"
+    executor.start("under way", "host b", "host", ends.append, gone.ref)
+    assert executor.adopt("under way", heir.ref)
+    ends[0]("later")
+    assert heir.next().value == "later"
+
+
+def test_after_the_close_nobody_is_asked_to_execute_anything() -> None:
+    clock, owner, asked = SystemClock(), Owner(), list[object]()
+    closed = ThreadExecutor(clock)
+    assert closed.close(WAIT_S)
+    closed.start("a", "host a", "host", asked.append, owner.ref)
+    assert (owner.next().error, asked) == ("the executor is closed", [])
+    clock.close()
