@@ -310,6 +310,7 @@ class KeptStop(Struct, frozen=True):
     outcome, run_id, receipt_id: its answer, if it was decided by then; that answer stands.
     generation: the session's generation when it was decided.
     cause: the earlier cause of the run's end, if the Stop was not the first.
+    failure: what had failed when it was kept: it had ended all that was open by then, another run than `run_id` too.
     """
 
     session: str
@@ -320,6 +321,7 @@ class KeptStop(Struct, frozen=True):
     receipt_id: str | None = None
     generation: int | None = None
     cause: Provenance | None = None
+    failure: Provenance | None = None
 
     @property
     def answer(self) -> Stopped | None:
@@ -337,7 +339,8 @@ class KeptStop(Struct, frozen=True):
     def may_have_ended(self, run: RunInfo) -> bool:
         """Return True if this Stop may have ended a run that it is about.
 
-        A Stop that found nothing to end, or joined the end of another run, was handled after this run had ended.
+        A Stop that found nothing to end, or joined the end of another run, was handled after this run had ended: by
+        itself, or with all that was open by what `failure` names.
         """
         if self.outcome == StopOutcome.STOPPING:
             return self.run_id == run.run_id

@@ -9,7 +9,7 @@ from pykka import ActorRef
 from actors.hierarchy.late_stops import STOP_LATE_S, STOP_OVERDUE_S, STOPS_KEPT_MAX, LateStops
 from actors.kernel.future import ReplyFuture
 from actors.messages import StopOverdue
-from actors.model import StopOutcome
+from actors.model import Provenance, StopOutcome
 from actors.ports import KeptStop, Store
 from actors.requests import Stop, Stopped
 from tests.sim.clock import EPOCH, SimClock
@@ -128,6 +128,18 @@ def test_of_a_store_that_fails_the_answers_wait_for_the_journal_alone() -> None:
     assert answered(first) == answered(again) == (False, True)
     assert answered(session.fail(stop())) == (False, True), "the journal has it by now"
     assert not session.late.answers_wait
+
+
+def test_l5_the_journal_names_what_had_ended_its_run_and_what_has_failed() -> None:
+    session, reply = Session(), ReplyFuture[Stopped]()
+    cause = Provenance(source="session.new_message", reason="a new message took over", initiated_at=EPOCH)
+    failure = Provenance(source="store.failure", reason="the disk failed", initiated_at=EPOCH)
+    session.late.store_failed(stop(), STOPPED, reply, 2, cause, failure)
+    kept = session.journal.kept["x"]
+    assert (kept.answer and kept.answer.run_id, kept.generation) == (STOPPED.run_id, 2)
+    assert (kept.cause, kept.failure) == (cause, failure)
+    session.late.store_failed(stop(), STOPPED, ReplyFuture(), 3, failure, None)
+    assert session.journal.kept["x"] == kept, "what it was first stands"
 
 
 def test_no_answer_waits_longer_for_the_journal_than_its_stop_may_wait() -> None:

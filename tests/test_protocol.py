@@ -672,6 +672,36 @@ def test_l5_what_had_ended_before_a_kept_stop_is_not_ended_by_it(
     assert not [event for event in events if event.kind == "run.started"], "a Stop came: nothing begins anew"
 
 
+@pytest.mark.parametrize("failure", ["store.failure", "actor.failure"])
+def test_l5_what_failed_before_a_kept_stop_ends_the_run_whose_start_was_stored_after_all(failure: str) -> None:
+    """The Stop joined the run that a message had taken over from, and that has a cause of its own."""
+    taken_over = Provenance(source="session.new_message", reason="a new message took over", initiated_at=1.5)
+    before, after = (
+        RunInfo(SESSION, f"run_{n}", RunStatus.IN_PROGRESS, "a", n, f"rcpt_{n}", started_at=float(n)) for n in (1, 2)
+    )
+    before = msgspec.structs.replace(before, status=RunStatus.CANCELLING, provenance=taken_over)
+    kept = KeptStop(
+        SESSION,
+        Stop(id="x", source="user.test", reason="meanwhile"),
+        4.0,
+        StopOutcome.STOPPING,
+        "run_1",
+        "rcpt_1",
+        generation=2,
+        cause=taken_over,
+        failure=Provenance(source=failure, reason="it failed", initiated_at=3.0),
+    )
+    driver = Driver()
+    row = SessionRow(SESSION, generation=2, seq=0)
+    driver.protocol.restoration.restore(Snapshot(SESSION, row, Thread(), runs=(before, after)), None, stops=[kept])
+    step = driver.protocol.state.take_step()
+    ends = [event.data for event in step.events if event.kind == "run.status" and event.run_id == "run_2"]
+    assert [end["provenance"]["source"] for end in ends] == [failure]
+    assert not [event for event in step.events if event.kind == "run.started"], "a Stop came: nothing begins anew"
+    (answered,) = (msgspec.json.decode(row.answer) for row in step.requests if row.request_id == "x")
+    assert (answered["outcome"], answered["run_id"]) == ("stopping", "run_1"), "its answer stands"
+
+
 def test_l14_only_so_many_requests_wait_for_a_session_to_be_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("actors.protocol.deletion.DELETIONS_MAX", 2)
     driver = Driver()

@@ -869,6 +869,54 @@ REGRESSIONS = {
             ("unfit", 1),
         ),
     ),
+    # The start of a run was said to have failed, and was stored. The Stop behind that joined the run before: after the
+    # crash nobody knew that the store's failure had ended this one first.
+    "a Stop that joins a run, beside the next whose start was stored after all, and a crash": Schedule(
+        0,
+        Settings(agent="scripted", passivate_s=0.001),
+        (
+            ("new", "hand=60,after=0.4998", None, "user", True, None),
+            ("wait", 0.05),
+            ("lose", 1),
+            ("at", "t", ("stop", "graceful", None, None, "run", "user", None)),
+            ("new", "say=1", None, "user", True, None),
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("idle", 7),
+            ("crash",),
+        ),
+    ),
+    "the same where two messages have taken over": Schedule(
+        3672868397,
+        Settings(agent="scripted", run_deadline_s=3.0),
+        (
+            ("new", "serve=0,serves,ignores_term write=1", None, "user", True, None),
+            ("steps", 60),
+            ("lose", 1),
+            ("new", "say=1", None, "user", True, None),
+            ("new", "say=1", None, "user", True, None),
+            ("steps", 20),
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("steps", 9),
+            ("crash",),
+        ),
+    ),
+    # The run had completed before the Stop joined the run before it, and the crash came before that was written.
+    "a Stop that joins a run, behind the unwritten end of the next, and a crash": Schedule(
+        0,
+        Settings(agent="scripted"),
+        (
+            ("new", "run=30,ignores_term", None, "user", True, None),
+            ("wait", 0.05),
+            ("new", "sleep=0.1", None, "user", True, None),
+            ("steps", 9),
+            ("hold", True),
+            ("wait", 0.12),
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("wait", 0.4),
+            ("steps", 1),
+            ("crash",),
+        ),
+    ),
     # More went on than a receipt has room for, and what had ended was listed beside that.
     "more that goes on behind a receipt than it has room for": Schedule(
         1544700104,

@@ -236,6 +236,7 @@ class LateStops:
         reply: ReplyFuture[Any] | None,
         generation: int | None = None,
         cause: Provenance | None = None,
+        failure: Provenance | None = None,
     ) -> None:
         """Keep a Stop that is not stored, to be decided when the store is back; answer when the journal has it.
 
@@ -244,14 +245,15 @@ class LateStops:
             answer: what it is answered, unless it was answered before.
             reply: who waits for that.
             generation: of the session, when that was decided.
-            cause: what had ended before it came, where it was not the first.
+            cause: what had ended its run before it came, where it was not the first.
+            failure: what has failed, and ended all that was open.
         """
         waiting = self._end_wait(stop)
         # If it was in the stash, it is not any more.
         self._in_stash.discard(stop.id)
         at = self._clock.wall() if waiting is None else waiting.entry.at
         known = None if answer.outcome == UNKNOWN else answer
-        self._keep(_entry(self._session, stop, at, known, generation, cause), known)
+        self._keep(_entry(self._session, stop, at, known, generation, cause, failure), known)
         kept = self._kept.get(stop.id)
         answer = kept.answer if kept is not None and kept.answer is not None else answer
         if reply is None or kept is None or kept.journalled:
@@ -332,7 +334,8 @@ def _entry(
     answer: Reply | None,
     generation: int | None,
     cause: Provenance | None = None,
+    failure: Provenance | None = None,
 ) -> KeptStop:
     if not isinstance(answer, Stopped):
         return KeptStop(session, stop, at)
-    return KeptStop(session, stop, at, answer.outcome, answer.run_id, answer.receipt_id, generation, cause)
+    return KeptStop(session, stop, at, answer.outcome, answer.run_id, answer.receipt_id, generation, cause, failure)

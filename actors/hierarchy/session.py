@@ -1029,7 +1029,7 @@ class SessionActor(Actor):
         if cause is not None and cause.requested_by == stop.id:
             # It was the first itself.
             cause = None
-        self._late_stops.store_failed(stop, answer, reply, self._protocol.state.generation, cause)
+        self._late_stops.store_failed(stop, answer, reply, self._protocol.state.generation, cause, self._cause)
 
     def _try_later(self) -> None:
         self._ports.clock.call_later(self._retry_s, self.actor_ref, TryStore())

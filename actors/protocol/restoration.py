@@ -85,7 +85,8 @@ class Restoration:
             if info.settled:
                 self._restore_late(snapshot, info, at)
         # A Stop that came after a failure names it, even if nothing else is left that does.
-        failures = (kept.cause for kept in new_stops if kept.cause is not None and kept.cause.source in FAILURES)
+        named = (one for kept in new_stops for one in (kept.failure, kept.cause))
+        failures = (one for one in named if one is not None and one.source in FAILURES)
         cause = next(failures, cause) or recovery_cause(at)
         retry: RunInfo | None = None
         for info in snapshot.runs:

@@ -744,6 +744,14 @@ MUTANTS: Final = (
         "return self.stop.run_id in (None, run.run_id)",
         "return self.stop.run_id is None",
     ),
+    _mutant(
+        "the journal does not name the failure that came before a Stop",
+        "L5",
+        SessionActor,
+        "_answer_kept",
+        "cause, self._cause)",
+        "cause, None)",
+    ),
     # ── idle ──
     _mutant(
         "passivates with a batch under way",

@@ -87,6 +87,8 @@ LITTERED: Final = 0.25
 TOGETHER: Final = 0.04
 """In how many schedules there is something that needs several things at once."""
 
+JOINED: Final = 0.01
+"""In how many schedules a Stop joins a run beside the next one, of whose start the store does not say what became."""
 
 AWOKEN: Final = 0.1
 """In how many of the schedules in which sessions leave memory one is in use again as it leaves, or soon behind it."""
@@ -144,6 +146,10 @@ def draw(seed: int) -> Schedule:
     if together.random() < TOGETHER:
         place = together.randint(0, len(script))
         script[place:place] = together.choice((_unstored, _outlived, _hurried))(together)
+    joined = Random(f"joined {seed}")
+    if joined.random() < JOINED:
+        place = joined.randint(0, len(script))
+        script[place:place] = _joined(joined)
     awoken = Random(f"awoken {seed}")
     if settings.passivate_s is not None and awoken.random() < AWOKEN:
         place = awoken.randint(0, len(script))
@@ -314,6 +320,21 @@ def _hurried(random: Random) -> list[Op]:
         ("wait", 3.0),
         ("stop", "immediate", None, "keep", random.choice(("run", "session")), "user", None),
         ("wait", 9.0),
+    ]
+
+
+def _joined(random: Random) -> list[Op]:
+    """A run that takes its time to end is taken over from; that is stored, and said not to be. A Stop, and a crash."""
+    slow = random.choice(("run=30,ignores_term", "hand=60,after=0.4998", "late=4 say=1", "serve=60 say=1"))
+    return [
+        ("new", slow, None, "user", True, None),
+        ("wait", 0.05),
+        ("lose", 1),
+        *[("new", "say=1", None, "user", True, None)] * random.choice((1, 1, 2)),
+        ("steps", random.randint(12, 24)),
+        _stop(random),
+        ("steps", random.randint(6, 20)),
+        ("crash",),
     ]
 
 

@@ -78,6 +78,7 @@ class Watch:
         self.deleted_receipts: set[str] = set()
         self.deleted_requests: set[str] = set()
         self.requests: dict[str, OutsideRequest] = {}
+        self.agents: set[str] = set()
         self.began: set[str] = set()
         self.inside: dict[str, str] = {}
         self.in_time: dict[str, str] = {}
@@ -148,6 +149,7 @@ class Watch:
     def starts(self, key: str, name: str) -> None:
         """An agent, or a call, is handed to the executor: its record was written ahead (law L12)."""
         if name.startswith("agent "):
+            self.agents.add(key)
             run = self._disk.run(key)
             if run is None:
                 self.break_(f"{name} of {key} starts before its run is on record (L12)")
@@ -347,7 +349,11 @@ class Watch:
                 source = (event.data.get("provenance") or {}).get("source")
                 mine = kept.stop.run_id in (None, event.run_id) and event.run_id in self._disk.of(batch.session).runs
                 mine = mine and kept.outcome not in ("nothing_running", "already_over")
-                mine = mine and not (kept.cause is not None and kept.cause.source == source)
+                before = (kept.cause, kept.failure)
+                mine = mine and not any(cause is not None and cause.source == source for cause in before)
+                # What had begun, and was over when the Stop joined another run, had ended without being written.
+                over = kept.outcome == "stopping" and event.run_id != kept.run_id and event.run_id in self.agents
+                mine = mine and not (over and kept.failure is None)
                 if event.kind == "run.status" and source in FROM_FAULTS and mine:
                     self.break_(f"{event.run_id} ends by {source}, and {request_id} had stopped it (L12)")
                 if event.kind == "run.started" and request_id not in told:
