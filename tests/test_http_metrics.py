@@ -77,10 +77,11 @@ def test_sources_that_clients_make_up_are_bounded(api: Api) -> None:
 
 
 def test_a_thread_that_ignores_its_stop_is_named_leaked_and_its_late_result_is_counted(api: Api) -> None:
-    over = api.kit.gate()
+    over, begun = api.kit.gate(), api.kit.gate()
 
     @tool(isolation="thread")
     def deaf() -> str:
+        begun.set()
         over.wait(WAIT_S)
         return "too late"
 
@@ -91,7 +92,8 @@ def test_a_thread_that_ignores_its_stop_is_named_leaked_and_its_late_result_is_c
     client = api.start(calls, tools=[deaf], grace_s=0.1, kill_s=0.2)
     say(client)
     running(client)
-    until(lambda: value(client, "threads_busy") == 1, "the tool")
+    assert begun.wait(WAIT_S), "the tool"
+    assert value(client, "threads_busy") == 1
     assert value(client, "threads_leaked") == 0, "its run goes on"
     receipt = stop(client, wait_s=WAIT_S)["receipt"]
     assert receipt["complete"] is False

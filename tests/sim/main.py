@@ -71,9 +71,10 @@ class Tally:
 def play(seeds: range) -> Tally:
     """Play the schedules of some seeds."""
     # A schedule leaves little and keeps nothing: to look for it through all modules is lost time. To look seldom is
-    # slower again: what is made anew is then in no cache.
-    gc.freeze()
-    gc.set_threshold(GARBAGE_OBJECTS)
+    # slower again: what is made anew is then in no cache. Frozen once: what is frozen while it is garbage is kept.
+    if not gc.get_freeze_count():
+        gc.freeze()
+        gc.set_threshold(GARBAGE_OBJECTS)
     tally, started = Tally(), time.process_time()
     with quiet_log():
         for seed in seeds:
