@@ -34,6 +34,7 @@ from actors.model import (
     Policy,
     Provenance,
     Receipt,
+    ReturnReason,
     RunStatus,
     StopOutcome,
 )
@@ -311,8 +312,9 @@ class SessionMessageReturnedData(Data, frozen=True, kw_only=True):
 
     message_id: MessageId
     reason: Annotated[
-        str, Meta(description="`withdrawn`; or `stopped_before_arrival`: a Stop of its sender was sent after it.")
-    ] = always("")
+        ReturnReason,
+        Meta(description="`withdrawn`; or `stopped_before_arrival`: a Stop of its sender was sent after it."),
+    ] = always(ReturnReason.OTHER)
     content: Content = always("")
     origin: Origin = always(None)
 

@@ -17,131 +17,264 @@ Json = Any
 JsonObject = dict[str, Any]
 
 
+class Extensible(StrEnum):
+    """A set of words that a later version may extend, and that is stored within larger documents.
+
+    A word that this version does not know is read as `OTHER`, which each such set has. So a store of a later version
+    does not make a whole receipt or event unreadable here.
+    """
+
+    @classmethod
+    def _missing_(cls, value: object) -> Extensible | None:
+        return cls.__members__["OTHER"] if isinstance(value, str) else None
+
+
 class Policy(StrEnum):
     """What a new message does to an active run."""
 
     INTERRUPT = "interrupt"
+    """It ends the run, and starts the next one."""
     ENQUEUE = "enqueue"
+    """It waits until the run has ended."""
     STEER = "steer"
+    """It waits, and the run may ask for it; else it starts the next run."""
     REJECT = "reject"
+    """It is refused."""
     ROLLBACK = "rollback"
+    """It ends the run as `interrupt` does, and the run's messages are retracted."""
 
 
 SUPERSEDING: Final = frozenset({Policy.INTERRUPT, Policy.ROLLBACK})
 
 
 class Scope(StrEnum):
-    """How far a Stop reaches: the run, or the session's own processes too."""
+    """How far a Stop reaches."""
 
     RUN = "run"
+    """It ends the run, and all that the run started."""
     SESSION = "session"
+    """It ends the session's own processes too."""
 
 
 class Owner(StrEnum):
-    """The owner of a process tree: it dies with its run, or it lives until its session ends it."""
+    """The owner of a process tree."""
 
     RUN = "run"
+    """The tree ends with its run."""
     SESSION = "session"
+    """The tree lives until the session ends it."""
 
 
 class Mode(StrEnum):
-    """How a Stop ends processes: it asks first and kills after a grace, or it kills at once."""
+    """How a Stop ends processes."""
 
     GRACEFUL = "graceful"
+    """It asks first, and kills after a grace."""
     IMMEDIATE = "immediate"
+    """It kills at once."""
 
 
 class Waiting(StrEnum):
     """What a Stop does with waiting messages."""
 
     WITHDRAW = "withdraw"
+    """They are returned to their senders."""
     PARK = "park"
+    """They wait for the next message, or for a Resume."""
     KEEP = "keep"
+    """They stay, and start the next run."""
+
+
+class Fate(StrEnum):
+    """What became of a message that no longer waits."""
+
+    INPUT = "input"
+    """A run has it, and it is in the thread."""
+    RETURNED = "returned"
+    """It was returned to its sender, and never became an input."""
+
+
+class ReturnReason(Extensible):
+    """Why a message was returned to its sender."""
+
+    WITHDRAWN = "withdrawn"
+    """A Withdraw, a Stop or the end of its run withdrew it."""
+    STOPPED_BEFORE_ARRIVAL = "stopped_before_arrival"
+    """Its sender sent a Stop after it, and that Stop arrived first."""
+    OTHER = "other"
+    """A reason that this version does not know."""
+
+
+class WithdrawOutcome(StrEnum):
+    """What a Withdraw did."""
+
+    WITHDRAWN = "withdrawn"
+    """The message waited, and was returned."""
+    ALREADY_INPUT = "already_input"
+    """A run has the message: nothing was done."""
+    ALREADY_RETURNED = "already_returned"
+    """The message was returned before: nothing was done."""
+
+
+class Isolation(StrEnum):
+    """Where the code of an agent or a tool runs."""
+
+    TASK = "task"
+    """An async function: a task on the executor's event loop. It can be cancelled."""
+    THREAD = "thread"
+    """A plain function: a thread of its own, which has to check its token."""
+    HOST = "host"
+    """Somebody else executes it."""
+
+
+class Barrier(StrEnum):
+    """What calls do while a part of an earlier run goes on after its kill deadline."""
+
+    FORCED = "forced"
+    """They start; the log says which parts they no longer wait for."""
+    STRICT = "strict"
+    """They are refused."""
 
 
 class Outcome(StrEnum):
-    """How a call ended: it never ran, it was interrupted (and may have had effects), or it finished."""
+    """How a call ended."""
 
     NOT_STARTED = "not_started"
+    """It never ran."""
     INTERRUPTED = "interrupted"
+    """It was interrupted, and may have had effects."""
     FINISHED = "finished"
+    """It ran to its end."""
 
 
 class StopOutcome(StrEnum):
-    """What a Stop did: it stopped a run, joined a stop that goes on, or found nothing that it had to end.
-
-    `unknown`: the session could not be read yet. The Stop holds, and is decided when the session is read.
-    """
+    """What a Stop did."""
 
     STOPPED = "stopped"
+    """It ended a run, or process trees of the session."""
     STOPPING = "stopping"
+    """It joined the end of a run that was ending already."""
     NOTHING_RUNNING = "nothing_running"
+    """It found nothing that it had to end."""
     ALREADY_OVER = "already_over"
+    """The run that it was aimed at had ended before."""
     UNKNOWN = "unknown"
+    """The session could not be read yet. The Stop holds, and is decided when the session is read."""
+
+
+class SessionActivity(StrEnum):
+    """What a session is doing."""
+
+    IDLE = "idle"
+    """No run is active, and none is ending."""
+    RUNNING = "running"
+    """A run is active."""
+    CANCELLING = "cancelling"
+    """No run is active, and parts of an earlier run are being ended."""
+    STORE_FAILED = "store_failed"
+    """The store does not take what the session decides: until it does, the session starts nothing."""
+    QUARANTINED = "quarantined"
+    """It failed too often: until the supervisor is restarted it accepts Stop and nothing else."""
+
+
+class ServicePhase(StrEnum):
+    """How far the supervisor is with its shutdown."""
+
+    SERVING = "serving"
+    """No shutdown: new work is accepted."""
+    DRAINING = "draining"
+    """New work is refused, and runs have time to end by themselves."""
+    INTERRUPTING = "interrupting"
+    """The runs that were left are being ended."""
 
 
 class CallState(StrEnum):
     """The state of a call on record, in its order. A call may end from each of them."""
 
     REQUESTED = "requested"
+    """The agent asked for it; it waits for the barrier."""
     GRANTED = "granted"
+    """It may start."""
     STARTED = "started"
+    """It passed its gate: from here on it may have effects."""
     ENDED = "ended"
+    """It has its one result."""
 
 
 class TreeState(StrEnum):
-    """The state of a process tree on record: it may be spawned, or live; or it has ended."""
+    """The state of a process tree on record."""
 
     GRANTED = "granted"
+    """It may be spawned, or live."""
     ENDED = "ended"
+    """Its end is known."""
 
 
-class PartKind(StrEnum):
-    """What a part of a run is: its agent, a call, a process tree that a tool spawned; or a stray.
-
-    A stray was started by code of the run itself, in the supervisor's own process: see `STRAYS`. `remote` is what a
-    command such as ``ssh`` may have left running out of reach.
-    """
+class PartKind(Extensible):
+    """What a part of a run is. `STRAYS` are those that code of the run started in the supervisor's own process."""
 
     AGENT = "agent"
+    """The execution of its agent."""
     CALL = "call"
+    """The execution of a tool call."""
     PROCESS = "process"
+    """A process tree that a tool spawned, or a process of one."""
     SUBPROCESS = "subprocess"
+    """A stray: a process."""
     THREAD = "thread"
+    """A stray: a thread."""
     TASK = "task"
+    """A stray: a task of an event loop."""
     REMOTE = "remote"
+    """What a command such as ``ssh`` may have left running out of reach."""
+    OTHER = "other"
+    """A kind that this version does not know."""
 
 
 STRAYS: Final = frozenset({PartKind.SUBPROCESS, PartKind.THREAD, PartKind.TASK})
 
 
 class Role(StrEnum):
-    """Who speaks in a message of a thread. A note tells the model what became of a run."""
+    """Who speaks in a message of a thread."""
 
     USER = "user"
+    """A person, or a client."""
     ASSISTANT = "assistant"
+    """The agent."""
     TOOL = "tool"
+    """A tool: the result of a call."""
     NOTE = "note"
+    """The supervisor: what became of a run, for the model."""
 
 
 class MessageStatus(StrEnum):
-    """Whether a message of a thread is whole, was cut off, or was taken back by a rollback."""
+    """Whether a message of a thread is whole."""
 
     COMPLETE = "complete"
+    """It is whole."""
     PARTIAL = "partial"
+    """It was cut off."""
     RETRACTED = "retracted"
+    """A rollback took it back."""
 
 
 class RunStatus(StrEnum):
     """The status of a run. `TRANSITIONS` has the allowed changes."""
 
     QUEUED = "queued"
+    """It waits for the run before it."""
     IN_PROGRESS = "in_progress"
+    """Its agent may act."""
     CANCELLING = "cancelling"
+    """It is fenced, and its parts are being ended."""
     COMPLETED = "completed"
+    """Its agent returned."""
     FAILED = "failed"
+    """Its agent raised an error, or the supervisor failed."""
     EXPIRED = "expired"
+    """Its deadline passed."""
     CANCELLED = "cancelled"
+    """Something outside of it ended it: a Stop, a new message, a shutdown."""
 
 
 TRANSITIONS: Final[dict[RunStatus, frozenset[RunStatus]]] = {
@@ -254,23 +387,36 @@ class Provenance(Struct, frozen=True):
             )
 
 
-class How(StrEnum):
-    """How one part of a run ended, in a receipt.
-
-    `cancelled`: an agent or a call was told to end, and did. `gone`: it is proven gone, and how it ended is not known.
-    """
+class How(Extensible):
+    """How one part of a run ended, in a receipt."""
 
     RETURNED = "returned"
+    """An agent or a call returned."""
     RAISED = "raised"
+    """An agent or a call raised an error."""
     CANCELLED = "cancelled"
+    """An agent or a call was told to end, and did."""
     EXIT = "exit"
+    """A process exited by itself."""
     SIGTERM = "sigterm"
+    """A process was asked to end, and did."""
     SIGKILL = "sigkill"
+    """A process was killed."""
     ABANDONED = "abandoned"
+    """It could not be ended in time, and may still be running."""
     OUT_OF_REACH = "out_of_reach"
+    """What may be left of it cannot be seen."""
     NOT_STARTED = "not_started"
+    """It never began."""
     HANDED_OVER = "handed_over"
+    """The session owns it since then: it is no longer a part of this run."""
     GONE = "gone"
+    """Its end is proven, but not how it ended.
+
+    Either a process's own parent read its status, or an agent or a call was lost with its supervisor.
+    """
+    OTHER = "other"
+    """A way that this version does not know."""
 
 
 class Signalled(Struct, frozen=True):
@@ -285,11 +431,9 @@ class Row(Struct, frozen=True):
     """One part of a run in a receipt: the agent, a call, a process, with the parts below it.
 
     `status` is the exit status of a process (negative: the signal), and None for other parts. `how` is None while the
-    part is still running, in a receipt that is not complete. ``gone``: its end is proven, but not how it ended. Either
-    a process's own parent read its status, or an agent or a call was lost with its supervisor. ``handed_over``: the
-    session owns it since `ended_at`; it is no longer a part of this run. `provenance` says who ended a process, if
-    that was not the end of the run: its tool, the deadline of its call, the agent that abandoned its call, or the
-    natural end of its run. Times: seconds, epoch, UTC.
+    part is still running, in a receipt that is not complete. `ended_at` of one that was handed over is when it was.
+    `provenance` says who ended a process, if that was not the end of the run: its tool, the deadline of its call, the
+    agent that abandoned its call, or the natural end of its run. Times: seconds, epoch, UTC.
     """
 
     kind: PartKind
@@ -409,7 +553,6 @@ class RunInfo(Struct, frozen=True):
 class SessionStatus(Struct, frozen=True):
     """What a session is doing now.
 
-    state: ``idle | running | cancelling | store_failed | quarantined``.
     last_seq: of the last event that was decided. It may not be stored yet, and after a crash another event may get it.
     waiting: number of waiting messages.
     barrier: the parts for which permits wait.
@@ -418,7 +561,7 @@ class SessionStatus(Struct, frozen=True):
     """
 
     session: str
-    state: str
+    state: SessionActivity
     generation: int
     last_seq: int
     run_id: str | None

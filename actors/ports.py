@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct, field
 
 from actors.hosts import HostedAgent, Hosts, ToolOffer
 from actors.model import (
     Address,
+    Barrier,
     CallState,
     Event,
+    Fate,
     How,
+    Isolation,
     Json,
     JsonObject,
     Outcome,
@@ -41,8 +44,6 @@ if TYPE_CHECKING:
     from actors.gate.token import CancelToken
     from actors.kernel.dispatcher import Dispatcher
     from actors.thread import Thread
-
-Isolation = Literal["task", "thread", "host"]
 
 
 class Timer(Protocol):
@@ -243,7 +244,7 @@ class CallRow(Struct, frozen=True):
     tool: str
     arguments: JsonObject
     state: CallState
-    isolation: str = "thread"
+    isolation: Isolation = Isolation.THREAD
     outcome: Outcome | None = None
     started_at: float | None = None
     ended_at: float | None = None
@@ -398,7 +399,7 @@ class Snapshot(Struct, frozen=True):
     receipts: of the late runs.
     requests: the oldest first.
     said: ids of those `runs` that have text or a call on record.
-    fates: the fate of each message that no longer waits: ``input | returned``.
+    fates: of each message that no longer waits.
     over: the receipt id of every other run.
     pending: the receipts that wait for process trees of the session.
     kept: Stops from the stop journal, the oldest first.
@@ -417,7 +418,7 @@ class Snapshot(Struct, frozen=True):
     waiting: tuple[WaitingRow, ...] = ()
     requests: tuple[RequestRow, ...] = ()
     said: frozenset[str] = frozenset()
-    fates: dict[str, str] = field(default_factory=dict)
+    fates: dict[str, Fate] = field(default_factory=dict)
     over: dict[str, str] = field(default_factory=dict)
     pending: tuple[Receipt, ...] = ()
     kept: tuple[KeptStop, ...] = ()
@@ -476,7 +477,7 @@ class Settings(Struct, frozen=True):
     call_deadline_s: float | None = None
     queue_max: int = 1000
     message_max_bytes: int = 1_048_576
-    barrier: Literal["forced", "strict"] = "forced"
+    barrier: Barrier = Barrier.FORCED
     credit_events: int = 256
     credit_bytes: int = 1_048_576
     content_max_bytes: int = 1_048_576

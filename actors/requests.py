@@ -14,7 +14,19 @@ from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
 from actors.errors import Invalid
-from actors.model import OUTSIDE_SOURCES, Message, Mode, Policy, Provenance, Scope, StopOutcome, Waiting
+from actors.model import (
+    OUTSIDE_SOURCES,
+    Fate,
+    Message,
+    Mode,
+    Policy,
+    Provenance,
+    ReturnReason,
+    Scope,
+    StopOutcome,
+    Waiting,
+    WithdrawOutcome,
+)
 from actors.text import not_utf8, shown, storable
 
 if TYPE_CHECKING:
@@ -338,8 +350,8 @@ OutsideRequest: TypeAlias = Decided | Delete
 class Accepted(Struct, frozen=True, tag=True):
     """A message was accepted. `generation` is None while it waits; `returned` says why it was returned.
 
-    `fate` is set in the answer to a repeat of a `queued` message, once the message no longer waits: ``input`` or
-    ``returned``. All other fields are as in the first answer.
+    `fate` is set in the answer to a repeat of a `queued` message, once the message no longer waits. All other fields
+    are as in the first answer.
     """
 
     message_id: str
@@ -349,8 +361,8 @@ class Accepted(Struct, frozen=True, tag=True):
     queued: bool = False
     superseded_run_id: str | None = None
     with_messages: tuple[Message, ...] = ()
-    returned: str | None = None
-    fate: str | None = None
+    returned: ReturnReason | None = None
+    fate: Fate | None = None
 
 
 UNKNOWN: Final = StopOutcome.UNKNOWN
@@ -360,10 +372,9 @@ UNKNOWN: Final = StopOutcome.UNKNOWN
 class Stopped(Struct, frozen=True, tag=True):
     """A Stop was handled; the fence is closed. The receipt follows when all parts have ended.
 
-    outcome: ``stopped | stopping | nothing_running | already_over``. It is final, like `run_id` and `receipt_id`: a
-        repeat of the Stop gets the same. ``unknown``: the session could not be read; or the Stop was answered before
-        the session was deleted, and the deletion may not be stored. Such a Stop is kept, and decided as soon as
-        possible; its receipt then has this `receipt_id`.
+    outcome: it is final, like `run_id` and `receipt_id`: a repeat of the Stop gets the same. Not ``unknown``, which is
+        also the outcome of a Stop that was answered before the session was deleted, if the deletion may not be stored.
+        Such a Stop is kept, and decided as soon as possible; its receipt then has this `receipt_id`.
     fence_seq, withdrawn, joined: may still grow while the answer is not `durable`. A message that is not on
         record is not in `withdrawn` before that: its sender has no answer yet, and may send it again.
     journalled: of an answer that is not `durable`: whether the Stop is in the stop journal, and so survives a crash.
@@ -388,10 +399,10 @@ class Resumed(Struct, frozen=True, tag=True):
 
 
 class Withdrawn(Struct, frozen=True, tag=True):
-    """The result of a Withdraw: ``withdrawn | already_input | already_returned``."""
+    """A Withdraw was handled."""
 
     message_id: str
-    outcome: str
+    outcome: WithdrawOutcome
 
 
 class Deleted(Struct, frozen=True, tag=True):

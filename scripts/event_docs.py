@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import itertools
 import re
 import sys
 import types
@@ -17,11 +20,23 @@ import msgspec
 from msgspec import NODEFAULT, Meta, Struct
 
 from actors.events import DATA, EPHEMERAL, Data, EventKind, ProgressData
-from actors.model import Provenance, Receipt, Row, Signalled
+from actors.model import (
+    How,
+    Outcome,
+    PartKind,
+    Provenance,
+    Receipt,
+    ReturnReason,
+    Row,
+    RunStatus,
+    Signalled,
+    StopOutcome,
+)
 
 TARGET: Final = Path(__file__).parents[1] / "docs" / "events.md"
 _FIELDS: Final = re.compile(r"^([a-z_]+(, [a-z_]+)*: )")
 """The beginning of a line of a docstring that is about fields."""
+WORDS: Final[tuple[type[StrEnum], ...]] = (RunStatus, Outcome, StopOutcome, PartKind, How, ReturnReason)
 NOUNS: Final[tuple[type[Struct], ...]] = (Provenance, Receipt, Row, Signalled)
 
 HEAD: Final = """# Events
@@ -67,9 +82,28 @@ def _lines() -> Iterator[str]:
         yield f"\n### {noun.__name__}\n"
         yield _prose(noun)
         yield from _table(noun)
+    yield "\n## Words in the data"
+    for words in WORDS:
+        yield f"\n### {words.__name__}\n"
+        yield _prose(words)
+        yield from _meanings(words)
 
 
-def _prose(kind: type[Struct]) -> str:
+def _meanings(words: type[StrEnum]) -> Iterator[str]:
+    """Return the members of an enum as a table, each with the docstring below it."""
+    (body,) = ast.parse(inspect.getsource(words)).body
+    assert isinstance(body, ast.ClassDef)
+    yield "\n| word | |\n|---|---|"
+    for member, below in itertools.pairwise(body.body):
+        match member, below:
+            case ast.Assign(targets=[ast.Name(name)]), ast.Expr(ast.Constant(str(meaning))):
+                text = " ".join(meaning.split()).replace("``", "`")
+                yield f"| `{words[name]}` | {text} |"
+            case _:
+                pass
+
+
+def _prose(kind: type[Struct] | type[StrEnum]) -> str:
     """Return a docstring as Markdown: one paragraph a line."""
     lines = [line.strip() for line in (kind.__doc__ or "").strip().splitlines()]
     return "\n".join(_FIELDS.sub(r"- \1", line) for line in lines).replace("``", "`")

@@ -7,9 +7,10 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from actors.errors import Invalid
+from actors.model import Barrier
 from actors.plugin.registration import Tool, Unloaded, duration
 from actors.ports import Settings
 from actors.text import shown, storable
@@ -110,7 +111,7 @@ class Config:
     spool_max_bytes: int = 67_108_864
     spool_total_bytes: int = 1_073_741_824
     spool_keep_s: float = 604_800.0
-    barrier: Literal["forced", "strict"] = "forced"
+    barrier: Barrier = Barrier.FORCED
     subreaper: bool = False
     limits: Mapping[str, int] = field(default_factory=dict)
     layers: Collection[str] = LAYERS
@@ -156,8 +157,10 @@ class Config:
             smallest = 0 if key.startswith("spool_") else 1
             if isinstance(value, bool) or not isinstance(value, int) or value < smallest:
                 raise _invalid(key, f"a whole number, at least {smallest}", value)
-        if self.barrier not in ("forced", "strict"):
+        if self.barrier not in tuple(Barrier):
             raise _invalid("barrier", "'forced' or 'strict'", self.barrier)
+        # Its word is accepted too.
+        object.__setattr__(self, "barrier", Barrier(self.barrier))
 
     @property
     def settings(self) -> Settings:

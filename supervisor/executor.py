@@ -36,8 +36,8 @@ from actors.errors import described
 from actors.gate.token import CancelToken
 from actors.kernel.actor import tell
 from actors.messages import ExecutionEnded
-from actors.model import How
-from actors.ports import Clock, Isolation
+from actors.model import How, Isolation
+from actors.ports import Clock
 from supervisor.strays import attribution
 
 THREADS_MAX: Final = 512
@@ -52,7 +52,7 @@ class _Execution:
     name: str
     owner: ActorRef[Any]
     ended: ExecutionEnded | None = None
-    isolation: Isolation = "task"
+    isolation: Isolation = Isolation.TASK
     token: CancelToken | None = None
     context: Context | None = None
     task: asyncio.Task[None] | None = None
@@ -125,7 +125,7 @@ class ThreadExecutor:
     ) -> None:
         """Register `key`, then run `body` and tell `owner` ExecutionEnded, once; see the port."""
         execution = _Execution(key, name, owner, isolation=isolation, token=token, context=context)
-        thread = self._thread_for(execution, body) if isolation == "thread" else None
+        thread = self._thread_for(execution, body) if isolation is Isolation.THREAD else None
         with self._lock:
             self._executions[key] = execution
             closed = self._closed
@@ -135,7 +135,7 @@ class ThreadExecutor:
                 self._threads.add(thread)
                 _ON_THREADS[key] = execution
             loop, refusal = None, ""
-            if not closed and isolation == "task":
+            if not closed and isolation is Isolation.TASK:
                 try:
                     loop = self._running_loop()
                 except (RuntimeError, OSError) as error:
@@ -147,7 +147,7 @@ class ThreadExecutor:
             self._end(execution, How.NOT_STARTED, None, f"{self._threads_max} threads are busy; see leaked()")
         elif thread is not None:
             self._start_thread(execution, thread)
-        elif isolation == "host":
+        elif isolation is Isolation.HOST:
             self._start_elsewhere(execution, body)
         elif loop is not None and not _soon(loop, self._start_task, execution, body):
             self._end(execution, How.NOT_STARTED, None, "the event loop is closed")
@@ -156,7 +156,12 @@ class ThreadExecutor:
         """Cancel the execution if it is a task that was not cancelled yet; anything else has to check its token."""
         with self._lock:
             execution, loop = self._executions.get(key), self._loop
-        if execution is not None and execution.isolation == "task" and loop is not None and execution.ended is None:
+        if (
+            execution is not None
+            and execution.isolation is Isolation.TASK
+            and loop is not None
+            and execution.ended is None
+        ):
             _soon(loop, execution.cancel, again)
 
     def adopt(self, key: str, owner: ActorRef[Any]) -> bool:
@@ -184,7 +189,11 @@ class ThreadExecutor:
 
     def running(self) -> list[str]:
         """Return the keys of the executions on threads that have not ended: ids of runs (their agents) and of calls."""
-        return [key for key, one in list(self._executions.items()) if one.ended is None and one.isolation == "thread"]
+        return [
+            key
+            for key, one in list(self._executions.items())
+            if one.ended is None and one.isolation is Isolation.THREAD
+        ]
 
     def runs_here(self) -> bool:
         """Return True if `close` would end the calling thread. Takes no lock: a signal handler may call it."""

@@ -47,7 +47,7 @@ from actors.messages import (
     Route,
     Shutdown,
 )
-from actors.model import Provenance
+from actors.model import Provenance, ServicePhase
 from actors.plugin.registration import Plugins
 from actors.ports import Ports
 from actors.requests import Inspect, Stop
@@ -154,8 +154,9 @@ class SupervisorActor(Actor):
 
     def _pong(self) -> Pong:
         if not self._shutting_down:
-            return Pong(len(self.children), "serving", 0)
-        return Pong(len(self.children), "interrupting" if self._interrupted else "draining", len(self._noisy))
+            return Pong(len(self.children), ServicePhase.SERVING, 0)
+        phase = ServicePhase.INTERRUPTING if self._interrupted else ServicePhase.DRAINING
+        return Pong(len(self.children), phase, len(self._noisy))
 
     def _route(self, route: Route) -> None:
         """Forward a message with its reply: the session answers the asker.

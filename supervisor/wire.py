@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Self, TypeVar
 from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from actors.ids import ID_MAX_CHARS
-from actors.model import Event, Message, Mode, Policy, Receipt, RunInfo, Scope, StopOutcome, Waiting
+from actors.model import Event, Message, Mode, Policy, Receipt, RunInfo, Scope, ServicePhase, StopOutcome, Waiting
 from actors.ports import WaitingRow
 from actors.requests import NewMessage, Stop, Stopped
 
@@ -257,14 +257,14 @@ class Health(Struct, frozen=True):
 class Readiness(Struct, frozen=True):
     """Whether requests are accepted.
 
-    `phase` is serving, draining or interrupting; None: the supervisor does not answer. `store`: its thread answers.
+    `phase` None: the supervisor does not answer. `store`: its thread answers.
     `store_state` is ok, slow, failing, damaged or closed. If it is not ready, `reason` says why and `remedy` what
     helps. `journal`: the stop journal could keep a stop that the store does not take; false alone does not make it
     unready, since the store may work.
     """
 
     ready: bool
-    phase: str | None
+    phase: ServicePhase | None
     supervisor: bool
     store: bool
     sessions: int

@@ -16,6 +16,7 @@ import pytest
 from loguru import logger
 
 from actors.messages import Pong
+from actors.model import ServicePhase
 from supervisor.daemon.notify import STATUS_MAX_CHARS, Notifier
 from supervisor.daemon.signals import WAKE, Signals
 from supervisor.daemon.watchdog import Watchdog
@@ -126,7 +127,7 @@ class Parts:
         if not self.supervisor:
             threading.Event().wait(timeout)
             return None
-        return Pong(1, "serving", 0)
+        return Pong(1, ServicePhase.SERVING, 0)
 
     def store_responds(self, timeout: float) -> bool:
         if not self.store:

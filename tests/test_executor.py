@@ -16,7 +16,7 @@ from pykka import ActorDeadError, ActorRef
 from actors.errors import RunCancelled
 from actors.gate.token import CancelToken
 from actors.messages import ExecutionEnded
-from actors.model import How, Provenance
+from actors.model import How, Isolation, Provenance
 from supervisor.clock import SystemClock
 from supervisor.executor import CALLBACK_THREADS_MAX, ThreadExecutor
 
@@ -75,9 +75,9 @@ def raises(error: BaseException) -> Callable[[], Any]:
 
 def test_a_task_and_a_thread_tell_what_they_returned(executor: ThreadExecutor) -> None:
     owner = Owner()
-    executor.start("a", "tool a", "task", returns, owner.ref)
+    executor.start("a", "tool a", Isolation.TASK, returns, owner.ref)
     assert (owner.next().value, executor.leaked()) == ("async", [])
-    executor.start("b", "tool b", "thread", lambda: threading.current_thread().name, owner.ref)
+    executor.start("b", "tool b", Isolation.THREAD, lambda: threading.current_thread().name, owner.ref)
     assert owner.next().value == "countermand tool b"
     assert executor.leaked() == [], "whoever hears of the end finds the thread gone from the list"
 
@@ -100,14 +100,14 @@ def test_l13_whatever_a_function_raises_is_told_and_ends_nobody_else(
     async def coroutine() -> None:
         raise error
 
-    executor.start("thread", "x", "thread", raises(error), owner.ref)
-    executor.start("task", "y", "task", coroutine, owner.ref)
+    executor.start("thread", "x", Isolation.THREAD, raises(error), owner.ref)
+    executor.start("task", "y", Isolation.TASK, coroutine, owner.ref)
     ended = {message.key: message for message in (owner.next(), owner.next())}
     for message in ended.values():
         assert message.how is How.RAISED
         assert message.error is not None
         assert message.error.startswith(type(error).__name__)
-    executor.start("after", "z", "task", returns, owner.ref)
+    executor.start("after", "z", Isolation.TASK, returns, owner.ref)
     assert owner.next().value == "async"
 
 
@@ -118,14 +118,14 @@ def test_a_cancelled_task_ends_and_one_cancelled_before_its_first_line_never_run
         began.append(1)
         await asyncio.Event().wait()
 
-    executor.start("long", "x", "task", forever, owner.ref)
+    executor.start("long", "x", Isolation.TASK, forever, owner.ref)
     until(lambda: bool(began))
     executor.cancel("long")
     assert owner.next().how is How.RAISED
     hold = threading.Event()
     assert executor._loop is not None
     executor._loop.call_soon_threadsafe(hold.wait)
-    executor.start("early", "x", "task", forever, owner.ref)
+    executor.start("early", "x", Isolation.TASK, forever, owner.ref)
     executor.cancel("early")
     hold.set()
     ended = owner.next()
@@ -165,7 +165,7 @@ def test_l8_a_task_is_told_of_its_end_once_whoever_asks_and_again_only_where_tha
     async def never() -> None:
         told.append("a line of one whose end was decided before")
 
-    executor.start("b", "x", "task", cleans_up, owner.ref)
+    executor.start("b", "x", Isolation.TASK, cleans_up, owner.ref)
     assert inside.wait(WAIT_S)
     for _ in range(3):
         executor.cancel("b")
@@ -174,13 +174,13 @@ def test_l8_a_task_is_told_of_its_end_once_whoever_asks_and_again_only_where_tha
     executor.cancel("b", again=True)
     assert owner.next().how is How.RETURNED
     inside.clear()
-    executor.start("c", "x", "task", asks_its_token, owner.ref, token)
+    executor.start("c", "x", Isolation.TASK, asks_its_token, owner.ref, token)
     assert inside.wait(WAIT_S)
     token.cancel(Provenance(source="user.test", reason="enough"))
     executor.cancel("c")
     gate.set()
     assert owner.next().how is How.RETURNED
-    executor.start("d", "x", "task", never, owner.ref, token)
+    executor.start("d", "x", Isolation.TASK, never, owner.ref, token)
     assert owner.next().how is How.NOT_STARTED
     assert told == ["first", "again", "door", "undisturbed"]
 
@@ -189,11 +189,11 @@ def test_whoever_adopts_hears_the_end_whenever_it_came_and_a_forgotten_one_is_un
     gone, heir = Owner(), Owner()
     gone.dead = True
     leave = threading.Event()
-    executor.start("over", "x", "thread", lambda: "over", gone.ref)
+    executor.start("over", "x", Isolation.THREAD, lambda: "over", gone.ref)
     until(lambda: executor._executions["over"].ended is not None)
     assert executor.adopt("over", heir.ref)
     assert heir.next().value == "over"
-    executor.start("under way", "x", "thread", lambda: leave.wait(WAIT_S), gone.ref)
+    executor.start("under way", "x", Isolation.THREAD, lambda: leave.wait(WAIT_S), gone.ref)
     assert executor.adopt("under way", heir.ref)
     leave.set()
     assert heir.next().key == "under way"
@@ -207,16 +207,16 @@ def test_l14_of_two_that_come_together_for_the_last_thread_one_gets_it(
 ) -> None:
     owner, leave = Owner(), threading.Event()
     for number in range(2):
-        executor.start(f"t{number}", "deaf", "thread", lambda: leave.wait(WAIT_S), owner.ref)
+        executor.start(f"t{number}", "deaf", Isolation.THREAD, lambda: leave.wait(WAIT_S), owner.ref)
     made = threading.Thread
 
     def at_the_same_time(*args: Any, **options: Any) -> threading.Thread:
         monkeypatch.setattr(threading, "Thread", made)
-        executor.start("between", "deaf", "thread", lambda: leave.wait(WAIT_S), owner.ref)
+        executor.start("between", "deaf", Isolation.THREAD, lambda: leave.wait(WAIT_S), owner.ref)
         return made(*args, **options)
 
     monkeypatch.setattr(threading, "Thread", at_the_same_time)
-    executor.start("last", "deaf", "thread", lambda: leave.wait(WAIT_S), owner.ref)
+    executor.start("last", "deaf", Isolation.THREAD, lambda: leave.wait(WAIT_S), owner.ref)
     refused = owner.next()
     assert (refused.key, refused.how) == ("last", How.NOT_STARTED)
     assert len(executor.leaked()) == 3
@@ -226,9 +226,9 @@ def test_l14_of_two_that_come_together_for_the_last_thread_one_gets_it(
 def test_l14_one_thread_too_many_is_refused_with_the_reason(executor: ThreadExecutor) -> None:
     owner, leave = Owner(), threading.Event()
     for number in range(3):
-        executor.start(f"t{number}", f"deaf {number}", "thread", lambda: leave.wait(WAIT_S), owner.ref)
+        executor.start(f"t{number}", f"deaf {number}", Isolation.THREAD, lambda: leave.wait(WAIT_S), owner.ref)
     assert len(executor.leaked()) == 3
-    executor.start("more", "x", "thread", lambda: "never", owner.ref)
+    executor.start("more", "x", Isolation.THREAD, lambda: "never", owner.ref)
     refused = owner.next()
     assert (refused.key, refused.how) == ("more", How.NOT_STARTED)
     assert "3 threads are busy" in (refused.error or "")
@@ -251,10 +251,10 @@ def test_l8_callbacks_that_block_keep_no_other_from_running_and_errors_end_in_th
 def test_after_the_close_an_execution_ends_at_once_and_says_why() -> None:
     clock, owner = SystemClock(), Owner()
     closed = ThreadExecutor(clock)
-    closed.start("a", "x", "task", returns, owner.ref)
+    closed.start("a", "x", Isolation.TASK, returns, owner.ref)
     assert owner.next().value == "async"
     assert closed.close(WAIT_S)
-    closed.start("b", "x", "thread", lambda: "never", owner.ref)
+    closed.start("b", "x", Isolation.THREAD, lambda: "never", owner.ref)
     assert owner.next().error == "the executor is closed"
     clock.close()
 
@@ -280,14 +280,14 @@ def test_l13_what_a_task_of_an_agents_own_raises_ends_neither_the_loop_nor_other
         asyncio.get_running_loop().create_task(boom())
         await asyncio.sleep(0.001)
 
-    executor.start("innocent", "x", "task", innocent, owner.ref)
+    executor.start("innocent", "x", Isolation.TASK, innocent, owner.ref)
     assert began.wait(WAIT_S)
-    executor.start("gathers", "x", "task", gathers, owner.ref)
+    executor.start("gathers", "x", Isolation.TASK, gathers, owner.ref)
     ended = owner.next()
     assert (ended.key, ended.how) == ("gathers", How.RAISED)
-    executor.start("leaves", "x", "task", leaves_it, owner.ref)
+    executor.start("leaves", "x", Isolation.TASK, leaves_it, owner.ref)
     assert owner.next().key == "leaves"
-    executor.start("after", "x", "task", returns, owner.ref)
+    executor.start("after", "x", Isolation.TASK, returns, owner.ref)
     assert owner.next().value == "async"
     assert executor._loop is not None
     executor._loop.call_soon_threadsafe(go_on.set)
@@ -303,7 +303,7 @@ def test_l13_an_agent_that_stops_the_loop_stops_nothing(executor: ThreadExecutor
         return "went on"
 
     for key in ("a", "b"):
-        executor.start(key, "x", "task", stops, owner.ref)
+        executor.start(key, "x", Isolation.TASK, stops, owner.ref)
         assert owner.next().value == "went on"
 
 
@@ -314,7 +314,7 @@ def test_a_close_from_the_loop_itself_waits_for_everything_but_its_own_thread() 
     async def closes() -> bool:
         return executor.close(WAIT_S)
 
-    executor.start("a", "x", "task", closes, owner.ref)
+    executor.start("a", "x", Isolation.TASK, closes, owner.ref)
     assert owner.next().value is False, "its own thread is left"
     assert executor.close(WAIT_S)
     clock.close()
@@ -334,8 +334,8 @@ def test_a_task_that_raises_while_the_loop_ends_keeps_no_other_from_its_end() ->
     async def both() -> None:
         await asyncio.gather(leaves_with_an_exit(), leaves_with_an_exit())
 
-    executor.start("a", "x", "task", both, owner.ref)
-    executor.start("b", "x", "task", both, owner.ref)
+    executor.start("a", "x", Isolation.TASK, both, owner.ref)
+    executor.start("b", "x", Isolation.TASK, both, owner.ref)
     for _ in range(4):
         assert began.acquire(timeout=WAIT_S)
     assert executor.close(WAIT_S)
@@ -379,10 +379,10 @@ def test_l13_where_the_loop_has_no_thread_a_task_ends_with_the_reason_and_the_ne
 ) -> None:
     owner = Owner()
     with no_threads():
-        executor.start("a", "x", "task", returns, owner.ref)
+        executor.start("a", "x", Isolation.TASK, returns, owner.ref)
     ended = owner.next()
     assert (ended.how, ended.error) == (How.NOT_STARTED, "no event loop could be started: can't start new thread")
-    executor.start("b", "x", "task", returns, owner.ref)
+    executor.start("b", "x", Isolation.TASK, returns, owner.ref)
     assert owner.next().value == "async"
 
 
@@ -402,9 +402,9 @@ def test_l13_an_error_that_cannot_be_said_does_not_end_the_loop(executor: Thread
 
     owner = Owner()
     for key in ("a", "b"):
-        executor.start(key, "x", "task", leaves_it, owner.ref)
+        executor.start(key, "x", Isolation.TASK, leaves_it, owner.ref)
         assert owner.next().key == key
-    executor.start("after", "x", "task", returns, owner.ref)
+    executor.start("after", "x", Isolation.TASK, returns, owner.ref)
     assert owner.next().value == "async"
     # Read here: else asyncio reports them when they are collected, wherever that is, and a traceback that is written
     # while other code is being parsed makes some versions of CPython raise SystemError there.
@@ -431,16 +431,16 @@ def test_what_somebody_else_executes_ends_once_with_what_he_says_first_at_once_o
     executor: ThreadExecutor,
 ) -> None:
     owner, ends = Owner(), list[Callable[[object], None]]()
-    executor.start("at once", "host a", "host", lambda finish: finish("soon"), owner.ref)
+    executor.start("at once", "host a", Isolation.HOST, lambda finish: finish("soon"), owner.ref)
     assert (owner.next().value, executor.leaked()) == ("soon", [])
-    executor.start("later", "host b", "host", ends.append, owner.ref)
+    executor.start("later", "host b", Isolation.HOST, ends.append, owner.ref)
     thread = threading.Thread(target=lambda: ends[0]("late"), daemon=True)
     thread.start()
     ended = owner.next()
     assert (ended.key, ended.how, ended.value) == ("later", How.RETURNED, "late")
     ends[0]("again")
     executor.cancel("later")
-    executor.start("after", "x", "task", returns, owner.ref)
+    executor.start("after", "x", Isolation.TASK, returns, owner.ref)
     assert owner.next().key == "after", "nothing was told of the second end"
 
 
@@ -451,24 +451,24 @@ def test_l13_what_cannot_be_handed_to_somebody_else_ends_with_the_reason(executo
         finish("done")
         raise ValueError("too late")
 
-    executor.start("a", "host a", "host", lambda finish: raises(SystemExit(3))(), owner.ref)
+    executor.start("a", "host a", Isolation.HOST, lambda finish: raises(SystemExit(3))(), owner.ref)
     ended = owner.next()
     assert (ended.how, ended.error) == (How.RAISED, "SystemExit: 3")
-    executor.start("b", "host b", "host", says_it_and_raises, owner.ref)
+    executor.start("b", "host b", Isolation.HOST, says_it_and_raises, owner.ref)
     ended = owner.next()
     assert (ended.how, ended.value, ended.error) == (How.RETURNED, "done", None)
 
 
 def test_l8_a_cancel_does_not_end_what_somebody_else_executes_nor_start_a_loop(executor: ThreadExecutor) -> None:
     owner, token, ends = Owner(), CancelToken(executor.call), list[Callable[[object], None]]()
-    executor.start("a", "host a", "host", ends.append, owner.ref, token)
+    executor.start("a", "host a", Isolation.HOST, ends.append, owner.ref, token)
     assert executor._loop is None, "it needs no loop"
-    executor.start("b", "x", "task", returns, owner.ref)
+    executor.start("b", "x", Isolation.TASK, returns, owner.ref)
     assert owner.next().key == "b"
     token.cancel(Provenance(source="user.test", reason="enough"))
     executor.cancel("a")
     executor.cancel("a", again=True)
-    executor.start("c", "x", "task", returns, owner.ref)
+    executor.start("c", "x", Isolation.TASK, returns, owner.ref)
     assert owner.next().key == "c", "the cancels were handled before, and ended nothing"
     ends[0]("cleaned up")
     assert owner.next().value == "cleaned up"
@@ -477,10 +477,10 @@ def test_l8_a_cancel_does_not_end_what_somebody_else_executes_nor_start_a_loop(e
 def test_whoever_adopts_hears_of_what_somebody_else_executes(executor: ThreadExecutor) -> None:
     gone, heir, ends = Owner(), Owner(), list[Callable[[object], None]]()
     gone.dead = True
-    executor.start("over", "host a", "host", lambda finish: finish("over"), gone.ref)
+    executor.start("over", "host a", Isolation.HOST, lambda finish: finish("over"), gone.ref)
     assert executor.adopt("over", heir.ref)
     assert heir.next().value == "over"
-    executor.start("under way", "host b", "host", ends.append, gone.ref)
+    executor.start("under way", "host b", Isolation.HOST, ends.append, gone.ref)
     assert executor.adopt("under way", heir.ref)
     ends[0]("later")
     assert heir.next().value == "later"
@@ -490,6 +490,6 @@ def test_after_the_close_nobody_is_asked_to_execute_anything() -> None:
     clock, owner, asked = SystemClock(), Owner(), list[object]()
     closed = ThreadExecutor(clock)
     assert closed.close(WAIT_S)
-    closed.start("a", "host a", "host", asked.append, owner.ref)
+    closed.start("a", "host a", Isolation.HOST, asked.append, owner.ref)
     assert (owner.next().error, asked) == ("the executor is closed", [])
     clock.close()

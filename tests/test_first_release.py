@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +86,22 @@ def test_its_thread_runs_and_receipts_read_the_same(reader: SqliteReader, expect
         assert_has(plain(reader.receipt(name, run_id)), receipt)
     for receipt in wanted["stop_receipts"]:
         assert_has(plain(reader.receipt(name, receipt["receipt_id"])), receipt)
+
+
+def test_receipts_with_words_of_a_later_version_are_read_all_the_same(
+    reader: SqliteReader, folder: Path, expected: Any
+) -> None:
+    receipts = {run_id: one for run_id, one in expected["stored"]["s1"]["receipts"].items() if one["rows"]}
+    assert receipts
+    with closing(sqlite3.connect(folder / STORE)) as connection, connection:
+        known = 'CAST(doc AS TEXT), \'"kind":"agent"\', \'"kind":"later"\''
+        connection.execute(f"UPDATE receipts SET doc = CAST(REPLACE({known}) AS BLOB)")  # constants
+    for run_id, receipt in receipts.items():
+        found = plain(reader.receipt("s1", run_id))
+        assert [row["kind"] for row in found["rows"]] == [
+            "other" if one["kind"] == "agent" else one["kind"] for one in receipt["rows"]
+        ]
+        assert_has(found | {"rows": []}, receipt | {"rows": []})
 
 
 def test_it_is_opened_and_what_had_settled_reads_the_same(folder: Path, expected: Any) -> None:

@@ -40,7 +40,7 @@ from actors.messages import (
     SteeringRequested,
     ToolResult,
 )
-from actors.model import TERMINAL, Address, Event, How, Outcome, Provenance, RunInfo, RunStatus, StopOutcome
+from actors.model import TERMINAL, Address, Event, How, Isolation, Outcome, Provenance, RunInfo, RunStatus, StopOutcome
 from actors.ports import KeptStop, SessionRow, Settings, Snapshot, SpawnSpec, WaitingRow
 from actors.protocol.protocol import Protocol
 from actors.protocol.request_book import RequestBook
@@ -66,7 +66,7 @@ from tests.sim.laws import LogLaws
 
 SESSION: Final = "s"
 QUEUE_MAX: Final = 4
-TOOLS: Final = {"held": "thread", "free": "task"}
+TOOLS: Final = {"held": Isolation.THREAD, "free": Isolation.TASK}
 
 Op = tuple[Any, ...]
 

@@ -12,9 +12,9 @@ from actors.errors import RunCancelled
 from actors.gate.credit import Credit
 from actors.gate.token import CancelToken
 from actors.messages import HandOverRequested, ProcessEnded, ProcessStarted, SpawnRequested
-from actors.model import CallState, How, Outcome, PartKind, Row, RunInfo, RunStatus
-from actors.ports import CallRow, SpawnSpec
-from actors.protocol.run_record import PARTS_KEPT_MAX, CallRecord, Kept, Part, RunRecord
+from actors.model import CallState, How, Outcome, PartKind, Row, RunInfo, RunStatus, TreeState
+from actors.ports import CallRow, ProcessRow, SpawnSpec
+from actors.protocol.run_record import AGENT, PARTS_KEPT_MAX, CallRecord, Kept, Part, RunRecord, restored
 from actors.protocol.state import LATE_KEPT_MAX
 from actors.protocol.step import RefuseHandOver
 from tests.kit import Kit, say
@@ -59,10 +59,10 @@ def below(record: RunRecord, call_id: str) -> tuple[Row, ...]:
 def test_l14_calls_that_were_refused_are_forgotten_beyond_a_bound_and_open_ones_are_not() -> None:
     info = RunInfo(session="s", run_id="r", status=RunStatus.IN_PROGRESS, agent="a", generation=1, receipt_id="x")
     record = RunRecord(info, CancelToken(lambda callback: callback()), Credit(1, 1))
-    waiting = CallRow("s", "r", "open", "t", {}, CallState.REQUESTED, "thread")
+    waiting = CallRow("s", "r", "open", "t", {}, CallState.REQUESTED)
     record.calls["open"] = CallRecord(waiting)
     for number in range(3 * PARTS_KEPT_MAX):
-        row = CallRow("s", "r", str(number), "t", {}, CallState.ENDED, "thread", outcome=Outcome.NOT_STARTED)
+        row = CallRow("s", "r", str(number), "t", {}, CallState.ENDED, outcome=Outcome.NOT_STARTED)
         record.calls[str(number)] = CallRecord(row)
         record.trim()
         assert len(record.calls) <= PARTS_KEPT_MAX
@@ -227,3 +227,16 @@ def test_l14_a_receipt_of_a_call_with_very_many_processes_has_the_last_ones_and_
     (call,) = [row for row in receipt.rows if row.kind == "call"]
     assert [row.name for row in call.rows] == [f"the {number}th" for number in range(22, 30)]
     assert (receipt.omitted, receipt.reaped, receipt.complete) == (22, 30, True)
+
+
+def test_l7_a_part_of_a_kind_that_only_a_later_version_knows_is_named_as_left() -> None:
+    info = RunInfo("s", "r", RunStatus.CANCELLING, "a", 1, "x", started_at=1.0)
+    row = ProcessRow("s", "r", "", "p", "a later part", TreeState.GRANTED, kind=PartKind.OTHER, started_at=1.0)
+    record = restored(info, CancelToken(lambda callback: callback()), Credit(1, 1), (), (row,), {})
+    record.parts[AGENT].end(How.CANCELLED, 2.0)
+    assert [part.id for part in record.awaited_parts()] == ["p"]
+    receipt = record.file_receipt(3.0, ())
+    assert (receipt.complete, [(one.kind, one.how) for one in receipt.rows if one.kind != PartKind.AGENT]) == (
+        False,
+        [(PartKind.OTHER, How.ABANDONED)],
+    )

@@ -19,6 +19,7 @@ import pytest
 from pykka import ActorRef
 from rich.console import Console
 
+from actors.model import Barrier
 from actors.ports import Batch, KeptStop, Settings
 from actors.requests import NewMessage, Stop
 from supervisor.store import tables
@@ -110,7 +111,7 @@ REGRESSIONS = {
     # The next incarnation did not know that the Stop which it found in the journal had been answered: no word followed.
     "a Stop of the journal that an incarnation before had answered": Schedule(
         2240422935,
-        Settings(agent="scripted", barrier="strict", passivate_s=1.0),
+        Settings(agent="scripted", barrier=Barrier.STRICT, passivate_s=1.0),
         (
             ("stop", "graceful", None, None, "run", "user", None),
             ("hold", True),
@@ -124,7 +125,7 @@ REGRESSIONS = {
     # A repeat that was answered at once counted as one that waits, since an erasure had left with it: kept for ever.
     "a repeated Stop that lets an erasure go": Schedule(
         4129053479,
-        Settings(agent="scripted", barrier="strict", passivate_s=1.0),
+        Settings(agent="scripted", barrier=Barrier.STRICT, passivate_s=1.0),
         (("stop", "graceful", None, None, "run", "user", None), ("idle", 2), ("delete",), ("repeat", 0)),
     ),
     # A Stop had withdrawn what waits, and the store did not take it: the next one, aimed at what waits, was answered
@@ -181,7 +182,7 @@ REGRESSIONS = {
     # A Stop with a stored answer came again while its session was being read: it was answered that nothing ran.
     "a repeat of a Stop while its session is being read": Schedule(
         2276856906,
-        Settings(agent="scripted", run_deadline_s=3.0, barrier="strict", passivate_s=0.05),
+        Settings(agent="scripted", run_deadline_s=3.0, barrier=Barrier.STRICT, passivate_s=0.05),
         (
             ("unfit", 2),
             ("stop", "graceful", None, None, "run", "user", None),
@@ -315,7 +316,7 @@ REGRESSIONS = {
     # A Stop had an answer, came again behind a deletion that the store did not take, and was answered anew.
     "a repeat of a Stop behind a deletion that was unfit": Schedule(
         2704270160,
-        Settings(agent="scripted", barrier="strict", passivate_s=0.05),
+        Settings(agent="scripted", barrier=Barrier.STRICT, passivate_s=0.05),
         (
             ("stop", "graceful", None, None, "run", "user", None),
             ("wait", 0.05),
@@ -428,7 +429,7 @@ REGRESSIONS = {
     # Of the Stop that was kept the store had the id, from before a deletion: it did not end the run it had stopped.
     "a kept Stop whose id was deleted": Schedule(
         806374302,
-        Settings(agent="scripted", barrier="strict"),
+        Settings(agent="scripted", barrier=Barrier.STRICT),
         (
             ("stop", "graceful", None, None, "run", "user", None),
             ("delete",),
@@ -527,7 +528,7 @@ REGRESSIONS = {
     # It came when the grace was over, and put off the kill deadline: the shutdown did not wait for that.
     "a Stop that hurries, and comes late": Schedule(
         816710331,
-        Settings(agent="scripted", barrier="strict"),
+        Settings(agent="scripted", barrier=Barrier.STRICT),
         (
             ("litter", 1941183991),
             ("new", "run=40,never_dies", None, "user", True, None),
@@ -544,7 +545,7 @@ REGRESSIONS = {
     # The Stop came while the session could not be read, and counted as what had ended a run that had failed before.
     "a Stop that comes behind a run that could not be stored": Schedule(
         4200862879,
-        Settings(agent="scripted", barrier="strict"),
+        Settings(agent="scripted", barrier=Barrier.STRICT),
         (
             ("later", 0.5, ("stop", "graceful", None, None, "run", "bot", None)),
             ("new", "leave=60,ignores_term leave=1 sleep=2 say=1", None, "user", True, None),
@@ -557,7 +558,7 @@ REGRESSIONS = {
     # The same, and a crash: nobody else was left who knew what had ended the run first.
     "a Stop of the journal that has joined another run than the one that could not be stored": Schedule(
         4200862879,
-        Settings(agent="scripted", barrier="strict"),
+        Settings(agent="scripted", barrier=Barrier.STRICT),
         (
             ("later", 0.5, ("stop", "graceful", None, None, "run", "bot", None)),
             ("new", "leave=60,ignores_term leave=1 sleep=2 say=1", None, "user", True, None),
@@ -595,7 +596,7 @@ REGRESSIONS = {
     # A new message had taken over from one that waits, and was refused: a Stop of that one was told that it is over.
     "a Stop of what waits again, since what took over was unfit": Schedule(
         2355631140,
-        Settings(agent="scripted", barrier="strict"),
+        Settings(agent="scripted", barrier=Barrier.STRICT),
         (
             ("new", "say=1", None, "user", True, None),
             ("new", "sleep=60", "enqueue", "user", True, 0.0),
@@ -755,7 +756,7 @@ REGRESSIONS = {
     # The store said that it had not taken what had ended a run, nor the Stop behind that, and had taken both.
     "a Stop that came too late, and was stored after all": Schedule(
         785220802,
-        Settings(agent="scripted", barrier="strict"),
+        Settings(agent="scripted", barrier=Barrier.STRICT),
         (
             ("new", "say=1", None, "user", True, None),
             ("new", "stubborn", None, "bot", True, 0.0),

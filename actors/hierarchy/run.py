@@ -243,7 +243,7 @@ class RunActor(Actor):
             token=start.token,
         )
         self._agent_running = True
-        isolation: Isolation = "task" if as_task else "thread"
+        isolation = Isolation.TASK if as_task else Isolation.THREAD
         body = self._ports.strays.within(self._address, isolation, start.token, body)
         self._ports.strays.adopt(self._address, self.actor_ref)
         executor.start(run, f"agent {start.agent_name}", isolation, body, self.actor_ref, start.token)

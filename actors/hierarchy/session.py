@@ -90,7 +90,19 @@ from actors.messages import (
     TreeTaken,
     TryStore,
 )
-from actors.model import STRAYS, Address, Event, Mode, Owner, PartKind, Provenance, RunInfo, Scope, SessionStatus
+from actors.model import (
+    STRAYS,
+    Address,
+    Event,
+    Mode,
+    Owner,
+    PartKind,
+    Provenance,
+    RunInfo,
+    Scope,
+    SessionActivity,
+    SessionStatus,
+)
 from actors.plugin.registration import Plugins
 from actors.ports import Batch, Ports, SpawnSpec
 from actors.protocol.protocol import Protocol
@@ -399,7 +411,9 @@ class SessionActor(Actor):
 
     def _status(self) -> SessionStatus:
         status = self._protocol.state.status()
-        return msgspec.structs.replace(status, state="store_failed") if self._phase is Phase.FAILED else status
+        if self._phase is Phase.FAILED:
+            return msgspec.structs.replace(status, state=SessionActivity.STORE_FAILED)
+        return status
 
     # ── Batches ───────────────────────────────────────────────────────────────────────────────────
 

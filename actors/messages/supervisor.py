@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from msgspec import Struct
 
 from actors.messages.lanes import Command, Report, TimerFired
+from actors.model import ServicePhase
 from actors.requests import Inspect, OutsideRequest
 
 
@@ -48,10 +47,10 @@ class Ping(Command, frozen=True):
 
 
 class Pong(Struct, frozen=True):
-    """The number of live sessions, the phase of a shutdown, and for how many sessions it waits."""
+    """The number of live sessions, the phase, and for how many sessions a shutdown waits."""
 
     sessions: int
-    phase: Literal["serving", "draining", "interrupting"]
+    phase: ServicePhase
     awaited: int
 
 

@@ -22,7 +22,7 @@ from actors.gate.cell import Cell, CellState
 from actors.gate.token import CancelToken
 from actors.kernel.log_context import name_task, named
 from actors.messages import CallEnded, ExecutionEnded, RunFinished, ToolResult
-from actors.model import Address, How, Json, JsonObject, Outcome
+from actors.model import Address, How, Isolation, Json, JsonObject, Outcome
 from actors.plugin.registration import Tool
 from actors.plugin.spawning import AsyncSpawn, Spawn
 from actors.secrets import NOTHING, Withheld
@@ -68,7 +68,7 @@ def body(
     `within` attributes what the tool's code starts. It wraps only that code: a call whose cell was closed first has
     ended before its execution has, so that execution may not report anything new to its run.
     """
-    if tool.isolation == "task":
+    if tool.isolation is Isolation.TASK:
         given: dict[str, Any] = {"token": token.aio, "spawn": AsyncSpawn(spawn), "fence": address.fence}
     else:
         given = {"token": token, "spawn": spawn, "fence": address.fence}
@@ -91,7 +91,7 @@ def body(
             return _raised(cell, error, secrets, token)
         return _returned(cell, _without(secrets, result))
 
-    code = within(as_task if tool.isolation == "task" else as_thread)
+    code = within(as_task if tool.isolation is Isolation.TASK else as_thread)
 
     def pass_cell() -> bool:
         if not cell.start():
@@ -105,7 +105,7 @@ def body(
     def thread() -> Executed:
         return code() if pass_cell() else NOT_STARTED
 
-    return task if tool.isolation == "task" else thread
+    return task if tool.isolation is Isolation.TASK else thread
 
 
 def agent_body(

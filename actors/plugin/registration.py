@@ -33,7 +33,6 @@ from actors.text import shown, storable
 F = TypeVar("F", bound=Callable[..., Any])
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-ISOLATIONS: Final = get_args(Isolation)
 DURATION_MAX_S: Final = 10 * 365.25 * 86_400.0
 """Ten years. A longer duration is a mistake of units, and more than the platform's waits accept."""
 _GIVEN: Final[dict[object, str]] = {
@@ -268,7 +267,7 @@ class Plugins:
         return mended
 
     @property
-    def isolation(self) -> dict[str, str]:
+    def isolation(self) -> dict[str, Isolation]:
         """The isolation of each tool, by name."""
         return {name: one.isolation for name, one in self.tools.items()}
 
@@ -300,16 +299,16 @@ def is_async(function: Callable[..., Any]) -> bool:
 
 
 def _check_isolation(name: str, isolation: object, is_coroutine: bool) -> Isolation:
-    fitting = "task" if is_coroutine else "thread"
-    if isolation not in ISOLATIONS or isolation != fitting:
+    fitting = Isolation.TASK if is_coroutine else Isolation.THREAD
+    if isolation != fitting:
         kind = "an async" if is_coroutine else "a plain"
         raise Invalid(
             f"the tool {name!r} has no isolation that fits {kind} function",
             expected="'task' for an async function, 'thread' for a plain one",
             got="none named" if isolation is None else repr(isolation),
-            remedy=f"mark it: @tool(isolation={fitting!r})",
+            remedy=f"mark it: @tool(isolation={fitting.value!r})",
         )
-    return typing.cast("Isolation", isolation)
+    return fitting
 
 
 def _signature(name: str, function: Callable[..., Any]) -> tuple[dict[str, str], type[Struct], frozenset[str]]:

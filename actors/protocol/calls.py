@@ -12,7 +12,7 @@ from actors.events import ToolEndedData, ToolRequestedData, ToolStartedData
 from actors.gate.cell import Cell, CellState
 from actors.gate.token import CancelToken
 from actors.messages import CallExpired, CallGivenUp, CallRequested, CallStarted, ToolResult
-from actors.model import Address, CallState, How, Outcome, PartKind, Provenance
+from actors.model import Address, Barrier, CallState, How, Isolation, Outcome, PartKind, Provenance
 from actors.ports import CallRow
 from actors.protocol import notes
 from actors.protocol.processes import Processes
@@ -53,7 +53,7 @@ class Calls:
             tool=request.tool,
             arguments=request.arguments,
             state=CallState.REQUESTED,
-            isolation=state.isolation.get(request.tool, "thread"),
+            isolation=state.isolation.get(request.tool, Isolation.THREAD),
         )
         call = CallRecord(row)
         record.calls[call_id] = call
@@ -68,7 +68,7 @@ class Calls:
             state.step.now.append(RefuseCall(record.id, call_id, result))
         elif not state.barrier():
             self._grant(record, call)
-        elif state.settings.barrier == "strict" and not state.barrier_may_open():
+        elif state.settings.barrier == Barrier.STRICT and not state.barrier_may_open():
             self._refuse(record, call, at)
         else:
             state.step.now.append(MakeWait(record.id, call_id))
@@ -105,7 +105,7 @@ class Calls:
         call.cell, call.token = cell, token
         call.row = msgspec.structs.replace(call.row, state=CallState.GRANTED)
         call_id = call.row.call_id
-        record.add(Part(call_id, PartKind.CALL, call.row.tool, None, holds=call.row.isolation != "task"))
+        record.add(Part(call_id, PartKind.CALL, call.row.tool, None, holds=call.row.isolation is not Isolation.TASK))
         self._state.save_call(call)
         self._state.step.later.append(GivePermit(record.id, call_id, cell, token))
 

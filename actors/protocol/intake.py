@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from actors.errors import Invalid, NotFound, Quarantined, RunActive, ShuttingDown, TooLarge
 from actors.events import MessageRetractedData, SessionResumedData
-from actors.model import SUPERSEDING, Mode, Policy, Provenance, Role, RunStatus
+from actors.model import SUPERSEDING, Fate, Mode, Policy, Provenance, ReturnReason, Role, RunStatus, WithdrawOutcome
 from actors.ports import AttachmentRow
 from actors.protocol.run_record import RunRecord
 from actors.protocol.runs import Runs
@@ -51,8 +51,8 @@ class Intake:
         cutoff = state.cutoffs.get(message.origin)
         # A cutoff ahead of the clock was set before the clock was set back: it applies to no message that is sent now.
         if message.sent_at is not None and cutoff is not None and message.sent_at < cutoff <= at:
-            self._turns.add_returned(message, None, "stopped_before_arrival")
-            return Accepted(message.id, None, None, policy, returned="stopped_before_arrival")
+            self._turns.add_returned(message, None, ReturnReason.STOPPED_BEFORE_ARRIVAL)
+            return Accepted(message.id, None, None, policy, returned=ReturnReason.STOPPED_BEFORE_ARRIVAL)
         accepted = self._take(message, policy, at)
         state.step.attachments += [
             AttachmentRow(state.session, attachment.name, attachment.data, at) for attachment in message.attachments
@@ -191,10 +191,11 @@ class Intake:
                     got=withdraw.message_id,
                     remedy="see the answer that the message got",
                 )
-            return Withdrawn(withdraw.message_id, "already_input" if fate == "input" else "already_returned")
+            known = WithdrawOutcome.ALREADY_INPUT if fate is Fate.INPUT else WithdrawOutcome.ALREADY_RETURNED
+            return Withdrawn(withdraw.message_id, known)
         row, emptied = taken
         self._turns.unpark_if_empty()
-        self._turns.add_returned(row.message, row.run_id, "withdrawn")
+        self._turns.add_returned(row.message, row.run_id, ReturnReason.WITHDRAWN)
         if emptied is not None:
             provenance = Provenance(
                 source="client.withdraw",
@@ -203,4 +204,4 @@ class Intake:
                 initiated_at=at,
             )
             self._turns.cancel(emptied, provenance, at, withdrawn=(row.message.id,))
-        return Withdrawn(withdraw.message_id, "withdrawn")
+        return Withdrawn(withdraw.message_id, WithdrawOutcome.WITHDRAWN)

@@ -40,7 +40,7 @@ from actors.messages import (
     StrayEnded,
     StrayFound,
 )
-from actors.model import Provenance, RunStatus
+from actors.model import Isolation, Provenance, RunStatus
 from actors.ports import Clock, Ids, Settings
 from actors.protocol.calls import Calls
 from actors.protocol.deletion import Deletion
@@ -77,7 +77,7 @@ class Protocol:
         clock: Clock,
         ids: Ids,
         notify: Notify,
-        isolation: Mapping[str, str],
+        isolation: Mapping[str, Isolation],
         unavailable: Callable[[], CountermandError | None] = lambda: None,
     ) -> None:
         state = SessionState(session, settings, clock, ids, notify, isolation, unavailable)
@@ -145,7 +145,7 @@ class Protocol:
 
     # ── From the supervisor ──────────────────────────────────────────────────────────────────────────
 
-    def plugins_mended(self, isolation: Mapping[str, str]) -> None:
+    def plugins_mended(self, isolation: Mapping[str, Isolation]) -> None:
         """An agent or a tool was loaded after all: what waited for it goes on. `isolation` is of each tool, by name."""
         self.state.isolation = isolation
         self.runs.start_next(self.state.clock.wall())

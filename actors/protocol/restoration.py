@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from actors.errors import CountermandError
 from actors.events import SessionQuarantinedData
-from actors.model import FAILURES, STRAYS, Mode, Provenance, RunInfo, RunStatus, StopOutcome
+from actors.model import FAILURES, STRAYS, Barrier, Mode, Provenance, RunInfo, RunStatus, StopOutcome, TreeState
 from actors.ports import KeptStop, SessionRow, Snapshot
 from actors.protocol.queue import PendingTurn
 from actors.protocol.requests import Requests
@@ -206,7 +206,7 @@ class Restoration:
         receipt = next((one for one in snapshot.receipts if one.run_id == info.run_id), None)
         if receipt is not None:
             record.take_up(receipt)
-        record.forced = self._state.settings.barrier == "forced"
+        record.forced = self._state.settings.barrier == Barrier.FORCED
         reason = "what is left of it is taken over"
         record.token.cancel(info.provenance or Provenance(source="run.ended", reason=reason, initiated_at=at))
         self._state.over[record.id] = info.receipt_id
@@ -227,7 +227,7 @@ class Restoration:
         )
         self._trees.attach(record)
         for row in snapshot.processes:
-            if row.run_id == record.id and row.kind in STRAYS and row.state == "ended":
+            if row.run_id == record.id and row.kind in STRAYS and row.state == TreeState.ENDED:
                 # Before the run is adopted: its record may have no room for the stray, which would be found again.
                 self._state.step.later.append(ForgetPart("stray", row.process_id))
         return record

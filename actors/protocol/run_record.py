@@ -26,6 +26,7 @@ from actors.model import (
     Address,
     CallState,
     How,
+    Isolation,
     Mode,
     Outcome,
     Owner,
@@ -452,9 +453,8 @@ def restored(
         if row.state == CallState.REQUESTED or (row.ended_at is not None and row.how is None):
             # It waited for its permit, or was refused one: nothing executed it.
             continue
-        part = Part(
-            row.call_id, PartKind.CALL, row.tool, None, holds=row.isolation != "task", started_at=row.started_at
-        )
+        holds = row.isolation is not Isolation.TASK
+        part = Part(row.call_id, PartKind.CALL, row.tool, None, holds, started_at=row.started_at)
         if row.ended_at is not None and row.how is not None:
             part.end(row.how, row.ended_at)
         record.parts[row.call_id] = part

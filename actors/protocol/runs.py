@@ -30,7 +30,7 @@ from actors.events import (
 )
 from actors.gate.cell import CellState
 from actors.messages import ProcessRemaining, RunExpired, Said
-from actors.model import Event, Json, Mode, Outcome, PartKind, Provenance, RunInfo, RunStatus
+from actors.model import Barrier, Event, Json, Mode, Outcome, PartKind, Provenance, RunInfo, RunStatus
 from actors.protocol import notes
 from actors.protocol.calls import Calls
 from actors.protocol.deletion import Deletion
@@ -348,7 +348,7 @@ class Runs:
     def wait_no_longer(self, record: RunRecord, held: list[Part], at: float) -> None:
         """The kill deadline of a closed run has passed: calls no longer wait for its parts, or are refused."""
         state = self._state
-        if state.settings.barrier == "forced":
+        if state.settings.barrier == Barrier.FORCED:
             record.forced = True
             if held:
                 names = tuple(f"{part.kind} {part.name}" for part in held)

@@ -19,7 +19,7 @@ from actors.errors import CountermandError
 from actors.events import EventData, as_data
 from actors.gate.credit import Credit
 from actors.gate.token import CancelToken, Notify
-from actors.model import Address, Event, Provenance, RunInfo, RunStatus, SessionStatus
+from actors.model import Address, Event, Fate, Isolation, Provenance, RunInfo, RunStatus, SessionActivity, SessionStatus
 from actors.ports import Clock, Ids, SessionRow, Settings, Snapshot
 from actors.protocol.owned_tree import OwnedTree
 from actors.protocol.queue import WaitingRoom
@@ -50,7 +50,7 @@ class SessionState:
         ending: runs that are closed and not settled, by id: parts of theirs are still ending.
         late: settled runs with parts that were abandoned, by id: a late proof amends their receipts.
         over: the receipt id of each settled run.
-        fates: what became of each message: ``input`` or ``returned``.
+        fates: what became of each message that no longer waits.
         room: the messages that wait.
         book: the request ids and their answers.
         queued: runs that have not started, by id.
@@ -70,7 +70,7 @@ class SessionState:
         clock: Clock,
         ids: Ids,
         notify: Notify,
-        isolation: Mapping[str, str],
+        isolation: Mapping[str, Isolation],
         unavailable: Callable[[], CountermandError | None] = lambda: None,
     ) -> None:
         self.session = session
@@ -88,7 +88,7 @@ class SessionState:
         self.ending: dict[str, RunRecord] = {}
         self.late: dict[str, RunRecord] = {}
         self.over: dict[str, str] = {}
-        self.fates: dict[str, str] = {}
+        self.fates: dict[str, Fate] = {}
         self.room = WaitingRoom(session, settings.queue_max)
         self.book = RequestBook(session, settings.requests_kept, settings.requests_kept_s)
         self.queued: dict[str, RunInfo] = {}
@@ -164,11 +164,11 @@ class SessionState:
     def status(self) -> SessionStatus:
         """What the session is doing now."""
         if self.quarantined:
-            state = "quarantined"
+            state = SessionActivity.QUARANTINED
         elif self.active is not None:
-            state = "running"
+            state = SessionActivity.RUNNING
         else:
-            state = "cancelling" if self.ending else "idle"
+            state = SessionActivity.CANCELLING if self.ending else SessionActivity.IDLE
         refused: dict[str, int] = {}
         for record in self.records():
             for kind, count in record.refused.items():

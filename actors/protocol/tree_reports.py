@@ -15,7 +15,7 @@ from actors.messages import (
     ProcessReport,
     ProcessStarted,
 )
-from actors.model import Address, How, Owner, TreeState
+from actors.model import Address, Barrier, How, Owner, TreeState
 from actors.protocol.calls import Calls
 from actors.protocol.owned_tree import OwnedTree
 from actors.protocol.processes import Processes
@@ -153,7 +153,7 @@ class TreeReports:
             open_ids = [key for key, part in waiting.parts.items() if not part.ended]
             if not waiting.filed and all(key in state.owned and state.owned[key].late for key in open_ids):
                 self._trees.file(waiting, at)
-        if state.settings.barrier == "forced":
+        if state.settings.barrier == Barrier.FORCED:
             for owned in left:
                 owned.forced = True
             names = tuple(f"process {owned.part.name}" for owned in left)

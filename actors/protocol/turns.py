@@ -18,7 +18,7 @@ from actors.events import (
 from actors.gate.credit import Credit
 from actors.gate.token import CancelToken
 from actors.messages import Steered, SteeringRequested
-from actors.model import Message, Provenance, RunInfo, RunStatus, Waiting
+from actors.model import Fate, Message, Provenance, ReturnReason, RunInfo, RunStatus, Waiting
 from actors.ports import WaitingRow
 from actors.protocol.queue import PendingTurn, as_message
 from actors.protocol.run_record import RunRecord
@@ -37,7 +37,7 @@ class Turns:
 
     def add_input(self, message: NewMessage, record: RunRecord) -> None:
         """A message becomes an input of a run: only now is it in the thread."""
-        self._state.fates[message.id] = "input"
+        self._state.fates[message.id] = Fate.INPUT
         self._state.step.unwait(message)
         data = MessageData(
             id=message.id,
@@ -62,9 +62,9 @@ class Turns:
         )
         self._state.event(data, None, run_id=row.run_id)
 
-    def add_returned(self, message: NewMessage, run_id: str | None, reason: str) -> None:
+    def add_returned(self, message: NewMessage, run_id: str | None, reason: ReturnReason) -> None:
         """A message is returned to its sender: it is no input of any run."""
-        self._state.fates[message.id] = "returned"
+        self._state.fates[message.id] = Fate.RETURNED
         self._state.step.unwait(message)
         data = SessionMessageReturnedData(
             message_id=message.id, reason=reason, content=message.content, origin=message.origin
@@ -190,7 +190,7 @@ class Turns:
         self.unpark_if_empty()
         withdrawn = tuple(as_message(row.message, turn.run_id, row.accepted_at) for row in turn.rows)
         for row in turn.rows:
-            self.add_returned(row.message, turn.run_id, "withdrawn")
+            self.add_returned(row.message, turn.run_id, ReturnReason.WITHDRAWN)
         receipt_id = self.cancel(turn, provenance, at, tuple(message.id for message in withdrawn))
         return receipt_id, withdrawn
 
@@ -216,7 +216,7 @@ class Turns:
         rows, turns = room.take_all()
         withdrawn = tuple(as_message(row.message, row.run_id, row.accepted_at) for row in rows)
         for row in rows:
-            self.add_returned(row.message, row.run_id, "withdrawn")
+            self.add_returned(row.message, row.run_id, ReturnReason.WITHDRAWN)
         for turn in turns:
             self.cancel(turn, provenance, at, tuple(row.message.id for row in turn.rows))
         if closed is not None:

@@ -28,7 +28,7 @@ from loguru import logger
 from actors.kernel.actor import log_context
 from actors.kernel.log_context import CONTEXT, speak
 from actors.text import below, one_line
-from supervisor.daemon.settings import LogSettings
+from supervisor.daemon.settings import LogFormat, LogSettings
 
 if TYPE_CHECKING:
     from loguru import Message, Record
@@ -128,7 +128,7 @@ class Logs:
 
     def apply(self, settings: LogSettings) -> None:
         """Use a level and a format from now on. No line is lost at the change."""
-        people = settings.format == "people" or (settings.format == "auto" and self._terminal)
+        people = settings.format is LogFormat.PEOPLE or (settings.format is LogFormat.AUTO and self._terminal)
         self._render = (lambda record: as_text(record, colours=self._terminal)) if people else as_json
         level = settings.level.upper()
         before = self._sink

@@ -35,6 +35,7 @@ from loguru import logger
 
 from actors.errors import CountermandError, StoreUnavailable
 from actors.messages import Pong
+from actors.model import ServicePhase
 from supervisor.daemon import collector, story
 from supervisor.daemon.logs import Logs
 from supervisor.daemon.notify import Notifier
@@ -286,10 +287,10 @@ class _DaemonShutdown:
         pong = self._supervisor.ping(TICK_S)
         if pong is None or self._drained.is_set():
             return
-        if pong.phase == "draining":
+        if pong.phase is ServicePhase.DRAINING:
             left_s = max(0.0, self._drain_s - (time.monotonic() - started))
             self._enter("draining", f"{_sessions(pong.awaited)} at work, {left_s:.0f} s left")
-        elif pong.phase == "interrupting":
+        elif pong.phase is ServicePhase.INTERRUPTING:
             self._enter("interrupting", f"{_sessions(pong.awaited)} still ending")
 
     def _enter(self, phase: str, more: str = "") -> None:

@@ -18,8 +18,9 @@ import tomllib
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
@@ -78,16 +79,37 @@ class HttpSettings(Struct, frozen=True, forbid_unknown_fields=True):
         return host, number
 
 
+class LogLevel(StrEnum):
+    """A level of the log, the lowest first."""
+
+    TRACE = "trace"
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class LogFormat(StrEnum):
+    """How a line of the log is written."""
+
+    AUTO = "auto"
+    """For people on a terminal, as JSON elsewhere."""
+    PEOPLE = "people"
+    """For people."""
+    JSON = "json"
+    """As one object of JSON."""
+
+
 class LogSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """The log.
 
     Args:
         level: the lowest level that is written.
-        format: ``people``, ``json``, or ``auto``: for people on a terminal, JSON elsewhere.
+        format: how a line is written.
     """
 
-    level: Literal["trace", "debug", "info", "warning", "error"] = "info"
-    format: Literal["auto", "people", "json"] = "auto"
+    level: LogLevel = LogLevel.INFO
+    format: LogFormat = LogFormat.AUTO
 
 
 class Found(Struct, frozen=True):
@@ -506,8 +528,8 @@ def _allowed(kind: Any) -> str:
         list[str]: "a list of texts, each module:name",
         type(None): "",
     }
-    if typing.get_origin(kind) is Literal:
-        return " | ".join(repr(value) for value in typing.get_args(kind))
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return " | ".join(f"'{word}'" for word in kind)
     if kind in words:
         return words[kind]
     parts = [words.get(part, str(part)) for part in typing.get_args(kind)]

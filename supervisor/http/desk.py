@@ -21,7 +21,7 @@ from pykka import ActorDeadError, Timeout
 from actors.errors import CountermandError, Invalid, NotFound, ReceiptPending, StoreUnavailable
 from actors.ids import new_request_id
 from actors.kernel.waker import Waker
-from actors.model import Receipt, RunInfo, Scope
+from actors.model import Receipt, RunInfo, Scope, SessionActivity
 from actors.requests import Stop, Stopped
 from supervisor.http.limits import Limits
 from supervisor.http.refusals import Busy, failure
@@ -133,7 +133,7 @@ class Desk:
                     # Trees that the session owns outlive its runs; only a Stop with that scope ends them.
                     owns = body.scope == Scope.SESSION and bool(status.owned)
                     waits = status.waiting > 0 and not status.parked
-                    if status.state == "idle" and not waits and not owns:
+                    if status.state is SessionActivity.IDLE and not waits and not owns:
                         return None
                     request = Stop(
                         source=body.source,

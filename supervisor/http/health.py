@@ -15,7 +15,7 @@ from litestar import Response, Router, get
 from litestar.openapi.datastructures import ResponseSpec
 
 from actors.errors import AgentUnavailable, CountermandError
-from actors.model import RunInfo
+from actors.model import RunInfo, ServicePhase
 from actors.text import storable
 from supervisor.containment.layers import Layers
 from supervisor.containment.spool import use_of
@@ -101,7 +101,7 @@ def readiness(supervisor: Supervisor) -> Readiness:
 
 
 def _why_not(
-    phase: str | None, health: StoreHealth, unavailable: AgentUnavailable | None, *, store: bool
+    phase: ServicePhase | None, health: StoreHealth, unavailable: AgentUnavailable | None, *, store: bool
 ) -> tuple[str, str]:
     """Return why requests are not accepted, and what helps; both are empty if they are."""
     if phase is None:
@@ -110,7 +110,7 @@ def _why_not(
         return f"the store: {health.words}", health.remedy
     if not store:
         return f"the store's thread is busy for longer than {PROBE_S:g} s: {health.words}", health.remedy or HANGS
-    if phase != "serving":
+    if phase is not ServicePhase.SERVING:
         return f"the daemon is {phase}: it is being shut down", "send it again after the restart"
     if unavailable is not None:
         return f"{unavailable.message}: {unavailable.got}", unavailable.remedy

@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from actors.errors import CountermandError, Invalid
 from actors.ids import new_request_id
-from actors.model import SessionStatus
+from actors.model import SessionStatus, WithdrawOutcome
 from actors.requests import Accepted, Delete, Deleted, NewMessage, Resume, Resumed, Stop, Withdraw, Withdrawn
 from supervisor.http.desk import decoded, within
 from supervisor.http.routing import READ, WRITE, Limit, SessionName, TheDesk, exact, refusals, who
@@ -125,7 +125,7 @@ async def withdraw_message(
     handle = await desk.known(session)
     withdrawn = await desk.ask(handle.aio, Withdraw(**_given(body)))
     assert isinstance(withdrawn, Withdrawn)
-    if withdrawn.outcome == "already_input":
+    if withdrawn.outcome is WithdrawOutcome.ALREADY_INPUT:
         raise AlreadyInput(
             "the message is an input of a run and can no longer be withdrawn",
             expected="a message that waits",

@@ -25,7 +25,7 @@ from actors.events import (
     ToolRequestedData,
     UnreadableData,
 )
-from actors.model import CallState, Event, Receipt, RunInfo, RunStatus
+from actors.model import CallState, Event, Fate, Receipt, RunInfo, RunStatus
 from actors.ports import CallRow, ProcessRow, RequestRow, SessionRow, Snapshot
 from actors.protocol.run_record import OUTPUT_KEPT_CHARS
 from actors.text import tail
@@ -54,7 +54,7 @@ class _Log:
 
     thread: Thread = field(default_factory=Thread)
     said: set[str] = field(default_factory=set)
-    fates: dict[str, str] = field(default_factory=dict)
+    fates: dict[str, Fate] = field(default_factory=dict)
     told_durable: set[str] = field(default_factory=set)
     statuses: dict[str, tuple[RunStatus, int, str]] = field(default_factory=dict)
     over: set[str] = field(default_factory=set)
@@ -71,9 +71,9 @@ class _Log:
             case TextData() | ToolRequestedData() if run_id is not None:
                 self.said.add(run_id)
             case MessageData():
-                self.fates[data.id] = "input"
+                self.fates[data.id] = Fate.INPUT
             case SessionMessageReturnedData():
-                self.fates[data.message_id] = "returned"
+                self.fates[data.message_id] = Fate.RETURNED
             case RunStartedData() if run_id is not None:
                 self.statuses[run_id] = RunStatus.IN_PROGRESS, event.generation, data.agent
             case RunStatusData() if run_id in self.statuses:

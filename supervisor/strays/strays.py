@@ -84,7 +84,7 @@ class Strays:
             finally:
                 self._over(starter)
 
-        return as_task if isolation == "task" else as_thread
+        return as_task if isolation is Isolation.TASK else as_thread
 
     def adopt(self, address: Address, owner: ActorRef[Any], claimed: Sequence[ProcessRow] = ()) -> None:
         """From here on tell `owner`; see the port."""

@@ -41,7 +41,7 @@ from typing import Any, Final
 from actors.errors import QueueFull
 from actors.gate.token import AsyncCancelToken
 from actors.messages import ToolResult
-from actors.model import JsonObject
+from actors.model import Isolation, JsonObject
 from actors.plugin.registration import Plugins, Tool
 from actors.plugin.spawning import AsyncSpawn
 from actors.plugin.turn import AsyncTurn, Wish
@@ -390,6 +390,6 @@ class SimPlugins(Plugins):
     """Plugins in which `deaf` is known as a thread: nothing can cancel it, so the barrier waits for its end."""
 
     @property
-    def isolation(self) -> dict[str, str]:
+    def isolation(self) -> dict[str, Isolation]:
         """The isolation of each tool, by name."""
-        return super().isolation | {"deaf": "thread"}
+        return super().isolation | {"deaf": Isolation.THREAD}

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from actors.model import Event, Message, Owner, Receipt, RunInfo, RunStatus
+from actors.model import Event, Fate, Message, Owner, Receipt, RunInfo, RunStatus
 from actors.ports import Batch, CallRow, KeptStop, ProcessRow, RequestRow, SessionRow, Snapshot, WaitingRow
 from actors.protocol.run_record import OUTPUT_KEPT_CHARS
 from actors.text import tail
@@ -173,7 +173,7 @@ class Disk:
         tables = self.of(session)
         fold = Thread()
         said: set[str] = set()
-        fates: dict[str, str] = {}
+        fates: dict[str, Fate] = {}
         told_durable: set[str] = set()
         printed: dict[str, str] = {}
         for event in tables.events:
@@ -182,9 +182,9 @@ class Disk:
                 case "text" | "tool.requested" if event.run_id is not None:
                     said.add(event.run_id)
                 case "message":
-                    fates[event.data["id"]] = "input"
+                    fates[event.data["id"]] = Fate.INPUT
                 case "session.message_returned":
-                    fates[event.data["message_id"]] = "returned"
+                    fates[event.data["message_id"]] = Fate.RETURNED
                 case "session.stop_durable":
                     told_durable.add(event.data["request_id"])
                 case "tool.output" if "marker" not in event.data:

@@ -19,6 +19,7 @@ from unittest import mock
 
 import msgspec
 
+from actors.model import Barrier
 from actors.ports import Settings
 from actors.protocol import run_record
 from supervisor.router import RestartPolicy
@@ -190,7 +191,7 @@ def _to_the_limit(random: Random, op: Op) -> Op:
 def _settings(random: Random) -> Settings:
     settings = Settings(agent="scripted")
     if random.random() < 0.15:
-        settings = Settings(agent="scripted", barrier="strict")
+        settings = Settings(agent="scripted", barrier=Barrier.STRICT)
     if random.random() < 0.15:
         settings = _changed(settings, call_deadline_s=random.choice((0.5, 2.0)))
     if random.random() < 0.15:

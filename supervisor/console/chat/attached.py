@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import overload
 
 from actors.errors import NotFound
-from actors.model import Receipt, SessionStatus
+from actors.model import Receipt, SessionActivity, SessionStatus
 from actors.requests import Accepted, NewMessage, Stop, Stopped
 from supervisor.console.chat.backends import BackendLimits, Before, TalkSession
 from supervisor.console.client.api import Api, segment
@@ -43,7 +43,7 @@ class AttachedSession:
         try:
             return self._api.get(self._url, SessionStatus)
         except NotFound:
-            return SessionStatus(self.session, "idle", 0, 0, None, (), 0, False, (), {})
+            return SessionStatus(self.session, SessionActivity.IDLE, 0, 0, None, (), 0, False, (), {})
 
     def receipt(self, identity: str, *, timeout: float | None = 0.0) -> Receipt:
         """Return a receipt; see `Api.receipt`."""

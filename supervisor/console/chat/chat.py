@@ -38,7 +38,7 @@ from msgspec import Struct
 
 from actors.errors import CountermandError
 from actors.events import RunEndedData, RunStartedData, RunStatusData, data_of
-from actors.model import Event, Policy, Receipt, RunStatus
+from actors.model import Event, Policy, Receipt, RunStatus, SessionActivity
 from actors.requests import Accepted
 from supervisor.config import Config
 from supervisor.console.chat.backends import Backend, Embedded
@@ -410,7 +410,7 @@ class Chat:
         if self._backend.outlives:
             return None if self._mine & self._live else status.last_seq
         runs = status.run_id is not None or bool(status.ending)
-        starts = status.waiting > 0 and not status.parked and status.state == "idle"
+        starts = status.waiting > 0 and not status.parked and status.state is SessionActivity.IDLE
         return None if runs or starts else status.last_seq
 
     def _leave_when_at_rest(self) -> None:

@@ -19,7 +19,7 @@ from actors.events import (
     ToolOutputData,
     data_of,
 )
-from actors.model import Json, Receipt, RunStatus
+from actors.model import Fate, Json, Receipt, RunStatus
 from actors.requests import Accepted, NewMessage
 from supervisor.console.chat.attached import AttachedSession
 from supervisor.console.client.api import need_api
@@ -86,7 +86,7 @@ def send(
     # Before the message: what comes behind this is news. Of one that was sent before, all may be past.
     from_seq = talk.status().last_seq if wait and not again else 0
     accepted = talk.ask(message)
-    came_back = accepted.returned is not None or accepted.fate == "returned"
+    came_back = accepted.returned is not None or accepted.fate is Fate.RETURNED
     if not wait or came_back:
         if as_json:
             print_json(Delivery(accepted))
@@ -198,11 +198,11 @@ def _is_tried_again(records: RemoteRecords, session: str, receipt: Receipt) -> b
 def _sentence(accepted: Accepted) -> str:
     if accepted.returned is not None:
         return _came_back(accepted.message_id, accepted.returned)
-    if accepted.fate == "returned":
+    if accepted.fate is Fate.RETURNED:
         return _came_back(accepted.message_id, "it was withdrawn")
     what = ("waits as" if accepted.fate is None else "waited as") if accepted.queued else "runs as"
     parts = [f"message {accepted.message_id} {what} {accepted.run_id}"]
-    if accepted.fate == "input":
+    if accepted.fate is Fate.INPUT:
         parts.append("a run has taken it since")
     if accepted.superseded_run_id is not None:
         parts.append(f"it took over from {accepted.superseded_run_id}")

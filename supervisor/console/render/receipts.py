@@ -25,6 +25,7 @@ _HOW = {
     How.OUT_OF_REACH: "out of reach",
     How.NOT_STARTED: "never started",
     How.HANDED_OVER: "handed over to the session",
+    How.OTHER: "ended in a way that this version does not know",
 }
 
 
