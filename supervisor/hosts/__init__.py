@@ -1,6 +1,8 @@
-"""Agents in processes of their own: hosts.
+"""Agents in processes of their own: hosts, and the protocol that the daemon speaks with them.
 
-The map:
-
+    frames.py             the frames as structs; the one place where they are encoded and decoded
+    schema.py             the JSON schema of the frames, `docs/host-protocol.json`
     countermand_host.py   the runtime of Python agents: one file, which runs in the host
+
+`docs/host-protocol.md` describes the protocol for people who write a host.
 """

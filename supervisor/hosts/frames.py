@@ -1,0 +1,478 @@
+"""Frames: what a daemon and a host say to one another, as structs. The one place where they are encoded and decoded.
+
+A frame is one JSON-RPC 2.0 object in one line of UTF-8. `decoded` takes a line apart into a `Request`, a `Notification`
+or an `Answer`; `params_of` and `result_of` convert what is inside, strictly: nothing of a wrong type passes, and
+unknown fields are ignored. `docs/host-protocol.json` is generated from the structs here.
+
+Texts are made storable where they are used, not here. A half of a surrogate pair, which JSON can escape and UTF-8
+cannot hold, becomes U+FFFD; models are streamed in pieces, and some libraries cut such a pair in two.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
+
+from actors.model import Json, JsonObject, Message, Mode, Outcome, Provenance
+from actors.text import one_line, storable_json
+
+P = TypeVar("P", bound=Struct)
+
+PROTOCOLS: Final = (1,)
+"""The protocols that this daemon speaks, the oldest first."""
+
+LINE_MAX_BYTES: Final = 8 * 1024 * 1024
+"""Limit on a line, without its newline. The daemon's `run` may be longer: it has the whole thread."""
+
+TEXT_MAX_BYTES: Final = 65_536
+"""Limit on the text of one `emit`, in UTF-8."""
+
+ID_MAX: Final = 2**53 - 1
+"""The largest whole number that every JSON reader can hold."""
+
+EXCERPT_BYTES: Final = 200
+"""How much of a line that is no frame is shown."""
+
+
+class Code(IntEnum):
+    """The code of an error: those of JSON-RPC, one of ACP, and our own."""
+
+    PARSE = -32700
+    INVALID_REQUEST = -32600
+    NO_METHOD = -32601
+    INVALID_PARAMS = -32602
+    CANCELLED = -32800
+    RAISED = -32000
+    STALE = -32001
+    NO_PROTOCOL = -32002
+    REFUSED = -32003
+
+
+class NotAFrame(Exception):  # it names what came
+    """A line is no frame, or a frame does not fit its method; the text says why."""
+
+
+# ── The objects in frames ─────────────────────────────────────────────────────────────────────────
+
+Id = Annotated[int, Meta(ge=1, le=ID_MAX, description="Counted by the side that sends the request.")]
+Fence = Annotated[
+    str, Meta(description="The fencing token, as the daemon gave it: of the run, or of a call. Give it back unchanged.")
+]
+Count = Annotated[int, Meta(ge=0)]
+Seconds = Annotated[float, Meta(ge=0.0)]
+
+
+class Params(Struct, frozen=True, kw_only=True):
+    """What a request or a notification carries."""
+
+
+class Result(Struct, frozen=True, kw_only=True):
+    """The answer to a request."""
+
+
+class ErrorObject(Struct, frozen=True, omit_defaults=True):
+    """The answer to a request that failed."""
+
+    code: Annotated[int, Meta(description="One of the codes in the text of this protocol.")]
+    message: Annotated[str, Meta(description="For people.")] = ""
+    data: Annotated[Json, Meta(description="For programs; see the code.")] = None
+
+
+class Empty(Result, frozen=True, kw_only=True):
+    """An answer that says only that it came."""
+
+
+class Offer(Struct, frozen=True, kw_only=True):
+    """A tool, as a model provider wants it described."""
+
+    name: str
+    description: str = ""
+    parameters: Annotated[JsonObject, Meta(description="A JSON schema of its arguments.")] = field(default_factory=dict)
+
+
+class CreditTerms(Struct, frozen=True, kw_only=True):
+    """How much a run may say that is not durable yet."""
+
+    events: Annotated[Count, Meta(description="Frames that cost credit.")]
+    bytes: Annotated[Count, Meta(description="Bytes of their lines, without the newlines.")]
+
+
+# ── From the host ─────────────────────────────────────────────────────────────────────────────────
+
+
+class AgentTraits(Struct, frozen=True, kw_only=True):
+    """What the host says of its agent."""
+
+    is_async: Annotated[bool, Meta(description="It is an async function.")] = field(default=False, name="async")
+
+
+class Hello(Params, frozen=True, kw_only=True):
+    """The host is ready: its agent is loaded. The first frame of a host; nothing may come before it."""
+
+    protocol: Annotated[tuple[int, ...], Meta(description="The protocols that the host speaks.")]
+    runtime: Annotated[str, Meta(description="What runs the agent, such as `node v20.1`. For people.")] = ""
+    agent: AgentTraits = AgentTraits()
+    can: Annotated[
+        tuple[str, ...],
+        Meta(description="`credit`: it keeps account of its credit. `ping`: it answers. Unknown words are ignored."),
+    ] = ()
+    tools: Annotated[tuple[Offer, ...], Meta(description="Tools that the host executes itself. For people.")] = ()
+    error: Annotated[
+        str | None, Meta(description="Why the agent cannot be loaded. The host will not be told of a run, and ends.")
+    ] = None
+
+
+class Emit(Params, frozen=True, kw_only=True):
+    """The agent says a text. It is in the log, and in the thread, once it is durable."""
+
+    fence: Fence
+    text: Annotated[str, Meta(description="At most 65,536 bytes in UTF-8, from a host that can `credit`.")]
+
+
+class Progress(Params, frozen=True, kw_only=True):
+    """Show progress to those who watch; it is not stored."""
+
+    fence: Fence
+    data: Annotated[JsonObject, Meta(description="At most 1 MiB as JSON.")]
+
+
+class Typing(Params, frozen=True, kw_only=True):
+    """Show that the agent is at work; it is not stored."""
+
+    fence: Fence
+
+
+class Call(Params, frozen=True, kw_only=True):
+    """The agent calls a tool. The answer comes when the call has its result."""
+
+    fence: Fence
+    tool: Annotated[str, Meta(description="The tool's name.")]
+    arguments: Annotated[JsonObject, Meta(description="At most 1 MiB as JSON.")] = field(default_factory=dict)
+    where: Annotated[
+        Literal["daemon", "host"],
+        Meta(description="Who executes it: the daemon, or this host, which is told so by `execute`."),
+    ] = "daemon"
+    description: Annotated[str, Meta(description="What a tool of the host does.")] = ""
+    schema: Annotated[
+        JsonObject | None,
+        Meta(description="Of the arguments of a tool of the host. It is shown to people and not enforced."),
+    ] = None
+    provider_id: Annotated[str | None, Meta(description="What the model called the call.")] = None
+    deadline_s: Annotated[
+        Annotated[float, Meta(gt=0.0)] | None,
+        Meta(description="Of a tool of the host: seconds from its start until it is closed."),
+    ] = None
+
+
+class Steering(Params, frozen=True, kw_only=True):
+    """Take the waiting messages that steer this run; none while a call is open."""
+
+    fence: Fence
+
+
+class Log(Params, frozen=True, kw_only=True):
+    """A line for the daemon's own log."""
+
+    text: Annotated[str, Meta(description="Cut to 8 KiB. At most 1,000 lines of a host are logged.")]
+    level: Annotated[str, Meta(description="`debug`, `info`, `warning` or `error`; another word is `info`.")] = "info"
+    fields: Annotated[JsonObject, Meta(description="Shown behind the text.")] = field(default_factory=dict)
+
+
+class GiveUp(Params, frozen=True, kw_only=True):
+    """The host does not wait for its `call` any more: end it. Its answer still comes."""
+
+    request_id: Annotated[Id, Meta(description="The id of the `call`.")] = field(name="requestId")
+    fence: Fence
+
+
+# ── From the daemon ───────────────────────────────────────────────────────────────────────────────
+
+
+class RunLimits(Struct, frozen=True, kw_only=True):
+    """The times of a run, in seconds."""
+
+    grace_s: Annotated[Seconds, Meta(description="From the cancel to SIGKILL.")]
+    deadline_s: Annotated[Seconds | None, Meta(description="From its start until it expires; null: never.")]
+
+
+class Run(Params, frozen=True, kw_only=True):
+    """Run the agent. The answer is the end of the run: its value, or an error."""
+
+    fence: Fence
+    session: str
+    generation: int
+    run: Annotated[str, Meta(description="The run's id.")]
+    agent: Annotated[str, Meta(description="The agent's name.")]
+    thread: Annotated[tuple[Message, ...], Meta(description="All messages, with those that this run is to answer.")]
+    inputs: Annotated[tuple[str, ...], Meta(description="Ids of the messages that this run is to answer.")]
+    tools: Annotated[tuple[Offer, ...], Meta(description="Tools of the daemon that the agent may call.")]
+    credit: CreditTerms
+    limits: RunLimits
+
+
+class Execute(Params, frozen=True, kw_only=True):
+    """Execute a call of a tool of the host. It counts as started when this was written (rule W4)."""
+
+    fence: Annotated[str, Meta(description="The fencing token of the call.")]
+    call: Annotated[str, Meta(description="The call's id.")]
+    of: Annotated[Id, Meta(description="The id of the host's `call` request.")]
+    deadline_s: Annotated[float | None, Meta(description="Seconds from now until it is closed; null: not known.")]
+
+
+class Cancel(Params, frozen=True, kw_only=True):
+    """End the `run` or the `execute` with this id, and answer it. It comes once for each."""
+
+    request_id: Annotated[Id, Meta(description="The id of the `run`, or of the `execute`.")] = field(name="requestId")
+    fence: Fence
+    why: Annotated[Provenance, Meta(description="Who ended it, and why.")]
+    mode: Annotated[Mode, Meta(description="`immediate`: SIGKILL is on its way.")]
+    grace_s: Annotated[Seconds, Meta(description="Seconds until what is left is killed.")]
+
+
+class CreditGiven(Params, frozen=True, kw_only=True):
+    """Credit that is back: what was said for it is durable, or refused."""
+
+    fence: Fence
+    events: Count
+    bytes: Count
+
+
+class Ping(Params, frozen=True, kw_only=True):
+    """Say that the process lives. Comes only to a host that can `ping`, and only while it has no run."""
+
+
+# ── Answers ───────────────────────────────────────────────────────────────────────────────────────
+
+
+class WireLimits(Struct, frozen=True, kw_only=True):
+    """What the daemon accepts. Sizes in bytes."""
+
+    line_bytes: Annotated[Count, Meta(description="Of one line.")]
+    text_bytes: Annotated[Count, Meta(description="Of the text of one `emit`, from a host that can `credit`.")]
+    arguments_bytes: Annotated[Count, Meta(description="Of the arguments of one `call`, as JSON.")]
+    requests: Annotated[Count, Meta(description="Requests of the host that may be open at once.")]
+
+
+class Welcome(Result, frozen=True, kw_only=True):
+    """The daemon knows the host now."""
+
+    protocol: Annotated[int, Meta(description="The highest protocol that both speak: the one to use.")]
+    limits: WireLimits
+    can: Annotated[tuple[str, ...], Meta(description="Methods that this daemon takes from a host.")]
+
+
+class RunDone(Result, frozen=True, kw_only=True):
+    """The agent returned."""
+
+    value: Annotated[Json, Meta(description="What it returned. At most 1 MiB as JSON; a longer one is cut.")] = None
+
+
+class Executed(Result, frozen=True, kw_only=True):
+    """A tool of the host returned, or raised."""
+
+    content: Annotated[str, Meta(description="The text for the thread. At most 1 MiB; a longer one is cut.")]
+    is_error: Annotated[bool, Meta(description="It raised, and the content says what.")] = False
+    data: Annotated[Json, Meta(description="The result as data. At most 1 MiB as JSON.")] = None
+
+
+class CallDone(Result, frozen=True, kw_only=True):
+    """A call has its result, whatever that is."""
+
+    call: Annotated[str, Meta(description="The call's id.")]
+    outcome: Annotated[Outcome, Meta(description="What became of it. It is the truth, and the thread has it.")]
+    content: Annotated[str, Meta(description="The text that the thread has as its result.")]
+    is_error: bool = False
+    data: Json = None
+
+
+class Steered(Result, frozen=True, kw_only=True):
+    """The messages that steer the run, which are in the thread now; may be empty."""
+
+    messages: tuple[Message, ...]
+
+
+class Method(NamedTuple):
+    """A method: its name, its parameters, and its answer; a notification has no answer."""
+
+    name: str
+    params: type[Params]
+    result: type[Result] | None
+
+
+CANCEL_REQUEST: Final = "$/cancel_request"
+
+FROM_HOST: Final = (
+    Method("hello", Hello, Welcome),
+    Method("emit", Emit, None),
+    Method("progress", Progress, None),
+    Method("typing", Typing, None),
+    Method("call", Call, CallDone),
+    Method("steering", Steering, Steered),
+    Method(CANCEL_REQUEST, GiveUp, None),
+    Method("log", Log, None),
+)
+FROM_DAEMON: Final = (
+    Method("run", Run, RunDone),
+    Method("execute", Execute, Executed),
+    Method(CANCEL_REQUEST, Cancel, None),
+    Method("credit", CreditGiven, None),
+    Method("ping", Ping, Empty),
+)
+_HOST_RESULTS: Final = [method.result for method in FROM_DAEMON if method.result is not None]
+_HOST_PARAMS: Final = {method.name: method.params for method in FROM_HOST}
+
+
+# ── Encoding ──────────────────────────────────────────────────────────────────────────────────────
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def encoded(body: Mapping[str, object]) -> bytes:
+    """Return a frame as a line, with its newline."""
+    return _encode({"jsonrpc": "2.0", **body}) + b"\n"
+
+
+def request(number: int, method: str, params: Params | Raw) -> bytes:
+    """Return the line of a request."""
+    return encoded({"id": number, "method": method, "params": params})
+
+
+def notification(method: str, params: Params) -> bytes:
+    """Return the line of a notification."""
+    return encoded({"method": method, "params": params})
+
+
+def answer(number: int, result: Result) -> bytes:
+    """Return the line of an answer."""
+    return encoded({"id": number, "result": result})
+
+
+def refusal(number: int | None, code: Code, message: str, data: Json = None) -> bytes:
+    """Return the line of an answer that says what failed; `number` is None if it is not known."""
+    return encoded({"id": number, "error": ErrorObject(int(code), message, data)})
+
+
+# ── Decoding ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class Request(NamedTuple):
+    """The other side asks; `size` is the length of the line in bytes."""
+
+    id: int
+    method: str
+    params: bytes
+    size: int
+
+
+class Notification(NamedTuple):
+    """The other side reports; `size` is the length of the line in bytes."""
+
+    method: str
+    params: bytes
+    size: int
+
+
+class Answer(NamedTuple):
+    """The other side answers a request: with `result`, which is JSON, or with `error`."""
+
+    id: int
+    result: bytes
+    error: ErrorObject | None
+
+
+Frame: TypeAlias = Request | Notification | Answer
+
+
+class _Envelope(Struct):
+    jsonrpc: Literal["2.0"]
+    id: Annotated[int, Meta(ge=1, le=ID_MAX)] | UnsetType | None = UNSET
+    method: str | UnsetType = UNSET
+    params: Raw = Raw()
+    result: Raw = Raw()
+    error: ErrorObject | UnsetType | None = UNSET
+
+
+_decode_envelope: Final = msgspec.json.Decoder(_Envelope).decode
+_FAULTS: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
+"""What the decoder raises for lines that are no frames."""
+
+
+def decoded(line: bytes) -> Frame:
+    """Take a line apart. Raises NotAFrame."""
+    envelope = _envelope(line)
+    number, method = envelope.id, envelope.method
+    has_result, has_error = bool(envelope.result), envelope.error is not UNSET
+    if method is not UNSET:
+        if has_result or has_error:
+            raise NotAFrame(f"it has a method and is an answer: {excerpt(line)}")
+        params = bytes(envelope.params) or b"{}"
+        if number is UNSET:
+            return Notification(method, params, len(line))
+        if number is None:
+            raise NotAFrame(f"the id of a request is null: {excerpt(line)}")
+        return Request(number, method, params, len(line))
+    if has_result == has_error:
+        raise NotAFrame(f"it has no method, and not one of result and error: {excerpt(line)}")
+    if number is UNSET or number is None:
+        raise NotAFrame(f"it answers no request: {excerpt(line)}")
+    if not has_error:
+        return Answer(number, bytes(envelope.result), None)
+    if not isinstance(envelope.error, ErrorObject):
+        raise NotAFrame(f"its error is null: {excerpt(line)}")
+    return Answer(number, b"", envelope.error)
+
+
+def _envelope(line: bytes) -> _Envelope:
+    try:
+        return _decode_envelope(line)
+    except _FAULTS as error:
+        mended = _mended(line)
+        if mended is None:
+            raise NotAFrame(f"{_described(error)}: {excerpt(line)}") from None
+    return _envelope(mended)
+
+
+def host_params(method: str, params: bytes) -> Params | None:
+    """Convert the parameters of a method that a host may use; None if there is no such method. Raises NotAFrame."""
+    kind = _HOST_PARAMS.get(method)
+    return None if kind is None else converted(params, kind)
+
+
+_decoders: Final[dict[type[Struct], msgspec.json.Decoder[Any]]] = {
+    kind: msgspec.json.Decoder(kind) for kind in [*_HOST_PARAMS.values(), *_HOST_RESULTS]
+}
+
+
+def converted(data: bytes, kind: type[P]) -> P:
+    """Convert the parameters, or the result, of a frame. Raises NotAFrame."""
+    try:
+        made: P = _decoders[kind].decode(data)
+    except _FAULTS as error:
+        raise NotAFrame(_described(error)) from None
+    return made
+
+
+def _mended(data: bytes) -> bytes | None:
+    """Return JSON with each half of a surrogate pair replaced by U+FFFD; None if it has none, or is no JSON."""
+    if b"\\ud" not in data and b"\\uD" not in data:
+        return None
+    try:
+        # The decoder of the standard library accepts them.
+        made = _encode(storable_json(json.loads(data)))
+    except (ValueError, RecursionError):
+        return None
+    return made if made != data else None
+
+
+def _described(error: Exception) -> str:
+    return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+
+
+def excerpt(line: bytes) -> str:
+    """Return the beginning of a line that is no frame, to be shown on one line."""
+    return repr(one_line(line[:EXCERPT_BYTES].decode(errors="replace")))
