@@ -25,7 +25,7 @@ from supervisor.hosts.frames import (
     Notification,
     Request,
 )
-from supervisor.hosts.schema import schema
+from supervisor.hosts.schema import document, schema
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "host-protocol.md"
 EXAMPLE = re.findall(r"^([<>]) (.+)$", DOCUMENT.read_text(), re.MULTILINE)
@@ -41,7 +41,7 @@ FITS = {"from_host": validator("from_host"), "from_daemon": validator("from_daem
 
 
 def test_the_schema_in_the_documents_is_of_the_structs() -> None:
-    assert host_schema.TARGET.read_text() == host_schema.document(), "run scripts/host_schema.py"
+    assert host_schema.TARGET.read_text() == document(), "run scripts/host_schema.py"
 
 
 def test_every_method_is_in_the_document() -> None:
