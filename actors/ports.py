@@ -163,6 +163,8 @@ class SpawnSpec(Struct, frozen=True):
     pty, pty_size: the command gets a terminal (columns, rows). Nothing is typed on it, and all its output is stream
         ``stdout``.
     stdin: everything that the command can read from its input. It may be secret: the repr does not show it.
+    channel: a descriptor that the command inherits, the only one beyond the three; its number there is in
+        ``COUNTERMAND_CHANNEL``. `Processes.spawn` copies it before it returns, so the caller may close its own.
     """
 
     argv: tuple[str, ...]
@@ -172,6 +174,7 @@ class SpawnSpec(Struct, frozen=True):
     pty: bool = False
     pty_size: tuple[int, int] = (80, 24)
     stdin: bytes | None = None
+    channel: int | None = None
 
     def __repr__(self) -> str:
         return f"SpawnSpec({self.name!r}, {self.argv!r}, env of {', '.join(self.env) or 'nothing'})"
@@ -198,7 +201,7 @@ class Processes(Protocol):
         """End every tree of a session that was spawned here; see `kill`."""
 
     def adopt(self, process_id: str, owner: ActorRef[Any]) -> None:
-        """Report to `owner` from now on, and repeat what it may have missed (exit, survivors, end).
+        """Report to `owner` from now on, and repeat what it may have missed, in order: start, exit, survivors, end.
 
         For an id that this instance never spawned, the ledger of its warden is read: ProcessEnded follows when that
         warden is done, or it says that nothing was found.

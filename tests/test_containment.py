@@ -567,7 +567,8 @@ def test_adopting_a_tree_of_this_daemon_tells_the_new_owner_what_it_missed(b: Be
     b.trees.adopt("p", late)  # type: ignore[arg-type]
     assert late.ended() == b.owner.ended()
     assert late.exited() == b.owner.exited()
-    assert late.kinds() == ["ProcessExited", "ProcessEnded"]
+    assert late.started() == b.owner.started()
+    assert late.kinds() == ["ProcessStarted", "ProcessExited", "ProcessEnded"]
 
 
 def test_adopting_a_running_tree_moves_its_reports_to_the_new_owner(b: Bench) -> None:
@@ -575,9 +576,23 @@ def test_adopting_a_running_tree_moves_its_reports_to_the_new_owner(b: Bench) ->
     b.owner.started()
     late = Recorder()
     b.trees.adopt("p", late)  # type: ignore[arg-type]
+    assert late.started() == b.owner.started()
     b.trees.kill("p", 1.0)
     assert late.ended().proven
     assert "ProcessEnded" not in b.owner.kinds()
+    assert late.kinds() == ["ProcessStarted", "ProcessExited", "ProcessEnded"]
+
+
+def test_whoever_adopts_a_tree_before_it_has_started_is_told_of_its_start_once(b: Bench) -> None:
+    late = Recorder()
+    with b.unable_to_spawn(b.zygote_pid()):
+        b.sh("exec sleep 1000")
+        b.trees.adopt("p", late)  # type: ignore[arg-type]
+        b.settle()
+    late.started()
+    b.settle()
+    assert [type(report).__name__ for report in late.reports if report.process_id == "p"] == ["ProcessStarted"]
+    assert b.owner.kinds() == []
 
 
 def test_adopting_an_id_that_was_never_spawned_says_so(b: Bench) -> None:

@@ -242,7 +242,7 @@ WARDEN = """
 import os, socket, sys
 from supervisor.containment.guard import warden
 sock, pidfd, out, err, spec = map(int, sys.argv[1:6])
-os._exit(warden.main(socket.socket(fileno=sock), pidfd, out, err, spec, sys.argv[6]))
+os._exit(warden.main(socket.socket(fileno=sock), pidfd, [out, err, spec], sys.argv[6]))
 """
 
 
@@ -613,7 +613,7 @@ ledger.create(sys.argv[1], "p", 0.0, "boot")
 ready = Ready(warden.LAYERS, None)
 ready.seed.dismiss()
 sock, _ = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-one = warden.Warden(sock, -1, -1, -1, -1, ledger.Ledger.lock(sys.argv[1], wait=True), ready)
+one = warden.Warden(sock, -1, [], ledger.Ledger.lock(sys.argv[1], wait=True), ready)
 ended = os.fork() or os._exit(3)
 os.waitid(os.P_PID, ended, os.WEXITED | os.WNOWAIT)
 

@@ -94,6 +94,7 @@ class _Tree:
     todo: deque[Callable[[], None]] = field(default_factory=deque)
     pid: int | None = None
     started_at: float = 0.0
+    started: ProcessStarted | None = None
     exited: ProcessExited | None = None
     remaining: ProcessRemaining | None = None
     ended: ProcessEnded | None = None
@@ -175,7 +176,7 @@ class SimProcesses:
             self._look(tree)
             return
         tree.owner = owner
-        for report in (tree.exited, tree.remaining, tree.ended):
+        for report in (tree.started, tree.exited, tree.remaining, tree.ended):
             if report is not None:
                 self._tell(tree, report)
 
@@ -260,7 +261,8 @@ class SimProcesses:
         tree.pid = self._pids
         tree.started_at = self._clock.wall()
         self._watch.ran.add(tree.process_id)
-        self._tell(tree, ProcessStarted(tree.process_id, tree.pid, tree.started_at))
+        tree.started = ProcessStarted(tree.process_id, tree.pid, tree.started_at)
+        self._tell(tree, tree.started)
         now, command = self._clock.monotonic(), tree.command
         for piece in range(command.output):
             at = now + command.runs_s * (piece + 1) / (command.output + 1)

@@ -28,6 +28,8 @@ LIMITS = {
     "core_bytes": resource.RLIMIT_CORE,
     "fsize_bytes": resource.RLIMIT_FSIZE,
 }
+CHANNEL = "COUNTERMAND_CHANNEL"
+"""What a command has in its environment, with the number of the descriptor that it was given."""
 
 
 def command_in(fd: int) -> Word:
@@ -35,11 +37,14 @@ def command_in(fd: int) -> Word:
     return decode(os.pread(fd, os.fstat(fd).st_size, 0))
 
 
-def prepare(spec: Word) -> Callable[[], str]:
+def prepare(spec: Word, channel: int | None = None) -> Callable[[], str]:
     """Prepare the command of `spec`; returns what executes it, and returns only if that cannot be done: the reason.
 
-    It has nothing on its input unless asked, no descriptor but the three, and the limits of `spec`.
+    It has nothing on its input unless asked, no descriptor but the three and its channel, and the limits of `spec`.
     """
+    if channel is None and spec.get("channel", False):
+        # It was sent, so there was no room for it in the table of whoever passed it on.
+        return partial(why_not, "cannot pass its channel", errno.EMFILE)
     what = "cannot prepare its input"
     try:
         if "pty" in spec:
@@ -52,6 +57,9 @@ def prepare(spec: Word) -> Callable[[], str]:
         what = f"cannot execute {spec['argv'][0]!r}"
         argv = [exact(word) for word in spec["argv"]]
         env = {exact(name): exact(value) for name, value in spec["env"].items()}
+        if channel is not None:
+            os.set_inheritable(channel, True)
+            env[exact(CHANNEL)] = b"%d" % channel
         paths = [exact(path) for path in candidates(spec["argv"][0], spec["env"].get("PATH", os.defpath))]
     except OSError as error:
         return partial(why_not, what, error.errno)

@@ -6,7 +6,7 @@ import ctypes
 import socket
 import sys
 
-DESCRIPTORS_MAX = 4
+DESCRIPTORS_MAX = 5
 INT_BYTES = ctypes.sizeof(ctypes.c_int)
 
 

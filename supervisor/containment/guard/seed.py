@@ -67,7 +67,7 @@ class Seed:
         self._sock = ours
 
     def prepare(self, fds: list[int]) -> None:
-        """Give it the command, which the last of `fds` holds, and for its output the others."""
+        """Give it the descriptors of its command: for output, for errors, with the command itself, and its channel."""
         socket.send_fds(self._sock, [PREPARE], fds)
 
     def go(self) -> None:
@@ -159,7 +159,7 @@ def grow(sock: socket.socket, leash: int, group: str | None, *, own_proc: bool) 
         if fds:
             for place, fd in enumerate(fds[:2], start=1):
                 os.dup2(fd, place)
-            execute = prepare(command_in(fds[2]))
+            execute = prepare(command_in(fds[2]), fds[3] if len(fds) > 3 else None)
             if sock.recv(len(GO)) == GO:
                 sock.send(execute().encode()[:NOTE_MAX_BYTES])
     except OSError as error:

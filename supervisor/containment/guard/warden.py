@@ -64,6 +64,8 @@ if TYPE_CHECKING:
 
     Word: TypeAlias = dict[str, Any]
 
+SPEC = 2
+"""The place of the command itself among its descriptors."""
 LAST_WORD = 0
 """Exit status of a warden that has written ``empty``; any other end leaves the tree to the zygote."""
 REAPED_A_TURN = 256
@@ -81,14 +83,10 @@ OPTIONAL_LAYERS = frozenset({"namespace"})
 class Warden:
     """One process tree, from the lock of its ledger to its last word. Runs in a process of its own."""
 
-    def __init__(
-        self, sock: socket.socket, daemon_pidfd: int, out: int, err: int, spec_fd: int, ledger: Ledger, ready: Ready
-    ) -> None:
+    def __init__(self, sock: socket.socket, daemon_pidfd: int, fds: list[int], ledger: Ledger, ready: Ready) -> None:
         self._sock = sock
         self._daemon = daemon_pidfd
-        self._out = out
-        self._err = err
-        self._spec_fd = spec_fd
+        self._fds = fds
         self._ledger = ledger
         self._wake = ready.wake
         self._ready = ready
@@ -135,11 +133,13 @@ class Warden:
         self._ledger.write(self._ready.word, word)
         self._record.started_at, self._leader_began = time.time(), time.monotonic()
         try:
-            seed, note = self._become([self._out, self._err, self._spec_fd])
+            seed, note = self._become(self._fds)
         except OSError as error:
             seed, note = None, f"cannot start a process: {error.strerror}"
-        os.close(self._out)
-        os.close(self._err)
+        for place, fd in enumerate(self._fds):
+            if place != SPEC:
+                # Their end says that nobody of the tree has them any more.
+                os.close(fd)
         if seed is None or note:
             self._note = note
             self._record.started_at = None
@@ -166,7 +166,7 @@ class Warden:
     def _settle(self, seed: Seed) -> None:
         """What is left to do for a command that runs."""
         self._seed = None
-        os.close(self._spec_fd)
+        os.close(self._fds[SPEC])
         self._record.anchor = seed.weigh_anchor()
         argv = self._spec["argv"]
         self._ladder.on_terminal = "pty" in self._spec
@@ -196,7 +196,7 @@ class Warden:
     def _grow(self, seed: Seed) -> str:
         seed.go()
         # While it does.
-        self._spec = command_in(self._spec_fd)
+        self._spec = command_in(self._fds[SPEC])
         return seed.outcome()
 
     def _keeper(self) -> Word | None:
@@ -360,20 +360,19 @@ class Warden:
 def main(
     sock: socket.socket,
     daemon_pidfd: int,
-    out: int,
-    err: int,
-    spec_fd: int,
+    fds: list[int],
     ledger_path: str,
     ready: Ready | None = None,
 ) -> int:
     """Be a warden: the body of the child that the zygote has forked. Returns the exit status.
 
+    `fds`: of the command, as `Seed.prepare` takes them.
     `ready`: what was made ready for it; None: with all layers but a cgroup.
     All descriptors are this process's own copies. Raises nothing that the zygote would survive to see: the
     caller turns every exception into an exit.
     """
     ready = ready or Ready(LAYERS, None)
-    ready.prepare([out, err, spec_fd])
+    ready.prepare(fds)
     try:
         ledger = Ledger.lock(ledger_path, wait=True)
     except OSError:
@@ -381,5 +380,5 @@ def main(
         ready.dismiss()
         return LAST_WORD
     assert ledger is not None
-    Warden(sock, daemon_pidfd, out, err, spec_fd, ledger, ready).run()
+    Warden(sock, daemon_pidfd, fds, ledger, ready).run()
     return LAST_WORD

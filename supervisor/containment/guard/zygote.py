@@ -4,13 +4,14 @@ Run as a script, ``python -I -S zygote.py <socket> <pidfd of the daemon> <settin
 ``layers`` that hold and the ``cgroup`` below which trees get theirs, or None. It is one thread with few
 modules, so a fork of it is cheap and safe, whatever the size and the threads of the daemon.
 
-Theory of operation. A request is one SEQPACKET message with four descriptors (the warden's socket, the two
-write ends of the output pipes, a memfd with the command). A *spare* warden is forked while there is nothing else to
-do, and its socket is given to the daemon (``spare``), so that a spawn waits neither for a fork nor for us: the daemon
-tells us whose the warden is from now on (``taken``), and sends it the request. In a burst each request but the first
-comes here (``fork``); the zygote hands it on to a warden forked for it and closes its copies, so that afterwards the
-warden alone holds its tree's descriptors and their end of file means what it says. A spare one that is killed costs
-nothing; one that is killed with a request in its socket has spawned nothing, which its ledger shows.
+Theory of operation. A request is one SEQPACKET message with four descriptors (the warden's socket, the two write ends
+of the output pipes, a memfd with the command), or five, where the command gets a channel. A *spare* warden is forked
+while there is nothing else to do, and its socket is given to the daemon (``spare``), so that a spawn waits neither for
+a fork nor for us: the daemon tells us whose the warden is from now on (``taken``), and sends it the request. In a burst
+each request but the first comes here (``fork``); the zygote hands it on to a warden forked for it and closes its
+copies, so that afterwards the warden alone holds its tree's descriptors and their end of file means what it says. A
+spare one that is killed costs nothing; one that is killed with a request in its socket has spawned nothing, which its
+ledger shows.
 
 *Whose a dead warden was* is known before anything is made of its death: ``taken`` was sent before the request, so what
 waits in our socket is read before a spare one is reaped. One that is ``taken`` and was reaped already had no request,
@@ -265,8 +266,8 @@ class Zygote:
 
     def _fork(self, request: Word, fds: list[int]) -> None:
         process_id, ledger_path = request["process_id"], request["ledger"]
-        # Fewer descriptors than sent means that our table of them is full.
-        why = "" if len(fds) == DESCRIPTORS else os.strerror(errno.EMFILE)
+        # Fewer descriptors than sent means that our table of them is full. The seed says so of a channel.
+        why = "" if len(fds) >= DESCRIPTORS else os.strerror(errno.EMFILE)
         pid = -1
         try:
             pid = -1 if why else self._fork_warden({"word": "spawn", "ledger": ledger_path}, fds)
@@ -339,7 +340,7 @@ class Zygote:
         sock.close()
         prctl(PR_SET_NAME, b"cm-warden")
         theirs = socket.socket(fileno=fds[0])
-        return warden.main(theirs, self._pidfd, fds[1], fds[2], fds[3], decode(data)["ledger"], ready)
+        return warden.main(theirs, self._pidfd, fds[1:], decode(data)["ledger"], ready)
 
     def _end_stopped(self) -> None:
         """Without the daemon nobody else misses a warden that somebody has stopped: its tree then falls to us."""

@@ -11,6 +11,7 @@
     search.py        the search for what a tree without a warden left
     zygotes.py       the zygote that spawns, and those that are still needed
     descriptors.py   what daemon and warden share: a socket, pipes, the command
+    channel.py       a descriptor that a command inherits, until it has it
     warden_dir.py    the directory with the ledgers: its paths, this boot, our cgroup
     tree.py          Tree: what is known of one; TreeTable: all of them
     reports.py       words of wardens as reports to the owner of a tree

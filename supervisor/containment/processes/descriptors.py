@@ -69,6 +69,9 @@ class Descriptors:
             # A command may be larger than a message; in memory, not on disk, because its environment may be secret.
             spec_fd = os.memfd_create("countermand-command", os.MFD_CLOEXEC)
             theirs.append(spec_fd)
+            if tree.channel.fd is not None:
+                command["channel"] = True
+                theirs.append(os.dup(tree.channel.fd))
             left = memoryview(json.dumps(command).encode("ascii"))
             while left:
                 left = left[os.write(spec_fd, left) :]

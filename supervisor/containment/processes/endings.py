@@ -124,9 +124,9 @@ class Endings:
         """The last word. The exit is reported first, if there was a command and its output is still being drained."""
         tree.last = word
         tree.disarm_kill()
-        if tree.exited is None and word["status"] is not None and tree.started is not None:
+        if tree.exited is None and word["status"] is not None and tree.start_report is not None:
             # Its warden was killed and the zygote saw the command end.
-            duration_s = max(0.0, word["at"] - tree.started["at"])
+            duration_s = max(0.0, word["at"] - tree.start_report.at)
             exited = {"status": word["status"], "at": word["at"], "duration_s": duration_s}
             self.exited(tree, {"word": "exited", **exited, "cpu_s": 0.0, "max_rss_kb": 0})
         if tree.phase is not TreePhase.ENDED and (tree.exited is None or tree.exit_report is not None):
@@ -152,7 +152,8 @@ class Endings:
         self._end(tree, not_started(tree.process_id, note, self._clock.wall()))
 
     def _end(self, tree: Tree, report: ProcessEnded) -> None:
-        if tree.started is not None:
+        tree.channel.close()
+        if tree.start_report is not None:
             # What a process in the background has written last is for the spool alone.
             self._pipes.drain(tree)
         tree.phase = TreePhase.ENDED

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pykka import ActorRef
 
     from actors.ports import Clock, SpawnSpec
+    from supervisor.containment.processes.channel import Channel
     from supervisor.containment.processes.descriptors import Descriptors
     from supervisor.containment.processes.endings import Endings
     from supervisor.containment.processes.pipes import Pipes
@@ -72,7 +73,7 @@ class Launcher:
         self._tail_max = tail_max_bytes
         self._on_warden = on_warden
 
-    def spawn(self, process_id: str, spec: SpawnSpec, owner: ActorRef[Any], session: str) -> None:
+    def spawn(self, process_id: str, spec: SpawnSpec, owner: ActorRef[Any], session: str, channel: Channel) -> None:
         """Make a tree, and launch it. Where that cannot be done, the tree has ended without a process."""
         path = self._warden_dir.ledger(process_id)
         spool = Spool(
@@ -80,10 +81,13 @@ class Launcher:
         )
         elsewhere = f", and its beginning is in {spool.path}" if self._spools.file_max_bytes else ""
         output = Output(self._log_max, self._tail_max, elsewhere)
-        tree = Tree(process_id, spec, owner, session, path, output, spool)
+        tree = Tree(process_id, spec, owner, session, path, output, spool, channel)
         self._trees.by_id[process_id] = tree
         if self._trees.closing:
             self._endings.never(tree, "the supervisor is shutting down")
+            return
+        if channel.why_not:
+            self._endings.never(tree, channel.why_not)
             return
         if not spec.argv:
             self._endings.never(tree, "cannot execute a command without a word")

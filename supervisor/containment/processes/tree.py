@@ -13,10 +13,11 @@ if TYPE_CHECKING:
 
     from pykka import ActorRef
 
-    from actors.messages import ProcessEnded, ProcessExited, ProcessRemaining
+    from actors.messages import ProcessEnded, ProcessExited, ProcessRemaining, ProcessStarted
     from actors.ports import SpawnSpec
     from supervisor.containment.guard.ledger import Word
     from supervisor.containment.output import Output
+    from supervisor.containment.processes.channel import Channel
     from supervisor.containment.reactor import Alarm
     from supervisor.containment.spool import Spool
     from supervisor.containment.zygote_handle import ZygoteHandle
@@ -44,6 +45,7 @@ class Tree:
         path: Path,
         output: Output,
         spool: Spool,
+        channel: Channel,
     ) -> None:
         self.process_id = process_id
         self.session = session
@@ -54,6 +56,7 @@ class Tree:
         self.path = path
         self.output = output
         self.spool = spool
+        self.channel = channel
         self.paused = False
         self.drained_bytes: int | None = None
         self.held = False
@@ -63,7 +66,7 @@ class Tree:
         self.zygote: ZygoteHandle | None = None
         self.sock: socket.socket | None = None
         self.pipes: dict[str, int] = {}
-        self.started: Word | None = None
+        self.start_report: ProcessStarted | None = None
         self.exited: Word | None = None
         self.last: Word | None = None
         self.remaining: ProcessRemaining | None = None

@@ -12,6 +12,7 @@ from supervisor.containment import probe
 from supervisor.containment.guard import cgroups
 from supervisor.containment.layers import Layers
 from supervisor.containment.processes.adoption import SWEEP_S, Adoptions
+from supervisor.containment.processes.channel import Channel
 from supervisor.containment.processes.descriptors import Descriptors
 from supervisor.containment.processes.endings import SETTLE_S, Endings
 from supervisor.containment.processes.environment import clean_environment
@@ -153,7 +154,9 @@ class ProcessTrees:
 
     def spawn(self, process_id: str, spec: SpawnSpec, owner: ActorRef[Any], session: str = "") -> None:
         """See `actors.ports.Processes.spawn`. An id that is known already is adopted: it has one effect."""
-        if not self._reactor.post(lambda: self._spawn(process_id, spec, owner, session)):
+        channel = Channel(spec.channel)
+        if not self._reactor.post(lambda: self._spawn(process_id, spec, owner, session, channel)):
+            channel.close()
             tell(owner, not_started(process_id, "the supervisor has shut down", self._clock.wall()))
 
     def kill(self, process_id: str, grace_s: float) -> None:
@@ -210,11 +213,12 @@ class ProcessTrees:
 
     # ── On the reactor's thread ───────────────────────────────────────────────────────────────────
 
-    def _spawn(self, process_id: str, spec: SpawnSpec, owner: ActorRef[Any], session: str) -> None:
+    def _spawn(self, process_id: str, spec: SpawnSpec, owner: ActorRef[Any], session: str, channel: Channel) -> None:
         if process_id in self._trees.by_id:
+            channel.close()
             self._adopt(process_id, owner)
         else:
-            self._launcher.spawn(process_id, spec, owner, session)
+            self._launcher.spawn(process_id, spec, owner, session, channel)
 
     def _kill(self, process_id: str, grace_s: float) -> None:
         tree = self._trees.by_id.get(process_id)
@@ -231,7 +235,8 @@ class ProcessTrees:
             self._adoptions.adopt(process_id, owner)
             return
         tree.owner = owner
-        for report in (tree.exit_report, None if tree.end_report else tree.remaining, tree.end_report):
+        remaining = None if tree.end_report else tree.remaining
+        for report in (tree.start_report, tree.exit_report, remaining, tree.end_report):
             if report is not None:
                 tell(owner, report)
 

@@ -87,9 +87,10 @@ class Words:
     def on_started(self, tree: Tree, word: Word) -> None:
         """The command runs."""
         tree.phase = TreePhase.RUNNING
-        tree.started = word
+        tree.channel.close()
         spool = tree.spool.path if self._spools.file_max_bytes else None
-        tell(tree.owner, ProcessStarted(tree.process_id, word["pid"], word["at"], spool))
+        tree.start_report = ProcessStarted(tree.process_id, word["pid"], word["at"], spool)
+        tell(tree.owner, tree.start_report)
         self._pipes.read(tree)
 
     def _on_remaining(self, tree: Tree, word: Word) -> None:
