@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from typing import Any
 
 from pykka import ActorRef
@@ -38,7 +37,7 @@ class Run:
         # Of the `Strays` that has it.
         self.lock = lock
         self.owner: ActorRef[Any] | None = None
-        self.begun = _ticks_now()
+        self.begun = procfs.ticks_now()
         # How many executions of it have begun and not ended.
         self.open = 0
         self.agent_over = False
@@ -84,8 +83,3 @@ class Stray:
         self.asked = False
         # It is not asked before the execution that started it has ended; it is killed when its time is over.
         self.spared = False
-
-
-def _ticks_now() -> int:
-    """The moment as the kernel counts the starts of processes."""
-    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * procfs.TICKS_PER_S)

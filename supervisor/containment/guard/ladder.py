@@ -18,16 +18,18 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import suppress
 
 from supervisor.containment.guard import cgroups, procfs
 from supervisor.containment.guard.killing import Killing, kill_descendant, kill_quietly
+from supervisor.containment.guard.moment import Moment, forked_before
 from supervisor.containment.guard.out_of_reach import SOUGHT_MAX
 from supervisor.containment.guard.survivors import Remaining
 from supervisor.containment.guard.unix import go_first
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from typing import Any, TypeAlias
 
     from supervisor.containment.guard.namespaces import Namespace
@@ -216,47 +218,83 @@ class Ladder:
         return True
 
     def _ask(self, politely: int = signal.SIGTERM) -> None:
-        """SIGTERM (or what is given) and SIGCONT, once to each process of the tree.
+        """SIGTERM (or what is given) and SIGCONT, once to each process that is there before the first of them is sent.
 
         Groups with a child of ours in them are signalled as groups, so a fork in that moment is not missed;
         each process outside of them by itself. A process that would refuse a signal in a group is found with signal 0.
+        What a SIGTERM handler forks gets no signal: it may be there to clean up.
         In a namespace its keeper signals all of them, which misses no fork either.
         """
         if self._namespace is not None:
             self._tell_all(self._namespace, politely, signal.SIGCONT)
             return
         own = set(procfs.own_children())
-        living = []
+        inside = self._inside()
+        there = self._look(inside)
         ours = os.getpgrp()
-        in_group: dict[int, int] = {}
-        for pid in procfs.descendants():
-            self._record.see(pid)
-            seen = procfs.stat(pid)
-            if seen is None:
-                continue
-            in_group[pid] = seen.pgid
-            if not seen.dead:
-                # A process that has ended by itself was not asked.
-                living.append(pid)
-        groups = {in_group[pid] for pid in own if pid in in_group and in_group[pid] != ours}
+        groups = {there[pid].pgid for pid in own if pid in there} - {ours}
+        # A process that has ended by itself was not asked.
+        living = {pid: seen for pid, seen in there.items() if not seen.dead}
         for number in (politely, signal.SIGCONT):
+            before = Moment()
             for group in groups:
-                try:
+                with suppress(OSError):
                     os.killpg(group, number)
-                except OSError:
-                    continue
-            for pid in living:
-                effective = 0 if in_group.get(pid) in groups else int(number)
+            if groups and number == politely:
+                living.update(self._forked_meanwhile(there, groups, number, before, Moment()))
+            for pid, seen in living.items():
+                effective = 0 if seen.pgid in groups else int(number)
                 if pid in own:
                     error = kill_quietly(pid, effective)
                 else:
                     still_ours, error = kill_descendant(pid, effective)
                     if effective and not still_ours:
+                        # Without layer 2 there are processes in the cgroup that do not descend from us.
+                        still_ours = pid in inside and cgroups.signal_member(pid, inside[pid], number)
+                    if effective and not still_ours:
                         continue
                     # Where its group was signalled it got the signal too, also if it is gone by now.
                 self._record.signalled(pid, number, error)
-            if self._group is not None:
-                self._ask_strangers(self._group, set(living), number)
+
+    def _inside(self) -> dict[int, str]:
+        """The group of each process in the tree's cgroup and in those below it; none without a cgroup."""
+        if self._group is None:
+            return {}
+        return {pid: below for below in cgroups.groups_below(self._group) for pid in cgroups.pids_in(below)}
+
+    def _look(self, inside: Collection[int]) -> dict[int, procfs.Stat]:
+        """The processes of the tree, dead ones included, and any other process in its cgroup."""
+        there = {}
+        below = procfs.descendants()
+        known = set(below)
+        for pid in [*below, *(pid for pid in inside if pid not in known)]:
+            if pid in known or not self._subreaper or procfs.descends_from(pid, os.getpid()):
+                self._record.see(pid)
+            seen = procfs.stat(pid)
+            if seen is not None:
+                there[pid] = seen
+        return there
+
+    def _forked_meanwhile(
+        self, known: Collection[int], groups: Collection[int], number: int, before: Moment, after: Moment
+    ) -> dict[int, procfs.Stat]:
+        """Look again after groups were signalled; returns what was forked since the first look and got the signal too.
+
+        Of a process that may have got it, that is recorded. `before` and `after`: the signal was sent between them.
+        """
+        fresh = [seen for pid in procfs.descendants() if pid not in known and (seen := procfs.stat(pid)) is not None]
+        now, got = Moment(), {}
+        for seen in fresh:
+            in_time = forked_before(seen, before, after, now)
+            if in_time is False:
+                continue
+            self._record.see(seen.pid)
+            if in_time and seen.pgid in groups and not seen.dead:
+                got[seen.pid] = seen
+            else:
+                # It may have ended before the signal, or have come into its group, or left another, since.
+                self._record.may_have_got(seen.pid, number)
+        return got
 
     def _tell_all(self, namespace: Namespace, *numbers: int) -> None:
         """Signal all processes of the namespace, and record it of those that are seen now, and have not ended."""
@@ -277,13 +315,6 @@ class Ladder:
             return set()
         seen = procfs.stat(keeper) if since_s >= KEEPER_ALONE_S else None
         return set() if seen is not None and seen.state in "Tt" else {keeper}
-
-    def _ask_strangers(self, group: str, known: set[int], number: int) -> None:
-        """Signal processes in the tree's cgroup that do not descend from us, which there are only without layer 2."""
-        for below in cgroups.groups_below(group):
-            for pid in cgroups.pids_in(below):
-                if pid not in known and cgroups.signal_member(pid, below, number):
-                    self._record.signalled(pid, number, None)
 
     def _look_for_far_sides(self) -> None:
         """Before they are killed: the dead have no command line, and most of a tree is met only when it is dead."""

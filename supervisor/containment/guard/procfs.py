@@ -70,6 +70,11 @@ def _booted_at() -> float:
     return best
 
 
+def ticks_now() -> int:
+    """This moment, as the kernel counts the starts of processes."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS_PER_S)
+
+
 def switches(pid: int) -> int:
     """How often a process went to sleep by itself: it grows for as long as that does anything. -1: it is gone."""
     try:

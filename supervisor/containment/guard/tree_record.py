@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
     Word: TypeAlias = dict[str, Any]
 
+MAYBE = "it was forked about when its process group got a signal, and may have got it too:"
+"""How a row says so; the name of the signal follows."""
+
 
 class TreeRecord:
     """The processes of one tree, as far as they were seen.
@@ -115,6 +118,12 @@ class TreeRecord:
             self.signals.append(word)
             self._ledger.detail({"word": "signal", "signal": word})
 
+    def may_have_got(self, pid: int, number: int) -> None:
+        """Record that a process was forked about when a signal was sent to its group: maybe in time to get it."""
+        row = self.rows.get(pid)
+        if row is not None:
+            row["note"] = f"{MAYBE} {signal_name(number)}"
+
     # ── Commands out of reach ─────────────────────────────────────────────────────────────────────
 
     def name_far_sides(self, argv: list[str]) -> None:
@@ -136,7 +145,8 @@ class TreeRecord:
         now = time.time()
         for row in self.rows.values():
             # Seen alive once, and gone now; its own parent has read its status, so how it ended was not seen.
-            row.update(ended_at=now, note="gone by then; its status went to its own parent")
+            gone = "gone by then; its status went to its own parent"
+            row.update(ended_at=now, note="; ".join(filter(None, (row.get("note"), gone))))
         return {
             "word": "empty",
             "how": how_of(self.status),
