@@ -20,6 +20,7 @@ from actors import Receipt, Row
 from actors.messages import ProcessEnded
 from actors.model import Event, How, PartKind, Provenance, Signalled
 from supervisor import supervisor
+from supervisor.containment.guard.tree_record import MAYBE
 from supervisor.containment.processes.trees import ProcessTrees
 from tests.gauntlet import census, crash, plugins, roles
 from tests.gauntlet.__main__ import TRIGGERS, run
@@ -494,6 +495,10 @@ def test_signals_that_came_have_to_be_in_the_receipt_and_no_others_may_be() -> N
     heard = Seen(lines=1, everybody={(77, 0)}, hear={77}, heard={77})
     _, wrong = found(receipt(changed(signals=(), how=How.EXIT, status=0)), seen=heard)
     assert any("not in the receipt" in fault for fault in wrong)
+    other = changed(signals=(), how=How.EXIT, status=0, note=f"{MAYBE} SIGHUP")
+    assert any("not in the receipt" in fault for fault in found(receipt(other), seen=heard)[1])
+    unsure = changed(signals=(), how=How.EXIT, status=0, note=f"{MAYBE} SIGTERM")
+    assert found(receipt(unsure), seen=heard) == ([], [])
     deaf = Seen(lines=1, everybody={(77, 0)}, hear={77})
     _, wrong = found(receipt(changed(how=How.EXIT, status=0)), seen=deaf)
     assert any("said to have exited" in fault for fault in wrong)

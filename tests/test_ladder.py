@@ -142,5 +142,8 @@ def test_l5_a_process_forked_after_the_signal_is_not_recorded_as_signalled(tmp_p
 
 
 @needs_cgroups
-def test_l3_what_is_forked_to_clean_up_after_the_signal_is_not_asked_to_end(tmp_path: Path, group: str) -> None:
-    assert ask(tmp_path, "after", group=group) == [f"{BOTH} []", "", "quiet", "[]"]
+@pytest.mark.parametrize("end", ["lives", "leads"])
+def test_l3_what_is_forked_to_clean_up_after_the_signal_is_not_asked_to_end(
+    tmp_path: Path, group: str, end: str
+) -> None:
+    assert ask(tmp_path, "after", end, group) == [f"{BOTH} []", "", "quiet", "[]"]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from supervisor.containment.guard import moment, procfs
+from supervisor.containment.guard import procfs
 from supervisor.containment.guard.moment import Moment, forked_before
 
 
@@ -66,5 +66,5 @@ def test_the_order_of_real_forks_is_found() -> None:
 
 @pytest.mark.parametrize("read", [lambda _: "", lambda _: (_ for _ in ()).throw(OSError)])
 def test_a_kernel_without_that_file_says_no_pid(monkeypatch: pytest.MonkeyPatch, read: Callable[[str], str]) -> None:
-    monkeypatch.setattr(moment.procfs, "read_text", read)
+    monkeypatch.setattr(procfs, "read_text", read)
     assert Moment().pid is None

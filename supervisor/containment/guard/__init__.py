@@ -15,6 +15,7 @@
     packets.py       messages over their sockets, with descriptors
     cgroups.py       a group for each tree, where cgroup v2 can be written
     namespaces.py    a PID namespace for each tree, where it is asked for
+    moment.py        which processes were forked before a moment, and which after it
     procfs.py        what /proc says: children, identity, ancestry
 
 It imports the standard library alone: the zygote's interpreter has no site-packages.
