@@ -938,6 +938,29 @@ REGRESSIONS = {
         ),
         parts_max=6,
     ),
+    # The second copy of a message was refused for good, ahead of the first, which was refused for a store that took it.
+    "a copy that is answered ahead of the first": Schedule(
+        1584804102,
+        Settings(agent="scripted"),
+        (
+            ("new", "say=1", None, "user", True, None),
+            ("at", "t", ("stop", "graceful", None, None, "session", "user", None)),
+            ("hold", True),
+            ("steps", 9),
+            ("poison", 0, 3, True),
+            ("steps", 1),
+            ("at", "t", ("new", "serve=0,serves,ignores_term write=1", "enqueue", "user", True, None)),
+            ("steps", 20),
+            ("later", 0.001, ("stop", "immediate", None, "withdraw", "run", "user", None)),
+            ("new", "hand=0,serves", "reject", "bot", False, None),
+            ("repeat", 5),
+            ("poison", 0, 2, True),
+            ("wait", 1.0),
+            ("poison", 0, 2, False),
+            ("steps", 2),
+            ("lose", 1),
+        ),
+    ),
 }
 
 

@@ -97,6 +97,7 @@ class Client:
         self.random = Random(seed)
         self.requests: dict[str, OutsideRequest] = {}
         self.history: list[Asked] = []
+        self._sent_again: set[Asked] = set()
         self.streams: dict[str, Stream] = {}
         self.played = 0
         self._session = "s"
@@ -329,14 +330,21 @@ class Client:
         return isinstance(answer, Stopped) and answer.durable
 
     def _resend(self) -> bool:
-        """Send again what was refused because of the store or a shutdown, or died; True if there was any."""
-        last = {asked.request.id: asked for asked in self.history}
-        again = [
-            asked.request
-            for asked in last.values()
-            if asked.done and isinstance(asked.outcome(), StoreUnavailable | ShuttingDown | ActorDeadError)
+        """Send again what was refused because of the store or a shutdown, or died; True if there was any.
+
+        Of two copies of a request on their way the second may be answered first, and be refused for good; what the
+        first was refused for may still have been stored. So each copy counts, not the last one that was sent.
+        """
+        unsure = [
+            asked
+            for asked in self.history
+            if asked.done
+            and asked not in self._sent_again
+            and isinstance(asked.outcome(), StoreUnavailable | ShuttingDown | ActorDeadError)
         ]
-        for request in again:
+        self._sent_again.update(unsure)
+        again = {asked.request.id: asked.request for asked in unsure}
+        for request in again.values():
             self._send(request)
         self.world.run(lambda: all(asked.done for asked in self.history))
         return bool(again)
