@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from actors.messages import ToolResult
     from actors.model import Provenance
 
 
@@ -163,6 +164,16 @@ class StateDirBusy(CountermandError):
     def __init__(self, message: str, *, pid: int | None, expected: str = "", got: str = "", remedy: str = "") -> None:
         super().__init__(message, expected=expected, got=got, remedy=remedy)
         self.pid = pid
+
+
+class Refused(CountermandError):
+    """A gated function did not take place, or its call was closed before it ended; `result` is what the thread has."""
+
+    code = "refused"
+
+    def __init__(self, result: ToolResult) -> None:
+        super().__init__(result.content or f"the call was {result.outcome}")
+        self.result = result
 
 
 class BlockingAskError(CountermandError):

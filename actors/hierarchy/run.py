@@ -302,13 +302,20 @@ class RunActor(Actor):
         self._requests[call_id] = request
         # The reply, the context and the secrets stay here.
         self.tell_parent(
-            CallRequested(request.address, request.tool, request.arguments, problem=request.problem, size=request.size)
+            CallRequested(
+                request.address,
+                request.tool,
+                request.arguments,
+                problem=request.problem,
+                size=request.size,
+                made=request.made,
+            )
         )
 
     def _permit(self, permit: Permit) -> None:
         self._no_longer_waits(permit.call_id)
         request = self._requests.pop(permit.call_id)
-        tool = self._plugins.tools[request.tool]
+        tool = request.made or self._plugins.tools[request.tool]
         deadline_s = tool.deadline_s or permit.deadline_s
         permit = Permit(permit.call_id, permit.cell, permit.token, deadline_s)
         self._permits[permit.call_id] = permit

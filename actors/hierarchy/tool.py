@@ -51,6 +51,7 @@ from actors.messages import (
 )
 from actors.model import Address, Mode, Owner, Provenance
 from actors.plugin import execution
+from actors.plugin.foreign import Foreign, Made
 from actors.plugin.registration import Tool
 from actors.plugin.spawning import Exit, Process, Spawn
 from actors.ports import Ports, SpawnSpec, Timer
@@ -72,7 +73,7 @@ class ToolActor(Actor):
     def __init__(
         self,
         ports: Ports,
-        tool: Tool,
+        tool: Tool | Made,
         arguments: dict[str, Any],
         permit: Permit,
         address: Address,
@@ -108,26 +109,33 @@ class ToolActor(Actor):
         permit, ref, executor, key = self._permit, self.actor_ref, self._ports.executor, self.key
         # Before `spawn` registers its own: see RunActor.
         permit.token.add_waker(lambda: executor.cancel(key))
-        spawn = Spawn(self._request_spawn, Pending(permit.token), self._kill_process, self._request_hand_over)
 
         def started() -> None:
             ref.tell(ExecutionStarted(self.key, self._ports.clock.wall()))
 
-        body = execution.body(
-            self._tool,
-            self._arguments,
-            self._address,
-            permit.cell,
-            permit.token,
-            spawn,
-            _contained(started),
-            self._ports.settings.content_max_bytes,
-            functools.partial(self._ports.strays.within, self._address, self._tool.isolation, permit.token),
-        )
+        body = self._body(_contained(started))
         self._executing = True
         executor.start(key, f"tool {self._tool.name}", self._tool.isolation, body, ref, permit.token, self._context)
         if permit.deadline_s is not None:
             self._timer = self._ports.clock.call_later(permit.deadline_s, ref, CallDeadline())
+
+    def _body(self, started: Callable[[], None]) -> Callable[..., Any]:
+        tool, permit, settings = self._tool, self._permit, self._ports.settings
+        if isinstance(tool, Foreign):
+            return execution.foreign_body(
+                tool, self._arguments, self._address, permit.cell, permit.token, started, settings.content_max_bytes
+            )
+        return execution.body(
+            tool,
+            self._arguments,
+            self._address,
+            permit.cell,
+            permit.token,
+            Spawn(self._request_spawn, Pending(permit.token), self._kill_process, self._request_hand_over),
+            started,
+            settings.content_max_bytes,
+            functools.partial(self._ports.strays.within, self._address, tool.isolation, permit.token),
+        )
 
     def on_receive(self, message: Any) -> None:
         """Handle one message."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from contextvars import Context
 
+    from actors.plugin.foreign import Made
     from actors.plugin.spawning import Process
     from actors.ports import SpawnSpec
 
@@ -36,6 +37,7 @@ class CallRequested(Report, frozen=True):
     size: in bytes, for credit.
     context: the agent's context variables at the call; the tool's code has them too.
     arguments, secrets: the arguments to show, and the secret ones, which the run does not pass on.
+    made: the tool, where the call brings its own.
     """
 
     address: Address
@@ -46,6 +48,7 @@ class CallRequested(Report, frozen=True):
     size: int | None = None
     context: Context | None = None
     secrets: Withheld = NOTHING
+    made: Made | None = None
 
 
 class CallGivenUp(Report, frozen=True):

@@ -10,7 +10,6 @@ then `start` or `finish` returns False, and the result is late.
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -23,6 +22,7 @@ from actors.gate.token import CancelToken
 from actors.kernel.log_context import name_task, named
 from actors.messages import CallEnded, ExecutionEnded, RunFinished, ToolResult
 from actors.model import Address, How, Isolation, Json, JsonObject, Outcome
+from actors.plugin.foreign import Finish, Foreign, GatedTask, check_has_run
 from actors.plugin.registration import Tool
 from actors.plugin.spawning import AsyncSpawn, Spawn
 from actors.secrets import NOTHING, Withheld
@@ -53,7 +53,7 @@ NOT_STARTED = Executed(How.NOT_STARTED, None, late=False)
 
 
 def body(
-    tool: Tool,
+    tool: Tool | GatedTask[Any],
     arguments: dict[str, Any],
     address: Address,
     cell: Cell[ToolResult],
@@ -106,6 +106,41 @@ def body(
         return code() if pass_cell() else NOT_STARTED
 
     return task if tool.isolation is Isolation.TASK else thread
+
+
+def foreign_body(
+    tool: Foreign,
+    arguments: JsonObject,
+    address: Address,
+    cell: Cell[ToolResult],
+    token: CancelToken,
+    started: Callable[[], None],
+    max_bytes: int,
+) -> Callable[[Finish], None]:
+    """Return the function that the executor calls for a call that somebody else executes.
+
+    What he says of its end is converted on his thread.
+    """
+
+    def ended(value: object) -> Executed:
+        if not isinstance(value, BaseException):
+            try:
+                return _returned(cell, as_result(value, max_bytes))
+            except BaseException as error:  # noqa: BLE001  # a foreign object may do anything in its methods
+                value = error
+        return _raised(cell, value, NOTHING, token)
+
+    def host(finish: Finish) -> None:
+        if not cell.start():
+            finish(NOT_STARTED)
+            return
+        started()
+        try:
+            tool.execute(address.fence, arguments, token, lambda value: finish(ended(value)))
+        except BaseException as error:  # noqa: BLE001  # whatever is raised, the cell records the outcome
+            finish(ended(error))
+
+    return host
 
 
 def agent_body(
@@ -223,8 +258,7 @@ def plain(value: object, max_bytes: int) -> Json:
     Raises:
         Invalid: it is a coroutine or a generator, so the function's code has not run.
     """
-    if inspect.isawaitable(value) or inspect.isasyncgen(value) or inspect.isgenerator(value):
-        raise _unrun(value)
+    check_has_run(value)
     if isinstance(value, str):
         return cut(storable(value), max_bytes)
     try:
@@ -233,18 +267,6 @@ def plain(value: object, max_bytes: int) -> Json:
     except BaseException:  # noqa: BLE001  # a foreign object may do anything in its methods
         return f"an object {NO_TEXT}"
     return made if len(encoded) <= max_bytes else cut(encoded.decode(), max_bytes)
-
-
-def _unrun(value: object) -> Invalid:
-    kind = type(value).__name__
-    if inspect.iscoroutine(value) or inspect.isgenerator(value):
-        value.close()
-    return Invalid(
-        "the function returned code that is never run",
-        expected="an async function, or a plain one that returns its result",
-        got=kind,
-        remedy="declare it with 'async def' and without 'yield', and await what it calls",
-    )
 
 
 def as_result(value: object, max_bytes: int) -> ToolResult:

@@ -11,9 +11,9 @@ import contextlib
 import contextvars
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 from pykka import ActorDeadError
@@ -34,10 +34,13 @@ from actors.gate.pending import Pending
 from actors.gate.token import AsyncCancelToken, CancelToken, Door
 from actors.messages import CallGivenUp, CallRequested, Said, SteeringRequested, ToolResult
 from actors.model import Address, Event, JsonObject, Message, Provenance, Role
+from actors.plugin.foreign import GatedTask, GatedThread, Made, Show
+from actors.plugin.registration import duration, is_async
 from actors.secrets import NOTHING, Withheld
-from actors.text import storable, storable_json
+from actors.text import shown, storable, storable_json
 from actors.thread import Thread
 
+T = TypeVar("T")
 TEXT_EVENT_MAX_BYTES: Final = 65_536
 TOOL_NAME_MAX_CHARS: Final = 1_024
 
@@ -48,7 +51,7 @@ _encode: Final = msgspec.json.Encoder().encode
 class Wish(NamedTuple):
     """A call that an agent asks for: its size in bytes, and its `problem` if it is invalid.
 
-    `arguments` are the arguments to show; `secrets` are the secret ones.
+    `arguments` are the arguments to show; `secrets` are the secret ones. `made` is the tool that the call brings along.
     """
 
     tool: str
@@ -56,6 +59,7 @@ class Wish(NamedTuple):
     size: int
     problem: str | None
     secrets: Withheld = NOTHING
+    made: Made | None = None
 
 
 class TurnCore:
@@ -148,8 +152,11 @@ class TurnCore:
             )
         return ProgressData(shown=data), size
 
-    def prepare_call(self, tool: str, arguments: JsonObject) -> Wish:
-        """Convert the arguments of a call to JSON, and check the call. Requesting a call takes credit."""
+    def prepare_call(self, tool: str, arguments: JsonObject, made: Made | None = None) -> Wish:
+        """Convert the arguments of a call to JSON, and check the call. Requesting a call takes credit.
+
+        `made`: the tool, if the call brings its own. Whether the arguments fit is not checked then.
+        """
         if not isinstance(tool, str):
             raise Invalid(
                 "a tool is called by its name",
@@ -161,6 +168,8 @@ class TurnCore:
         tool = storable(tool)[:TOOL_NAME_MAX_CHARS]
         arguments = storable_json(arguments)
         size = len(_encode(arguments))
+        if size <= self._size_max and made is not None:
+            return Wish(tool, arguments, size, None, made=made)
         if size <= self._size_max:
             problem = self._check(tool, arguments)
             shown, secrets = self._withhold(tool, arguments)
@@ -179,7 +188,9 @@ class TurnCore:
         reply.add_done_callback(_brought(lambda result: self.called(call_id, result)))
         address, context = self.address.of_call(call_id), contextvars.copy_context()
         self.tell(
-            CallRequested(address, wish.tool, wish.arguments, reply, wish.problem, wish.size, context, wish.secrets)
+            CallRequested(
+                address, wish.tool, wish.arguments, reply, wish.problem, wish.size, context, wish.secrets, wish.made
+            )
         )
         return call_id, reply
 
@@ -247,6 +258,14 @@ def _brought(take: Callable[[Any], object]) -> Callable[[Future[Any]], None]:
             take(reply.result())
 
     return done
+
+
+def _deadline_s(seconds: float | None) -> float | None:
+    return None if seconds is None else duration("the deadline_s of a gated function", seconds, least=0.001)
+
+
+def _not_gated(function: object, expected: str, remedy: str) -> Invalid:
+    return Invalid("this function cannot be gated here", expected=expected, got=shown(function), remedy=remedy)
 
 
 def _pieces(text: object) -> list[str]:
@@ -322,6 +341,32 @@ class Turn(_TurnBase):
         call_id, reply = core.request_call(wish)
         return core.called(call_id, core.pending.wait(reply, None))
 
+    def gate(
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        function: Callable[[], T],
+        *,
+        schema: Mapping[str, Any] | None = None,
+        provider_id: str | None = None,
+        show: Show[T] | None = None,
+        deadline_s: float | None = None,
+    ) -> T:
+        """Call a plain function of yours as a tool is called, on this thread; see `AsyncTurn.gate`.
+
+        After a cancel it is not interrupted: it has to check `cancel_token`.
+        """
+        del schema, provider_id
+        core = self._core
+        if is_async(function):
+            raise _not_gated(function, "a plain function", "await it in an async agent: await turn.gate(…)")
+        gated = GatedThread(name, function, show, _deadline_s(deadline_s), core.pending)
+        wish = core.prepare_call(name, dict(arguments), gated.foreign)
+        self._spend(wish.size)
+        call_id, reply = core.request_call(wish)
+        gated.run(reply)
+        return gated.outcome(core.called(call_id, core.pending.wait(reply, None)))
+
     def steering(self) -> tuple[Message, ...]:
         """Take the waiting messages that steer this run; none while a call is open."""
         core = self._core
@@ -383,22 +428,66 @@ class AsyncTurn(_TurnBase):
         If this await is cancelled (`asyncio.timeout`, a framework's limit), the call is ended with the source
         ``call.given_up``, and its result is added to the thread. Only then does your code get the CancelledError.
         """
-        core = self._core
         with self._door:
-            wish = core.prepare_call(tool, arguments)
-            await self._spend(wish.size)
-            call_id, reply = core.request_call(wish)
-            try:
-                result = await core.pending.wait_async(reply)
-            except GeneratorExit:
-                # The coroutine is being closed, and may not await.
-                core.say_given_up(call_id)
-                raise
-            except asyncio.CancelledError:
-                if not core.token.cancelled:
-                    await core.give_up(call_id, reply)
-                raise
-            return core.called(call_id, result)
+            return await self._called(self._core.prepare_call(tool, arguments))
+
+    async def gate(
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        function: Callable[[], Awaitable[T]],
+        *,
+        schema: Mapping[str, Any] | None = None,
+        provider_id: str | None = None,
+        show: Show[T] | None = None,
+        deadline_s: float | None = None,
+    ) -> T:
+        """Call an async function of yours as a tool is called: for the tools of a framework.
+
+        The call is logged, waits until the parts of earlier runs have ended, does not begin after a Stop, and has its
+        one result in the thread. The function runs in a task of its own, with the context variables of the caller (so
+        tracing spans keep their parent). The task is cancelled once: by the end of the run, at the call's deadline, or
+        when this await is cancelled, which ends the call as in `call`.
+
+        Args:
+            name: of the tool, in the log.
+            arguments: of the call, in the log: plain JSON. The function has its own.
+            function: called without arguments, once, and awaited.
+            schema: the JSON schema of the arguments. It is not enforced, since the framework has checked them, and is
+                not stored so far.
+            provider_id: what the model called the call. It is not stored so far.
+            show: makes the text for the thread from what the function returned; by default as for a tool.
+            deadline_s: seconds after which the call is closed; None for the configured deadline.
+
+        Returns:
+            What the function returned, the object itself.
+
+        Raises:
+            Refused: the function did not take place, or its call was closed before it ended. Its `result` is what the
+                thread has.
+            Whatever the function raised, the exception itself.
+        """
+        del schema, provider_id
+        with self._door:
+            gated = GatedTask(name, function, show, _deadline_s(deadline_s))
+            result = await self._called(self._core.prepare_call(name, dict(arguments), gated))
+            return gated.outcome(result)
+
+    async def _called(self, wish: Wish) -> ToolResult:
+        core = self._core
+        await self._spend(wish.size)
+        call_id, reply = core.request_call(wish)
+        try:
+            result = await core.pending.wait_async(reply)
+        except GeneratorExit:
+            # The coroutine is being closed, and may not await.
+            core.say_given_up(call_id)
+            raise
+        except asyncio.CancelledError:
+            if not core.token.cancelled:
+                await core.give_up(call_id, reply)
+            raise
+        return core.called(call_id, result)
 
     async def steering(self) -> tuple[Message, ...]:
         """Take the waiting messages that steer this run; none while a call is open."""

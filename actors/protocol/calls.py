@@ -53,7 +53,7 @@ class Calls:
             tool=request.tool,
             arguments=request.arguments,
             state=CallState.REQUESTED,
-            isolation=state.isolation.get(request.tool, Isolation.THREAD),
+            isolation=request.made.isolation if request.made else state.isolation.get(request.tool, Isolation.THREAD),
         )
         call = CallRecord(row)
         record.calls[call_id] = call

@@ -426,9 +426,9 @@ def test_l3_while_a_stop_ends_it_permits_wait(seed: int) -> None:
         lives: list[int] = []
         begins = world.watch.begins
 
-        def began(fence: str) -> None:
+        def began(fence: str, *, elsewhere: bool = False) -> None:
             lives.append(alive(world))
-            begins(fence)
+            begins(fence, elsewhere=elsewhere)
 
         world.watch.begins = began  # type: ignore[method-assign]  # asked besides
         run_of(world, "write=0.1")

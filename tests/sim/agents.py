@@ -8,6 +8,8 @@ A message is a list of words, done one after the other:
     late=2         as write, and it swallows its cancels
     deaf=2         a tool that awaits 2 s and ignores its token and its cancels
     patient=9      as write, by a tool with a deadline of its own
+    gate=2         a function of the agent's own that awaits 2 s, through its gate
+    foreign=2      a tool that the call brings along, and that somebody else executes, who awaits 2 s
     fan=4          four calls of `write` at once
     many=9         a tool that runs nine processes, one after the other
     crowd=4        a tool that starts four processes at once, as far as it may, and returns
@@ -35,13 +37,14 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final
 
-from actors.errors import QueueFull
-from actors.gate.token import AsyncCancelToken
+from actors.errors import QueueFull, Refused
+from actors.gate.token import AsyncCancelToken, CancelToken
 from actors.messages import ToolResult
-from actors.model import Isolation, JsonObject
+from actors.model import Isolation, JsonObject, Outcome
+from actors.plugin.foreign import Foreign
 from actors.plugin.registration import Plugins, Tool
 from actors.plugin.spawning import AsyncSpawn
 from actors.plugin.turn import AsyncTurn, Wish
@@ -69,9 +72,9 @@ class Effects:
     handed: list[str] = field(default_factory=list)
 
     @contextmanager
-    def inside(self, fence: str) -> Iterator[None]:
+    def inside(self, fence: str, *, elsewhere: bool = False) -> Iterator[None]:
         """The body of every tool: its first line, and every way out of it."""
-        self.watch.begins(fence)
+        self.watch.begins(fence, elsewhere=elsewhere)
         returned = False
         try:
             yield
@@ -93,6 +96,7 @@ class Speaker:
     said: int = 0
     limits: int = 0
     asked: list[JsonObject] = field(default_factory=list)
+    fences: dict[object, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Know which calls were asked for: a time limit may be over before that."""
@@ -101,7 +105,9 @@ class Speaker:
 
         def asks(wish: Wish) -> tuple[str, Future[ToolResult]]:
             self.asked.append(wish.arguments)
-            return request(wish)
+            call_id, reply = request(wish)
+            self.fences[wish.made] = core.address.of_call(call_id).fence
+            return call_id, reply
 
         core.request_call = asks  # type: ignore[method-assign]  # what the agent does is watched
 
@@ -151,6 +157,10 @@ async def _do(turn: AsyncTurn, speaker: Speaker, word: str, watch: Watch) -> Non
             await asyncio.sleep(float(value))
         case "write" | "deaf" | "late" | "patient":
             await turn.call(name, seconds=float(value), of=run)
+        case "gate":
+            await _gated(speaker, watch, float(value))
+        case "foreign":
+            await _foreign(speaker, watch, float(value))
         case "limit":
             await _limited(turn, speaker, watch, float(value))
         case "both":
@@ -186,6 +196,55 @@ async def _do(turn: AsyncTurn, speaker: Speaker, word: str, watch: Watch) -> Non
             await asyncio.Event().wait()
         case _:
             await turn.emit(word)
+
+
+async def _gated(speaker: Speaker, watch: Watch, seconds: float) -> None:
+    """Have a function of one's own gated: what it returns is returned, whatever the thread is shown."""
+    effects, returned = Effects(watch), object()
+    before = set(speaker.fences.values())
+
+    async def function() -> object:
+        # Calls are asked for one after the other here, so it is the last.
+        with effects.inside(next(fence for fence in speaker.fences.values() if fence not in before)):
+            await asyncio.sleep(seconds)
+        return returned
+
+    with suppress(Refused):
+        arguments = {"seconds": seconds, "of": speaker.run}
+        value = await speaker.turn.gate("gated", arguments, function, show=lambda _: "shown")
+        if value is not returned:
+            watch.break_(f"{speaker.run} is given {value!r} by its gate (L6)")
+
+
+async def _foreign(speaker: Speaker, watch: Watch, seconds: float) -> None:
+    """Call a tool that is executed elsewhere, as a closure in a host is."""
+    effects, loop, core = Effects(watch), asyncio.get_running_loop(), speaker.turn._core
+
+    def execute(fence: str, _: JsonObject, token: CancelToken, finish: Callable[[object], None]) -> None:
+        async def closure() -> None:
+            try:
+                with effects.inside(fence, elsewhere=True):
+                    await asyncio.sleep(seconds)
+            except GeneratorExit:
+                raise
+            except BaseException as error:
+                finish(error)
+            else:
+                finish(ToolResult(Outcome.FINISHED, "written"))
+
+        def begin() -> None:
+            # Its cancel is a word that comes behind: it may begin in spite of a fence, if it was told to before that.
+            task = loop.create_task(closure())
+            token.add_waker(partial(_cancel_soon, loop, task))
+
+        loop.call_soon(begin)
+
+    wish = core.prepare_call("foreign", {"seconds": seconds, "of": speaker.run}, Foreign("foreign", execute))
+    await speaker.turn._called(wish)
+
+
+def _cancel_soon(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
+    loop.call_soon(task.cancel)
 
 
 async def _limited(turn: AsyncTurn, speaker: Speaker, watch: Watch, seconds: float) -> None:

@@ -134,18 +134,20 @@ class SimExecutor:
         key: str,
         name: str,
         isolation: Isolation,
-        body: Callable[[], Any],
+        body: Callable[..., Any],
         owner: ActorRef[Any],
         token: CancelToken | None = None,
         context: Context | None = None,
     ) -> None:
         """Register `key`, then run the coroutine that `body` gives and tell `owner` ExecutionEnded, once."""
-        if isolation != "task":
+        if isolation == "thread":
             raise NotImplementedError(f"{name}: a plain function needs a thread; simulated worlds run async ones")
         self._watch.starts(key, name)
-        execution = _Execution(key, name, owner, token=token, context=context)
+        execution = _Execution(key, name, owner, isolation=isolation, token=token, context=context)
         self._executions[key] = execution
-        if self._random.random() < LATE_START:
+        if isolation == "host":
+            body(lambda value: self._end(execution, How.RETURNED, value, None))
+        elif self._random.random() < LATE_START:
             # As where all threads of a pool are busy.
             delay_s = self._random.random() * LATE_START_MAX_S
             self._loop.call_at(self._clock.monotonic() + delay_s, self._start_task, execution, body)
@@ -159,7 +161,8 @@ class SimExecutor:
         if execution is not None and execution.ended is None:
             if execution.token is not None and not execution.token.cancelled:
                 self._watch.break_(f"{key} is to end, and its token does not say so (L8)")
-            self._loop.call_soon(execution.cancel, again)
+            if execution.isolation == "task":
+                self._loop.call_soon(execution.cancel, again)
 
     def adopt(self, key: str, owner: ActorRef[Any]) -> bool:
         """From here on tell `owner`; an end that has happened is told again."""
@@ -253,6 +256,8 @@ class SimExecutor:
             task.exception()
 
     def _end(self, execution: _Execution, how: How, value: object, error: str | None) -> None:
+        if execution.ended is not None:
+            self._watch.break_(f"{execution.key} ends twice (L7)")
         execution.ended = ExecutionEnded(execution.key, how, self._clock.wall(), value, error)
         _tell(execution.owner, execution.ended)
 

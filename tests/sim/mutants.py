@@ -11,6 +11,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, Final
 from unittest import mock
 
@@ -21,6 +22,7 @@ from actors.hierarchy.session import SessionActor
 from actors.hierarchy.tool import ToolActor
 from actors.kernel import mailbox
 from actors.kernel.down import Down
+from actors.plugin import execution
 from actors.plugin.turn import TurnCore
 from actors.ports import KeptStop
 from actors.protocol.calls import Calls
@@ -47,9 +49,9 @@ from tests.sim.store import SimStore
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One function of a class, and what is replaced in its source."""
+    """One function of a class or of a module, and what is replaced in its source."""
 
-    owner: type
+    owner: type | ModuleType
     function: str
     old: str
     new: str
@@ -73,10 +75,11 @@ class Edit:
         code = f"def make(__class__):\n{inside}\n    return {self.function}\n"
         made: dict[str, Any] = {}
         exec(compile(code, f"<{self.function}>", "exec"), plain.__globals__, made)
-        return made["make"](next(one for one in self.owner.__mro__ if self.function in vars(one)))
+        classes = getattr(self.owner, "__mro__", ())
+        return made["make"](next((one for one in classes if self.function in vars(one)), None))
 
 
-def _raw(owner: type, name: str) -> Any:
+def _raw(owner: type | ModuleType, name: str) -> Any:
     return inspect.getattr_static(owner, name)
 
 
@@ -113,7 +116,7 @@ class Mutant:
         return None
 
 
-def _mutant(name: str, law: str, owner: type, function: str, old: str, new: str) -> Mutant:
+def _mutant(name: str, law: str, owner: type | ModuleType, function: str, old: str, new: str) -> Mutant:
     return Mutant(name, law, (Edit(owner, function, old, new),))
 
 
@@ -200,6 +203,23 @@ MUTANTS: Final = (
         "given_up",
         "if finished is not None:",
         "if False:",
+    ),
+    _mutant(
+        "execute before the cell is started",
+        "L2",
+        execution,
+        "foreign_body",
+        "        if not cell.start():\n            finish(NOT_STARTED)\n            return\n        started()\n",
+        "        tool.execute(address.fence, arguments, token, lambda value: finish(ended(value)))\n"
+        "        if cell.start():\n            started()\n        return\n",
+    ),
+    _mutant(
+        "a void call that somebody else was to execute has no end",
+        "L7",
+        execution,
+        "foreign_body",
+        "finish(NOT_STARTED)",
+        "pass",
     ),
     _mutant("permit before its commit", "L2", SessionActor, "_send_step", *_at_once("GivePermit")),
     _mutant("spawn permit before its commit", "L2", SessionActor, "_send_step", *_at_once("GiveSpawn")),

@@ -91,6 +91,9 @@ TOGETHER: Final = 0.04
 JOINED: Final = 0.01
 """In how many schedules a Stop joins a run beside the next one, of whose start the store does not say what became."""
 
+GATED: Final = 0.1
+"""In how many schedules functions of the agent's own, and tools that calls bring along, stand for registered ones."""
+
 AWOKEN: Final = 0.1
 """In how many of the schedules in which sessions leave memory one is in use again as it leaves, or soon behind it."""
 
@@ -155,6 +158,9 @@ def draw(seed: int) -> Schedule:
     if settings.passivate_s is not None and awoken.random() < AWOKEN:
         place = awoken.randint(0, len(script))
         script[place:place] = awoken.choice((_awoken, _read_late))(awoken)
+    gated = Random(f"gated {seed}")
+    if gated.random() < GATED:
+        script = [_gated(gated, op) for op in script]
     drawn = Schedule(world, settings, tuple(script))
     tight = Random(f"{seed} tight")
     return _tight(tight, drawn) if tight.random() < 0.25 else drawn
@@ -178,6 +184,23 @@ def _tight(random: Random, drawn: Schedule) -> Schedule:
                 if random.random() < 0.3:
                     ops.append(("poison", 0, random.randrange(4), random.random() < 0.5))
             return replace(drawn, script=tuple(ops), failures_max=1)
+
+
+def _gated(random: Random, op: Op) -> Op:
+    """Have the words of a message that call a tool gate a function of the agent's own, or bring the tool along."""
+    match op:
+        case ("new", str(content), *rest):
+            words = [
+                word.replace(name, random.choice(("gate", "foreign")))
+                if (name := word.partition("=")[0]) in ("write", "sleep", "deaf", "late")
+                else word
+                for word in content.split()
+            ]
+            return ("new", " ".join(words), *rest)
+        case ("at" | "later", place, inner):
+            return (op[0], place, _gated(random, inner))
+        case _:
+            return op
 
 
 def _to_the_limit(random: Random, op: Op) -> Op:

@@ -173,19 +173,23 @@ class Watch:
         self._barrier(row.session, row.run_id, process_id)
         self.bounds.spawns(process_id)
 
-    def begins(self, fence: str) -> None:
-        """The first line of a tool runs: no fence was first, and nothing of an earlier run is left (laws L2, L3)."""
+    def begins(self, fence: str, *, elsewhere: bool = False) -> None:
+        """The first line of a tool runs: no fence was first, and nothing of an earlier run is left (laws L2, L3).
+
+        `elsewhere`: somebody else executes it. He was told so before the fence, and the fence found it started.
+        """
         session, _, call_id = fence.split(":")
         self.began.add(fence)
         self.inside[fence] = session
-        if self._world is not None and self._world.session_if_alive(session) is None:
+        if self._world is not None and self._world.session_if_alive(session) is None and not elsewhere:
             self.break_(f"{fence} begins while its session is down (L13)")
         row = self._disk.call(call_id)
-        if row is None or row.state == "ended":
+        may = (None, Outcome.INTERRUPTED) if elsewhere else (None,)
+        if row is None or row.outcome not in may:
             self.break_(f"{fence} begins although its call is closed (L2)")
             return
         for call in self._calls(fence):
-            if not call.open:
+            if call.row.outcome not in may:
                 self.break_(f"{fence} begins although it was closed as {call.row.outcome} (L2)")
         self._barrier(session, row.run_id, fence)
 
