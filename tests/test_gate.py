@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from actors import AsyncTurn, CancelToken, How, Invalid, Outcome, Provenance, RunStatus, ToolResult, Turn
+from actors import AsyncTurn, CancelToken, How, Invalid, Outcome, Provenance, RunStatus, ToolResult, Turn, tool
 from actors.errors import Refused, RunCancelled
 from actors.gate.cell import Cell, CellState
 from actors.gate.pending import Pending, settle
@@ -150,6 +150,7 @@ def test_a_function_whose_code_would_run_outside_of_the_gate_is_an_error_to_both
 
     def as_thread(turn: Turn) -> list[str]:
         said = []
+
         def makes_it() -> Any:
             return later()
 
@@ -222,30 +223,24 @@ def test_a_call_that_is_refused_raises_what_the_thread_has_and_its_function_neve
 def test_l2_a_function_that_waits_for_an_earlier_run_never_begins_when_its_run_is_stopped(kit: Kit, kind: str) -> None:
     began, hold = list[str](), kit.gate()
 
+    @tool(isolation="thread")
+    def holds() -> None:
+        hold.wait()
+
     async def as_task(turn: AsyncTurn) -> None:
         async def function() -> None:
             began.append("began")
 
+        if turn.inputs[-1].content == "hold":
+            await turn.call("holds")
         await turn.gate("late", {}, function)
 
     def as_thread(turn: Turn) -> None:
         if turn.inputs[-1].content == "hold":
-            turn.gate("holds", {}, hold.wait)
+            turn.call("holds")
         turn.gate("late", {}, lambda: began.append("began"))
 
-    async def holding(turn: AsyncTurn) -> None:
-        if turn.inputs[-1].content != "hold":
-            await as_task(turn)
-            return
-        loop, free = asyncio.get_running_loop(), asyncio.Event()
-        threading.Thread(target=lambda: (hold.wait(), loop.call_soon_threadsafe(free.set)), daemon=True).start()
-        while not free.is_set():
-            try:
-                await turn.call("shell", script=kit.script("trap '' TERM; sleep 60"))
-            except asyncio.CancelledError:
-                return
-
-    session = kit.session(holding if kind == "task" else as_thread, grace_s=30.0)
+    session = kit.session(as_task if kind == "task" else as_thread, tools=[holds], grace_s=30.0)
     first = say(session, "hold")
     until(lambda: any(event.kind == "tool.started" for event in log(session)))
     second = say(session, "go", policy="interrupt")
@@ -452,16 +447,21 @@ def test_l6_a_gate_whose_await_is_cancelled_is_given_up_and_its_function_is_told
     told = list[str]()
 
     async def agent(turn: AsyncTurn) -> list[str]:
+        inside = asyncio.Event()
+
         async def function() -> None:
             try:
+                inside.set()
                 await asyncio.Event().wait()
             except asyncio.CancelledError:
                 told.append("cancelled")
                 raise
 
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.05):
-                await turn.gate("slow", {}, function)
+        call = asyncio.ensure_future(turn.gate("slow", {}, function))
+        await inside.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
         # Its result is in the thread before the agent goes on.
         seen = [message.outcome for message in turn.messages if message.role == "tool"]
         await turn.gate("next", {}, lambda: asyncio.sleep(0))

@@ -91,7 +91,7 @@ TOGETHER: Final = 0.04
 JOINED: Final = 0.01
 """In how many schedules a Stop joins a run beside the next one, of whose start the store does not say what became."""
 
-GATED: Final = 0.1
+GATED: Final = 0.2
 """In how many schedules functions of the agent's own, and tools that calls bring along, stand for registered ones."""
 
 AWOKEN: Final = 0.1
