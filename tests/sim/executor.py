@@ -20,7 +20,7 @@ from pykka import ActorDeadError
 
 from actors.gate.token import CancelToken
 from actors.messages import ExecutionEnded
-from actors.model import How
+from actors.model import How, Isolation
 from supervisor.executor import _Execution
 from tests.sim.clock import SimClock
 from tests.sim.watch import Watch
@@ -28,7 +28,6 @@ from tests.sim.watch import Watch
 if TYPE_CHECKING:
     from pykka import ActorRef
 
-    from actors.ports import Isolation
 
 LATE_START: Final = 1 / 16
 LATE_START_MAX_S: Final = 0.2
@@ -140,12 +139,12 @@ class SimExecutor:
         context: Context | None = None,
     ) -> None:
         """Register `key`, then run the coroutine that `body` gives and tell `owner` ExecutionEnded, once."""
-        if isolation == "thread":
+        if isolation is Isolation.THREAD:
             raise NotImplementedError(f"{name}: a plain function needs a thread; simulated worlds run async ones")
         self._watch.starts(key, name)
         execution = _Execution(key, name, owner, isolation=isolation, token=token, context=context)
         self._executions[key] = execution
-        if isolation == "host":
+        if isolation is Isolation.HOST:
             body(lambda value: self._end(execution, How.RETURNED, value, None))
         elif self._random.random() < LATE_START:
             # As where all threads of a pool are busy.
@@ -161,7 +160,7 @@ class SimExecutor:
         if execution is not None and execution.ended is None:
             if execution.token is not None and not execution.token.cancelled:
                 self._watch.break_(f"{key} is to end, and its token does not say so (L8)")
-            if execution.isolation == "task":
+            if execution.isolation is Isolation.TASK:
                 self._loop.call_soon(execution.cancel, again)
 
     def adopt(self, key: str, owner: ActorRef[Any]) -> bool:
