@@ -218,7 +218,7 @@ def test_l11_a_shutdown_waits_for_what_waited_for_its_session_to_be_read(seed: i
         withdrawn = world.send("s", Withdraw(id="w", message_id="b"))
         assert world.run(lambda: resident(world) > 0 and bool(world.session()._stash))
         over = world.shutdown(5.0)
-        assert world.run(lambda: world.session()._draining)
+        assert world.run(lambda: world.session()._draining.on)
         world.store.hold_reads(False)
         assert world.run(over.done) or over.done()
         assert world.came_to_rest

@@ -13,9 +13,12 @@ from pykka import ActorRef
 from pykka._envelope import Envelope
 
 from actors.errors import AgentUnavailable, Invalid, Quarantined, StoreUnavailable
+from actors.hierarchy.incarnation import Phase
 from actors.hierarchy.late_stops import STOP_OVERDUE_S, STOP_UNREAD_S, STOPS_KEPT_MAX
+from actors.hierarchy.outage import RETRY_FIRST_S, RETRY_MAX_S
+from actors.hierarchy.quarantine import UNFIT_MAX, UNFIT_WINDOW_S
 from actors.hierarchy.run import RunActor
-from actors.hierarchy.session import RETRY_FIRST_S, RETRY_MAX_S, UNFIT_MAX, UNFIT_WINDOW_S, Phase, SessionActor
+from actors.hierarchy.session import SessionActor
 from actors.kernel.actor import Actor
 from actors.kernel.future import ReplyFuture
 from actors.messages import GoOn, PluginsMended, Route
@@ -451,7 +454,7 @@ def test_l12_a_delete_that_waits_for_ends_is_refused_where_the_store_fails_and_m
         assert world.run(refused.done)
         with pytest.raises(StoreUnavailable):
             refused.get(timeout=0)
-        assert world.run(lambda: world.session()._phase is Phase.SERVING)
+        assert world.run(lambda: world.session()._live.phase is Phase.SERVING)
         assert world.disk.events("s")[0].kind == "message"
         assert world.answer("s", request).session == "s"
         assert [event.kind for event in world.disk.events("s")] == ["session.deleted"]
@@ -557,7 +560,7 @@ def test_l12_what_a_stop_stopped_does_not_run_though_the_store_never_heard_that_
         if not crashes:
             world.store.down(True)
             world.store.hold(False)
-            assert world.run(lambda: bool(world.session()._phase.value == "failed"))
+            assert world.run(lambda: bool(world.session()._live.phase.value == "failed"))
             world.store.down(False)
             _judge_what_was_stopped_unstored(world, asked, told, first.run_id)
             return
@@ -790,12 +793,12 @@ def test_l3_an_immediate_stop_kills_at_once_where_its_run_waits_for_the_store_to
         world.store.fail_next(2 if again == "refused" else 1)
         with pytest.raises(StoreUnavailable):
             world.answer("s", message("b", "say=1"))
-        assert world.run(lambda: world.session()._phase is Phase.SERVING)
+        assert world.run(lambda: world.session()._live.phase is Phase.SERVING)
         if again == "late":
             world.store.hold(True)
             world.wait(1.0)
         else:
-            assert world.run(lambda: world.session()._phase is Phase.FAILED)
+            assert world.run(lambda: world.session()._live.phase is Phase.FAILED)
         assert world.run(lambda: not world.actors(RunActor), max_steps=100), "nobody has the run"
         assert world.processes.alive(), "the run has its grace"
         told = world.answer("s", stop(mode="immediate"))
@@ -937,10 +940,12 @@ def test_l5_a_stop_that_is_not_stored_is_not_the_cause_of_what_the_store_had_end
         with pytest.raises(StoreUnavailable):
             world.answer("s", message("c", "say=1", policy="enqueue"))
         session = world.session()
-        assert world.run(lambda: session._phase is Phase.SERVING)
+        assert world.run(lambda: session._live.phase is Phase.SERVING)
         world.store.hold(True)
         asked = world.ask("s", stop())
-        assert world.run(lambda: any("x" in sent.requests for sent in session._sent)), "it is decided, and not stored"
+        assert world.run(lambda: any("x" in sent.requests for sent in session._batches.sent)), (
+            "it is decided, and not stored"
+        )
         world.store.fail_next()
         world.store.hold(False)
         settled(world)
@@ -1011,7 +1016,7 @@ def test_l4_what_waits_at_a_start_without_its_agent_waits_for_it(seed: int) -> N
 def test_l14_few_requests_wait_for_a_session_to_be_read_and_a_stop_always_does(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actors.hierarchy.session.STASH_MAX", 2)
+    monkeypatch.setattr("actors.hierarchy.stash.STASH_MAX", 2)
     with World(seed) as world:
         world.store.hold(True)
         kept = [world.ask("s", message(f"m{number}", "say=1", policy="enqueue")) for number in range(2)]
@@ -1032,8 +1037,8 @@ def test_l14_few_requests_wait_for_a_session_to_be_read_and_a_stop_always_does(
 def test_l14_stops_that_wait_for_a_session_to_be_read_have_a_bound_behind_that_of_all_else(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actors.hierarchy.session.STASH_MAX", 2)
-    monkeypatch.setattr("actors.hierarchy.session.STOPS_MORE_MAX", 1)
+    monkeypatch.setattr("actors.hierarchy.stash.STASH_MAX", 2)
+    monkeypatch.setattr("actors.hierarchy.answers.STOPS_MORE_MAX", 1)
     with World(seed) as world:
         world.store.hold(True)
         taken = [world.ask("s", stop(f"x{number}")) for number in range(3)]
@@ -1055,8 +1060,8 @@ def test_l14_stops_that_wait_for_a_session_to_be_read_have_a_bound_behind_that_o
 def test_l14_a_store_that_hangs_is_given_so_many_batches_and_more_only_for_stops(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actors.hierarchy.session.SENT_MAX", 3)
-    monkeypatch.setattr("actors.hierarchy.session.STOPS_MORE_MAX", 2)
+    monkeypatch.setattr("actors.hierarchy.serving.SENT_MAX", 3)
+    monkeypatch.setattr("actors.hierarchy.answers.STOPS_MORE_MAX", 2)
     with World(seed) as world:
         world.answer("s", message("a", "sleep=60"))
         world.wait(0.05)
@@ -1084,7 +1089,7 @@ def test_l14_a_store_that_hangs_is_given_so_many_batches_and_more_only_for_stops
 def test_l14_repeats_of_what_a_store_that_hangs_has_not_taken_have_the_same_bound(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actors.hierarchy.session.SENT_MAX", 3)
+    monkeypatch.setattr("actors.hierarchy.serving.SENT_MAX", 3)
     with World(seed) as world:
         world.answer("s", message("a", "sleep=60"))
         world.wait(0.05)
@@ -1105,8 +1110,8 @@ def test_l14_repeats_of_what_a_store_that_hangs_has_not_taken_have_the_same_boun
 def test_l14_what_waited_for_a_session_to_be_read_is_taken_however_few_batches_may_wait(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actors.hierarchy.session.SENT_MAX", 1)
-    monkeypatch.setattr("actors.hierarchy.session.STOPS_MORE_MAX", 0)
+    monkeypatch.setattr("actors.hierarchy.serving.SENT_MAX", 1)
+    monkeypatch.setattr("actors.hierarchy.answers.STOPS_MORE_MAX", 0)
     with World(seed) as world:
         world.store.hold_reads(True)
         asked = [world.ask("s", message(f"m{number}", "say=1", policy="enqueue")) for number in range(3)]

@@ -1,10 +1,26 @@
 """The four actors. Each carries out decisions; none makes one that a fence could overtake.
 
-    session.py     SessionActor: carries out what the protocol decides, batch by batch
-    late_stops.py  Stops that the store does not have yet, and the answers that wait for it
-    run.py         RunActor: the agent's execution, its calls, its deadline
-    tool.py        ToolActor: one call, its cell and its processes
-    process.py     ProcessActor: one process tree
+    session.py      SessionActor: routes messages to the parts of a session, which it owns
+    run.py          RunActor: the agent's execution, its calls, its deadline
+    tool.py         ToolActor: one call, its cell and its processes
+    process.py      ProcessActor: one process tree
 
-A child knows its parent only as an address. This room may import every other one.
+The parts of a session, from the top down:
+
+    reading.py      the session comes from the store, and requests that waited for that are decided
+    outage.py       the store does not take writes, or cannot be read
+    serving.py      a request is decided, and its step is sent
+    draining.py     in a shutdown, the session says once that it is quiet
+    passivation.py  a session that nobody uses leaves memory
+    batches.py      steps on their way to the store
+    effects.py      what a step decided is carried out
+    run_actors.py   the actors of its runs
+    tree_actors.py  the actors of the process trees that it owns
+    stash.py        requests that came while the session is being read
+    late_stops.py   Stops that the store does not have yet, and the answers that wait for it
+    quarantine.py   a session that fails too often takes Stop and nothing else
+    answers.py      answers that need no store
+    incarnation.py  the session as it was read last, and its phase
+
+A child knows its parent only as an address. This package may import every other one.
 """

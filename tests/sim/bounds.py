@@ -86,11 +86,11 @@ class Bounds:
         """A session asks a store that fails again: soon at first, seldom later, and never more seldom than that."""
         if delay_s > RETRY_MAX_S:
             self._break(f"{actor.key} asks the store again after {delay_s:g} s: at most {RETRY_MAX_S:g} s (L12)")
-        durable = self._told.get(actor._incarnation, 0)
-        first = self._tried.get(id(actor)) != actor._incarnation
-        if first and 0 < actor._taken_up <= durable and delay_s > RETRY_FIRST_S:
+        durable = self._told.get(actor._live.id, 0)
+        first = self._tried.get(id(actor)) != actor._live.id
+        if first and 0 < actor._reading._restored_by <= durable and delay_s > RETRY_FIRST_S:
             self._break(f"{actor.key} waits {delay_s:g} s for a store that had served it until now (L12)")
-        self._tried[id(actor)] = actor._incarnation
+        self._tried[id(actor)] = actor._live.id
 
     def _times(self, run_id: str, delay_s: float, timer: SimTimer) -> None:
         """The deadline of a run goes on where it stood still: all in all it is no longer than it is set."""

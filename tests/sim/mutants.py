@@ -16,9 +16,15 @@ from typing import Any, Final
 from unittest import mock
 
 from actors.gate.cell import Cell
+from actors.hierarchy.batches import Batches
+from actors.hierarchy.draining import Draining
 from actors.hierarchy.late_stops import LateStops
+from actors.hierarchy.outage import Outage
+from actors.hierarchy.passivation import Passivation
 from actors.hierarchy.run import RunActor
+from actors.hierarchy.serving import Serving
 from actors.hierarchy.session import SessionActor
+from actors.hierarchy.stash import Stash
 from actors.hierarchy.tool import ToolActor
 from actors.kernel import mailbox
 from actors.kernel.down import Down
@@ -121,27 +127,28 @@ def _mutant(name: str, law: str, owner: type | ModuleType, function: str, old: s
 
 
 def _at_once(effect: str) -> tuple[str, str]:
-    """An edit of `_send_step` that carries out one kind of effect when it is decided, not when it is durable."""
+    """An edit of `Batches.send_step` that carries out one kind of effect when it is decided, not when it is durable."""
     old = "    later = step.later\n"
     new = (
-        f"    self._carry_out_later([one for one in step.later if type(one).__name__ == {effect!r}])\n"
+        f"    self._effects.carry_out_later([one for one in step.later if type(one).__name__ == {effect!r}])\n"
         f"    step.later = [one for one in step.later if type(one).__name__ != {effect!r}]\n{old}"
     )
     return old, new
 
 
 _BUMP_AFTER_HALT: Final = """
+    from pykka._envelope import Envelope
+    from actors.messages import Halt
+    from actors.protocol.stops import provenance_of
+    from actors.requests import Stop
     if isinstance(request, Stop) and not getattr(self, "_halted_first", False):
-        for key in self._runners.values():
-            child = self.children.get(key)
-            if child is not None:
-                tell(child, Halt(provenance_of(request, 0.0), 0.0))
+        self._batches._effects._runs.halt_all(Halt(provenance_of(request, 0.0), 0.0))
         self._halted_first = True
-        self.actor_inbox.put(Envelope(request, reply))
+        self._mailbox.put(Envelope(request, reply))
         return
     self._halted_first = False
     try:
-        answer = self._protocol.requests.decide(request, reply, kept)
+        answer = self._live.protocol.requests.decide(request, reply, kept)
 """
 
 MUTANTS: Final = (
@@ -149,9 +156,9 @@ MUTANTS: Final = (
     _mutant(
         "bump after halt",
         "L1",
-        SessionActor,
-        "_serve",
-        "    try:\n        answer = self._protocol.requests.decide(request, reply, kept)\n",
+        Serving,
+        "decide",
+        "    try:\n        answer = self._live.protocol.requests.decide(request, reply, kept)\n",
         _BUMP_AFTER_HALT.lstrip("\n"),
     ),
     _mutant("the fence does not count", "L1", Runs, "fence", "state.generation += 1", "pass"),
@@ -221,8 +228,8 @@ MUTANTS: Final = (
         "finish(NOT_STARTED)",
         "pass",
     ),
-    _mutant("permit before its commit", "L2", SessionActor, "_send_step", *_at_once("GivePermit")),
-    _mutant("spawn permit before its commit", "L2", SessionActor, "_send_step", *_at_once("GiveSpawn")),
+    _mutant("permit before its commit", "L2", Batches, "send_step", *_at_once("GivePermit")),
+    _mutant("spawn permit before its commit", "L2", Batches, "send_step", *_at_once("GiveSpawn")),
     _mutant(
         "a failing session leaves its gates open", "L2", SessionActor, "on_failure", "self._protocol.abandon(", "("
     ),
@@ -309,7 +316,7 @@ MUTANTS: Final = (
         "state.step.later.append(AdoptRun(record.id))",
         "pass",
     ),
-    _mutant("a part is forgotten before its commit", "L3", SessionActor, "_send_step", *_at_once("ForgetPart")),
+    _mutant("a part is forgotten before its commit", "L3", Batches, "send_step", *_at_once("ForgetPart")),
     _mutant(
         "a Stop of the session leaves its trees",
         "L3",
@@ -318,8 +325,8 @@ MUTANTS: Final = (
         "    if stop.scope is Scope.SESSION:\n        self._trees.end_all(provenance, record)\n",
         "",
     ),
-    _mutant("said to be handed over before its commit", "L12", SessionActor, "_send_step", *_at_once("SayHandedOver")),
-    _mutant("spawned for the session before its commit", "L12", SessionActor, "_send_step", *_at_once("SpawnOwn")),
+    _mutant("said to be handed over before its commit", "L12", Batches, "send_step", *_at_once("SayHandedOver")),
+    _mutant("spawned for the session before its commit", "L12", Batches, "send_step", *_at_once("SpawnOwn")),
     # ── taking over, and what waits ──
     _mutant(
         "takeover in two steps",
@@ -454,7 +461,7 @@ MUTANTS: Final = (
         "L7",
         SessionActor,
         "on_receive",
-        "if message.incarnation == self._incarnation:\n                self._protocol.runs.kill_deadline",
+        "if message.incarnation == self._live.id:\n                self._protocol.runs.kill_deadline",
         "if message:\n                self._protocol.runs.kill_deadline",
     ),
     _mutant(
@@ -570,18 +577,18 @@ MUTANTS: Final = (
     _mutant(
         "a stored answer is not looked up while the store fails",
         "L10",
-        SessionActor,
-        "_request_while_failed",
-        "self._protocol.state.book.known(request, at) if answer is None else None",
+        Outage,
+        "request",
+        "self._live.protocol.state.book.known(request, at) if answer is None else None",
         "None",
     ),
     _mutant(
         "a Stop of a session that is being read is answered as if nothing ran",
         "L10",
-        SessionActor,
-        "_answer_overdue",
-        "_unknown(request)",
-        'Stopped("nothing_running", None, request_id, None)',
+        Stash,
+        "answer_overdue",
+        "unknown(request)",
+        'type(unknown(request))("nothing_running", None, request_id, None)',
     ),
     _mutant(
         "the journal is not given an answer that is known later",
@@ -610,9 +617,9 @@ MUTANTS: Final = (
     _mutant(
         "what had ended a run is forgotten where the store did not take it",
         "L5",
-        SessionActor,
-        "_commit_failed",
-        "            self._ended.setdefault(info.run_id, info)\n",
+        Outage,
+        "_note_runs",
+        "            self.unrecorded.ended.setdefault(info.run_id, info)\n",
         "            pass\n",
     ),
     _mutant(
@@ -632,16 +639,16 @@ MUTANTS: Final = (
         "queued = None",
     ),
     # ── durable first ──
-    _mutant("answer before commit", "L12", SessionActor, "_send_step", *_at_once("AnswerRequest")),
-    _mutant("the agent starts before its run is durable", "L12", SessionActor, "_send_step", *_at_once("StartRun")),
+    _mutant("answer before commit", "L12", Batches, "send_step", *_at_once("AnswerRequest")),
+    _mutant("the agent starts before its run is durable", "L12", Batches, "send_step", *_at_once("StartRun")),
     _mutant(
         "publish before commit",
         "L12",
-        SessionActor,
-        "_send_step",
-        "        self._ports.store.commit(batch, self.actor_ref)\n",
-        "        self._ports.publisher.publish(self._session, events)\n"
-        "        self._ports.store.commit(batch, self.actor_ref)\n",
+        Batches,
+        "send_step",
+        "        self._ports.store.commit(batch, self._owner)\n",
+        "        self._ports.publisher.publish(self._live.session, events)\n"
+        "        self._ports.store.commit(batch, self._owner)\n",
     ),
     Mutant(
         "a retried batch overtaking",
@@ -721,9 +728,7 @@ MUTANTS: Final = (
         "for entry in journal:",
         "for entry in ():",
     ),
-    _mutant(
-        "the journal lets a Stop go before it is on record", "L12", SessionActor, "_send_step", *_at_once("ForgetStop")
-    ),
+    _mutant("the journal lets a Stop go before it is on record", "L12", Batches, "send_step", *_at_once("ForgetStop")),
     _mutant(
         "a Stop that is overdue is not kept in the journal",
         "L12",
@@ -743,9 +748,9 @@ MUTANTS: Final = (
     _mutant(
         "nobody is told that a Stop is durable at last",
         "L12",
-        SessionActor,
+        Batches,
         "_stops_are_durable",
-        "            self._protocol.stops.durable(told, effect.answer)\n",
+        "            self._live.protocol.stops.durable(stop, effect.answer)\n",
         "",
     ),
     _mutant(
@@ -767,18 +772,18 @@ MUTANTS: Final = (
     _mutant(
         "the journal does not name the failure that came before a Stop",
         "L5",
-        SessionActor,
-        "_answer_kept",
-        "cause, self._cause)",
+        Outage,
+        "_keep_and_answer",
+        "cause, failure)",
         "cause, None)",
     ),
     # ── idle ──
     _mutant(
         "passivates with a batch under way",
         "L11",
-        SessionActor,
-        "_at_rest",
-        "        and not self._sent\n        and not self._protocol.state.step.has_records\n",
+        Passivation,
+        "at_rest",
+        "        and not self._batches.sent\n        and not self._live.protocol.state.step.has_records\n",
         "",
     ),
     _mutant(
@@ -833,16 +838,16 @@ MUTANTS: Final = (
     _mutant(
         "a Delete that waits for ends is forgotten where the store fails",
         "L12",
-        SessionActor,
-        "_commit_failed",
-        "in self._protocol.deletion.call_off():",
+        Outage,
+        "_answer_all",
+        "in self._live.protocol.deletion.call_off():",
         "in ():",
     ),
     _mutant(
         "deleted before a Stop is told to be durable",
         "L12",
-        SessionActor,
-        "_flush",
+        Serving,
+        "flush",
         "not self._late_stops.wait and ",
         "",
     ),
@@ -873,16 +878,16 @@ MUTANTS: Final = (
     _mutant(
         "shutdown does not wait for what it decided to be written",
         "L11",
-        SessionActor,
-        "_say_quiet",
-        "not (self._sent or self._protocol.state.step.has_records or self._stash or self._late_stops.wait)",
+        Draining,
+        "say_quiet",
+        "not (self._batches.sent or step.has_records or self._stash or self._late_stops.wait)",
         "True",
     ),
     _mutant(
         "shutdown does not wait for what waited to be read",
         "L11",
-        SessionActor,
-        "_say_quiet",
+        Draining,
+        "say_quiet",
         "self._stash or ",
         "",
     ),
@@ -939,16 +944,16 @@ MUTANTS: Final = (
     _mutant(
         "a store that fails is asked ever more seldom",
         "L12",
-        SessionActor,
-        "_try_later",
+        Outage,
+        "try_later",
         "min(self._retry_s * 2, RETRY_MAX_S)",
         "self._retry_s * 2",
     ),
     _mutant(
         "a store that was back is asked as seldom as before",
         "L12",
-        SessionActor,
-        "_finish_restore",
+        Outage,
+        "over",
         "    self._retry_s = RETRY_FIRST_S\n",
         "",
     ),
@@ -957,7 +962,7 @@ MUTANTS: Final = (
         "L3",
         SessionActor,
         "on_failure",
-        "if self._quarantined:",
+        "if self._quarantine.on:",
         "if False:",
     ),
     _mutant(
@@ -1014,9 +1019,9 @@ MUTANTS: Final = (
     _mutant(
         "a Stop says that it withdrew what may never be on record",
         "L4",
-        SessionActor,
-        "_not_in_doubt",
-        "else _without(answer, unstored)",
+        Batches,
+        "early_answer",
+        "else without_unstored(answer, unstored)",
         "else answer",
     ),
     _mutant("what a receipt leaves out is not counted", "L14", RunRecord, "trim", "        self.omitted += 1\n", ""),

@@ -25,7 +25,8 @@ from pykka._envelope import Envelope
 from pykka.messages import _ActorStop
 
 from actors.dead_letters import DeadLetters
-from actors.hierarchy.session import Phase, SessionActor
+from actors.hierarchy.incarnation import Phase
+from actors.hierarchy.session import SessionActor
 from actors.kernel.actor import Actor
 from actors.kernel.dispatcher import StepDispatcher
 from actors.kernel.down import Down
@@ -387,7 +388,7 @@ class World:
         supervisor = self.supervisor._actor_weakref()
         ref = supervisor.children.get(session) if supervisor is not None else None
         actor: SessionActor | None = ref._actor_weakref() if ref is not None else None
-        if actor is None or actor.actor_stopped.is_set() or actor._phase is not Phase.SERVING:
+        if actor is None or actor.actor_stopped.is_set() or actor._live.phase is not Phase.SERVING:
             return None
         return actor
 

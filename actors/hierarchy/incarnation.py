@@ -1,0 +1,91 @@
+"""Incarnation: a session as it was read last, and what it can do now. The parts of its actor share it.
+
+An actor reads its session when it starts, and again when a store that failed is back. Each reading begins a new
+incarnation: a protocol that knows nothing yet, and an id which its batches and its timers carry.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from actors.model import Mode, SessionActivity, SessionStatus
+from actors.plugin.registration import Plugins
+from actors.ports import Ports
+from actors.protocol.protocol import Protocol
+
+
+class Phase(enum.Enum):
+    """What a session can do now.
+
+    `LOADING`: it is being read; requests wait. `SERVING`: it decides requests. `FAILED`: the store does not take
+    writes, or could not be read.
+    """
+
+    LOADING = "loading"
+    SERVING = "serving"
+    FAILED = "failed"
+
+
+class Incarnation:
+    """The protocol of one session, its phase, and the id of its incarnation. Used in the turns of its actor only.
+
+    Args:
+        session: the session's id.
+        ports: the settings, and what the protocol needs from outside.
+        plugins: agents and tools.
+    """
+
+    def __init__(self, session: str, ports: Ports, plugins: Plugins) -> None:
+        self.session = session
+        self.phase = Phase.LOADING
+        self.id = ""
+        self._ports = ports
+        self._plugins = plugins
+        self._children = 0
+        self.protocol = self._new_protocol()
+
+    @property
+    def was_read(self) -> bool:
+        """False until the session was read for the first time: before that nobody knows what runs in it."""
+        return bool(self.id)
+
+    def begin(self) -> None:
+        """The session was read: begin a new incarnation, and serve."""
+        self.protocol = self._new_protocol()
+        self.id = self._ports.ids.new("inc")
+        self.phase = Phase.SERVING
+
+    def status(self) -> SessionStatus:
+        """The session as it is now."""
+        status = self.protocol.state.status()
+        if self.phase is Phase.FAILED:
+            return msgspec.structs.replace(status, state=SessionActivity.STORE_FAILED)
+        return status
+
+    def grace_s(self, mode: Mode) -> float:
+        """How many seconds a part has to end by itself."""
+        return 0.0 if mode is Mode.IMMEDIATE else self._ports.settings.grace_s
+
+    def child_key(self, of: str) -> str:
+        """A key for one more child of the session's actor, which works for the run or the tree with the id `of`."""
+        self._children += 1
+        return f"{of}#{self._children}"
+
+    @staticmethod
+    def worked_for(child_key: str) -> str:
+        """The id of the run or the tree for which a child with this key works."""
+        return child_key.partition("#")[0]
+
+    def _new_protocol(self) -> Protocol:
+        ports = self._ports
+        return Protocol(
+            self.session,
+            ports.settings,
+            ports.clock,
+            ports.ids,
+            ports.executor.call,
+            self._plugins.isolation,
+            lambda: self._plugins.unavailable(ports.settings.agent),
+        )
