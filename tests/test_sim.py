@@ -961,6 +961,62 @@ REGRESSIONS = {
             ("lose", 1),
         ),
     ),
+    # The journal kept the Stop as it was decided first; it was sent again after a crash, while the disk was down.
+    "a Stop sent again that the journal had decided": Schedule(
+        4179201696,
+        Settings(agent="scripted", passivate_s=0.001),
+        (
+            ("new", "run=30,ignores_term", None, "user", True, None),
+            ("wait", 0.05),
+            ("lose", 1),
+            ("steps", 20),
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("steps", 14),
+            ("crash",),
+            ("down", True),
+            ("restop", 1),
+            ("steps", 15),
+            ("crash",),
+        ),
+    ),
+    # A Stop parked what waits, and a run it was not about was tried again: a message that is no person's took over.
+    "a retry beside parked messages": Schedule(
+        1802274150,
+        Settings(agent="scripted"),
+        (
+            ("stop", "immediate", 2, "keep", "run", "bot", None),
+            ("new", "serve=0.5 hand=0.5 leave=0.5 sleep=1", None, "user", True, None),
+            ("steps", 60),
+            ("steps", 3),
+            ("new", "run=1,lost", None, "user", True, None),
+            ("lose", 1),
+            ("new", "run=30,children=2,output=3", "enqueue", "user", False, 0.0),
+            ("stop", "graceful", 0, "park", "session", "user", 0.0),
+            ("steps", 60),
+            ("new", "hand=60,after=1.9998", "rollback", "bot", False, None),
+        ),
+    ),
+    # A Stop of the session met a tree whose hand-over was decided, and not yet stored.
+    "a tree that is ended before its hand-over is stored": Schedule(
+        849222566,
+        Settings(agent="scripted", passivate_s=0.001),
+        (
+            ("later", 0.5, ("withdraw", 2)),
+            ("later", 0.001, ("stop", "graceful", 1, "withdraw", "session", "bot", 0.0)),
+            ("idle", 2),
+            ("new", "tidy=1", None, "user", True, None),
+            ("steps", 3),
+            ("steps", 60),
+            ("at", "t", ("new", "fail bad", "enqueue", "bot", False, 5.0)),
+            ("repeat", 8),
+            ("new", "late=4", "reject", "user", False, 0.0),
+            ("later", 0.0, ("new", "serve=60 say=1", "rollback", "user", False, None)),
+            ("steps", 60),
+            ("new", "serve=0.5 hand=0.5 leave=0.5 sleep=1", "enqueue", "bot", False, 5.0),
+            ("idle", 3),
+            ("stop", "graceful", 0, "withdraw", "session", "bot", 0.0),
+        ),
+    ),
 }
 
 

@@ -61,13 +61,7 @@ class Intake:
 
     def _take(self, message: NewMessage, policy: Policy, at: float) -> Accepted:
         active, room = self._state.active, self._state.room
-        if active is None:
-            if room.parked and message.origin != "user":
-                return self._enqueue(message, at)
-            if len(room) and not room.parked and policy not in SUPERSEDING:
-                return self._enqueue(message, at)
-            return self._start_with_all(message, at, superseded=None)
-        if policy is Policy.REJECT:
+        if active is not None and policy is Policy.REJECT:
             raise RunActive(
                 "a run is active",
                 run_id=active.id,
@@ -75,6 +69,14 @@ class Intake:
                 got=f"run {active.id}",
                 remedy="wait for it, stop it, or use another policy",
             )
+        if room.parked and message.origin != "user":
+            # Parked messages wait for a person, and this one waits behind them. A run may be active: a retry after a
+            # failure of the store, which the Stop that parked them was not about.
+            return self._enqueue(message, at)
+        if active is None:
+            if len(room) and not room.parked and policy not in SUPERSEDING:
+                return self._enqueue(message, at)
+            return self._start_with_all(message, at, superseded=None)
         if policy in SUPERSEDING:
             return self._supersede(active, message, at)
         if policy is Policy.STEER and not room.turns:

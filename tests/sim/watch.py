@@ -262,7 +262,7 @@ class Watch:
         if self.faults or world is None:
             return
         process = self._disk.process(key)
-        if process is not None and process.owner is Owner.SESSION:
+        if process is not None and (process.owner is Owner.SESSION or self._is_owned(key)):
             self._ends_of_session(process)
             return
         call = self._disk.call(process.call_id if process else key)
@@ -315,7 +315,10 @@ class Watch:
         self.in_journal.add(kept.stop.id)
         # One that was let go meanwhile is written and taken out again.
         if not self._was_on_record(kept.session, kept.stop.id) and kept.stop.id not in self.let_go:
-            self.owed[kept.stop.id] = kept, self.crashes
+            known = self._disk.journal[kept.session, kept.stop.id]
+            if known is kept or kept.stop.id not in self.owed:
+                # Else it was sent again, and the journal has it as it was decided the first time.
+                self.owed[kept.stop.id] = known, self.crashes
         given = self.given.get(kept.stop.id)
         if given is not None and kept.outcome is not None:
             given.survives = given.survives or given.crashes == self.crashes
