@@ -47,7 +47,7 @@ class Alarm:
 
 
 class Watch:
-    """What to call when a descriptor is readable."""
+    """What to call when a descriptor is ready."""
 
     __slots__ = ("call", "fd")
 
@@ -97,9 +97,10 @@ class Reactor:
             os.eventfd_write(self._wake, 1)
         return True
 
-    def watch(self, fd: int, call: Call) -> None:
-        """Run `call` whenever `fd` is readable, at once, until `unwatch`. For what says little."""
-        self._selector.register(fd, selectors.EVENT_READ, Watch(fd, call))
+    def watch(self, fd: int, call: Call, *, writable: bool = False) -> None:
+        """Run `call` whenever `fd` is readable (or `writable`), at once, until `unwatch`. For what says little."""
+        event = selectors.EVENT_WRITE if writable else selectors.EVENT_READ
+        self._selector.register(fd, event, Watch(fd, call))
 
     def unwatch(self, fd: int) -> None:
         """Forget `fd`, before it is closed; also one that is not watched."""
@@ -189,6 +190,6 @@ class Reactor:
     def _contain(call: Callable[[], T]) -> T | None:
         try:
             return call()
-        except Exception:  # noqa: BLE001  # one tree's failure must not end the thread of all
-            logger.exception("a callback of the containment's reactor failed")
+        except Exception:  # noqa: BLE001  # one failure must not end the thread of all
+            logger.exception("a callback of the reactor {} failed", threading.current_thread().name)
             return None

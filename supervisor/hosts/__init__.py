@@ -1,5 +1,7 @@
 """Agents in processes of their own: hosts, and the protocol that the daemon speaks with them.
 
+    channel.py            lines over the socket of one host, in both directions
+    peer.py               requests and answers over a channel
     frames.py             the frames as structs; the one place where they are encoded and decoded
     schema.py             the JSON schema of the frames, `docs/host-protocol.json`
     countermand_host.py   the runtime of Python agents: one file, which runs in the host

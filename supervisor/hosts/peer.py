@@ -1,0 +1,158 @@
+"""Peer: requests and answers over the channel of one host. It knows which requests are open, in both directions.
+
+It keeps two rules of the protocol. Each request is answered exactly once (W5): an answer that comes twice, or to
+nothing, breaks the protocol, and so does a request under an id that is open. And `first` is called before anything is
+written, so that the cancel of a run leaves ahead of whatever its fence has brought about (W3).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol
+
+from msgspec import Raw
+
+from actors.model import Json
+from supervisor.hosts import frames
+from supervisor.hosts.channel import Channel, Unsent
+from supervisor.hosts.frames import Answer, Code, NotAFrame, Notification, Params, Request, Result
+
+if TYPE_CHECKING:
+    import socket
+
+    from supervisor.containment.reactor import Reactor
+
+REQUESTS_MAX: Final = 128
+"""How many requests of a host may be open. A run may have 64 calls open."""
+
+Answered = Callable[[Answer], None]
+
+
+class Owner(Protocol):
+    """Who handles what a host asks and reports; on the reactor's thread."""
+
+    def first(self) -> None:
+        """Write what has to be written before anything else."""
+
+    def requested(self, request: Request) -> None:
+        """Handle a request: it has to be answered or refused, now or later."""
+
+    def notified(self, notification: Notification) -> None:
+        """Handle a notification."""
+
+    def broke_protocol(self, what: str) -> None:
+        """Take note that the host has broken the protocol. The channel is closed."""
+
+    def at_end(self) -> None:
+        """Take note that the host has closed its end, and that all its frames were handled."""
+
+
+class Peer:
+    """The other side of one channel. Reactor thread only, except the constructor.
+
+    Args:
+        reactor: the thread of all channels.
+        sock: the daemon's end.
+        owner: handles what comes.
+    """
+
+    def __init__(self, reactor: Reactor, sock: socket.socket, owner: Owner) -> None:
+        self.channel = Channel(reactor, sock, self)
+        self._owner = owner
+        self._numbers = itertools.count(1)
+        self._asked: dict[int, Answered] = {}
+        self._open: set[int] = set()
+        self._urgent: Unsent | None = None
+
+    # ── To the host ───────────────────────────────────────────────────────────────────────────────
+
+    def request(self, method: str, params: Params | Raw, answered: Answered) -> tuple[int, Unsent]:
+        """Ask; `answered` is called once, unless the channel is closed first. Returns the request's id and its frame.
+
+        `params` may be encoded before.
+        """
+        self._owner.first()
+        number = next(self._numbers)
+        self._asked[number] = answered
+        return number, self.channel.send(frames.request(number, method, params))
+
+    def take_back(self, number: int, frame: Unsent) -> bool:
+        """Withdraw a request of which nothing was written: it is not answered. False: it is too late."""
+        if not self.channel.take_back(frame):
+            return False
+        del self._asked[number]
+        return True
+
+    def notify(self, method: str, params: Params) -> None:
+        """Report."""
+        self._owner.first()
+        self.channel.send(frames.notification(method, params))
+
+    def notify_first(self, method: str, params: Params, behind: Unsent) -> None:
+        """Report ahead of what is unsent, but behind the frame that it is about, and behind earlier ones like it."""
+        self._owner.first()
+        self._urgent = self.channel.send_first(frames.notification(method, params), (behind, self._urgent))
+
+    def answer(self, number: int, result: Result) -> None:
+        """Answer a request; if the channel is closed, this does nothing."""
+        self._answered(number, frames.answer(number, result))
+
+    def refuse(self, number: int, code: Code, message: str, data: Json = None) -> None:
+        """Answer a request with an error."""
+        self._answered(number, frames.refusal(number, code, message, data))
+
+    def _answered(self, number: int, line: bytes) -> None:
+        if True:
+            self._open.remove(number)
+            self._owner.first()
+            self.channel.send(line, is_answer=True)
+
+    def close(self) -> None:
+        """Close the channel, and forget what is open."""
+        self.channel.close()
+        self._asked.clear()
+        self._open.clear()
+
+    # ── From the host: see `channel.Receiver` ─────────────────────────────────────────────────────
+
+    def line(self, line: bytes) -> None:
+        """Handle one line."""
+        try:
+            frame = frames.decoded(line)
+        except NotAFrame as error:
+            self._break(f"it sent a line that is no frame: {error}")
+            return
+        if isinstance(frame, Notification):
+            self._owner.notified(frame)
+        elif isinstance(frame, Answer):
+            self._take_answer(frame)
+        elif frame.id in self._open:
+            self._break(f"it used the id {frame.id}, of a request that is open, for another: {frames.excerpt(line)}")
+        else:
+            self._open.add(frame.id)
+            if len(self._open) > REQUESTS_MAX:
+                data = {"code": "too_many", "expected": f"at most {REQUESTS_MAX} requests that are open", "got": "more"}
+                self.refuse(frame.id, Code.REFUSED, "too many requests are open", data)
+            else:
+                self._owner.requested(frame)
+
+    def _take_answer(self, answer: Answer) -> None:
+        answered = self._asked.pop(answer.id, None)
+        if answered is None:
+            self._break(f"it answered {answer.id}, which is no request that is open")
+        else:
+            answered(answer)
+
+    def too_long(self, beginning: bytes) -> None:
+        """Handle a line that is longer than the limit."""
+        shown = frames.excerpt(beginning)
+        self._break(f"it sent a line of more than {frames.LINE_MAX_BYTES} bytes, which begins {shown}")
+
+    def at_end(self) -> None:
+        """Handle the end of what the host says."""
+        self._owner.at_end()
+
+    def _break(self, what: str) -> None:
+        self.close()
+        self._owner.broke_protocol(what)
