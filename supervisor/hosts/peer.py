@@ -103,7 +103,7 @@ class Peer:
         self._answered(number, frames.refusal(number, code, message, data))
 
     def _answered(self, number: int, line: bytes) -> None:
-        if True:
+        if number in self._open:
             self._open.remove(number)
             self._owner.first()
             self.channel.send(line, is_answer=True)
