@@ -22,6 +22,7 @@ from actors import AsyncTurn, Receipt, Row, Stop, Turn, tool
 from actors.model import Address, How
 from actors.ports import ProcessRow
 from supervisor import Config, Supervisor
+from supervisor.containment import offspring
 from supervisor.containment.guard import procfs
 from supervisor.daemon.serve import DaemonExit
 from supervisor.executor import _ON_THREADS
@@ -30,8 +31,8 @@ from supervisor.live_tree import living
 from supervisor.store.reader import SqliteReader
 from supervisor.strays import attribution
 from supervisor.strays.children import STARTS_MAX, UNKNOWN
-from supervisor.strays.reports import ENDED_MAX, STRAYS_MAX
-from supervisor.strays.run_end import ORPHANS, SERVED
+from supervisor.strays.reports import ENDED_MAX, OTHERS, STRAYS_MAX
+from supervisor.strays.run_end import LEFT_OUT, ORPHANS, SERVED
 from supervisor.strays.strays import Strays
 from supervisor.strays.subreaper import PR_SET_CHILD_SUBREAPER, inherits_orphans
 from tests.daemon_kit import Foreground, seed
@@ -54,6 +55,7 @@ os.setsid()
 open(sys.argv[1] + "." + str(os.getpid()), "w").close()
 time.sleep(1000)
 """
+KEPT_TASKS: list[asyncio.Task[None]] = []
 KEPT: list[subprocess.Popen[bytes]] = []
 """What nobody waits for, so that the collector does not complain of it."""
 
@@ -699,7 +701,92 @@ def test_l14_of_very_many_tasks_the_last_ones_are_named_together(tmp_path: Path)
         receipt = receipt_of(supervisor, say(supervisor.session("s")))
         assert receipt.complete
         assert sorted(ended) == list(range(3 * STRAYS_MAX))
-        assert len(of_kind(receipt, "task")) == STRAYS_MAX + 1
+        found = of_kind(receipt, "task")
+        assert len(found) == STRAYS_MAX + 1
+        assert [(row.name.endswith(OTHERS), row.note) for row in found if row.note] == [
+            (True, f"and {2 * STRAYS_MAX - 1} more")
+        ]
+
+
+def test_l14_beyond_a_bound_all_strays_of_a_run_are_one_of_each_kind_and_are_counted(
+    tmp_path: Path, mark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("supervisor.strays.reports.OPEN_MAX", 3)
+    go_on = threading.Event()
+
+    @tool(isolation="task")
+    async def starts() -> None:
+        """Leave a process, a task and a thread."""
+        by_popen(mark)
+        by_popen(mark)
+        asyncio.get_running_loop().run_in_executor(None, go_on.wait, WAIT_S)
+        KEPT_TASKS.append(asyncio.create_task(asyncio.sleep(1000)))
+
+    async def agent(turn: AsyncTurn) -> None:
+        for _ in range(5):
+            await turn.call("starts")
+        await turn.emit("all")
+        await asyncio.sleep(1000)
+
+    with started(tmp_path, agent, starts) as supervisor:
+        run_id = say(supervisor.session("s"))
+        until(lambda: up(mark, 20), "all processes")
+        until(lambda: any(one.kind == "text" for one in log(supervisor.session("s"))), "all calls have ended")
+        with supervisor._strays._lock:
+            # Three and the one that stands for the others, of three kinds at most.
+            assert len(supervisor._strays._reports.strays) <= 3 + 3
+        stop(supervisor.session("s"))
+        go_on.set()
+        receipt = amended(supervisor, run_id)
+    assert not alive(mark)
+    found = [row for kind in ("subprocess", "task", "thread") for row in of_kind(receipt, kind)]
+    assert len(found) <= 3 + 3
+    others = {str(row.kind): row for row in found if row.name.endswith(OTHERS)}
+    counts = {kind: int(row.note.removeprefix("and ").removesuffix(" more")) for kind, row in others.items()}
+    assert len(found) + sum(counts.values()) == 20
+    assert sum(row.reaped for row in of_kind(receipt, "subprocess")) >= 20
+    assert others["subprocess"].reaped >= 2 * (counts["subprocess"] + 1)
+    assert [own.wait() for own in KEPT] == [-signal.SIGKILL] * 10
+
+
+def test_l14_orphans_beyond_a_bound_are_counted_and_the_receipt_says_so(
+    tmp_path: Path, mark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("supervisor.strays.reports.OPEN_MAX", 2)
+
+    def agent(turn: Turn) -> None:
+        for number in range(5):
+            subprocess.run(command(mark, ORPHAN), check=True)
+            while not up(mark, number + 1):
+                threading.Event().wait(0.01)
+        turn.emit("done")
+
+    with started(tmp_path, agent) as supervisor:
+        run_id = say(supervisor.session("s"))
+        receipt = receipt_of(supervisor, run_id)
+        assert not receipt.complete
+        listed = [row for row in of_kind(receipt, "subprocess") if row.note == UNKNOWN]
+        (doubt,) = [row for row in of_kind(receipt, "subprocess") if row.name == ORPHANS]
+        assert doubt.how is How.OUT_OF_REACH
+        assert len(listed) < 5
+        assert doubt.note == LEFT_OUT.format(5 - len(listed))
+        assert len(alive(mark)) == 5
+
+
+def test_l14_of_what_ends_below_a_process_so_many_are_kept_and_all_are_counted() -> None:
+    script = "for _ in 1 2 3 4 5; do sleep 1000 & done; wait"
+    with subprocess.Popen(["/bin/sh", "-c", script]) as process:
+        root = offspring.opened(process.pid, None)
+        assert root is not None
+        found = offspring.Offspring(root)
+        until(lambda: not found.look() and len(found.members) == 6, "all of them")
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(offspring, "ROWS_MAX", 2)
+            found.kill()
+            until(lambda: found.gone, "their ends")
+            assert len(found.ended) == len(found.rows()) == 2
+            assert found.reaped == 6
+        found.close()
 
 
 def test_l3_what_a_late_thread_starts_after_the_receipt_is_killed_at_once_and_amends_it(

@@ -15,6 +15,7 @@ import os
 import shlex
 import signal
 import time
+from collections import deque
 from contextlib import suppress
 from typing import Final
 
@@ -76,7 +77,7 @@ class Member:
 
 
 class Offspring:
-    """A process and its descendants. For one thread at a time.
+    """A process and its descendants. For one thread at a time, but for `join`.
 
     Args:
         root: the process itself.
@@ -86,12 +87,18 @@ class Offspring:
         self.root = root
         self.members: dict[int, Member] = {root.pid: root}
         self.ended: list[Member] = []
+        self.ended_count = 0
+        self._joining: deque[Member] = deque()
         self.signals: list[Signalled] = []
         self.status: int | None = None
 
+    def join(self, member: Member) -> None:
+        """Take in a process that is not below it, to be ended with it. Any thread, and not while `gone` is asked."""
+        self._joining.append(member)
+
     def look(self) -> bool:
         """Find who is new below it; True if there is somebody. Takes note of who has ended."""
-        found = False
+        found = self._take_in()
         todo = [member for member in self.members.values() if member.alive]
         while todo:
             parent = todo.pop()
@@ -106,9 +113,7 @@ class Offspring:
                     # The number of its parent may be somebody else's by now. It is an orphan, if it is ours.
                     member.close()
                     continue
-                if known is not None:
-                    self._over(known)
-                self.members[pid] = member
+                self._add(member)
                 todo.append(member)
                 found = True
         return found
@@ -127,6 +132,7 @@ class Offspring:
     @property
     def gone(self) -> bool:
         """True if nobody of it is left."""
+        self._take_in()
         if not self.root.alive:
             self._read_status()
         for member in list(self.members.values()):
@@ -146,7 +152,7 @@ class Offspring:
     @property
     def reaped(self) -> int:
         """How many of it are proven dead."""
-        return len(self.ended) + (not self.root.alive)
+        return self.ended_count + (not self.root.alive)
 
     def rows(self) -> tuple[Row, ...]:
         """Those below it, as a receipt lists them."""
@@ -184,11 +190,26 @@ class Offspring:
         if not any(one.signal == name for one in self.signals):
             self.signals.append(Signalled(name, _now(), "; ".join(sorted(filter(None, refused))) or None))
 
+    def _take_in(self) -> bool:
+        """Add those that have joined; True if there is one."""
+        found = bool(self._joining)
+        while self._joining:
+            self._add(self._joining.popleft())
+        return found
+
+    def _add(self, member: Member) -> None:
+        known = self.members.get(member.pid)
+        if known is not None:
+            self._over(known)
+        self.members[member.pid] = member
+
     def _over(self, member: Member) -> None:
         if self.members.get(member.pid) is member:
             del self.members[member.pid]
         member.close()
-        self.ended.append(member)
+        self.ended_count += member is not self.root
+        if len(self.ended) < ROWS_MAX:
+            self.ended.append(member)
 
     def _read_status(self) -> None:
         """Look at the exit status, and leave it for whoever waits for it."""

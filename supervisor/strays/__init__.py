@@ -39,7 +39,11 @@ The processes that `multiprocessing` keeps for the whole program belong to the p
 What a run has the fork server start cannot be seen, and the run is told so.
 
 Bounds. Of one execution at most STRAYS_MAX threads and tasks are reported one by one; the others are one stray
-together. Ends that are not on record yet, such as those of what a timer starts after its run, are kept up to ENDED_MAX.
+together. Of one run at most OPEN_MAX strays are kept one by one. Those beyond are one stray of each kind, which is
+ended with the run, and whose end says how many more there were. A process that joins it after it was asked to end is
+not asked itself: it is killed when its time is over.
+
+Ends that are not on record yet, such as those of what a timer starts after its run, are kept up to ENDED_MAX.
 
 One re-entrant lock guards everything here. Messages to a run's owner are sent while it is held, in order.
 """

@@ -16,7 +16,7 @@ from actors.model import Address, PartKind
 from supervisor.containment import offspring
 from supervisor.containment.guard import procfs
 from supervisor.containment.offspring import Member, Offspring
-from supervisor.strays.records import Run, Stray
+from supervisor.strays.records import Run
 from supervisor.strays.reports import Reports
 from supervisor.strays.starter import Starter
 from supervisor.strays.subreaper import inherits_orphans
@@ -146,14 +146,17 @@ class Children:
         root = offspring.opened(pid, self._pid, start.name) if start.starter is not None else None
         if start.starter is None or root is None:
             return True
-        stray = self._subprocess(start.starter.run, start.starter.address, root)
-        stray.spared = start.cleans_up
+        self._subprocess(start.starter.run, start.starter.address, root, spared=start.cleans_up)
         return True
 
     # ── Children ──────────────────────────────────────────────────────────────────────────────────────
 
-    def report_unknown(self, run: Run) -> None:
-        """Report to a run, as not its own, the children that began during it and whose start is not attributed."""
+    def report_unknown(self, run: Run) -> int:
+        """Report to a run, as not its own, the children that began during it and whose start is not attributed.
+
+        Returns how many there is no room to report.
+        """
+        left_out = 0
         fresh = [pid for pid in procfs.children(self._pid) if not self._knows(pid)]
         if fresh:
             # Of threads that are starting one just now. No other can begin to: that takes the lock.
@@ -163,8 +166,14 @@ class Children:
             if self._knows(pid) or seen is None or seen.start_ticks < run.begun or _is_contained(pid):
                 continue
             root = offspring.opened(pid, self._pid)
-            if root is not None:
+            if root is None:
+                continue
+            if self._reports.full(run):
+                root.close()
+                left_out += 1
+            else:
                 self._subprocess(run, run.address, root, ours=False)
+        return left_out
 
     def reap(self) -> None:
         """Reap the orphans that have ended. They fall to the first thread; what was started here is known."""
@@ -179,8 +188,12 @@ class Children:
                 with suppress(OSError):
                     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG)
 
-    def _subprocess(self, run: Run, address: Address, root: Member, *, ours: bool = True) -> Stray:
+    def _subprocess(self, run: Run, address: Address, root: Member, *, ours: bool = True, spared: bool = False) -> None:
         self._remember(root.pid, root.ticks)
+        crowd = self._reports.joined(run, PartKind.SUBPROCESS, spared=spared) if ours else None
+        if crowd is not None and crowd.process is not None:
+            crowd.process.join(root)
+            return
         found = StrayFound(
             address,
             self._reports.new_id("subprocess", address),
@@ -192,9 +205,8 @@ class Children:
             ours,
             "" if ours else UNKNOWN,
         )
-        stray = self._reports.found(run, found)
-        stray.process = Offspring(root)
-        return stray
+        stray = self._reports.found_next(run, found, spared=spared) if ours else self._reports.found(run, found)
+        stray.process, stray.spared = Offspring(root), spared
 
     def release(self, root: Member) -> None:
         """The end of a child that no code here is known to wait for was reported: if it is an orphan, reap it."""

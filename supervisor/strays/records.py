@@ -10,7 +10,7 @@ from pykka import ActorRef
 
 from actors.kernel.actor import tell
 from actors.messages import StrayEnded, StrayFound
-from actors.model import Address
+from actors.model import Address, PartKind
 from supervisor.containment.guard import procfs
 from supervisor.containment.offspring import Offspring
 
@@ -27,6 +27,7 @@ class Run:
         "dues",
         "forks",
         "lock",
+        "more",
         "open",
         "owner",
         "strays",
@@ -44,6 +45,8 @@ class Run:
         # By call, None for all: when strays that go on are killed (seconds, monotonic).
         self.dues: dict[str | None, float] = {}
         self.strays: dict[str, Stray] = {}
+        # The strays that stand for all of their kind beyond a bound; apart, those that are not to be asked.
+        self.more: dict[tuple[PartKind, bool], Stray] = {}
         # It has started a process.
         self.forks = False
         self.doubted = False
@@ -67,9 +70,25 @@ class Run:
 
 
 class Stray:
-    """A stray that was reported to its run. Only a subprocess has `process`; `left` threads or tasks are in it."""
+    """A stray that was reported to its run. Only a subprocess has `process`; `left` threads or tasks are in it.
 
-    __slots__ = ("__weakref__", "asked", "call", "ended", "found", "id", "left", "process", "run", "spared", "tasks")
+    `more` further ones were counted to it, which were not reported by themselves.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "asked",
+        "call",
+        "ended",
+        "found",
+        "id",
+        "left",
+        "more",
+        "process",
+        "run",
+        "spared",
+        "tasks",
+    )
 
     def __init__(self, run: Run, found: StrayFound) -> None:
         self.run = run
@@ -80,6 +99,7 @@ class Stray:
         self.process: Offspring | None = None
         self.tasks: set[asyncio.Task[Any]] = set()
         self.left = 0
+        self.more = 0
         self.asked = False
         # It is not asked before the execution that started it has ended; it is killed when its time is over.
         self.spared = False

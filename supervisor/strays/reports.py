@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from actors.messages import StrayEnded, StrayFound
 from actors.model import Address, How, PartKind
 from actors.ports import Clock
@@ -15,6 +17,9 @@ from supervisor.strays.starter import Starter
 
 STRAYS_MAX: Final = 100
 """Threads, and tasks, of one execution that are reported one by one."""
+OPEN_MAX: Final = 1000
+"""Strays of one run, of any kind, that are reported one by one."""
+OTHERS: Final = ", and others"
 ENDED_MAX: Final = 1000
 """Ends that are kept while no owner puts them on record."""
 
@@ -38,6 +43,19 @@ class Reports:
         self._number += 1
         return f"{kind}_{address.call or address.run}_{self._number}"
 
+    @staticmethod
+    def full(run: Run) -> bool:
+        """True if no further stray of a run is reported by itself."""
+        return len(run.strays) >= OPEN_MAX
+
+    def joined(self, run: Run, kind: PartKind, *, spared: bool = False) -> Stray | None:
+        """Count a further one to the stray that stands for those beyond OPEN_MAX; None if it needs one of its own."""
+        stray = run.more.get((kind, spared))
+        if stray is None or stray.ended is not None or not self.full(run):
+            return None
+        stray.more += 1
+        return stray
+
     def found(self, run: Run, found: StrayFound) -> Stray:
         """Report a stray to its run."""
         stray = Stray(run, found)
@@ -45,15 +63,27 @@ class Reports:
         run.tell(found)
         return stray
 
+    def found_next(self, run: Run, found: StrayFound, *, spared: bool = False) -> Stray:
+        """As `found`; in a run that is full it stands for those that follow, and is ended with the run."""
+        if not self.full(run):
+            return self.found(run, found)
+        stray = self.found(run, replace(found, address=run.address, name=with_others(found.name)))
+        run.more[found.kind, spared] = stray
+        return stray
+
     def found_one(self, starter: Starter, kind: PartKind, name: str, at: float) -> Stray:
         """Report a thread or a task; beyond STRAYS_MAX the further ones together, as one stray."""
         stray = starter.more.get(kind)
-        if stray is None or stray.ended is not None:
+        if stray is not None and stray.ended is None:
+            stray.more += 1
+        else:
+            stray = self.joined(starter.run, kind)
+        if stray is None:
             starter.reported[kind] = starter.reported.get(kind, 0) + 1
             crowded = starter.reported[kind] > STRAYS_MAX
-            name = f"{name}, and others" if crowded else name
+            name = with_others(name) if crowded else name
             found = StrayFound(starter.address, self.new_id(kind, starter.address), kind, name, at)
-            stray = self.found(starter.run, found)
+            stray = self.found_next(starter.run, found)
             if crowded:
                 starter.more[kind] = stray
         stray.left += 1
@@ -62,6 +92,8 @@ class Reports:
     def note_end(self, stray: Stray, how: How | None, note: str) -> None:
         """Note how a stray ended; a subprocess says that itself. It is reported by `ended`."""
         at, process = self._clock.wall(), stray.process
+        if stray.more:
+            note = "; ".join(filter(None, (note, f"and {stray.more} more")))
         if process is None:
             stray.ended = StrayEnded(stray.found.address, stray.id, how, at, note=note)
             return
@@ -74,6 +106,7 @@ class Reports:
             process.reaped,
             process.rows(),
             tuple(process.signals),
+            note,
         )
         process.close()
 
@@ -90,3 +123,8 @@ class Reports:
         self._ended.pop(stray.id, None)
         del self.strays[stray.id]
         stray.run.strays.pop(stray.id, None)
+
+
+def with_others(name: str) -> str:
+    """The name of a stray that stands for others too."""
+    return f"{name.removesuffix(OTHERS)}{OTHERS}"

@@ -14,6 +14,7 @@ from supervisor.strays.subreaper import inherits_orphans
 
 ORPHANS: Final = "what its processes may have left"
 SERVED: Final = "processes of multiprocessing's fork server are below that, which is the whole program's"
+LEFT_OUT: Final = "and {} more processes, whose is not known, are not listed"
 UNSEEN: Final = "orphans fall to another process and cannot be seen: see Config(subreaper=True)"
 
 
@@ -49,7 +50,9 @@ class RunEnd:
             return
         if run.forks and not inherits_orphans():
             self.doubt(run, UNSEEN)
-        self._children.report_unknown(run)
+        left_out = self._children.report_unknown(run)
+        if left_out:
+            self.doubt(run, LEFT_OUT.format(left_out))
 
     def doubt(self, run: Run, note: str) -> None:
         """Report, once, that there may be processes which cannot be seen."""

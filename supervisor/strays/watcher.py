@@ -11,6 +11,7 @@ from typing import Final
 
 from loguru import logger
 
+from supervisor.containment.offspring import Offspring
 from supervisor.strays.children import Children
 from supervisor.strays.records import Stray
 from supervisor.strays.reports import Reports
@@ -112,9 +113,7 @@ class Watcher:
         process, due = stray.process, stray.run.due(stray.call)
         assert process is not None, "a subprocess has one"
         if due is None or not stray.found.ours:
-            if process.gone:
-                with self._lock:
-                    self._ends.ended(stray, None)
+            self._end_if_gone(stray, process)
             return None if process.root.fd is not None else LADDER_S
         if now >= due:
             process.kill()
@@ -123,8 +122,12 @@ class Watcher:
             process.ask()
         else:
             process.look()
-        if process.gone:
-            with self._lock:
+        return None if self._end_if_gone(stray, process) else LADDER_S
+
+    def _end_if_gone(self, stray: Stray, process: Offspring) -> bool:
+        # Under the lock, since another process may join it.
+        with self._lock:
+            gone = process.gone
+            if gone:
                 self._ends.ended(stray, None)
-            return None
-        return LADDER_S
+        return gone
