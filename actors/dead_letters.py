@@ -33,12 +33,12 @@ class DeadLetters:
         self._ring: deque[DeadLetter] = deque(maxlen=keep)
         self._counts: Counter[str] = Counter()
 
-    def add(self, kind: str, why: str, address: Address | None, at: float, shown: object = "") -> None:
-        """Add one letter; `shown` is cut to 200 characters."""
+    def add(self, kind: str, why: str, address: Address | None, at: float, shown: object = "", count: int = 1) -> None:
+        """Add one letter; `shown` is cut to 200 characters. `count`: how many reports it stands for."""
         letter = DeadLetter(kind, why, address, at, f"{shown!s:.200}")
         with self._lock:
             self._ring.append(letter)
-            self._counts[kind] += 1
+            self._counts[kind] += count
 
     def recent(self) -> list[DeadLetter]:
         """Return the letters in the ring, oldest first."""

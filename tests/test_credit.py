@@ -85,3 +85,21 @@ def test_when_all_was_given_back_all_of_the_credit_is_there(steps: list[tuple[st
     assert credit.take(3) is None
     assert credit.take(3) is None
     assert credit.take(0) is not None
+
+
+def test_who_keeps_account_elsewhere_is_told_what_was_given_back_at_most_once() -> None:
+    credit = Credit(2, 10)
+    given: list[int] = []
+    credit.on_given = given.append
+    assert credit.take(99) is None
+    waiter = taken(credit, 4)
+    credit.give(99)
+    assert given == [10], "an event takes no more than there is"
+    assert waiter.done()
+    # What is given up was never given to him.
+    credit.give_up(4, waiter)
+    assert given == [10]
+    credit.on_given = None
+    assert credit.take(1) is None
+    credit.give(1)
+    assert given == [10]

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from actors.dead_letters import DeadLetters
 from actors.errors import CountermandError, QueueFull, RequestReused
 from actors.events import Emitted, ProgressData, TextData
 from actors.gate.cell import Cell, CellState
@@ -26,6 +27,7 @@ from actors.messages import (
     CallGivenUp,
     CallRequested,
     CallStarted,
+    LateRefused,
     ProcessEnded,
     ProcessExited,
     ProcessNews,
@@ -805,3 +807,26 @@ def test_l5_a_part_that_a_lost_actor_left_is_still_waited_for() -> None:
     assert [part.id for part in record.open_parts()] == [AGENT]
     driver.finish()
     assert driver.laws.ended[run]
+
+
+def test_l1_what_was_refused_where_it_came_in_is_counted_and_changes_nothing_else() -> None:
+    driver = Driver()
+    run = started(driver)
+    address = driver.agents[run]
+    driver.request(Stop(id="x", source="user.test", reason="enough"))
+    assert not driver.handle(LateRefused(address, {"text": 150, "call": 2}))
+    driver.handle(LateRefused(address, {"text": 4}))
+    record = driver.protocol.state.record(run)
+    assert record is not None
+    assert record.refused == {"text": 154, "call": 2}
+    driver.finish()
+    # Its receipt is filed: from now on these are dead letters alone.
+    assert not driver.handle(LateRefused(address, {"text": 1}))
+
+
+def test_a_letter_for_many_late_reports_counts_all_of_them() -> None:
+    letters = DeadLetters(keep=2)
+    letters.add("text", "late", None, 1.0, "150 of them", 150)
+    letters.add("text", "late", None, 2.0)
+    assert letters.counts() == {"text": 151}
+    assert len(letters.recent()) == 2

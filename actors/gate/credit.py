@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
 
 from actors.gate.pending import settle
@@ -19,6 +20,10 @@ class Credit:
     Args:
         events: limit on the events that are not in the log yet.
         size: limit on their bytes. An event that is larger takes all of the credit.
+
+    Attributes:
+        on_given: called with the size of each event whose credit was given back, on the thread that gives it; it may
+            not block. For an agent that keeps account itself, elsewhere.
     """
 
     def __init__(self, events: int, size: int) -> None:
@@ -28,6 +33,7 @@ class Credit:
         self._size_max = size
         self._size = size
         self._waiters: deque[tuple[int, Future[None]]] = deque()
+        self.on_given: Callable[[int], None] | None = None
 
     def take(self, size: int) -> Future[None] | None:
         """Take credit for one event of `size` bytes. Returns None if that was possible, else a future to wait on."""
@@ -45,7 +51,11 @@ class Credit:
 
     def give(self, size: int) -> None:
         """Give back the credit of one event of `size` bytes, and grant it to the waiters in order."""
-        self._give([min(size, self._size_max)])
+        size = min(size, self._size_max)
+        self._give([size])
+        on_given = self.on_given
+        if on_given is not None:
+            on_given(size)
 
     def give_up(self, size: int, waiter: Future[None]) -> None:
         """Remove a waiter that no longer waits for its `size` bytes. If it was granted them already, give them back."""
@@ -54,7 +64,7 @@ class Credit:
                 self._waiters = deque(other for other in self._waiters if other[1] is not waiter)
             self._give([])
         else:
-            self.give(size)
+            self._give([min(size, self._size_max)])
 
     def _give(self, sizes: list[int]) -> None:
         while True:

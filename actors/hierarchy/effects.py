@@ -120,7 +120,7 @@ class Effects:
                 self._runs.tell(effect.run_id, Steered(effect.request_id, ()))
             case KeepDeadLetter():
                 at = self._ports.clock.wall()
-                self._ports.dead_letters.add(effect.kind, effect.why, effect.address, at, effect.shown)
+                self._ports.dead_letters.add(effect.kind, effect.why, effect.address, at, effect.shown, effect.count)
 
     def carry_out_later(self, effects: Iterable[Later]) -> None:
         """Carry out what acts, in order; what it rests on is durable."""

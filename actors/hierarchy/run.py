@@ -34,6 +34,7 @@ from actors.messages import (
     ExecutionEnded,
     Halt,
     HandOverRequested,
+    LateRefused,
     Permit,
     PermitRefused,
     PermitWaiting,
@@ -154,7 +155,7 @@ class RunActor(Actor):
     def on_receive(self, message: Any) -> None:
         """Handle one message."""
         match message:
-            case Said() | CallStarted() | CallGivenUp() | CallExpired() | HandOverRequested():
+            case Said() | LateRefused() | CallStarted() | CallGivenUp() | CallExpired() | HandOverRequested():
                 self.tell_parent(message)
             case CallRequested():
                 self._call_requested(message)

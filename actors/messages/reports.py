@@ -29,6 +29,13 @@ class Said(Report, frozen=True):
     size: int
 
 
+class LateRefused(Report, frozen=True):
+    """Counts, by kind, of what a host still said and asked after the end of its run; refused where it came in."""
+
+    address: Address
+    counts: dict[str, int]
+
+
 class CallRequested(Report, frozen=True):
     """The agent asks for a tool call.
 
@@ -185,6 +192,7 @@ class StrayEnded(Report, frozen=True):
 
 RunReport: TypeAlias = (
     Said
+    | LateRefused
     | CallRequested
     | CallStarted
     | CallExpired

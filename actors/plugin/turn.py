@@ -32,7 +32,7 @@ from actors.events import (
 from actors.gate.credit import Credit
 from actors.gate.pending import Pending
 from actors.gate.token import AsyncCancelToken, CancelToken, Door
-from actors.messages import CallGivenUp, CallRequested, Said, SteeringRequested, ToolResult
+from actors.messages import CallGivenUp, CallRequested, LateRefused, Said, SteeringRequested, ToolResult
 from actors.model import Address, Event, JsonObject, Message, Provenance, Role
 from actors.plugin.foreign import GatedTask, GatedThread, Made, Show
 from actors.plugin.registration import duration, is_async
@@ -137,6 +137,11 @@ class TurnCore:
         if isinstance(data, TextData):
             with self._lock:
                 self._apply(data)
+
+    def say_refused(self, counts: dict[str, int]) -> None:
+        """Report what came from a host after the end of this run, and was refused there: counts, by kind."""
+        with contextlib.suppress(ActorDeadError):
+            self._tell(LateRefused(self.address, counts))
 
     def shown(self, data: JsonObject) -> tuple[ProgressData, int]:
         """Return the data of a `progress` as plain JSON, and its size. Raises Invalid if it is too large."""

@@ -30,6 +30,7 @@ from actors.messages import (
     CallRequested,
     CallStarted,
     HandOverRequested,
+    LateRefused,
     ProcessReport,
     RunExpired,
     RunFinished,
@@ -117,6 +118,8 @@ class Protocol:
                 self._calls.given_up(report)
             case CallEnded():
                 self._part_reports.call_ended(report)
+            case LateRefused():
+                self.state.refuse_late(report.address, report.counts)
             case SpawnRequested():
                 self._processes.spawn_requested(report)
             case HandOverRequested():

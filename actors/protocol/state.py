@@ -229,6 +229,15 @@ class SessionState:
             record.refused[kind] += 1
         self.dead_letter(kind, "its generation, run or call is closed", address, shown)
 
+    def refuse_late(self, address: Address, counts: Mapping[str, int]) -> None:
+        """Count what was refused before it came here: see `LateRefused`."""
+        record = self.record(address.run)
+        for kind, count in counts.items():
+            if record is not None:
+                record.refused[kind] += count
+            why = "it came from a host after the end of its run"
+            self.step.now.append(KeepDeadLetter(kind, why, address, f"{count} of them", count))
+
     def dead_letter(self, kind: str, why: str, address: Address | None, shown: object) -> None:
         """Keep a report or request that has no effect."""
         self.step.now.append(KeepDeadLetter(kind, why, address, f"{shown!s:.200}"))

@@ -246,12 +246,13 @@ class NothingToSteer(Struct, frozen=True):
 
 
 class KeepDeadLetter(Struct, frozen=True):
-    """Count and keep a reply that came too late."""
+    """Count and keep a reply that came too late, or one letter for `count` of them."""
 
     kind: str
     why: str
     address: Address | None
     shown: str
+    count: int = 1
 
 
 Now: TypeAlias = (
