@@ -20,6 +20,7 @@ The map, from the outside in:
     clock.py ids.py lock.py   time and timers, ids, the instance lock
     ages.py             what is too old, by a wall clock that may be wrong
     wire.py             the API's JSON, for the server and the client
+    states.py           the states of the store
     config.py           Config: the configuration of a supervisor
 """
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from actors.model import Owner, PartKind, RunInfo
+from actors.model import CallState, Owner, PartKind, RunInfo, RunStatus
 from actors.ports import CallRow
 from supervisor.live_processes import LiveProcess
 from supervisor.store.reader import SqliteReader
@@ -30,7 +30,7 @@ class LiveCall(Struct, frozen=True):
 
     call_id: str
     tool: str
-    state: str
+    state: CallState
     started_at: float | None
     processes: list[LiveProcess]
 
@@ -39,7 +39,7 @@ class LiveRun(Struct, frozen=True):
     """A run that is not settled: it runs, ends or waits. `processes` are those that belong to no open call."""
 
     run_id: str
-    status: str
+    status: RunStatus
     agent: str
     generation: int | None
     started_at: float | None
@@ -50,7 +50,7 @@ class LiveRun(Struct, frozen=True):
 class LiveStray(Struct, frozen=True):
     """A thread or task that code of a run started by itself, and that goes on after that code has ended."""
 
-    kind: str
+    kind: PartKind
     name: str
     run_id: str
     call_id: str
@@ -127,7 +127,7 @@ def _run(run: RunInfo, rows: list[CallRow], processes: _Processes) -> LiveRun:
     ]
     left = [key for key in processes if key[:2] == (run.session, run.run_id)]
     others = [one for key in left for one in processes.pop(key)]
-    return LiveRun(run.run_id, str(run.status), run.agent, run.generation, run.started_at, calls, others)
+    return LiveRun(run.run_id, run.status, run.agent, run.generation, run.started_at, calls, others)
 
 
 def _key(run: RunInfo, call_id: str) -> _Key:

@@ -14,6 +14,7 @@ from actors.ids import ID_MAX_CHARS
 from actors.model import Event, Message, Mode, Policy, Receipt, RunInfo, Scope, ServicePhase, StopOutcome, Waiting
 from actors.ports import WaitingRow
 from actors.requests import NewMessage, Stop, Stopped
+from supervisor.states import StoreState
 
 SOURCE_PATTERN: Final = r"^(user|client)(\.[A-Za-z0-9_-]+)+$"
 
@@ -171,9 +172,8 @@ class Refused(Struct, frozen=True):
 class StopAnswer(Struct, frozen=True, kw_only=True):
     """A stop was handled: the fence is closed.
 
-    `outcome` is one of stopped, stopping (it joined another stop), nothing_running, already_over; or unknown, if the
-    session could not be read yet: then the stop is decided later. `receipt` is set if it was waited for and was filed
-    in time. A stop that is not `durable` yet but `journalled` is in the stop journal, and survives a crash.
+    `receipt` is set if it was waited for and was filed in time. A stop that is not `durable` yet but `journalled`
+    is in the stop journal, and survives a crash.
     """
 
     session: str
@@ -258,7 +258,7 @@ class Readiness(Struct, frozen=True):
     """Whether requests are accepted.
 
     `phase` None: the supervisor does not answer. `store`: its thread answers.
-    `store_state` is ok, slow, failing, damaged or closed. If it is not ready, `reason` says why and `remedy` what
+    If it is not ready, `reason` says why and `remedy` what
     helps. `journal`: the stop journal could keep a stop that the store does not take; false alone does not make it
     unready, since the store may work.
     """
@@ -268,7 +268,7 @@ class Readiness(Struct, frozen=True):
     supervisor: bool
     store: bool
     sessions: int
-    store_state: str = "ok"
+    store_state: StoreState = StoreState.OK
     journal: bool = True
     reason: str = ""
     remedy: str = ""

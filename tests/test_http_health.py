@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from actors import NewMessage
+from supervisor.states import StoreFault
 from supervisor.store.health import JOURNAL_HANGS_S, REMEDIES
 from tests.http_kit import Api, api, code
 from tests.kit import WAIT_S, check_rest, kit, until
@@ -60,11 +61,11 @@ def test_a_store_that_another_process_has_locked(api: Api) -> None:
     with locked_by_another(api.supervisor.state_dir / STORE, PATIENCE_S):
         assert stop(client)["durable"] is False
         found = not_ready(client)
-        assert found["remedy"] == REMEDIES["locked"]
+        assert found["remedy"] == REMEDIES[StoreFault.LOCKED]
         assert "wait" in str(found["reason"])
         store = finding(client, "store")
         assert store["ok"] is False
-        assert REMEDIES["locked"] in str(store["remedy"])
+        assert REMEDIES[StoreFault.LOCKED] in str(store["remedy"])
         assert "1 stops kept" in str(finding(client, "stop journal")["found"])
         assert value(client, "store_state", state="ok") == 0
         assert value(client, "store_waiting_seconds") > 0
@@ -91,7 +92,7 @@ def test_a_store_whose_disk_is_full(api: Api, tmp_path: Path) -> None:
 
         until(refused, "the disk takes nothing more")
         found = not_ready(client)
-        assert (found["store_state"], found["remedy"]) == ("failing", REMEDIES["full"])
+        assert (found["store_state"], found["remedy"]) == ("failing", REMEDIES[StoreFault.FULL])
         assert "full" in str(found["reason"])
         until(lambda: stop(client)["durable"] is False, "a Stop is taken all the same")
         store = finding(client, "store")
@@ -127,7 +128,7 @@ def test_a_store_with_a_damaged_page_is_ready_and_named(api: Api) -> None:
     store = finding(client, "store")
     assert store["ok"] is False
     assert "damaged" in str(store["found"])
-    assert REMEDIES["malformed"] in str(store["remedy"])
+    assert REMEDIES[StoreFault.MALFORMED] in str(store["remedy"])
     assert value(client, "store_state", state="damaged") == value(client, "store_writable") == 1
     say(client, "say more", session="good")
     put(api.kit.state_dir / STORE, was)

@@ -8,6 +8,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -21,7 +22,19 @@ from hypothesis import strategies as st
 
 from actors import AsyncTurn, Event
 from actors.events import EPHEMERAL
+from actors.model import (
+    CallState,
+    Fate,
+    PartKind,
+    ReturnReason,
+    RunStatus,
+    ServicePhase,
+    SessionActivity,
+    StopOutcome,
+    WithdrawOutcome,
+)
 from supervisor.http import document as document_module
+from supervisor.states import StoreState
 from tests.http_kit import TOKEN, Api, api
 from tests.kit import kit
 from tests.test_events import SAMPLES
@@ -151,3 +164,28 @@ def test_every_body_says_that_it_takes_nothing_else(api: Api) -> None:
             assert operation["requestBody"]["required"] is not optional, path
             name = (schema["oneOf"][0] if optional else schema)["$ref"].rpartition("/")[2]
             assert found["components"]["schemas"][name]["additionalProperties"] is False
+
+
+@pytest.mark.parametrize(
+    ("struct", "field", "words"),
+    [
+        ("SessionStatus", "state", SessionActivity),
+        ("Accepted", "returned", ReturnReason),
+        ("Accepted", "fate", Fate),
+        ("Withdrawn", "outcome", WithdrawOutcome),
+        ("StopAnswer", "outcome", StopOutcome),
+        ("Readiness", "phase", ServicePhase),
+        ("Readiness", "store_state", StoreState),
+        ("LiveRun", "status", RunStatus),
+        ("LiveCall", "state", CallState),
+        ("LiveStray", "kind", PartKind),
+    ],
+)
+def test_a_closed_set_of_words_is_an_enum(api: Api, struct: str, field: str, words: type[StrEnum]) -> None:
+    schemas = document(api.start(answers))["components"]["schemas"]
+    schema = schemas[struct]["properties"][field]
+    choices = [
+        schemas[one["$ref"].rpartition("/")[2]] if "$ref" in one else one for one in schema.get("oneOf", [schema])
+    ]
+    (named,) = [one["enum"] for one in choices if one.get("type") != "null"]
+    assert [word for word in named if word is not None] == [*words]

@@ -41,6 +41,7 @@ from actors.protocol.step import (
     GiveSteering,
     HaltRun,
     KeepDeadLetter,
+    Keeper,
     KillTree,
     Later,
     MakeWait,
@@ -167,12 +168,12 @@ class Effects:
                     self._ports.store.forget_stop(self._live.session, effect.request_id)
 
     def _forget_part(self, part: ForgetPart) -> None:
-        match part.kind:
-            case "process":
+        match part.keeper:
+            case Keeper.PROCESSES:
                 self._ports.processes.forget(part.key)
-            case "stray":
+            case Keeper.STRAYS:
                 self._ports.strays.forget(part.key)
-            case _:
+            case Keeper.EXECUTOR:
                 self._ports.executor.forget(part.key)
 
     def _forget_session(self) -> None:

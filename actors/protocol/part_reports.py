@@ -30,7 +30,7 @@ from actors.protocol.processes import Processes
 from actors.protocol.run_record import AGENT, Part, ProcessRecord, RunRecord
 from actors.protocol.runs import Runs
 from actors.protocol.state import SessionState
-from actors.protocol.step import CloseCall, ForgetPart
+from actors.protocol.step import CloseCall, ForgetPart, Keeper
 from actors.text import storable
 
 
@@ -56,7 +56,7 @@ class PartReports:
             self._execution_ended(report.address, report.how, report.at, report.error or "")
             return
         record.parts[AGENT].end(report.how, report.at, report.error or "")
-        state.step.later.append(ForgetPart("execution", record.id))
+        state.step.later.append(ForgetPart(Keeper.EXECUTOR, record.id))
         if report.how is How.RETURNED:
             self._runs.end(record, RunStatus.COMPLETED, None, at, result=report.result)
         else:
@@ -85,7 +85,7 @@ class PartReports:
         record, part = state.record(address.run), state.part(address)
         if record is None or part is None or part.ended:
             # Voided by a fence, or of a run that was dropped: its port may forget it all the same.
-            state.step.later.append(ForgetPart("execution", address.call or address.run))
+            state.step.later.append(ForgetPart(Keeper.EXECUTOR, address.call or address.run))
             return
         if address.call is not None and record.calls[address.call].row.outcome == Outcome.NOT_STARTED:
             # What never passed its cell was not killed, whatever is reported of its actor.
@@ -97,7 +97,7 @@ class PartReports:
             state.save_call(call)
             if call.token is not None:
                 call.token.detach()
-        state.step.later.append(ForgetPart("execution", address.call or record.id))
+        state.step.later.append(ForgetPart(Keeper.EXECUTOR, address.call or record.id))
         self._runs.part_ended(record, state.clock.wall())
 
     # ── Process trees of runs ────────────────────────────────────────────────────────────────────────
@@ -110,7 +110,7 @@ class PartReports:
         if record is None or part is None:
             state.dead_letter("process", "its run is not known", report.address, report.process_id)
             if isinstance(report.news, ProcessEnded) and report.news.proven:
-                state.step.later.append(ForgetPart("process", report.process_id))
+                state.step.later.append(ForgetPart(Keeper.PROCESSES, report.process_id))
             return
         match report.news:
             case ProcessStarted() as news:
@@ -148,7 +148,7 @@ class PartReports:
         if part.ended or (part.lost and not news.proven):
             # Reported again, to an actor that took the tree over.
             if news.proven:
-                state.step.later.append(ForgetPart("process", report.process_id))
+                state.step.later.append(ForgetPart(Keeper.PROCESSES, report.process_id))
             return
         part.end_process(news)
         at = state.clock.wall()
@@ -168,7 +168,7 @@ class PartReports:
         process = record.processes.get(report.process_id)
         if process is not None:
             self._processes.end_row(process, part)
-        state.step.later.append(ForgetPart("process", report.process_id))
+        state.step.later.append(ForgetPart(Keeper.PROCESSES, report.process_id))
         self._runs.part_ended(record, at)
 
     # ── Strays ───────────────────────────────────────────────────────────────────────────────────────
@@ -223,7 +223,7 @@ class PartReports:
         record = state.record(news.address.run)
         part = record.parts.get(news.stray_id) if record is not None else None
         if record is None or part is None or part.ended:
-            state.step.later.append(ForgetPart("stray", news.stray_id))
+            state.step.later.append(ForgetPart(Keeper.STRAYS, news.stray_id))
             return
         part.end_stray(news)
         if news.how is How.OUT_OF_REACH:
@@ -243,5 +243,5 @@ class PartReports:
             )
             state.event(data, record)
         self._processes.end_row(process, part)
-        state.step.later.append(ForgetPart("stray", part.id))
+        state.step.later.append(ForgetPart(Keeper.STRAYS, part.id))
         self._runs.part_ended(record, state.clock.wall())

@@ -18,7 +18,7 @@ from actors.protocol.requests import Requests
 from actors.protocol.run_record import RunRecord, restored
 from actors.protocol.runs import Runs
 from actors.protocol.state import SessionState
-from actors.protocol.step import AdoptRun, ForgetPart, ForgetStop, HaltRun
+from actors.protocol.step import AdoptRun, ForgetPart, ForgetStop, HaltRun, Keeper
 from actors.protocol.stops import Stops, provenance_of
 from actors.protocol.trees import Trees
 from actors.protocol.turns import Turns
@@ -229,7 +229,7 @@ class Restoration:
         for row in snapshot.processes:
             if row.run_id == record.id and row.kind in STRAYS and row.state == TreeState.ENDED:
                 # Before the run is adopted: its record may have no room for the stray, which would be found again.
-                self._state.step.later.append(ForgetPart("stray", row.process_id))
+                self._state.step.later.append(ForgetPart(Keeper.STRAYS, row.process_id))
         return record
 
 

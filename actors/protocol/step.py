@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, TypeAlias
 
 from msgspec import Struct
@@ -76,10 +77,21 @@ class ShowEphemeral(Struct, frozen=True):
     event: Event
 
 
-class ForgetPart(Struct, frozen=True):
-    """The end of an execution, a process tree or a stray is in the log: the port may forget it."""
+class Keeper(StrEnum):
+    """The port that has a part of a run."""
 
-    kind: str
+    EXECUTOR = "executor"
+    """The part is the execution of an agent or a call."""
+    PROCESSES = "processes"
+    """It is a process tree."""
+    STRAYS = "strays"
+    """It is a stray."""
+
+
+class ForgetPart(Struct, frozen=True):
+    """The end of a part is in the log: the port that has it may forget it."""
+
+    keeper: Keeper
     key: str
 
 

@@ -22,7 +22,7 @@ from actors.protocol.processes import Processes
 from actors.protocol.run_record import RunRecord
 from actors.protocol.runs import Runs
 from actors.protocol.state import SessionState
-from actors.protocol.step import ForgetPart, KillTree
+from actors.protocol.step import ForgetPart, Keeper, KillTree
 from actors.protocol.trees import Trees
 
 
@@ -120,7 +120,7 @@ class TreeReports:
         del state.owned[owned.id]
         self._trees.save(owned, state=TreeState.ENDED, end=part.as_row(()))
         if news.proven:
-            state.step.later.append(ForgetPart("process", owned.id))
+            state.step.later.append(ForgetPart(Keeper.PROCESSES, owned.id))
         for one in list(state.records()):
             if one.parts.get(owned.id) is part:
                 self._runs.part_ended(one, at)

@@ -21,7 +21,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from actors.errors import CountermandError
 from actors.events import EventKind, RunEndedData, data_of
 from actors.model import INSIDE_SOURCES, Event
-from supervisor.store.health import STATES, StoreHealth
+from supervisor.states import StoreState
+from supervisor.store.health import StoreHealth
 from supervisor.supervisor import Supervisor
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ def _without(keys: Iterable[str], known: set[str]) -> Iterator[str]:
 def _store(health: StoreHealth) -> Iterator[Metric]:
     """Yield the health of the store and its stop journal. It needs no read, so it works when reads fail."""
     states = GaugeMetricFamily("countermand_store_state", "1 at the state that the store is in.", labels=["state"])
-    for state in STATES:
+    for state in StoreState:
         states.add_metric([state], health.state == state)
     yield states
     yield _gauge("store_writable", "1 if a message would be accepted, as far as is known.", health.writable)

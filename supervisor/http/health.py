@@ -21,6 +21,7 @@ from supervisor.containment.layers import Layers
 from supervisor.containment.spool import use_of
 from supervisor.http.gauges import leaked_threads
 from supervisor.http.routing import TheDesk, refusals
+from supervisor.states import StoreState
 from supervisor.store.health import DISK_LEAST_BYTES, StoreHealth
 from supervisor.supervisor import Supervisor
 from supervisor.wire import Diagnosis, Finding, Health, Info, Readiness
@@ -141,7 +142,7 @@ def diagnose(supervisor: Supervisor) -> Iterator[Finding]:
 
 def _store(health: StoreHealth, *, answers: bool) -> Iterator[Finding]:
     now = time.time()  # noqa: TID251  # as the times in the store
-    well = answers and health.state in ("ok", "slow")
+    well = answers and health.state in (StoreState.OK, StoreState.SLOW)
     words = health.words if answers else f"its thread does not answer: {health.words}"
     if health.error is not None and health.failed_at is not None:
         ago_s = max(0.0, now - health.failed_at)

@@ -10,6 +10,7 @@ from typing import Final
 from loguru import logger
 
 from actors.ports import Clock
+from supervisor.states import StoreFault, StoreState
 from supervisor.store import faults
 from supervisor.store.health import JournalHealth, StoreHealth, error_text
 
@@ -34,7 +35,7 @@ class Condition:
         self.integrity: str | None = None
         """What the last check found."""
         self._error: str | None = None
-        self._kind: str | None = None
+        self._kind: StoreFault | None = None
         self._failed_at: float | None = None
         self._left_out: deque[str] = deque(maxlen=LEFT_OUT_MAX)
         self._leaving_out = threading.Lock()
@@ -68,13 +69,13 @@ class Condition:
     def health(self, *, waiting: int, lag_s: float, closed: bool, journal: JournalHealth) -> StoreHealth:
         """The condition, with that of the queue and of the journal."""
         if closed:
-            state = "closed"
+            state = StoreState.CLOSED
         elif self.failing:
-            state = "failing"
+            state = StoreState.FAILING
         elif self.integrity not in (None, "ok", NOT_FINISHED):
-            state = "damaged"
+            state = StoreState.DAMAGED
         else:
-            state = "slow" if lag_s > SLOW_S else "ok"
+            state = StoreState.SLOW if lag_s > SLOW_S else StoreState.OK
         with self._leaving_out:
             left_out = tuple(self._left_out)
         return StoreHealth(

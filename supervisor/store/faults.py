@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from actors.errors import CountermandError
+from supervisor.states import StoreFault
 
 DATA_ERRORS: Final = (
     sqlite3.DataError,
@@ -43,10 +44,10 @@ def is_malformed(error: BaseException) -> bool:
     return code(error) in _MALFORMED
 
 
-def kind(error: BaseException) -> str:
-    """Return which of `health.REMEDIES` an error is about."""
+def kind(error: BaseException) -> StoreFault:
+    """Return what an error is about."""
     if is_busy(error):
-        return "locked"
+        return StoreFault.LOCKED
     if code(error) == sqlite3.SQLITE_FULL or getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
-        return "full"
-    return "malformed" if is_malformed(error) else "disk"
+        return StoreFault.FULL
+    return StoreFault.MALFORMED if is_malformed(error) else StoreFault.DISK

@@ -6,18 +6,25 @@ from typing import Final
 
 from msgspec import Struct
 
+from supervisor.states import WRITABLE, StoreFault, StoreState
+
 REMEDIES: Final = {
-    "locked": "end the program that keeps the store's file locked, or wait for it: lsof on it names who has it open",
-    "full": "free space on the disk of the state directory; the store finds it by itself",
-    "malformed": "stop the daemon, copy the state directory, and put the store's file back from a copy that is whole",
-    "disk": "look at the disk, at the permissions of the state directory, and that the store's file is still there",
+    StoreFault.LOCKED: (
+        "end the program that keeps the store's file locked, or wait for it: lsof on it names who has it open"
+    ),
+    StoreFault.FULL: "free space on the disk of the state directory; the store finds it by itself",
+    StoreFault.MALFORMED: (
+        "stop the daemon, copy the state directory, and put the store's file back from a copy that is whole"
+    ),
+    StoreFault.DISK: (
+        "look at the disk, at the permissions of the state directory, and that the store's file is still there"
+    ),
 }
 """What helps, by what the last error was."""
 DISK_LEAST_BYTES: Final = 256 * 1024 * 1024
 """With less room than that in the state directory, `doctor` warns."""
 JOURNAL_HANGS_S: Final = 3.0
 """A write of the stop journal that takes longer is said to hang; it goes on all the same."""
-STATES: Final = ("ok", "slow", "failing", "damaged", "closed")
 
 
 def error_text(error: BaseException) -> str:
@@ -73,20 +80,16 @@ class JournalHealth(Struct, frozen=True):
 class StoreHealth(Struct, frozen=True):
     """The store at one moment. Times are seconds; `failed_at` since the epoch, UTC.
 
-    state: ``ok``; ``slow``: what was handed in waits longer than it should, as behind another process's lock;
-    ``failing``: the last attempt to write failed, and none has succeeded since; ``damaged``: it takes writes, and the
-    check after an error found the file malformed; ``closed``.
-
-    `error` is the last one, whether or not it is over, and `kind` what it was: ``locked``, ``full``, ``malformed`` or
-    ``disk``, which is any other. `reopened`: how often the file was opened again for one. `unfit`: batches since the
-    start that were put aside, since they cannot be stored. `lag_s` is how long the oldest of the `waiting` batches and
-    loads has waited. `integrity` is what the last check found: ``ok``, the damage, or that it was not finished.
-    `left_out` names what could not be stored, or not be read: the newest of it.
+    `error` is the last one, whether or not it is over, and `kind` what it was about. `reopened`: how often the file was
+    opened again for one. `unfit`: batches since the start that were put aside, since they cannot be stored. `lag_s` is
+    how long the oldest of the `waiting` batches and loads has waited. `integrity` is what the last check found: ``ok``,
+    the damage, or that it was not finished. `left_out` names what could not be stored, or not be read: the newest of
+    it.
     """
 
-    state: str
+    state: StoreState
     error: str | None
-    kind: str | None
+    kind: StoreFault | None
     failed_at: float | None
     reopened: int
     unfit: int
@@ -99,27 +102,27 @@ class StoreHealth(Struct, frozen=True):
     @property
     def writable(self) -> bool:
         """True where a message would be accepted, as far as is known."""
-        return self.state in ("ok", "slow", "damaged")
+        return self.state in WRITABLE
 
     @property
     def words(self) -> str:
         """How it is, in one line for people."""
         said = {
-            "ok": "it takes writes",
-            "slow": f"what was handed in waits for {self.lag_s:.1f} s",
-            "failing": f"it takes no writes: {self.error}",
-            "damaged": f"it takes writes, and its file is damaged: {self.integrity}",
-            "closed": "it is closed",
+            StoreState.OK: "it takes writes",
+            StoreState.SLOW: f"what was handed in waits for {self.lag_s:.1f} s",
+            StoreState.FAILING: f"it takes no writes: {self.error}",
+            StoreState.DAMAGED: f"it takes writes, and its file is damaged: {self.integrity}",
+            StoreState.CLOSED: "it is closed",
         }[self.state]
         return f"{said}; {self.waiting} waiting"
 
     @property
     def remedy(self) -> str:
         """What helps; empty where nothing has to."""
-        if self.state == "ok":
+        if self.state is StoreState.OK:
             return ""
-        if self.state == "closed":
+        if self.state is StoreState.CLOSED:
             return "start the daemon again"
-        if self.state == "damaged":
-            return REMEDIES["malformed"]
-        return REMEDIES["locked" if self.state == "slow" else self.kind or "disk"]
+        if self.state is StoreState.DAMAGED:
+            return REMEDIES[StoreFault.MALFORMED]
+        return REMEDIES[StoreFault.LOCKED if self.state is StoreState.SLOW else self.kind or StoreFault.DISK]

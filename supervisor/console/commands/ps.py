@@ -8,6 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from actors.model import RunStatus
 from actors.text import one_line
 from supervisor.console.client.attended import HINT, status_words
 from supervisor.console.client.endpoint import Place
@@ -64,7 +65,7 @@ def show_ps(place: Place, session: str | None, *, as_json: bool) -> None:
     out.print(table)
     if tree.more:
         out.print(Text("and more", style="dim"))
-    if not tree.served and any(run.status != "queued" for session in tree.sessions for run in session.runs):
+    if not tree.served and any(run.status is not RunStatus.QUEUED for session in tree.sessions for run in session.runs):
         say(out, HINT, "yellow")
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Final
 
 from msgspec import Struct
 
+from actors.model import RunStatus
 from supervisor.console.client.attended import HINT
 from supervisor.console.client.endpoint import Place
 from supervisor.console.client.source import open_records
@@ -14,26 +16,45 @@ from supervisor.console.render.words import head
 from supervisor.live_tree import LiveSession
 from supervisor.wire import SessionEntry
 
-UNATTENDED: Final = "unattended"
+
+class SessionWord(StrEnum):
+    """What a session is doing, as the store says."""
+
+    IDLE = "idle"
+    """No run is on record as going on."""
+    QUEUED = "queued"
+    """Its run waits to start."""
+    RUNNING = "running"
+    """A run is active."""
+    CANCELLING = "cancelling"
+    """A run has ended, or is ending, and its receipt is not filed."""
+    PARKED = "parked"
+    """Its messages wait for the next message, or for a Resume."""
+    QUARANTINED = "quarantined"
+    """It failed too often, and accepts Stop and nothing else."""
+    UNATTENDED = "unattended"
+    """Its run is on record as going on, and nobody works on it."""
+
+
 _STYLES: Final = {
-    "running": "green",
-    "cancelling": "yellow",
-    "quarantined": "red",
-    "parked": "yellow",
-    UNATTENDED: "yellow",
+    SessionWord.RUNNING: "green",
+    SessionWord.CANCELLING: "yellow",
+    SessionWord.QUARANTINED: "red",
+    SessionWord.PARKED: "yellow",
+    SessionWord.UNATTENDED: "yellow",
 }
+_OF_RUNS: Final = {RunStatus.IN_PROGRESS: SessionWord.RUNNING, RunStatus.QUEUED: SessionWord.QUEUED}
+"""What a session is doing by the status of its run; with any other status it is `CANCELLING`."""
 
 
 class SessionLine(Struct, frozen=True):
     """A session, and what it is doing.
 
-    `state`: ``idle | queued | running | cancelling | parked | quarantined | unattended``, the last where its run is on
-    record as going on, and nobody works on it; `run_id`: of the run that this is about.
-    `processes`: how many live, its own among them.
+    `run_id`: of the run that `state` is about. `processes`: how many live, its own among them.
     """
 
     session: str
-    state: str
+    state: SessionWord
     run_id: str | None
     generation: int
     last_seq: int
@@ -68,7 +89,7 @@ def show_sessions(place: Place, *, as_json: bool) -> None:
             line.run_id or "",
         )
     out.print(table)
-    if any(line.state == UNATTENDED for line in lines):
+    if any(line.state is SessionWord.UNATTENDED for line in lines):
         say(out, HINT, "yellow")
 
 
@@ -77,15 +98,14 @@ def _line(facts: SessionEntry, live: LiveSession | None, *, served: bool) -> Ses
     processes = len(live.processes) if live is not None else 0
     processes += sum(len(run.processes) + sum(len(call.processes) for call in run.calls) for run in runs)
     # The newest run that has begun; one before it may still be ending.
-    run = next((one for one in reversed(runs) if one.status != "queued"), runs[-1] if runs else None)
-    words = {"in_progress": "running", "queued": "queued", "cancelling": "cancelling"}
-    state = "idle" if run is None else words.get(run.status, "cancelling")
-    if not served and state in ("running", "cancelling"):
-        state = UNATTENDED
+    run = next((one for one in reversed(runs) if one.status is not RunStatus.QUEUED), runs[-1] if runs else None)
+    state = SessionWord.IDLE if run is None else _OF_RUNS.get(run.status, SessionWord.CANCELLING)
+    if not served and state in (SessionWord.RUNNING, SessionWord.CANCELLING):
+        state = SessionWord.UNATTENDED
     if facts.quarantined:
-        state = "quarantined"
-    elif facts.parked and state in ("idle", "queued"):
-        state = "parked"
+        state = SessionWord.QUARANTINED
+    elif facts.parked and state in (SessionWord.IDLE, SessionWord.QUEUED):
+        state = SessionWord.PARKED
     return SessionLine(
         facts.session, state, run.run_id if run is not None else None, facts.generation, facts.last_seq, processes
     )
