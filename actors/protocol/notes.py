@@ -1,4 +1,4 @@
-"""What the model is told when something was cut off: one sentence each, true and in one place."""
+"""The sentences that tell the model what was interrupted, by whom, and what may have happened."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ _WHO = {
 
 
 def who(provenance: Provenance) -> str:
-    """Say who ended something and why, as a clause."""
+    """Return a clause that says who ended something, and why."""
     known = _WHO.get(provenance.source)
     if known is not None:
         return known if provenance.reason == known else f"{known} ({one_line(provenance.reason)})"
     actor = "the user" if provenance.source.startswith("user.") else "a client"
-    # A reason is a clause of a sentence: a newline in it would make lines of its own in what the model reads.
+    # The reason is a clause of a sentence: the model must not read a newline in it as a new line of the note.
     return f"{actor} stopped it ({one_line(provenance.source)}: {one_line(provenance.reason)})"
 
 
 def run_note(provenance: Provenance, *, calls_started: bool) -> str:
-    """Tell the model that a run was cut off, by whom, and whether tools had begun."""
+    """Return the note on a run that was interrupted: by whom, and whether calls had started."""
     effects = " Calls that had started may have had effects." if calls_started else " No call had started."
     return f"The run before this was interrupted: {who(provenance)}.{effects} Do not continue it unless asked."
 
 
 def failure_note(error: str) -> str:
-    """Tell the model that the agent itself failed."""
+    """Return the note on a run whose agent failed."""
     return f"The run before this failed: {error}"
 
 
 def lost_result(how: How, note: str) -> ToolResult:
-    """Return the result of a call whose execution ended without one: its actor failed, or it could not be started."""
+    """Return the result of a call whose execution ended without one: its actor failed, or it could not start."""
     text = note or "the call ended without a result"
     if how is How.NOT_STARTED:
         return ToolResult(Outcome.NOT_STARTED, f"Not started: {text}.", is_error=True)
@@ -64,9 +64,14 @@ def closed_result(
     output: str,
     spools: Sequence[str] = (),
 ) -> ToolResult:
-    """Return the one result of a call that a fence closed, by what its cell was then.
+    """Return the one result of a call that a fence closed.
 
-    `output` is the end of what it printed; where there was more, `spools` are the files that are to have all of it.
+    Args:
+        state: the state of its cell at that moment; None if it had no cell.
+        finished: the result in the cell, if there is one.
+        provenance: who closed it.
+        output: the end of its output.
+        spools: the paths of the files for the whole output, if there is more.
     """
     if state is CellState.FINISHED and finished is not None:
         return finished
@@ -74,7 +79,7 @@ def closed_result(
         text = f"Interrupted: {who(provenance)}. The call had started and may have had effects."
         if output:
             if spools:
-                # A file may be made only as its process is ended.
+                # A file may be made only when its process is ended.
                 where = ", ".join(spools)
                 text += f" What it printed, up to the limit of such a file, is in {where}, unless it had just ended."
             text += f" Its output so far ended with:\n{output}"

@@ -1,8 +1,8 @@
 """The waiting room: messages that were accepted and are not yet an input, in order of acceptance.
 
-Steering messages wait for the active run to pull them; behind them stand pending turns, each with the id
-of the run that it will be. Only the session takes from here, so an old run's end never takes a message
-with it. Pure: no clock, no store; each change returns what has to be recorded.
+Steering messages come first: the active run may ask for them. The pending turns follow, each with the id of the run
+that it will start. Only the session takes messages out, so the end of a run removes none. There is no clock and no
+store here: each change returns what has to be recorded.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from actors.requests import NewMessage
 
 
 def as_message(message: NewMessage, run_id: str | None, at: float | None = None) -> Message:
-    """Show a message that waits, or was returned, as a message of a thread that has no generation."""
+    """Return a message that waits, or was returned, as a message of a thread without a generation."""
     return Message(
         id=message.id,
         role=Role.USER,
@@ -35,7 +35,7 @@ def as_message(message: NewMessage, run_id: str | None, at: float | None = None)
 
 @dataclass(slots=True)
 class PendingTurn:
-    """Consecutive messages that will be the inputs of one run, each with its own boundary."""
+    """Consecutive messages that will be the inputs of one run. They stay separate messages."""
 
     run_id: str
     merge: bool
@@ -43,11 +43,11 @@ class PendingTurn:
 
 
 class WaitingRoom:
-    """All that waits in one session.
+    """All waiting messages of one session.
 
     Args:
-        session: whose room it is.
-        limit: how many messages may wait.
+        session: the session's name.
+        limit: the largest number of messages that may wait.
     """
 
     def __init__(self, session: str, limit: int) -> None:
@@ -62,7 +62,7 @@ class WaitingRoom:
         return len(self.steering) + sum(len(turn.rows) for turn in self.turns)
 
     def restore(self, rows: Iterable[WaitingRow], *, parked: bool) -> None:
-        """Take up what the store holds, in order of place."""
+        """Restore the messages of the store's rows, in order of `place`."""
         self.parked = parked
         for row in sorted(rows, key=lambda row: row.place):
             self._place = max(self._place, row.place)
@@ -74,7 +74,7 @@ class WaitingRoom:
                 self.turns.append(PendingTurn(row.run_id, row.message.merge, [row]))
 
     def refuse_if_full(self) -> None:
-        """Raise QueueFull when no more may wait; what waits stays."""
+        """Raise QueueFull if the limit is reached. Nothing changes."""
         if len(self) >= self._limit:
             raise QueueFull(
                 "too many messages wait in this session",
@@ -84,14 +84,14 @@ class WaitingRoom:
             )
 
     def steer(self, message: NewMessage, run_id: str, at: float) -> WaitingRow:
-        """Let a message wait for the active run to pull it; no pending turn may be in front of it."""
+        """Add a steering message, for which the active run may ask. There must be no pending turn before it."""
         assert not self.turns, "behind waiting messages a steering one is an enqueue"
         row = self._row(message, run_id, at, steering=True)
         self.steering.append(row)
         return row
 
     def enqueue(self, message: NewMessage, fresh_run_id: str, at: float) -> tuple[WaitingRow, bool]:
-        """Let a message wait in the last turn if both merge, else in a new one with `fresh_run_id`.
+        """Add a message to the last turn if both merge, else to a new turn with `fresh_run_id`.
 
         Returns its row, and whether the turn is new.
         """
@@ -110,10 +110,10 @@ class WaitingRoom:
         return pulled
 
     def unsteer(self, fresh_run_id: Callable[[], str]) -> tuple[list[WaitingRow], list[str]]:
-        """The active run is over: what waited to steer it are pending turns now, in their place, in front.
+        """Make the steering messages into pending turns, before all others: the active run is over.
 
-        They form turns as any waiting messages do, and the last of them joins the first turn where both merge.
-        Returns the rows as they are now, and the run ids of the turns that are new.
+        They form turns as other waiting messages do. The last of these turns joins the first of the others if both
+        merge. Returns the changed rows, and the run ids of the new turns.
         """
         waited, self.steering = self.steering, []
         behind, self.turns = self.turns, []
@@ -128,7 +128,7 @@ class WaitingRoom:
             rows.append(WaitingRow(self._session, row.message, row.place, last.run_id, False, row.accepted_at))
             last.rows.append(rows[-1])
         if self.turns and behind and self.turns[-1].merge and behind[0].merge:
-            # The run id of the turn behind was told to those who wait for it, so that is the one that stays.
+            # Senders were told the run id of the later turn, so that one stays.
             joining = self.turns.pop()
             new.remove(joining.run_id)
             moved = [msgspec.structs.replace(row, run_id=behind[0].run_id) for row in joining.rows]
@@ -142,21 +142,21 @@ class WaitingRoom:
         return self.turns.pop(0) if self.turns else None
 
     def take_all(self) -> tuple[list[WaitingRow], list[PendingTurn]]:
-        """Take everything, in order of acceptance; the turns come too, for their run ids."""
+        """Take all messages, in order of acceptance, and the turns, for their run ids."""
         turns, self.turns = self.turns, []
         rows = self.pull_steering() + [row for turn in turns for row in turn.rows]
         self.parked = False
         return rows, turns
 
     def take_turn(self, run_id: str) -> PendingTurn | None:
-        """Take the pending turn that would be run `run_id`."""
+        """Take the pending turn that would start the run `run_id`."""
         for index, turn in enumerate(self.turns):
             if turn.run_id == run_id:
                 return self.turns.pop(index)
         return None
 
     def take_message(self, message_id: str) -> tuple[WaitingRow, PendingTurn | None] | None:
-        """Take one message; with it the turn, if that is empty now."""
+        """Take one message. Returns its row, and its turn if that is empty now; None if it does not wait."""
         for index, row in enumerate(self.steering):
             if row.message.id == message_id:
                 return self.steering.pop(index), None

@@ -1,8 +1,8 @@
-"""The book of requests: the same id twice has one effect and the same answer (law L10).
+"""The request book: a repeat of a request has no second effect, and gets the same answer (law L10).
 
-A request that the book still has is found by its id alone. Of those that it has forgotten it knows a limit: all of them
-were made before that time, by the wall clock. The clock may be set back, by years; then the limit lies ahead of it, and
-no request of now is measured by it, or nothing new would be taken until the clock has caught up.
+A request on record is found by its id alone. Of the forgotten ones the book knows one time, by the wall clock: all of
+them were made before it. If the clock is set back, that time is in the future. Then new requests are not compared with
+it: else each of them would be refused until the clock has caught up.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from actors.ports import RequestRow
 from actors.requests import OutsideRequest, Reply, Stop, digest
 
 FORGOTTEN_KEPT: Final = 100
-"""Ids that a deleted session still knows, without their answers: the clock may be set back when they come again."""
+"""Number of ids, without answers, that a deletion keeps: repeats may arrive after the clock was set back."""
 
 SKEW_S: Final = 60.0
-"""How far a sender's clock may be ahead of a clock that was set back, in seconds."""
+"""How far a sender's clock may be ahead of ours after ours was set back, in seconds."""
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Reply).decode
 
 
 class RequestBook:
-    """What a session has answered, oldest first; bounded by number and by age.
+    """The answered requests of a session, oldest first, limited by number and by age.
 
     Args:
-        session: whose book it is.
-        kept: how many ids are remembered.
-        kept_s: for how many seconds an id is remembered.
+        session: the session's name.
+        kept: the largest number of ids that are kept.
+        kept_s: how long an id is kept, in seconds.
     """
 
     def __init__(self, session: str, kept: int, kept_s: float) -> None:
@@ -44,25 +44,26 @@ class RequestBook:
         self._kept_s = kept_s
         self._rows: OrderedDict[str, RequestRow] = OrderedDict()
         self._forgotten_to = 0.0
-        # Of each deletion that is not known to be stored, the ids whose answers it has forgotten.
+        # For each deletion that may not be stored: the ids whose answers it has forgotten.
         self._in_doubt: deque[frozenset[str]] = deque()
 
     @property
     def forgotten_to(self) -> float:
-        """An id made up to then (seconds since the epoch, UTC) may be one whose answer was forgotten."""
+        """The answer of an id that was made up to this time (seconds since the epoch, UTC) may be forgotten."""
         return self._forgotten_to
 
     def restore(self, rows: Iterable[RequestRow], forgotten_to: float) -> None:
-        """Take up what the store holds, oldest first, and up to when the book had forgotten."""
+        """Restore the store's rows, oldest first, and the time up to which answers may be forgotten."""
         self._forgotten_to = forgotten_to
         for row in rows:
             self._rows[row.request_id] = row
 
     def forget(self, at: float, *, repeats: bool) -> list[RequestRow]:
-        """Forget all answers: what was made before `at` (epoch seconds, UTC), or was answered, is too old from now on.
+        """Forget all answers. From now on a request is too old if it was made before `at` (epoch seconds, UTC).
 
-        An id may tell milliseconds only: what is made in the one of `at` is new, unless it is no later than what was
-        answered. With `repeats` the newest ids are kept, without their answers; their rows are returned.
+        So is each request that was answered. An id tells its time in milliseconds: one of the same millisecond as `at`
+        is new, unless it is not later than the answered ones. With `repeats` the newest ids are kept, without their
+        answers, and their rows are returned.
         """
         rows = list(self._rows.values())
         self._in_doubt.append(frozenset(row.request_id for row in rows if row.answer))
@@ -73,20 +74,20 @@ class RequestBook:
         return blank
 
     def forgotten(self) -> None:
-        """The deletion that forgot first is stored: the answers that it forgot do not come back."""
+        """The earliest deletion in doubt is stored: the answers that it forgot are gone."""
         self._in_doubt.popleft()
 
     def in_doubt(self, request_id: str) -> bool:
-        """True if a deletion forgot the answer to this id, and may not be stored: then that answer still stands."""
+        """Return True if a deletion that may not be stored forgot the answer to this id: it may still stand."""
         return any(request_id in forgotten for forgotten in self._in_doubt)
 
     def known(self, request: OutsideRequest, at: float) -> Reply | None:
-        """Return the answer that `request` had, or None if it is new.
+        """Return the answer that `request` got before, or None if it is new.
 
         Raises:
-            RequestReused: the id came before with other content.
-            RequestTooOld: the id is older than what the book remembers, so it may have come before. A Stop is not
-                refused for that: to stop once more does less harm than not to stop.
+            RequestReused: the id belongs to an earlier request with other content.
+            RequestTooOld: the id is so old that its answer may be forgotten. A Stop is never refused for this: a second
+                stop does less harm than no stop.
         """
         row = self._rows.get(request.id)
         if row is not None and row.answer:
@@ -114,19 +115,22 @@ class RequestBook:
 
     @staticmethod
     def _made_at(row: RequestRow, at: float) -> float:
-        """The latest time at which it can have been made: a clock that was ahead makes no fresh request too old."""
+        """Return the latest time at which it can have been made.
+
+        A sender's clock may be ahead. Its time alone would make new requests too old.
+        """
         return min(request_time(row.request_id) or 0.0, row.at, at)
 
     def _forget_to(self, made_at: float, at: float) -> None:
         self._forgotten_to = made_at if self._forgotten_to > at else max(self._forgotten_to, made_at)
 
     def drop(self, request_ids: Iterable[str]) -> None:
-        """Forget what was answered and could not be stored: it is new if it comes again."""
+        """Forget requests whose answers could not be stored. A repeat of one is a new request."""
         for request_id in request_ids:
             self._rows.pop(request_id, None)
 
     def answered(self, request: OutsideRequest, answer: Reply, at: float) -> RequestRow:
-        """Remember an answer and return its row, to be written with the effect in one batch."""
+        """Keep an answer, and return its row, which is written in one batch with the effect of the request."""
         row = RequestRow(self._session, request.id, digest(request), _encode(answer), at)
         self._rows[request.id] = row
         while self._rows:
@@ -139,7 +143,7 @@ class RequestBook:
 
 
 def request_reused(request: OutsideRequest) -> RequestReused:
-    """The refusal of a request whose id is another's."""
+    """Return the refusal of a request whose id belongs to another request."""
     return RequestReused(
         "this request id came before with other content",
         expected="the same object for a retry, a fresh id for a new request",

@@ -1,9 +1,9 @@
-"""What a session knows of one run: its calls with their cells, its parts, and the receipt they add up to.
+"""What a session knows of one run: its calls with their cells, its parts, and its receipt.
 
-A *part* is what may still be running: the agent's execution, a call's execution, a process tree. A part is
-on record before it can begin (a permit makes it), and it ends once, by the word of the one that can prove
-it: the executor for executions, the warden for processes. So a receipt never claims more than was seen, and
-the death of an actor ends no part.
+A *part* is something that may still be running: the execution of the agent or of a call, a process tree, a stray. A
+part is recorded before it can begin. It ends once, when a report proves its end: the executor reports the end of
+executions, and the warden that of processes. So a receipt never claims more than was seen, and the failure of an actor
+ends no part.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ HANDED_OVER_NOTE = "it belongs to the session: Stop(scope='session') ends it"
 
 
 class Ends(Protocol):
-    """Something that is open, and ends once."""
+    """Something that is open until it ends, once."""
 
     @property
     def open(self) -> bool:
@@ -61,10 +61,11 @@ E = TypeVar("E", bound=Ends)
 
 
 class Kept(dict[str, E]):
-    """Parts or calls of a run by id, in order of creation; the open ones are found without looking at the others.
+    """Parts or calls of a run by id, in order of creation. The open ones are found without a look at the others.
 
-    An end is noticed at the next question, since a part may be shared by two runs and nobody tells them. Each question
-    costs as much as is open, and as has ended since the last one. An id is replaced or removed, never changed.
+    An end is found at the next question: two runs may share a part, and neither is told of its end. The cost of a
+    question grows with the number of open ones and of those that ended since the last question. The value of an id is
+    replaced or removed, and its id never changes.
     """
 
     def __init__(self) -> None:
@@ -83,14 +84,14 @@ class Kept(dict[str, E]):
         self._ended.pop(key, None)
 
     def open(self) -> list[E]:
-        """Those that have not ended, in order of creation."""
+        """Return those that have not ended, in order of creation."""
         for key in [key for key, one in self._open.items() if not one.open]:
             del self._open[key]
             self._ended[key] = None
         return list(self._open.values())
 
     def ended(self) -> Iterable[str]:
-        """The ids of those whose end was noticed, in that order."""
+        """Return the ids of those whose end was found, in the order in which it was found."""
         return self._ended
 
 
@@ -98,8 +99,11 @@ class Kept(dict[str, E]):
 class Part:
     """Something of a run that may still be running.
 
-    `holds`: the barrier waits for its end. `ours`: False for a process of which nobody can say who started it: it is
-    named, and nothing waits for it. `remaining`: what of it could not be killed so far.
+    holds: the barrier waits for its end.
+    ours: False for a process of unknown origin. The receipt names it, and nothing waits for its end.
+    lost: its warden could not prove its end.
+    remaining: what of it could not be killed so far.
+    provenance: who ends it, if that is not the end of the run.
     """
 
     id: str
@@ -123,7 +127,7 @@ class Part:
 
     @property
     def ended(self) -> bool:
-        """True once its end is known for sure."""
+        """True once its end is proven."""
         return self.ended_at is not None
 
     @property
@@ -132,27 +136,27 @@ class Part:
         return self.ended_at is None
 
     def end(self, how: How | None, at: float, note: str = "") -> None:
-        """Note its end."""
+        """Record its end."""
         self.remaining = None
         self.how, self.ended_at = how, at
         self.note = note or self.note
 
     def ended_by(self, provenance: Provenance) -> None:
-        """Note who ends it, where nobody did before."""
+        """Record who ends it. The first one stays."""
         if not self.ended and self.provenance is None:
             self.provenance = provenance
 
     def end_process(self, news: ProcessEnded) -> None:
-        """Take the warden's word on a tree; an unproven one leaves the part open, as lost."""
+        """Record the warden's last report of a tree. If the end is not proven, the part stays open and is `lost`."""
         self.pid = self.pid if news.pid is None else news.pid
         self.started_at = self.started_at if news.started_at is None else news.started_at
         self.status = self.status if news.status is None else news.status
         self.reaped, self.signals = news.reaped, news.signals
-        # The command is what this part itself is a row of.
+        # The row of this part is that of the command itself.
         self.rows = tuple(row for row in news.rows if not self._is(row))
         self.note = news.note or self.note
         if news.how in (How.EXIT, How.NOT_STARTED) and not news.signals:
-            # It was asked to end, and had ended by itself.
+            # It had ended by itself before the request to end it arrived.
             self.provenance = None
         if news.proven:
             self.end(news.how, news.at)
@@ -160,25 +164,25 @@ class Part:
             self.lost = True
 
     def end_stray(self, news: StrayEnded) -> None:
-        """Note how a stray ended."""
+        """Record the end of a stray."""
         self.status, self.reaped, self.rows, self.signals = news.status, news.reaped, news.rows, news.signals
         if not news.signals:
-            # It has ended by itself.
+            # It ended by itself.
             self.provenance = None
         self.end(news.how, news.at, news.note)
 
     def restore(self, row: Row) -> None:
-        """Take up what a row of its own says of it."""
+        """Restore the part from its own row."""
         self.started_at, self.ended_at, self.how, self.status = row.started_at, row.ended_at, row.how, row.status
         self.pid, self.reaped, self.signals, self.rows, self.note = row.pid, row.reaped, row.signals, row.rows, row.note
         self.provenance = row.provenance
 
     def _is(self, row: Row) -> bool:
-        """True of a row for the command of this tree: a pid may come again, with another start."""
+        """Return True if a row is about the command of this tree. A pid is used again, with another start time."""
         return row.pid is not None and (row.pid, row.started_at) == (self.pid, self.started_at)
 
     def as_row(self, below: tuple[Row, ...]) -> Row:
-        """Show it in a receipt, with the parts below it."""
+        """Return its row in a receipt, with the rows of the parts below it."""
         how, note = self.how, self.note
         remaining: tuple[Row, ...] = ()
         if self.remaining is not None:
@@ -205,9 +209,13 @@ class Part:
 
 @dataclass(slots=True)
 class CallRecord:
-    """One call: its row, its cell once it is granted, and the tail of its output for the model.
+    """One call.
 
-    `logged_bytes` of its output are in the log; `muted`: and a marker, after which comes no more.
+    problem: why the call is invalid.
+    cell, token: set once it is granted.
+    output: the end of its output, for the model.
+    logged_bytes: how much of its output is in the log.
+    muted: the log has the marker, and gets no more output of this call.
     """
 
     row: CallRow
@@ -225,7 +233,7 @@ class CallRecord:
 
     @property
     def finished(self) -> bool:
-        """True once its own result is in the log: also where that was read from its cell, before its report came."""
+        """True once its own result is in the log. The result may come from its cell, before its report arrives."""
         return self.row.outcome == Outcome.FINISHED
 
     @property
@@ -238,7 +246,8 @@ class CallRecord:
 class ProcessRecord:
     """One process tree: its row, and the cell of its spawn.
 
-    `spool` is the file for what it prints beyond what is kept here; `output_chars` is how much it has printed.
+    spool: the path of the file for its output, if that is more than is kept here.
+    output_chars: how much it has printed.
     """
 
     row: ProcessRow
@@ -249,9 +258,18 @@ class ProcessRecord:
 
 @dataclass(slots=True)
 class RunRecord:
-    """One run in its session's memory, until nothing of it can be heard any more.
+    """One run in the memory of its session, until no report of it can arrive any more.
 
-    `unseen`: parts that stand for what cannot be seen, so that its receipt is never complete.
+    said, called: its agent has emitted text; has asked for a call.
+    effects: a call that was forgotten may have had effects.
+    unseen: ids of the parts whose processes cannot be seen. With one of them the receipt is never complete.
+    refused: stale reports, counted by kind.
+    omitted, reaped: numbers of the parts that were forgotten, and of their processes that were proven dead.
+    stage: counts the moves of the kill deadline. A deadline of an earlier stage is void.
+    adoptions: how often its parts were taken over from a failed run actor.
+    forced: its kill deadline has passed, and the barrier no longer waits for its parts.
+    waiting, withdrawn: ids of messages, for the receipt.
+    receipt: the one that was filed last.
     """
 
     info: RunInfo
@@ -288,30 +306,30 @@ class RunRecord:
 
     @property
     def open(self) -> bool:
-        """True while what it says is accepted."""
+        """True while its reports are accepted."""
         return self.info.status is RunStatus.IN_PROGRESS
 
     @property
     def terminal(self) -> bool:
-        """True once it reached its one terminal status."""
+        """True once it has a terminal status."""
         return self.info.status in TERMINAL
 
     @property
     def address(self) -> Address:
-        """The address of what the agent itself says."""
+        """The address of the agent's own reports."""
         assert self.info.generation is not None, "a run that started has a generation"
         return Address(self.info.session, self.info.generation, self.id)
 
     def move(self, status: RunStatus) -> None:
-        """Move its status, by the one table."""
+        """Change its status. Raises InvalidTransition if `TRANSITIONS` does not allow it."""
         self.info = msgspec.structs.replace(self.info, status=transition(self.info.status, status))
 
     def open_calls(self) -> list[CallRecord]:
-        """The calls without a result, in the order of the requests."""
+        """Return the calls without a result, in the order of the requests."""
         return self.calls.open()
 
     def spools_of(self, call: CallRecord) -> list[str]:
-        """The files that have what the processes of a call printed, of those that printed more than is kept here."""
+        """Return the paths of the output files of a call's processes that printed more than is kept here."""
         return [
             process.spool
             for process in self.processes.values()
@@ -321,35 +339,35 @@ class RunRecord:
         ]
 
     def open_parts(self) -> list[Part]:
-        """What may still be running."""
+        """Return the parts that may still be running."""
         return self.parts.open()
 
     def awaited_parts(self) -> list[Part]:
-        """The open parts that the receipt waits for. Not a process that may be anybody's: it may never end."""
+        """Return the open parts that the receipt waits for. A process of unknown origin is not among them."""
         return [part for part in self.open_parts() if part.ours]
 
     def runner_parts(self) -> list[Part]:
-        """What of `open_parts` the run's own actor has: not the trees of the session that end with it."""
+        """Return the open parts that the run's own actor has: all but the session's trees that end with this run."""
         return [part for part in self.open_parts() if part.kind != PartKind.PROCESS or part.id in self.processes]
 
     def barrier(self) -> list[Part]:
-        """What of this run the permits of a later one wait for."""
+        """Return the parts that the permits of a later run wait for."""
         if self.forced:
             return []
         return [part for part in self.parts.open() if part.holds]
 
     def add(self, part: Part) -> None:
-        """Put a part on record that may begin; of very many the one that ended first is forgotten for it (law L14)."""
+        """Record a part that may begin. At the limit the part that ended first is forgotten for it (law L14)."""
         self.parts[part.id] = part
         self.trim()
 
     def trim(self) -> None:
-        """Forget what ended first, beyond a bound: a call may spawn without end, and a run may call without end."""
+        """Forget the parts that ended first, beyond a limit: the number of calls and spawns of a run has none."""
         self._trim_refused()
         open_parts, excess = self.parts.open(), len(self.parts) - PARTS_KEPT_MAX
         if excess <= 0:
             return
-        # Their rows stand below it.
+        # The rows of open parts and calls are below these.
         needed = {AGENT, *(part.parent for part in open_parts), *(call.row.call_id for call in self.calls.open())}
         needed |= self.unseen
         gone = itertools.islice((part_id for part_id in self.parts.ended() if part_id not in needed), excess)
@@ -364,7 +382,7 @@ class RunRecord:
                 del self.calls[part_id]
 
     def _trim_refused(self) -> None:
-        """Forget the oldest calls that ended without a part: they were refused, and are in no receipt."""
+        """Forget the oldest refused calls: they ended without a part, and are in no receipt."""
         if len(self.calls) <= PARTS_KEPT_MAX:
             return
         refused = [key for key, call in self.calls.items() if not call.open and key not in self.parts]
@@ -373,7 +391,7 @@ class RunRecord:
             del self.calls[key]
 
     def take_up(self, receipt: Receipt) -> None:
-        """Take up what the receipt that was filed says and no row of a part does."""
+        """Restore from the filed receipt what is in no row of a part."""
         self.fenced_at = receipt.fenced_at
         self.refused = Counter(receipt.refused)
         self.waiting, self.withdrawn = receipt.waiting, receipt.withdrawn
@@ -385,7 +403,7 @@ class RunRecord:
                 agent.end(row.how, row.ended_at, row.note)
             known = {(self.parts[one].name, self.parts[one].ended_at) for one in self.unseen}
             for below in row.rows:
-                # Where its own row cannot be read.
+                # Its own row cannot be read.
                 lost = (below.name, below.ended_at) not in known
                 if lost and below.kind in STRAYS and below.how is How.OUT_OF_REACH and below.ended_at is not None:
                     part = Part(f"unseen_{len(self.unseen)}", below.kind, below.name, AGENT, holds=False)
@@ -394,7 +412,7 @@ class RunRecord:
                     self.unseen.add(part.id)
 
     def file_receipt(self, at: float, later: tuple[Provenance, ...]) -> Receipt:
-        """Add the parts up to a receipt; what has not ended is named abandoned in it, what is not ours out of reach."""
+        """Make the receipt. It names open parts as abandoned, and those of unknown origin as out of reach."""
         self.trim()
         open_parts = self.open_parts()
         for part in open_parts:
@@ -436,7 +454,7 @@ def restored(
     processes: Iterable[ProcessRow],
     printed: Mapping[str, str],
 ) -> RunRecord:
-    """Make the record of a run that another incarnation left, with every part on record: ended, or perhaps running."""
+    """Return the record of a run of an earlier incarnation, with each part on record, whether it has ended or not."""
     record = RunRecord(info=info, token=token, credit=credit)
     if info.started_at is not None:
         agent = Part(AGENT, PartKind.AGENT, info.agent, None, holds=False, started_at=info.started_at)
@@ -447,11 +465,11 @@ def restored(
         call = record.calls[row.call_id] = CallRecord(row, output=printed.get(row.call_id, ""))
         record.called = True
         if row.state in (CallState.GRANTED, CallState.STARTED):
-            # Nobody can say any more whether a granted call began: the truth is that it may have.
+            # It is not known whether a granted call has begun, so it counts as started.
             call.cell = Cell()
             call.cell.start()
         if row.state == CallState.REQUESTED or (row.ended_at is not None and row.how is None):
-            # It waited for its permit, or was refused one: nothing executed it.
+            # It waited for its permit, or was refused: nothing executed it.
             continue
         holds = row.isolation is not Isolation.TASK
         part = Part(row.call_id, PartKind.CALL, row.tool, None, holds, started_at=row.started_at)

@@ -1,8 +1,11 @@
-"""A step: what one turn of a session's mailbox decided, before anything of it is carried out.
+"""A step: what a session decided for one message of its mailbox, before anything is carried out.
 
-Records go to the store in one batch. Effects are of two kinds. *Now* is what takes away: halts, refusals,
-dead letters; it need not wait for the store. *Later* is what acts: starts, permits, answers, publishing; it
-is carried out when the batch is committed, in order (deciding may run ahead of the store, acting may not).
+Its records go to the store in one batch. Its effects are of two kinds:
+
+- `Now`: effects that end or refuse something: halts, refusals, dead letters. They are carried out at once, since
+  nothing has to be durable before them.
+- `Later`: effects that start or tell something: starts, permits, answers. They are carried out in order, after the
+  commit of the batch. Decisions may be ahead of the store; these effects may not.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from actors.requests import NewMessage, OutsideRequest, Reply
 
 
 class AnswerRequest(Struct, frozen=True):
-    """Give a request its answer."""
+    """Answer a request."""
 
     request: OutsideRequest
     reply: ReplyFuture[Any] | None
@@ -36,13 +39,13 @@ class AnswerRequest(Struct, frozen=True):
 
 
 class StartRun(Struct, frozen=True):
-    """Start a run's actor, if the run is still open by then."""
+    """Start the actor of a run, if the run is still open."""
 
     run_id: str
 
 
 class GivePermit(Struct, frozen=True):
-    """Let a call start, if its cell is still granted by then."""
+    """Let a call start, if its cell is still granted."""
 
     run_id: str
     call_id: str
@@ -51,21 +54,21 @@ class GivePermit(Struct, frozen=True):
 
 
 class GiveSpawn(Struct, frozen=True):
-    """Let a process be spawned; its cell refuses if a fence came meanwhile."""
+    """Let a process be spawned. Its cell refuses the spawn if there was a fence meanwhile."""
 
     run_id: str
     permit: SpawnPermit
 
 
 class GiveSteering(Struct, frozen=True):
-    """Hand steering messages over: they are in the thread."""
+    """Give a run its steering messages, which are in the thread now."""
 
     run_id: str
     steered: Steered
 
 
 class ReturnCredit(Struct, frozen=True):
-    """Give back the credit of one thing that the agent said."""
+    """Return the credit for one report of the agent. `size` is in bytes."""
 
     run_id: str
     size: int
@@ -96,17 +99,17 @@ class ForgetPart(Struct, frozen=True):
 
 
 class ForgetSession(Struct, frozen=True):
-    """The deletion of the session is durable: what lies outside of the store goes too."""
+    """The deletion of the session is durable: its files outside of the store are deleted too."""
 
 
 class AdoptRun(Struct, frozen=True):
-    """Take over what a run of an earlier incarnation, or a failed run actor, may still have running."""
+    """Take over the parts that a run of an earlier incarnation, or a failed run actor, may still have running."""
 
     run_id: str
 
 
 class SpawnOwn(Struct, frozen=True):
-    """Spawn a process tree of the session, if no fence came meanwhile."""
+    """Spawn a process tree of the session, unless there was a fence meanwhile."""
 
     address: Address
     process_id: str
@@ -115,26 +118,26 @@ class SpawnOwn(Struct, frozen=True):
 
 
 class SayHandedOver(Struct, frozen=True):
-    """Tell a tool that its process tree is the session's: that is durable."""
+    """Tell a tool that the session owns its process tree: the record of that is durable."""
 
     process_id: str
     handed: Future[None]
 
 
 class AdoptTree(Struct, frozen=True):
-    """Take over a process tree of the session that an earlier incarnation left."""
+    """Take over a process tree of the session from an earlier incarnation."""
 
     process_id: str
 
 
 class ForgetStop(Struct, frozen=True):
-    """A Stop that was kept in the journal, and the event that says so, are durable: the journal may let it go."""
+    """A Stop of the journal, and the event that reports it, are durable: the journal may drop the Stop."""
 
     request_id: str
 
 
 class RefuseDeleted(Struct, frozen=True):
-    """Refuse a request that had an answer: what it was about is gone with the session, and the deletion is durable."""
+    """Refuse a request that was answered before: its session is deleted, and the deletion is durable."""
 
     request: OutsideRequest
     reply: ReplyFuture[Any] | None
@@ -163,7 +166,7 @@ Later: TypeAlias = (
 
 
 class HaltRun(Struct, frozen=True):
-    """Tell a run to end what it has, and set the time at which what is left is named abandoned."""
+    """Tell a run to end its parts, and set its kill deadline, at which the remaining ones are named abandoned."""
 
     run_id: str
     provenance: Provenance
@@ -180,9 +183,9 @@ class RefuseCall(Struct, frozen=True):
 
 
 class CloseCall(Struct, frozen=True):
-    """Tell a run that a call that was granted is closed, with this result.
+    """Tell a run that a granted call is closed, with this result.
 
-    `provenance` says why what executes it is to end; None: it ends already.
+    `provenance` says why its execution has to end; None if it is ending already.
     """
 
     run_id: str
@@ -192,14 +195,14 @@ class CloseCall(Struct, frozen=True):
 
 
 class MakeWait(Struct, frozen=True):
-    """Tell a run that a call waits for the barrier: its deadline stands still."""
+    """Tell a run that a call waits for the barrier. The run's deadline is suspended."""
 
     run_id: str
     call_id: str
 
 
 class RefuseSpawn(Struct, frozen=True):
-    """Tell a run that a process will not be spawned; `limit` is the number that the run may have, if that is why."""
+    """Tell a run that a process will not be spawned. `limit` is the run's limit on processes, if that is the reason."""
 
     run_id: str
     call_id: str
@@ -210,8 +213,8 @@ class RefuseSpawn(Struct, frozen=True):
 class TakeTree(Struct, frozen=True):
     """Take a process tree from its run, which must not end it any more.
 
-    Carried out at once, when the record of it is on its way to the store: a halt of the run, which does not wait
-    either, must find it taken. Nothing says so to anybody before that record is durable.
+    It is carried out at once, while the store writes the record: a halt of the run does not wait for the store either,
+    and must not reach the tree. Nobody is told of it before the record is durable.
     """
 
     address: Address
@@ -220,21 +223,21 @@ class TakeTree(Struct, frozen=True):
 
 
 class RefuseHandOver(Struct, frozen=True):
-    """Tell a tool that its process tree stays its run's."""
+    """Tell a tool that its run keeps the process tree."""
 
     handed: Future[None]
     error: BaseException
 
 
 class RefuseRequest(Struct, frozen=True):
-    """Refuse a request whose answer was to come later."""
+    """Refuse a request that still waits for its answer."""
 
     reply: ReplyFuture[Any] | None
     error: CountermandError
 
 
 class EndTrees(Struct, frozen=True):
-    """End process trees of the session, and set the time at which what is left is named abandoned."""
+    """End process trees of the session, and set the deadline at which the remaining ones are named abandoned."""
 
     process_ids: tuple[str, ...]
     provenance: Provenance
@@ -243,7 +246,7 @@ class EndTrees(Struct, frozen=True):
 
 
 class KillTree(Struct, frozen=True):
-    """End a process tree of the session for a tool of it, which holds up nothing; in `grace_s` seconds."""
+    """End a process tree of the session for its tool, with `grace_s` seconds of grace. Nothing waits for its end."""
 
     process_id: str
     provenance: Provenance
@@ -251,14 +254,14 @@ class KillTree(Struct, frozen=True):
 
 
 class NothingToSteer(Struct, frozen=True):
-    """Tell a run that no message waits to steer it, or that it may not have one."""
+    """Tell a run that there is no steering message for it."""
 
     run_id: str
     request_id: int
 
 
 class KeepDeadLetter(Struct, frozen=True):
-    """Count and keep a reply that came too late, or one letter for `count` of them."""
+    """Count and keep a report that came too late, or one letter for `count` of them."""
 
     kind: str
     why: str
@@ -285,7 +288,7 @@ Now: TypeAlias = (
 
 @dataclass(slots=True)
 class Step:
-    """What was decided since the last batch was sent."""
+    """What was decided since the last batch."""
 
     events: list[Event] = field(default_factory=list)
     runs: dict[str, RunInfo] = field(default_factory=dict)
@@ -304,7 +307,7 @@ class Step:
 
     @property
     def has_records(self) -> bool:
-        """True if there is something to write."""
+        """True if there is a record to write."""
         return bool(
             self.events
             or self.runs

@@ -1,7 +1,8 @@
-"""Mutants: faults of the protocol, planted one at a time, each of which the simulator has to catch.
+"""Mutants: faults of the protocol. The simulator has to find each of them when it is planted alone.
 
-A mutant is an edit of the source of a few functions, made anew at each start: where the text that it replaces is not
-there any more it cannot be planted, and says so. Nothing else is changed, so what catches it is what guards the law.
+A mutant replaces text in the source of a few functions, and is made anew in each process. If that text is no longer
+there, the mutant cannot be planted, and an error says so. Nothing else changes: the check that finds the mutant is the
+check that guards the law.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ from tests.sim.store import SimStore
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One function of a class or of a module, and what is replaced in its source."""
+    """One function of a class or of a module, and the text that is replaced in its source."""
 
     owner: type | ModuleType
     function: str
@@ -63,10 +64,10 @@ class Edit:
     new: str
 
     def made(self) -> Any:
-        """The function, or the descriptor, with the edit in it.
+        """Return the function with the edit in it, or the descriptor.
 
         Raises:
-            ValueError: the text is not in the source, or more than once.
+            ValueError: the text is not in the source, or is there more than once.
         """
         if inspect.getattr_static(self.owner, self.function, None) is None:
             raise ValueError(f"{self.owner.__name__}.{self.function} is not there: the mutant has to follow the code")
@@ -75,8 +76,7 @@ class Edit:
         if source.count(self.old) != 1:
             where = f"{self.owner.__name__}.{self.function}"
             raise ValueError(f"{where}: expected {self.old!r} once, it is there {source.count(self.old)} times")
-        # The functions of the tree itself, with a line of this file in them. A function in a class finds that class by
-        # this name: `super()` needs it.
+        # `super()` in a function finds its class by the name `__class__`.
         inside = textwrap.indent(source.replace(self.old, self.new), "    ")
         code = f"def make(__class__):\n{inside}\n    return {self.function}\n"
         made: dict[str, Any] = {}
@@ -96,7 +96,12 @@ def _function(edit: Edit) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One fault. `law`: what it breaks; `plant`: the edits, or a context that plants it."""
+    """One fault.
+
+    law: the law that it breaks.
+    edits: what is replaced.
+    other: returns a context in which the fault is planted, if no edit can plant it.
+    """
 
     name: str
     law: str
@@ -105,7 +110,7 @@ class Mutant:
 
     @contextmanager
     def planted(self) -> Iterator[None]:
-        """Have the fault in the actors meanwhile."""
+        """Return a context in which the actors have the fault."""
         with ExitStack() as stack:
             for edit in self.edits:
                 stack.enter_context(mock.patch.object(edit.owner, edit.function, edit.made()))
@@ -114,7 +119,10 @@ class Mutant:
             yield
 
     def hunt(self, schedules: int, first: int = 0) -> int | None:
-        """Play schedules with the fault planted; returns how many it took to catch it, None if it lives."""
+        """Run schedules with the fault planted, from number `first`, at most `schedules` of them.
+
+        Returns how many it took to find the fault; None if none of them did.
+        """
         with self.planted():
             for number in range(schedules):
                 if broken(draw(first + number)) is not None:
@@ -127,7 +135,7 @@ def _mutant(name: str, law: str, owner: type | ModuleType, function: str, old: s
 
 
 def _at_once(effect: str) -> tuple[str, str]:
-    """An edit of `Batches.send_step` that carries out one kind of effect when it is decided, not when it is durable."""
+    """Return an edit of `Batches.send_step`: one kind of effect is carried out before the commit."""
     old = "    later = step.later\n"
     new = (
         f"    self._effects.carry_out_later([one for one in step.later if type(one).__name__ == {effect!r}])\n"
