@@ -165,6 +165,12 @@ class SpawnSpec(Struct, frozen=True):
     stdin: everything that the command can read from its input. It may be secret: the repr does not show it.
     channel: a descriptor that the command inherits, the only one beyond the three; its number there is in
         ``COUNTERMAND_CHANNEL``. `Processes.spawn` copies it before it returns, so the caller may close its own.
+    nice: how much nicer than the daemon the command and what it starts are (0 to 19), until `Processes.set_nice`. It
+        is without effect where the daemon could not take it back (without CAP_SYS_NICE, and no RLIMIT_NICE).
+    user: the name or the uid of whom the command runs as, with that user's groups, HOME, USER, LOGNAME and SHELL; None:
+        as the daemon. It is not started where the daemon may not change users (CAP_SETUID, CAP_SETGID), or could not
+        end what runs as another one (CAP_KILL).
+    limits: resource limits of each of its processes, over the configured ones; see `supervisor.config.Config`.
     """
 
     argv: tuple[str, ...]
@@ -175,6 +181,9 @@ class SpawnSpec(Struct, frozen=True):
     pty_size: tuple[int, int] = (80, 24)
     stdin: bytes | None = None
     channel: int | None = None
+    nice: int = 0
+    user: str | None = None
+    limits: dict[str, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"SpawnSpec({self.name!r}, {self.argv!r}, env of {', '.join(self.env) or 'nothing'})"
@@ -199,6 +208,12 @@ class Processes(Protocol):
 
     def kill_session(self, session: str, grace_s: float) -> None:
         """End every tree of a session that was spawned here; see `kill`."""
+
+    def set_nice(self, process_id: str, nice: int) -> None:
+        """Change how much nicer than the daemon a tree is: its command, and what that has started.
+
+        A process of it that has chosen another value keeps that. Unknown ids, and trees that have ended, are ignored.
+        """
 
     def adopt(self, process_id: str, owner: ActorRef[Any]) -> None:
         """Report to `owner` from now on, and repeat what it may have missed, in order: start, exit, survivors, end.

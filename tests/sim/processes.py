@@ -166,6 +166,9 @@ class SimProcesses:
             if tree.session == session:
                 self.kill(tree.process_id, grace_s)
 
+    def set_nice(self, process_id: str, nice: int) -> None:
+        """Virtual time has no processor to share."""
+
     def adopt(self, process_id: str, owner: ActorRef[Any]) -> None:
         """From here on tell `owner`; an unknown id is looked up in the ledgers."""
         tree = self._trees.get(process_id)

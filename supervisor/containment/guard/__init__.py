@@ -7,6 +7,8 @@
     ready.py         what a warden prepares before it has a tree
     seed.py          the process that waits to become the command; anchor.py keeps its memory until it has
     command.py       what a command finds on its input, where it begins, within which limits
+    account.py       the user that a command runs as, where that is not the daemon's
+    niceness.py      how nice a tree is: changed of all of it
     killing.py       rounds of SIGKILL over whatever is proven ours
     survivors.py     what is left of a tree after it was killed, and why
     out_of_reach.py  commands whose work is done elsewhere: on another machine, by another daemon

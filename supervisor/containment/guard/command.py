@@ -11,7 +11,9 @@ import resource
 from binascii import a2b_base64
 from functools import partial
 
+from supervisor.containment.guard import account
 from supervisor.containment.guard.ledger import decode
+from supervisor.containment.guard.unix import go_with_the_others, niceness
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,6 +47,9 @@ def prepare(spec: Word, channel: int | None = None) -> Callable[[], str]:
     if channel is None and spec.get("channel", False):
         # It was sent, so there was no room for it in the table of whoever passed it on.
         return partial(why_not, "cannot pass its channel", errno.EMFILE)
+    if wrong := [name for name, value in spec.get("limits", {}).items() if not _is_limit(name, value)]:
+        one_of = ", ".join(LIMITS)
+        return partial(str, f"cannot limit {', '.join(wrong)}: a limit is one of {one_of}, and a whole number from 0")
     what = "cannot prepare its input"
     try:
         if "pty" in spec:
@@ -52,15 +57,21 @@ def prepare(spec: Word, channel: int | None = None) -> Callable[[], str]:
             take_input(os.open(spec["pty"], os.O_RDWR | os.O_CLOEXEC))
         elif "stdin" in spec:
             take_input(input_file(spec["stdin"]))
+        env = dict(spec["env"])
+        if "user" in spec:
+            what = f"cannot run as the user {spec['user']!r}"
+            user = account.find(spec["user"])
+            account.become(user)
+            env = {**account.environment(user), **env}
         what = f"cannot enter the directory {spec['cwd']!r}"
         os.chdir(spec["cwd"])
         what = f"cannot execute {spec['argv'][0]!r}"
         argv = [exact(word) for word in spec["argv"]]
-        env = {exact(name): exact(value) for name, value in spec["env"].items()}
         if channel is not None:
             os.set_inheritable(channel, True)
-            env[exact(CHANNEL)] = b"%d" % channel
-        paths = [exact(path) for path in candidates(spec["argv"][0], spec["env"].get("PATH", os.defpath))]
+            env[CHANNEL] = str(channel)
+        environ = {exact(name): exact(value) for name, value in env.items()}
+        paths = [exact(path) for path in candidates(spec["argv"][0], env.get("PATH", os.defpath))]
     except OSError as error:
         return partial(why_not, what, error.errno)
     except ValueError as error:
@@ -69,8 +80,11 @@ def prepare(spec: Word, channel: int | None = None) -> Callable[[], str]:
 
     def execute() -> str:
         try:
+            if "nice" in spec:
+                # Before it can fork: what it forks has the value that it has then.
+                go_with_the_others(0, niceness(spec["nice"]))
             limit(spec.get("limits", {}))
-            return why_not(what, execute_first(paths, argv, env))
+            return why_not(what, execute_first(paths, argv, environ))
         except OSError as error:
             return why_not(what, error.errno)
 
@@ -80,6 +94,10 @@ def prepare(spec: Word, channel: int | None = None) -> Callable[[], str]:
 def why_not(what: str, number: int | None) -> str:
     """What could not be done, and the kernel's reason."""
     return f"{what}: {os.strerror(number or errno.EPERM)}"
+
+
+def _is_limit(name: str, value: object) -> bool:
+    return name in LIMITS and type(value) is int and 0 <= value < 2**63
 
 
 def limit(limits: dict[str, int]) -> None:

@@ -6,6 +6,7 @@ Standard library only: the zygote loads this file.
 from __future__ import annotations
 
 import os
+import resource
 import select
 import signal
 from contextlib import suppress
@@ -13,6 +14,7 @@ from contextlib import suppress
 NICE = os.getpriority(os.PRIO_PROCESS, 0)
 """Our nice value when this file was loaded, which was the daemon's."""
 NICE_FIRST = -20
+NICE_LAST = 19
 FAILED = 70
 """Exit status of one of them that could not do its work."""
 IGNORED = (
@@ -54,12 +56,27 @@ def go_first(pid: int = 0) -> None:
         os.sched_setscheduler(pid, os.SCHED_OTHER | os.SCHED_RESET_ON_FORK, os.sched_param(0))
 
 
-def go_with_the_others(pid: int) -> None:
-    """Take back what `go_first` gave to an unreaped child: it has the nice value that the daemon started us with."""
+def go_with_the_others(pid: int, nice: int = 0) -> None:
+    """Take back what `go_first` gave to an unreaped child: it is `nice` nicer than the daemon that started us.
+
+    `pid`: 0 is this process.
+    """
     with suppress(OSError):
         # In this order: what it forks meanwhile must not inherit ours.
-        os.setpriority(os.PRIO_PROCESS, pid, NICE)
+        os.setpriority(os.PRIO_PROCESS, pid, NICE + nice)
         os.sched_setscheduler(pid, os.SCHED_OTHER, os.sched_param(0))
+
+
+def niceness(wanted: int) -> int:
+    """How much nicer than the daemon a command may be made: not at all where we could not take it back.
+
+    Asked in a process that has tried to go first.
+    """
+    allowed = resource.getrlimit(resource.RLIMIT_NICE)[0]
+    went_first = os.getpriority(os.PRIO_PROCESS, 0) == NICE_FIRST
+    if not went_first and allowed != resource.RLIM_INFINITY and allowed < NICE_LAST + 1 - NICE:
+        return 0
+    return max(0, min(wanted, NICE_LAST - NICE))
 
 
 def session_goes_first() -> None:

@@ -11,7 +11,7 @@ Spawning. While it has no tree it makes ready what a spawn needs (ready.py): its
 prepares its execution (command.py), while the warden locks the ledger, looks whether it still may, and writes that it
 will; a spawn is then an exec.
 
-It talks with the daemon over a SEQPACKET socket of its own. Requests: ``kill`` with a grace. Words:
+It talks with the daemon over a SEQPACKET socket of its own. Requests: ``kill`` with a grace, ``nice``. Words:
 ``started`` or ``failed``, ``exited`` (the command itself), ``remaining`` (some cannot be killed), ``empty``
 (the proof, and what was seen). The same words go into its ledger, which it locks before it spawns.
 
@@ -48,7 +48,7 @@ import socket
 import time
 from contextlib import suppress
 
-from supervisor.containment.guard import cgroups, procfs
+from supervisor.containment.guard import cgroups, niceness, procfs, unix
 from supervisor.containment.guard.command import command_in
 from supervisor.containment.guard.ladder import GROUP_MAX_S, Ladder
 from supervisor.containment.guard.ledger import Ledger, decode, encode, said
@@ -94,6 +94,8 @@ class Warden:
         self._seed: Seed | None = None
         self._leader_began = 0.0
         self._orphaned = False
+        self._nice = 0
+        self._wanted_nice: int | None = None
         self._record = TreeRecord(ledger, ready.namespace)
         self._note = ""
         self._group = ready.group
@@ -160,8 +162,10 @@ class Warden:
                 "name": self._spec["argv"][0][:200],
             }
         )
-        go_with_the_others(pid)
+        self._nice = unix.niceness(self._spec.get("nice", 0))
+        go_with_the_others(pid, self._nice)
         self._seed = seed
+        self._renice()
 
     def _settle(self, seed: Seed) -> None:
         """What is left to do for a command that runs."""
@@ -265,10 +269,21 @@ class Warden:
                 self._orphaned = True
                 return
             request = decode(data)
+            if request["word"] == "nice":
+                self._wanted_nice = request["nice"]
+                self._renice()
             if request["word"] == "kill":
                 deadline = time.monotonic() + max(0.0, float(request["grace_s"]))
                 earlier = self._ladder.deadline
                 self._ladder.deadline = deadline if earlier is None else min(earlier, deadline)
+
+    def _renice(self) -> None:
+        """Make the tree as nice as it was asked for last, once there is one."""
+        if self._wanted_nice is None or self._record.leader is None:
+            return
+        before, self._nice = self._nice, unix.niceness(self._wanted_nice)
+        self._wanted_nice = None
+        niceness.change(before, self._nice)
 
     def _reap(self) -> int | None:
         """Reap the dead, and return how many. None: no child is left (ECHILD), which is the proof.

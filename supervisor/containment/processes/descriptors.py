@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from supervisor.containment.guard import ledger
 from supervisor.containment.output import STREAMS
-from supervisor.containment.processes.environment import TERMINAL
+from supervisor.containment.processes.environment import PERSONAL, TERMINAL
 from supervisor.containment.pty import open_pty
 
 if TYPE_CHECKING:
@@ -40,12 +40,14 @@ class Descriptors:
     def open(self, tree: Tree) -> list[int]:
         """Open them; ours go into the tree, theirs are returned, in the zygote's order."""
         spec = tree.spec
+        kept = self._environment.items()
+        base = {name: value for name, value in kept if spec.user is None or name not in PERSONAL}
         command: Word = {
             "word": "command",
             "argv": list(spec.argv),
             "cwd": self._workplace.path(spec.cwd),
-            "env": {**(TERMINAL if spec.pty else {}), **self._environment, **spec.env, ledger.MARKER: tree.marker},
-            "limits": self._limits,
+            "env": {**(TERMINAL if spec.pty else {}), **base, **spec.env, ledger.MARKER: tree.marker},
+            "limits": {**self._limits, **spec.limits},
         }
         ours, warden = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
@@ -54,6 +56,10 @@ class Descriptors:
         try:
             if spec.stdin is not None:
                 command["stdin"] = b64encode(spec.stdin).decode("ascii")
+            if spec.user is not None:
+                command["user"] = spec.user
+            if tree.nice:
+                command["nice"] = tree.nice
             if spec.pty:
                 master, slave, command["pty"] = open_pty(*spec.pty_size)
                 tree.pipes[STREAMS[0]] = master

@@ -10,6 +10,10 @@ ENVIRONMENT_KEPT = frozenset({"PATH", "HOME", "LANG", "TERM", "TZ", "USER", "LOG
 ENVIRONMENT_KEPT_PREFIX = "LC_"
 
 
+PERSONAL = frozenset({"HOME", "LOGNAME", "SHELL", "TMPDIR", "USER"})
+"""What is the daemon's user's: a command that runs as another one has none of it from here."""
+
+
 def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """What a tool may see of the daemon's environment: an allow-list, so that a secret needs no name to be kept out."""
     return {

@@ -50,6 +50,7 @@ class Tree:
         self.process_id = process_id
         self.session = session
         self.spec = spec
+        self.nice = spec.nice
         # It cannot be guessed, so only a process that inherited it has it.
         self.marker = f"{process_id}:{os.urandom(8).hex()}"
         self.owner = owner

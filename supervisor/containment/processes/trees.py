@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from supervisor.config import LAYERS
 from supervisor.containment import probe
 from supervisor.containment.guard import cgroups
+from supervisor.containment.guard.ledger import encode
 from supervisor.containment.layers import Layers
 from supervisor.containment.processes.adoption import SWEEP_S, Adoptions
 from supervisor.containment.processes.channel import Channel
@@ -167,6 +169,10 @@ class ProcessTrees:
         """See `actors.ports.Processes.kill_session`."""
         self._reactor.post(lambda: self._kill_session(session, grace_s))
 
+    def set_nice(self, process_id: str, nice: int) -> None:
+        """See `actors.ports.Processes.set_nice`. The warden does it, by the daemon's rights."""
+        self._reactor.post(lambda: self._set_nice(process_id, nice))
+
     def adopt(self, process_id: str, owner: ActorRef[Any]) -> None:
         """See `actors.ports.Processes.adopt`."""
         self._reactor.post(lambda: self._adopt(process_id, owner))
@@ -228,6 +234,17 @@ class ProcessTrees:
     def _kill_session(self, session: str, grace_s: float) -> None:
         for tree in [one for one in self._trees.by_id.values() if one.session == session]:
             self._kills.kill(tree, grace_s)
+
+    def _set_nice(self, process_id: str, nice: int) -> None:
+        tree = self._trees.by_id.get(process_id)
+        if tree is None or tree.phase is TreePhase.ENDED:
+            return
+        # Also for a spawn that is tried again.
+        tree.nice = nice
+        if tree.sock is not None:
+            # One that has just ended does not hear it, and need not.
+            with suppress(OSError):
+                tree.sock.send(encode({"word": "nice", "nice": nice}))
 
     def _adopt(self, process_id: str, owner: ActorRef[Any]) -> None:
         tree = self._trees.by_id.get(process_id)
