@@ -319,7 +319,9 @@ class Supervisor:
         )
         self._undo.append(lambda: self._processes.close(CLOSE_STEP_S))
         self._processes.start()
-        # Removes what a crash has left of deleted sessions. Nothing can spawn yet.
+        # Ends what a crash has left that no session knows of, and removes what it has left of deleted ones. Nothing can
+        # spawn yet.
+        self._processes.end_unnamed(self._store.reader.living_trees)
         self._processes.spools.keep_only(self._store.reader.names)
         self._dispatcher = PooledDispatcher(DISPATCHER_THREADS, name="countermand")
         self._undo.append(lambda: self._dispatcher.close(CLOSE_STEP_S))

@@ -147,6 +147,10 @@ class SqliteReader:
         """Return the process trees that are not known to have ended; of all sessions where it is None."""
         return self._read(rows.live_processes, session)
 
+    def living_trees(self) -> set[str]:
+        """Return the ids of the process trees that are not known to have ended, also of rows that cannot be read."""
+        return self._read(rows.living_trees)
+
     def unfinished(self) -> list[str]:
         """Return the sessions that have something to finish: a run, messages that wait unparked, a tree, a receipt."""
         return self._read(rows.unfinished)

@@ -101,6 +101,13 @@ def live_processes(connection: sqlite3.Connection, session: str | None) -> list[
     return readable(connection, ProcessRow, sql, session, session)
 
 
+def living_trees(connection: sqlite3.Connection) -> set[str]:
+    """Return the ids of the process trees that are not known to have ended, also of rows that cannot be read."""
+    return {
+        process_id for (process_id,) in connection.execute("SELECT process_id FROM processes WHERE state <> 'ended'")
+    }
+
+
 def attachment(connection: sqlite3.Connection, session: str, name: str) -> bytes | None:
     """Return the bytes of an attachment."""
     row = connection.execute("SELECT data FROM attachments WHERE session = ? AND name = ?", (session, name)).fetchone()

@@ -35,7 +35,10 @@ STOPPED_MAX_S = 3.0
 
 
 class Adoption:
-    """A tree of an earlier daemon whose ledger is waited for. `owner` is None while no actor asks for it."""
+    """A tree of an earlier daemon whose ledger is waited for. `owner` is None while no actor asks for it.
+
+    `unnamed`: no row names it, so none will, and its ledger is removed when there is no more to learn of it.
+    """
 
     def __init__(self, process_id: str, owner: ActorRef[Any] | None, path: Path, since: float) -> None:
         self.process_id = process_id
@@ -47,6 +50,7 @@ class Adoption:
         self.woken = False
         self.size = -1
         self.report: ProcessEnded | None = None
+        self.unnamed = False
 
 
 class Adoptions:
@@ -86,6 +90,15 @@ class Adoptions:
             last = partial(_sweep, bases, base, frozenset())
             self._reactor.later(self._give_up_s, lambda: self._search.aside(last, lambda: None))
 
+    def end_unnamed(self, process_ids: Collection[str]) -> None:
+        """End what these trees, which no row names, have left, and remove their ledgers."""
+        for process_id in process_ids:
+            adoption = self._by_id.get(process_id)
+            if adoption is not None:
+                adoption.unnamed = True
+            else:
+                self._begin(process_id, None, unnamed=True)
+
     def adopt(self, process_id: str, owner: ActorRef[Any] | None) -> None:
         """Tell `owner` what became of a tree; None: no actor asks, but what it left is to be ended."""
         adoption = self._by_id.get(process_id)
@@ -95,9 +108,7 @@ class Adoptions:
             if adoption.report is not None:
                 tell(owner, adoption.report)
             return
-        adoption = Adoption(process_id, owner, self._warden_dir.ledger(process_id), self._clock.monotonic())
-        self._by_id[process_id] = adoption
-        self._look(adoption)
+        self._begin(process_id, owner)
 
     def forget(self, process_id: str) -> None:
         """Look no more for what became of it."""
@@ -112,6 +123,12 @@ class Adoptions:
                 adoption.alarm.cancel()
         self._by_id.clear()
 
+    def _begin(self, process_id: str, owner: ActorRef[Any] | None, *, unnamed: bool = False) -> None:
+        adoption = Adoption(process_id, owner, self._warden_dir.ledger(process_id), self._clock.monotonic())
+        adoption.unnamed = unnamed
+        self._by_id[process_id] = adoption
+        self._look(adoption)
+
     # ── Looking ───────────────────────────────────────────────────────────────────────────────────
 
     def _look(self, adoption: Adoption) -> None:
@@ -125,6 +142,7 @@ class Adoptions:
         leftover = adoption.leftover
         if report.proven or leftover is None or leftover.cgroup is None:
             del self._by_id[adoption.process_id]
+            self._put_away(adoption, report)
             return
         adoption.report = report
         self._search.go_on(
@@ -141,7 +159,23 @@ class Adoptions:
             held.write(verdict)
             held.close()
         del self._by_id[adoption.process_id]
-        tell(adoption.owner, ended(adoption.process_id, verdict, proven=True))
+        report = ended(adoption.process_id, verdict, proven=True)
+        tell(adoption.owner, report)
+        self._put_away(adoption, report)
+
+    def _put_away(self, adoption: Adoption, report: ProcessEnded) -> None:
+        """Remove the ledger of a tree that no row names, if nothing more can be learnt of it."""
+        if not adoption.unnamed or adoption.owner is not None:
+            return
+        if not report.proven:
+            logger.warning("{} of an earlier daemon is not proven gone: {}", adoption.process_id, report.note)
+            words = ledger.read_path(adoption.path)
+            group = (ledger.said(words, "spawning") or {}).get("cgroup")
+            judged = ledger.said(words, "swept") or ledger.said(words, "empty")
+            if judged is None or (group is not None and os.path.isdir(group)):
+                # The next start looks again.
+                return
+        adoption.path.unlink(missing_ok=True)
 
     def _look_who_remains(self, adoption: Adoption) -> None:
         """Report what the warden could not kill so far, if its ledger says so."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -153,6 +153,19 @@ class ProcessTrees:
         self._reactor.start()
         self._reactor.post(self._zygotes.warm_up)
         self._reactor.post(lambda: self._adoptions.clean_up(before, self._trees.by_id))
+
+    def end_unnamed(self, named: Callable[[], Collection[str]]) -> None:
+        """End what an earlier daemon has left and no row of the store names, prove that, and remove its ledger.
+
+        To be called after `start`, and before anything is spawned.
+
+        Args:
+            named: gives the ids of the trees that rows name; called here, if there is a ledger at all.
+        """
+        left = {process_id for process_id, _ in self._dir.ledgers()}
+        if left:
+            unnamed = left.difference(named())
+            self._reactor.post(lambda: self._adoptions.end_unnamed(unnamed))
 
     def spawn(self, process_id: str, spec: SpawnSpec, owner: ActorRef[Any], session: str = "") -> None:
         """See `actors.ports.Processes.spawn`. An id that is known already is adopted: it has one effect."""
