@@ -10,6 +10,7 @@ import pytest
 from hypothesis import settings
 
 from actors.kernel.log_context import speak
+from tests.host_kit import python as python  # noqa: PLC0414
 from tests.kit import faults as faults  # noqa: PLC0414
 from tests.kit import kit as kit  # noqa: PLC0414  # the fixture, for every test below
 from tests.kit import steps as steps  # noqa: PLC0414

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
 import select
@@ -15,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+import pytest
 
 RUNTIME = Path(__file__).parents[1] / "supervisor" / "hosts" / "countermand_host.py"
 PATIENCE_S = 60.0
@@ -163,3 +166,18 @@ def python_host(
     """Start a host of the agent `mine:agent`, whose module has this code."""
     (folder / "mine.py").write_text(textwrap.dedent(code))
     return Daemon([python, str(RUNTIME), "mine:agent", *more], folder, env)
+
+
+def interpreters() -> list[str]:
+    """Return this interpreter, the system's, and the oldest and the newest of those that pyenv has."""
+    root = os.environ.get("PYENV_ROOT", os.path.expanduser("~/.pyenv"))
+    versions = [found for minor in range(9, 30) for found in glob.glob(f"{root}/versions/3.{minor}.*/bin/python3")[:1]]
+    others = [path for path in ("/usr/bin/python3", *versions[:1], *versions[-1:]) if os.access(path, os.X_OK)]
+    return [sys.executable, *others]
+
+
+@pytest.fixture(params=interpreters())
+def python(request: pytest.FixtureRequest) -> str:
+    """An interpreter for the agent."""
+    found: str = request.param
+    return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import glob
 import os
 import signal
 import sys
@@ -20,19 +19,6 @@ ECHO = """
         await turn.emit("you said " + turn.inputs[0].content)
         return turn.address.fence
 """
-
-
-def interpreters() -> list[str]:
-    """Return one interpreter of each version that is here, and the system's own."""
-    root = os.environ.get("PYENV_ROOT", os.path.expanduser("~/.pyenv"))
-    versions = [found for minor in range(9, 20) for found in glob.glob(f"{root}/versions/3.{minor}.*/bin/python3")[:1]]
-    return [sys.executable, *(path for path in ("/usr/bin/python3", *versions) if os.access(path, os.X_OK))]
-
-
-@pytest.fixture(params=interpreters())
-def python(request: pytest.FixtureRequest) -> str:
-    found: str = request.param
-    return found
 
 
 # ── The file ──
@@ -154,72 +140,411 @@ def test_the_modules_beside_the_runtime_are_not_the_agents(tmp_path: Path) -> No
         assert host.answered(host.run())["result"]["value"] == [True, "theirs", None]
 
 
-# ── A cancel, as it mostly is ──
+# ── Values and errors ──
 
 
-def test_an_async_agent_is_told_once_cleans_up_and_then_answers(tmp_path: Path, python: str) -> None:
-    code = """
-        import asyncio, atexit
-        atexit.register(print, "exit function")
-        async def other():
-            try:
-                await asyncio.sleep(1000)
-            finally:
-                await asyncio.sleep(0.01)
-                print("other task")
-        async def numbers():
-            try:
-                yield 1
-            finally:
-                await asyncio.sleep(0)
-                print("generator")
-        async def agent(turn):
-            global task, generator
-            task = asyncio.ensure_future(other())
-            generator = numbers()
-            await generator.__anext__()
-            await turn.emit("up")
-            try:
-                await asyncio.sleep(1000)
-            except asyncio.CancelledError as error:
-                assert type(error) is asyncio.CancelledError
-                await asyncio.sleep(0.01)
-                print("agent", turn.cancelled_by.source)
-                raise
-    """
-    with python_host(tmp_path, code, python=python) as host:
-        host.hello()
-        number = host.run()
-        host.take("emit")
-        host.cancel(number)
-        error = host.answered(number)["error"]
-        assert error["code"] == -32800
-        assert error["data"]["provenance"]["reason"] == "enough"
-        assert host.stdout().split("\n") == ["agent user.console", "other task", "generator", "exit function", ""]
-        os.kill(host.process.pid, signal.SIGTERM)
-        assert host.exit_status() == -signal.SIGTERM
-
-
-def test_a_plain_agent_is_interrupted_where_it_blocks(tmp_path: Path, python: str) -> None:
-    code = """
-        import atexit, time
-        from countermand import RunCancelled
-        atexit.register(print, "exit function")
+@pytest.mark.parametrize(
+    ("returned", "value"),
+    [
+        ("None", None),
+        ("{'a': (1, 2.5, True, None), 3: {'x'}}", {"a": [1, 2.5, True, None], "3": ["x"]}),
+        ("[float('nan'), 10 ** 30, 'half \\ud83d']", [None, str(10**30), "half \ufffd"]),
+        ("Colour.RED", "red"),
+        ("Point(1, 2)", {"x": 1, "y": 2}),
+        ("[ring]", [["(contains itself)"]]),
+        ("Odd()", "(Odd: cannot be shown)"),
+        ("datetime.date(2031, 5, 1)", "2031-05-01"),
+    ],
+)
+def test_a_value_becomes_json(tmp_path: Path, returned: str, value: object) -> None:
+    code = f"""
+        import dataclasses, datetime, enum
+        class Colour(enum.Enum):
+            RED = "red"
+        @dataclasses.dataclass
+        class Point:
+            x: int
+            y: int
+        class Odd:
+            def __repr__(self): raise ValueError
+        ring = []
+        ring.append(ring)
         def agent(turn):
-            try:
-                turn.emit("up")
-                time.sleep(1000)
-            except RunCancelled as error:
-                time.sleep(0.01)
-                print("agent", error.provenance.source, turn.cancelled_by.reason)
-                raise
+            return {returned}
     """
-    with python_host(tmp_path, code, python=python) as host:
+    with python_host(tmp_path, code) as host:
+        host.hello()
+        assert host.answered(host.run())["result"]["value"] == value
+
+
+def test_a_value_that_is_too_large_is_cut_to_the_beginning_of_its_text(tmp_path: Path) -> None:
+    with python_host(tmp_path, "def agent(turn):\n    return ['x' * 9_000_000]\n") as host:
+        host.hello()
+        value = host.answered(host.run())["result"]["value"]
+        assert value.startswith('["xxx')
+        assert value.endswith("more bytes]")
+        assert len(value) < 1_100_000
+
+
+@pytest.mark.parametrize("kind", ["def", "async def"])
+@pytest.mark.parametrize(
+    ("body", "name", "text"),
+    [
+        ("raise KeyError('x')", "KeyError", "'x'"),
+        ("raise SystemExit(4)", "SystemExit", "4"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt", ""),
+        ("raise asyncio.CancelledError", "CancelledError", ""),
+        ("return open_ended()", "Invalid", "code that is never run"),
+        ("raise Odd", "Odd", "could not be made"),
+    ],
+)
+def test_what_an_agent_raises_is_the_answer_and_the_host_lives_on(
+    tmp_path: Path, kind: str, body: str, name: str, text: str
+) -> None:
+    code = f"""
+        import asyncio
+        class Odd(Exception):
+            def __str__(self): raise ValueError
+        async def open_ended(): ...
+        {kind} agent(turn):
+            if turn.address.generation == 1:
+                {body}
+            return "well"
+    """
+    with python_host(tmp_path, code) as host:
+        host.hello()
+        error = host.answered(host.run())["error"]
+        assert error["code"] == -32000
+        assert error["message"].startswith(f"{name}: ")
+        assert error["data"]["type"] == name
+        assert text in error["data"]["message"]
+        assert "mine.py" in host.stderr() or name == "Invalid"
+        assert host.answered(host.run(fence="s:2:", generation=2))["result"]["value"] == "well"
+
+
+def test_what_tasks_and_threads_raise_does_not_end_the_host(tmp_path: Path) -> None:
+    code = """
+        import asyncio, threading
+        async def ends():
+            raise SystemExit(9)
+        async def fails():
+            raise ValueError("a task failed")
+        def thread():
+            raise ValueError("a thread failed")
+        async def agent(turn):
+            tasks = [asyncio.ensure_future(one()) for one in (ends, fails)]
+            await asyncio.wait(tasks)
+            one = threading.Thread(target=thread)
+            one.start()
+            one.join()
+            await turn.emit("on")
+            return "well"
+    """
+    with python_host(tmp_path, code) as host:
         host.hello()
         number = host.run()
         host.take("emit")
+        assert host.answered(number)["result"]["value"] == "well"
+        assert "a thread failed" in host.stderr()
+
+
+# ── The wire ──
+
+
+def test_the_wire_answers_while_the_agent_blocks_its_loop(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "gate")
+    code = """
+        async def agent(turn):
+            await turn.emit("up")
+            return open("gate").read()
+    """
+    with python_host(tmp_path, code) as host:
+        host.hello()
+        number = host.run()
+        host.take("emit")
+        host.ping()
+        (tmp_path / "gate").write_text("through")
+        assert host.answered(number)["result"]["value"] == "through"
+
+
+def test_what_it_does_not_know_or_may_not_do_is_answered(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "gate")
+    with python_host(tmp_path, "def agent(turn):\n    return open('gate').read()\n") as host:
+        host.hello()
+        host.send(method="no_such_thing", params={})
+        assert host.answered(host.request("no_such_thing"))["error"]["code"] == -32601
+        assert host.answered(host.request("run", fence="s:1:"))["error"]["code"] == -32602
+        assert host.answered(host.request("execute", fence="s:1:c", call="c", of=77))["error"]["code"] == -32800
+        number = host.run()
+        refused = host.answered(host.run(fence="s:2:", generation=2))["error"]
+        assert (refused["code"], refused["data"]["code"]) == (-32003, "run_active")
+        host.cancel(999)
+        host.send(method="credit", params={"fence": "s:0:", "events": 1, "bytes": 1})
+        host.send(method="credit", params={})
+        host.ping()
+        (tmp_path / "gate").write_text("on")
+        assert host.answered(number)["result"]["value"] == "on"
+
+
+def test_a_long_text_is_said_in_pieces_and_what_is_no_text_is_refused(tmp_path: Path) -> None:
+    code = """
+        from countermand import Invalid
+        def agent(turn):
+            turn.emit("")
+            turn.emit("\\U0001f600" * 40_000 + "\\ud800")
+            turn.progress(done=0.5)
+            turn.typing()
+            refused = []
+            for wrong in (lambda: turn.emit(7), lambda: turn.progress(x="x" * 2_000_000), lambda: turn.call(7),
+                          lambda: turn.call("big", x="x" * 9_000_000), lambda: turn.gate("f", None, print),
+                          lambda: turn.gate("f", {}, print, deadline_s=-1)):
+                try:
+                    wrong()
+                except Invalid as error:
+                    refused.append(error.code)
+            return refused
+    """
+    with python_host(tmp_path, code) as host:
+        host.hello()
+        number = host.run()
+        frames = [host.take("emit") for _ in range(3)]
+        assert all(len(frame["params"]["text"].encode()) <= 65_536 for frame in frames)
+        assert "".join(frame["params"]["text"] for frame in frames) == "\U0001f600" * 40_000 + "\ufffd"
+        assert host.take("progress")["params"]["data"] == {"done": 0.5}
+        assert host.take("typing")["params"] == {"fence": "s:1:"}
+        assert host.answered(number)["result"]["value"] == ["invalid"] * 6
+
+
+def test_a_line_for_the_log_comes_once_the_daemon_knows_the_host(tmp_path: Path) -> None:
+    code = """
+        from countermand import log
+        log("at import")
+        def agent(turn):
+            log("a line", "warning", left=3)
+    """
+    with python_host(tmp_path, code) as host:
+        host.hello()
+        number = host.run()
+        assert host.take("log")["params"] == {"level": "warning", "text": "a line", "fields": {"left": 3}}
+        host.answered(number)
+        assert "at import" in host.stderr()
+
+
+def test_what_it_prints_is_there_before_what_it_says_next(tmp_path: Path) -> None:
+    code = """
+        def agent(turn):
+            print("printed")
+            turn.call("tool")
+            print("no newline", end="")
+    """
+    with python_host(tmp_path, code) as host:
+        host.hello()
+        number = host.run()
+        call = host.take("call")
+        assert host.stdout() == "printed\n"
+        host.answer(call, call="c1", outcome="finished", content="", is_error=False, data=None)
+        host.answered(number)
+        assert host.stdout() == "printed\nno newline"
+
+
+# ── Credit ──
+
+
+@pytest.mark.parametrize(("kind", "wait"), [("def", ""), ("async def", "await ")])
+def test_without_credit_an_agent_waits_until_some_is_given(tmp_path: Path, kind: str, wait: str) -> None:
+    code = f"""
+        {kind} agent(turn):
+            for number in range(5):
+                {wait}turn.emit(str(number))
+            {wait}turn.emit("x" * 500)
+            {wait}turn.emit("last")
+    """
+    with python_host(tmp_path, code) as host:
+        host.hello()
+        number = host.run(credit={"events": 2, "bytes": 300})
+        frames = [host.take("emit"), host.take("emit")]
+        host.ping()
+        # Both are back: two more may be said.
+        host.send(method="credit", params={"fence": "s:1:", "events": 2, "bytes": sum(one["size"] for one in frames)})
+        frames = [host.take("emit"), host.take("emit")]
+        host.ping()
+        host.send(method="credit", params={"fence": "s:1:", "events": 1, "bytes": frames[0]["size"]})
+        assert host.take("emit")["params"]["text"] == "4"
+        host.ping()
+        # The long line costs all the bytes.
+        host.send(method="credit", params={"fence": "s:1:", "events": 2, "bytes": 2 * frames[0]["size"]})
+        assert len(host.take("emit")["params"]["text"]) == 500
+        host.ping()
+        host.send(method="credit", params={"fence": "s:1:", "events": 1, "bytes": 300})
+        assert host.take("emit")["params"]["text"] == "last"
+        assert host.answered(number)["result"]["value"] is None
+
+
+@pytest.mark.parametrize(("kind", "wait"), [("def", ""), ("async def", "await ")])
+def test_a_cancel_wakes_who_waits_for_credit(tmp_path: Path, kind: str, wait: str) -> None:
+    code = f"""
+        {kind} agent(turn):
+            while True:
+                {wait}turn.emit("more")
+    """
+    with python_host(tmp_path, code) as host:
+        host.hello()
+        number = host.run(credit={"events": 3, "bytes": 10_000})
+        host.texts(3)
+        host.ping()
         host.cancel(number)
         assert host.answered(number)["error"]["code"] == -32800
-        assert host.stdout().split("\n") == ["agent user.console enough", "exit function", ""]
-        os.kill(host.process.pid, signal.SIGTERM)
-        assert host.exit_status() == -signal.SIGTERM
+
+
+# ── Several runs ──
+
+
+def test_a_kept_host_has_one_loop_and_nothing_of_the_earlier_run_in_the_next(tmp_path: Path, python: str) -> None:
+    code = """
+        import asyncio, contextvars
+        name = contextvars.ContextVar("name", default="nobody")
+        loops, left = [], []
+        async def goes_on(turn):
+            try:
+                while True:
+                    await asyncio.sleep(0)
+                    await turn.emit("late")
+            except asyncio.CancelledError as error:
+                left.append(error.provenance.source)
+        async def prepare():
+            loops.append(asyncio.get_running_loop())
+        async def agent(turn):
+            loops.append(asyncio.get_running_loop())
+            before = name.get()
+            name.set("somebody")
+            if turn.address.generation == 1:
+                asyncio.ensure_future(goes_on(turn))
+                await asyncio.sleep(0)
+            return [before, len(set(loops)), left, turn.cancelled_by]
+    """
+    with python_host(tmp_path, code, python=python) as host:
+        host.hello()
+        host.run()
+        frames = [host.next()]
+        while "result" not in frames[-1]:
+            frames.append(host.next())
+        assert frames[-1]["result"]["value"] == ["nobody", 1, [], None]
+        number = host.run(fence="s:2:", generation=2, run="run_2")
+        while (frame := host.next()).get("method") == "emit":
+            # Said before its run had ended: it carries the fence of that.
+            assert frame["params"]["fence"] == "s:1:"
+        assert (frame["id"], frame["result"]["value"]) == (number, ["nobody", 1, ["run.ended"], None])
+
+
+def test_the_exit_functions_of_a_run_that_ended_by_itself_run_at_sigterm(tmp_path: Path, python: str) -> None:
+    for kind in ("def", "async def"):
+        code = f"""
+            import asyncio, atexit, threading, time
+            atexit.register(print, "flushed")
+            async def beside():
+                try:
+                    await asyncio.sleep(1000)
+                finally:
+                    print("closed")
+            threading.Thread(target=time.sleep, args=(1000,)).start()
+            {kind} agent(turn):
+                if "async" in "{kind}":
+                    global task
+                    task = asyncio.ensure_future(beside())
+                    {"await asyncio.sleep(0)" if "async" in kind else ""}
+                return "well"
+        """
+        with python_host(tmp_path, code, python=python) as host:
+            host.hello()
+            host.answered(host.run())
+            os.kill(host.process.pid, signal.SIGTERM)
+            assert host.exit_status() == -signal.SIGTERM
+            assert host.stdout() == ("closed\nflushed\n" if "async" in kind else "flushed\n")
+
+
+def test_in_a_run_sigterm_ends_the_host_as_any_process(tmp_path: Path) -> None:
+    for body in ("time.sleep(1000)", "exec('while True: pass')"):
+        code = f"import atexit, time\natexit.register(print, 'x')\ndef agent(turn):\n    turn.emit('up')\n    {body}\n"
+        with python_host(tmp_path, code) as host:
+            host.hello()
+            host.run()
+            host.take("emit")
+            os.kill(host.process.pid, signal.SIGTERM)
+            assert host.exit_status() == -signal.SIGTERM
+            assert host.stdout() == ""
+
+
+# ── Other processes ──
+
+
+def test_a_forked_child_cannot_speak_for_the_agent(tmp_path: Path, python: str) -> None:
+    code = """
+        import os
+        def agent(turn):
+            child = os.fork()
+            if not child:
+                turn.emit("I am the agent")
+                os._exit(0)
+            status = os.waitpid(child, 0)[1]
+            turn.emit("I am")
+            return os.WEXITSTATUS(status)
+    """
+    with python_host(tmp_path, code, python=python) as host:
+        host.hello()
+        number = host.run()
+        assert host.take("emit")["params"]["text"] == "I am"
+        assert host.answered(number)["result"]["value"] == 75
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
+def test_a_child_of_multiprocessing_can_import_the_agents_module(tmp_path: Path, method: str) -> None:
+    code = f"""
+        import multiprocessing
+        from countermand import Message, RunCancelled, Turn
+        def work(message):
+            return Message(id="m2", role="assistant", content=message.content.upper())
+        def agent(turn):
+            with multiprocessing.get_context("{method}").Pool(1) as pool:
+                return pool.apply(work, (turn.inputs[0],)).content
+    """
+    with python_host(tmp_path, code) as host:
+        host.hello()
+        assert host.answered(host.run())["result"]["value"] == "HI"
+
+
+# ── The module `countermand` ──
+
+
+def test_names_that_the_runtime_has_not_come_from_the_package_that_is_installed(tmp_path: Path) -> None:
+    (tmp_path / "countermand.py").write_text("Turn = 'theirs'\nmain = 'the command'\n")
+    code = """
+        import countermand
+        from countermand import Turn, main
+        def agent(turn):
+            found = [main, isinstance(turn, Turn), countermand.__name__, countermand.RunCancelled.__module__]
+            for wrong in ("from countermand import nothing", "import countermand.nothing"):
+                try:
+                    exec(wrong)
+                except ImportError as error:
+                    found.append(type(error).__name__)
+            return found
+    """
+    with python_host(tmp_path, code) as host:
+        host.hello()
+        found = host.answered(host.run())["result"]["value"]
+        assert found == ["the command", True, "countermand", "countermand", "ImportError", "ModuleNotFoundError"]
+
+
+def test_without_an_installed_package_there_are_the_runtimes_names_alone(tmp_path: Path) -> None:
+    code = """
+        import countermand
+        def agent(turn):
+            try:
+                countermand.main
+            except AttributeError as error:
+                return str(error)
+    """
+    with python_host(tmp_path, code, python="/usr/bin/python3") as host:
+        host.hello()
+        value = host.answered(host.run())["result"]["value"]
+        assert value == "module 'countermand' has no attribute 'main'"

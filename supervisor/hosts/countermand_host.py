@@ -57,7 +57,7 @@ import types
 import typing
 import weakref
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
 from typing import Any, Optional, TypeVar
@@ -268,7 +268,7 @@ def _as_json(value: Any, above: tuple[int, ...]) -> Any:
         return number if -(2**63) <= number < 2**64 else str(number)
     if isinstance(value, float):
         exact = float.__float__(value)
-        return exact if math.isfinite(exact) else str(exact)
+        return exact if math.isfinite(exact) else None
     if isinstance(value, Mapping):
         return {
             storable(key if isinstance(key, str) else str(key)): as_json(item, above) for key, item in value.items()
@@ -473,7 +473,7 @@ class CancelToken:
         self._lock = threading.RLock()
         self._provenance: Provenance | None = None
         self._keys = itertools.count()
-        self._wakers: dict[int, Callable[[], None]] = {}
+        self._wakers: dict[int, Callable[[], object]] = {}
         self._callbacks: dict[int, Callable[[], None]] = {}
         # Tasks that were told: of a run and of its calls together.
         self._told: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet() if parent is None else parent._told
@@ -532,7 +532,7 @@ class CancelToken:
         """The same token for async code: `wait` is awaited."""
         return AsyncCancelToken(self)
 
-    def _add_waker(self, waker: Callable[[], None]) -> Callable[[], None]:
+    def _add_waker(self, waker: Callable[[], object]) -> Callable[[], None]:
         """Run `waker` once, inside the cancel; at once if it is cancelled already. It may not block."""
         with self._lock:
             key = next(self._keys)
@@ -543,7 +543,7 @@ class CancelToken:
             waker()
         return lambda: _forget(self._wakers, key)
 
-    def _cancel(self, provenance: Provenance, first: Callable[[], None] = lambda: None) -> None:
+    def _cancel(self, provenance: Provenance, first: Callable[[], object] = lambda: None) -> None:
         """Cancel it, and what hangs below it. `first` is called before anybody else is woken."""
         with self._lock:
             if self._provenance is not None:
@@ -721,6 +721,43 @@ class MainThread:
 
     def _kill(self) -> None:
         signal.pthread_kill(self.ident, signal.SIGINT)
+
+    def attempt(self, token: CancelToken, function: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+        """Call the agent's code: the agent, or the function of a gated call, from inside of a door.
+
+        Returns its value, or UNSET and its error. On the main thread the handler may raise in it, once: from the first
+        line here up to the line that says that it was told.
+        """
+        if not self.is_here:
+            try:
+                token.raise_if_cancelled()
+                return function(), None
+            except BaseException as error:  # noqa: BLE001  # every end of the agent's code is noted
+                return UNSET, error
+        doors, target = self.doors, Target(token)
+        try:
+            value, raised = self._attempt(target, function)
+        except RunCancelled as late:
+            # The signal came while another error was noted.
+            value, raised = UNSET, late
+        # In this order: below is the target of the run, which the door tells.
+        self.doors = doors
+        self.targets.remove(target)
+        return value, raised
+
+    def _attempt(self, target: Target, function: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+        value: Any = UNSET
+        try:
+            self.targets.append(target)
+            self.doors = 0
+            target.token.raise_if_cancelled()
+            value = function()
+            target.told = True
+        except BaseException as error:  # noqa: BLE001  # every end of the agent's code is noted
+            target.told = True
+            # If it has returned, it has not been interrupted.
+            return (value, error) if value is UNSET else (value, None)
+        return value, None
 
     def _owed(self) -> Target | None:
         """Return the target that is to be told, if no door will do it."""
@@ -936,58 +973,56 @@ class Thread:
 class Call:
     """One call that the agent asked for. Its `result` is set when the daemon has answered.
 
-    A call of a function here has `function`, which is executed once the daemon says so. `begin` starts it, on the wire
-    thread; `returned`, `value` and `error` say how it ended.
+    Of a function that is executed here, `begin` starts it, on the wire thread, once the daemon says so; `here` are the
+    steps of whoever executes it while it waits. `value` and `error` say how it ended.
     """
 
     def __init__(self, run: Run, tool: str, arguments: dict[str, Any]) -> None:
         self.run = run
         self.tool = tool
         self.arguments = arguments
+        # Further fields of its frame.
+        self.frame: dict[str, Any] = {}
         self.token = CancelToken(run.token)
         self.reply: Future[ToolResult] = run.future()
         self.result: ToolResult | None = None
+        self.over = False
         self.id = ""
         self.fence = ""
-        self.number = run.host.wire.number(self._taken)
-        self.line = b""
-        self.over = False
-        # Of a function that is executed here.
-        self.begin: Callable[[], None] | None = None
-        self.function: Callable[[], Any] | None = None
+        self._number = run.host.wire.number(self._taken)
+        self._line = b""
+        self.begin: Callable[[], object] | None = None
+        self.here: Steps[None] | None = None
         self.show: Callable[[Any], Any] | None = None
         self.hide: Callable[[ToolResult], ToolResult] = lambda result: result
         self.execute_id: int | None = None
         self.value: Any = UNSET
         self.error: BaseException | None = None
 
-    def prepare(self, **more: Any) -> int:
+    def prepare(self) -> int:
         """Make the frame; returns what it costs in bytes."""
-        params = {"fence": self.run.fence, "tool": self.tool, "arguments": self.arguments, **more}
-        try:
-            self.line = line(id=self.number, method="call", params=params)
-        except BaseException:
-            self.drop()
-            raise
-        return len(self.line) - 1
+        params = {"fence": self.run.fence, "tool": self.tool, "arguments": self.arguments, **self.frame}
+        where = {} if self.begin is None else {"where": "host"}
+        self._line = line(id=self._number, method="call", params={**params, **where})
+        return len(self._line) - 1
 
     def drop(self) -> None:
         """Forget a call that was not asked for."""
-        self.run.host.wire.unask(self.number)
+        self.run.host.wire.unask(self._number)
         self.token._unlink()
 
     def ask(self) -> None:
         """Ask for it. Its credit was taken before."""
         self.run.token.raise_if_cancelled()
-        self.run.calls[self.number] = self
+        self.run.calls[self._number] = self
         self.run.thread.requested(self)
-        self.run.host.wire.write(self.line)
-        self.line = b""
+        self.run.host.wire.write(self._line)
+        self._line = b""
 
     def give_up(self) -> None:
-        """Report that nobody waits for it any more. Its answer still comes."""
+        """Report that nobody waits for it any more, unless the run has ended. Its answer still comes."""
         if not self.run.token.cancelled:
-            self.run.host.wire.note("$/cancel_request", {"requestId": self.number, "fence": self.run.fence})
+            self.run.host.wire.note("$/cancel_request", {"requestId": self._number, "fence": self.run.fence})
 
     def outcome(self) -> Any:
         """Return what the function returned, or raise what it raised; Refused if it did not come to its end."""
@@ -1001,7 +1036,7 @@ class Call:
     def _taken(self, result: Any, error: WireError | None) -> None:
         """Take the daemon's answer; on the wire thread."""
         run = self.run
-        run.calls.pop(self.number, None)
+        run.calls.pop(self._number, None)
         self.token._unlink()
         self.over = True
         if error is None:
@@ -1021,8 +1056,12 @@ class Call:
         self.run.host.executing[number] = self
         if self.begin is None or self.reply.done() or self.token.cancelled:
             self.declined()
-        else:
+            return
+        try:
             self.begin()
+        except RuntimeError as error:
+            # Its loop is closed, or there can be no further thread.
+            self.ended(UNSET, error)
 
     def declined(self) -> None:
         """Answer `execute`: the function did not begin, or was ended by its cancel."""
@@ -1033,7 +1072,7 @@ class Call:
 
     def ended(self, value: Any, error: BaseException | None) -> None:
         """Answer `execute`: the function returned, or raised."""
-        if isinstance(error, asyncio.CancelledError) and self.token.cancelled:
+        if isinstance(error, asyncio.CancelledError) and (self.token.cancelled or self.run.token.cancelled):
             self.declined()
             return
         self.value, self.error = value, error
@@ -1133,12 +1172,6 @@ class Run:
         self.token.raise_if_cancelled()
         return future.result()
 
-    def steered(self, reply: Mapping[str, Any]) -> tuple[Message, ...]:
-        """Add the messages that steer this run to its thread, and return them."""
-        messages = tuple(Message.of(message) for message in reply["messages"])
-        self.thread.steered(messages)
-        return messages
-
     def _done(self, future: Future[Any]) -> None:
         with self._lock:
             self._futures.pop(future, None)
@@ -1166,8 +1199,12 @@ def _pieces(text: object) -> list[str]:
     return [text[start : start + TEXT_MAX_CHARS] for start in range(0, len(text), TEXT_MAX_CHARS)]
 
 
+Steps = Generator["Future[Any]", None, T]
+"""What a door does, for both kinds of turn: it yields the futures that it has to wait for, and returns its value."""
+
+
 class TurnBase:
-    """The common part of both kinds of turn: what can be read without waiting."""
+    """The common part of both kinds of turn."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -1198,19 +1235,75 @@ class TurnBase:
         """Who ended this run and why; None while it goes on. It distinguishes a Stop from your own time limit."""
         return self._run.token.provenance
 
-    def _line(self, method: str, **params: Any) -> bytes:
-        return line(method=method, params={"fence": self._run.fence, **params})
+    # ── The steps of the doors ──
 
-    def _progress(self, data: Mapping[str, Any]) -> bytes:
-        made = self._line("progress", data=as_json(data))
-        if len(made) > RESULT_MAX_BYTES:
+    def _emit(self, text: object) -> Steps[None]:
+        for piece in _pieces(text):
+            yield from self._say("emit", text=piece)
+            self._run.thread.text(piece)
+
+    def _progress(self, data: Mapping[str, Any]) -> Steps[None]:
+        made = as_json(data)
+        size = len(_dumped(made).encode())
+        if size > RESULT_MAX_BYTES:
             raise Invalid(
                 "this progress is too large",
                 expected=f"at most {RESULT_MAX_BYTES} bytes as JSON",
-                got=f"{len(made)} bytes",
+                got=f"{size} bytes",
                 remedy="show less of it, or emit it as text",
             )
-        return made
+        yield from self._say("progress", data=made)
+
+    def _say(self, method: str, **params: Any) -> Steps[None]:
+        run = self._run
+        frame = line(method=method, params={"fence": run.fence, **params})
+        yield from self._spend(len(frame) - 1)
+        run.token.raise_if_cancelled()
+        run.host.wire.write(frame)
+
+    def _spend(self, size: int) -> Steps[None]:
+        """Take the credit that a frame of `size` bytes costs; wait if there is not enough."""
+        run = self._run
+        run.token.raise_if_cancelled()
+        waiter = run.credit.take(size)
+        if waiter is not None:
+            run.watch(waiter)
+            try:
+                yield waiter
+            except BaseException:
+                run.credit.give_up(size, waiter)
+                raise
+
+    def _steering(self) -> Steps[tuple[Message, ...]]:
+        reply = self._run.request("steering")
+        yield reply
+        messages = tuple(Message.of(message) for message in reply.result()["messages"])
+        self._run.thread.steered(messages)
+        return messages
+
+    def _call(self, tool: object, arguments: Mapping[str, Any]) -> Steps[ToolResult]:
+        """Call a tool: of the daemon's, or of the user's, which is executed here."""
+        own = self._run.host.tools.get(tool) if isinstance(tool, str) else None
+        if own is None:
+            return (yield from self._ask(self._asked(tool, arguments)))
+        given = as_json(arguments)
+        call = self._asked(own.name, own.shown(given))
+        call.hide = functools.partial(own.without, given)
+        call.frame.update(own.frame)
+        return (yield from self._gated(call, lambda: own.execute(given, call), in_thread=not own.is_async))
+
+    def _gate(
+        self, name: object, arguments: Mapping[str, Any], function: Callable[[], Any], show: Any, **frame: Any
+    ) -> Steps[Call]:
+        """Call a function that is here; returns the call, which has its value or its error."""
+        call = self._asked(name, arguments)
+        call.show = show
+        call.frame.update({key: value for key, value in frame.items() if value is not None})
+        yield from self._gated(call, function, in_thread=False)
+        return call
+
+    def _gated(self, call: Call, function: Callable[[], Any], *, in_thread: bool) -> Steps[ToolResult]:
+        raise NotImplementedError
 
     def _asked(self, tool: object, arguments: Mapping[str, Any]) -> Call:
         """Return a call that is not yet asked for."""
@@ -1226,26 +1319,48 @@ class TurnBase:
         self._run.token.raise_if_cancelled()
         return Call(self._run, storable(tool), as_json(arguments))
 
-    def _own(self, tool: HostTool, arguments: Mapping[str, Any]) -> tuple[Call, dict[str, Any]]:
-        """Return a call of a tool that is executed here, and the fields of its frame."""
-        call = self._asked(tool.name, tool.shown(arguments))
-        given = as_json(arguments)
-        call.function = lambda: tool.execute(given, call)
-        call.hide = functools.partial(tool.without, given)
-        more = {"where": "host", "description": tool.offer["description"], "schema": tool.offer["parameters"]}
-        return call, more if tool.deadline_s is None else {**more, "deadline_s": tool.deadline_s}
+    def _ask(self, call: Call) -> Steps[ToolResult]:
+        """Ask for a call, and wait for its result.
+
+        If that wait is cancelled and the run is not, the call is ended. Its result is waited for, so that the agent's
+        next output comes after it; further cancels are ignored in this one round trip.
+        """
+        run = self._run
+        try:
+            yield from self._spend(call.prepare())
+            call.ask()
+        except BaseException:
+            call.drop()
+            raise
+        try:
+            if call.here is not None:
+                yield from call.here
+            yield call.reply
+        except GeneratorExit:
+            # The coroutine that waited is being closed, and may not wait.
+            call.give_up()
+            raise
+        except asyncio.CancelledError:
+            call.give_up()
+            while not call.reply.done() and not run.token.cancelled:
+                with contextlib.suppress(asyncio.CancelledError):
+                    yield call.reply
+            raise
+        return call.reply.result()
 
 
-def _gated(schema: Any, provider_id: str | None, deadline_s: float | None) -> dict[str, Any]:
-    named = {
+def _more(schema: Mapping[str, Any] | None, provider_id: str | None, deadline_s: float | None) -> dict[str, Any]:
+    """Return further fields of a `call`, as the daemon expects them."""
+    return {
         "schema": None if schema is None else as_json(dict(schema)),
         "provider_id": None if provider_id is None else storable(str(provider_id)),
-        "deadline_s": None if deadline_s is None else _seconds(deadline_s),
+        "deadline_s": _seconds(deadline_s),
     }
-    return {"where": "host", **{name: value for name, value in named.items() if value is not None}}
 
 
-def _seconds(value: Any) -> float:
+def _seconds(value: Any) -> float | None:
+    if value is None:
+        return None
     if not isinstance(value, (int, float)) or not 0 < value < math.inf:
         raise Invalid("a deadline is a number of seconds", expected="more than 0", got=repr(value))
     return float(value)
@@ -1257,10 +1372,6 @@ class AsyncTurn(TurnBase):
     After a cancel every method raises `asyncio.CancelledError` itself, with `provenance` as an attribute.
     """
 
-    def __init__(self, run: Run) -> None:
-        super().__init__(run)
-        self._door = AsyncDoor(run.token)
-
     @property
     def cancel_token(self) -> AsyncCancelToken:
         """The run's token."""
@@ -1268,21 +1379,15 @@ class AsyncTurn(TurnBase):
 
     async def emit(self, text: str) -> None:
         """Emit a text. It waits for credit if much of the run's output is not in the log yet."""
-        with self._door:
-            self._run.token.raise_if_cancelled()
-            for piece in _pieces(text):
-                await self._say(self._line("emit", text=piece))
-                self._run.thread.text(piece)
+        await self._through(self._emit(text))
 
     async def progress(self, **data: Any) -> None:
         """Show progress to subscribers. It is fenced like other output, and not stored. Raises Invalid if too large."""
-        with self._door:
-            await self._say(self._progress(data))
+        await self._through(self._progress(data))
 
     async def typing(self) -> None:
         """Show that the agent is at work; not stored."""
-        with self._door:
-            await self._say(self._line("typing"))
+        await self._through(self._say("typing"))
 
     async def call(self, tool: str, /, **arguments: Any) -> ToolResult:
         """Call a tool and wait for its result. Several calls may be open at once (`asyncio.gather`).
@@ -1290,12 +1395,7 @@ class AsyncTurn(TurnBase):
         If this await is cancelled (`asyncio.timeout`, a framework's limit), the call is ended, and its result is added
         to the thread. Only then does your code get the CancelledError.
         """
-        own = self._run.host.tools.get(tool)
-        with self._door:
-            if own is None:
-                return await self._through(self._asked(tool, arguments), {})
-            call, more = self._own(own, arguments)
-            return await self._through(call, more, in_thread=not own.is_async)
+        return await self._through(self._call(tool, arguments))
 
     async def gate(
         self,
@@ -1325,77 +1425,41 @@ class AsyncTurn(TurnBase):
         Raises:
             Refused: it did not take place, or not to its end; `result` is what the thread has.
         """
-        with self._door:
-            call = self._asked(name, arguments)
-            call.function, call.show = function, show
-            await self._through(call, _gated(schema, provider_id, deadline_s))
-        value: T = call.outcome()
-        return value
+        more = _more(schema, provider_id, deadline_s)
+        call = await self._through(self._gate(name, arguments, function, show, **more))
+        return typing.cast("T", call.outcome())
 
     async def steering(self) -> tuple[Message, ...]:
         """Take the waiting messages that steer this run; none while a call is open."""
-        with self._door:
-            return self._run.steered(await self._run.wait_async(self._run.request("steering")))
+        return await self._through(self._steering())
 
-    async def _through(self, call: Call, more: Mapping[str, Any], *, in_thread: bool = False) -> ToolResult:
-        """Ask for a call, and wait for its result."""
+    async def _through(self, steps: Steps[T]) -> T:
+        """Go through a door: take its steps, and await what they wait for."""
         run = self._run
-        if call.function is not None:
-            context, loop = contextvars.copy_context(), asyncio.get_running_loop()
-            if in_thread:
-                call.begin = functools.partial(_in_thread, call, context)
-            else:
-                call.begin = lambda: _suppressed(loop.call_soon_threadsafe, _in_task, call, context)
-        try:
-            await self._spend(call.prepare(**more))
-            call.ask()
-        except BaseException:
-            call.drop()
-            raise
-        try:
-            return await run.wait_async(call.reply)
-        except GeneratorExit:
-            # The coroutine is being closed, and may not await.
-            call.give_up()
-            raise
-        except asyncio.CancelledError:
-            if not run.token.cancelled:
-                await self._given_up(call)
-            raise
-
-    async def _given_up(self, call: Call) -> None:
-        """End a call whose await was cancelled, and wait until its result is in the thread.
-
-        Further cancels are ignored during this one round trip, so that the agent's next output comes after the result.
-        """
-        call.give_up()
-        while not call.reply.done():
+        with AsyncDoor(run.token):
+            run.token.raise_if_cancelled()
             try:
-                await self._run.wait_async(call.reply)
-            except (RunCancelled, CountermandError):
-                return
-            except asyncio.CancelledError:
-                continue
+                future = next(steps)
+                while True:
+                    try:
+                        await run.wait_async(future)
+                    except BaseException as error:  # noqa: BLE001  # the steps decide
+                        future = steps.throw(error)
+                    else:
+                        future = next(steps)
+            except StopIteration as end:
+                return typing.cast("T", end.value)
 
-    async def _say(self, frame: bytes) -> None:
-        await self._spend(len(frame) - 1)
-        self._run.token.raise_if_cancelled()
-        self._run.host.wire.write(frame)
-
-    async def _spend(self, size: int) -> None:
-        run = self._run
-        run.token.raise_if_cancelled()
-        waiter = run.credit.take(size)
-        if waiter is not None:
-            run.watch(waiter)
-            try:
-                await run.wait_async(waiter)
-            except BaseException:
-                run.credit.give_up(size, waiter)
-                raise
+    def _gated(self, call: Call, function: Callable[[], Any], *, in_thread: bool) -> Steps[ToolResult]:
+        context, loop = contextvars.copy_context(), asyncio.get_running_loop()
+        if in_thread:
+            call.begin = functools.partial(_in_thread, call, context, function)
+        else:
+            call.begin = functools.partial(loop.call_soon_threadsafe, _in_task, call, context, function)
+        return self._ask(call)
 
 
-def _in_task(call: Call, context: contextvars.Context) -> None:
+def _in_task(call: Call, context: contextvars.Context, function: Callable[[], Any]) -> None:
     """Execute a call's function in a task of its own. On the loop."""
     if call.token.cancelled:
         call.declined()
@@ -1403,7 +1467,7 @@ def _in_task(call: Call, context: contextvars.Context) -> None:
 
     async def execute() -> None:
         try:
-            value = typing.cast("Callable[[], Any]", call.function)()
+            value = function()
             if inspect.isawaitable(value):
                 value = await value
         except GeneratorExit:
@@ -1415,23 +1479,17 @@ def _in_task(call: Call, context: contextvars.Context) -> None:
 
     loop = asyncio.get_running_loop()
     task = context.run(loop.create_task, execute())
-    told = call.token._told
-    call.token._add_waker(lambda: _suppressed(loop.call_soon_threadsafe, tell, task, told))
+    call.token._add_waker(functools.partial(loop.call_soon_threadsafe, tell, task, call.token._told))
     # A task that is cancelled before its first line has not executed anything.
     task.add_done_callback(lambda _: call.declined())
 
 
-def _suppressed(function: Callable[..., object], *arguments: Any) -> None:
-    with contextlib.suppress(RuntimeError):
-        function(*arguments)
-
-
-def _in_thread(call: Call, context: contextvars.Context) -> None:
-    """Execute a call's plain function on a thread of its own, which looks at its token by itself."""
+def _in_thread(call: Call, context: contextvars.Context, function: Callable[[], Any]) -> None:
+    """Execute a call's plain function on a thread of its own. It looks at its token by itself."""
 
     def execute() -> None:
         try:
-            value = context.run(typing.cast("Callable[[], Any]", call.function))
+            value = context.run(function)
         except BaseException as error:  # noqa: BLE001  # whatever is raised, the call has an end
             call.ended(UNSET, error)
         else:
@@ -1443,10 +1501,6 @@ def _in_thread(call: Call, context: contextvars.Context) -> None:
 class Turn(TurnBase):
     """One turn of a plain agent: every method blocks its thread, and raises RunCancelled after a cancel."""
 
-    def __init__(self, run: Run) -> None:
-        super().__init__(run)
-        self._door = PlainDoor(run.host.main, run.token)
-
     @property
     def cancel_token(self) -> CancelToken:
         """The run's token."""
@@ -1454,29 +1508,19 @@ class Turn(TurnBase):
 
     def emit(self, text: str) -> None:
         """Emit a text. It waits for credit if much of the run's output is not in the log yet."""
-        with self._door:
-            self._run.token.raise_if_cancelled()
-            for piece in _pieces(text):
-                self._say(self._line("emit", text=piece))
-                self._run.thread.text(piece)
+        self._through(self._emit(text))
 
     def progress(self, **data: Any) -> None:
         """Show progress to subscribers. It is fenced like other output, and not stored. Raises Invalid if too large."""
-        with self._door:
-            self._say(self._progress(data))
+        self._through(self._progress(data))
 
     def typing(self) -> None:
         """Show that the agent is at work; not stored."""
-        with self._door:
-            self._say(self._line("typing"))
+        self._through(self._say("typing"))
 
     def call(self, tool: str, /, **arguments: Any) -> ToolResult:
         """Call a tool and wait for its result. Several calls may be open at once, from several threads."""
-        own = self._run.host.tools.get(tool)
-        with self._door:
-            if own is None:
-                return self._through(self._asked(tool, arguments), {})
-            return self._through(*self._own(own, arguments))
+        return self._through(self._call(tool, arguments))
 
     def gate(
         self,
@@ -1490,98 +1534,52 @@ class Turn(TurnBase):
         deadline_s: float | None = None,
     ) -> T:
         """See `AsyncTurn.gate`: the function is a plain one, and is called on the calling thread."""
-        with self._door:
-            call = self._asked(name, arguments)
-            call.function, call.show = function, show
-            self._through(call, _gated(schema, provider_id, deadline_s))
+        more = _more(schema, provider_id, deadline_s)
+        call = self._through(self._gate(name, arguments, function, show, **more))
         return typing.cast("T", call.outcome())
 
     def steering(self) -> tuple[Message, ...]:
         """Take the waiting messages that steer this run; none while a call is open."""
-        with self._door:
-            return self._run.steered(self._run.wait(self._run.request("steering")))
+        return self._through(self._steering())
 
-    def _through(self, call: Call, more: Mapping[str, Any]) -> ToolResult:
-        """Ask for a call, and wait for its result."""
+    def _through(self, steps: Steps[T]) -> T:
+        """Go through a door: take its steps, and wait for what they wait for."""
         run = self._run
-        begun = run.future()
-        if call.function is not None:
-            call.begin = lambda: _began(begun)
-            call.reply.add_done_callback(lambda _: _began(begun))
-        try:
-            self._spend(call.prepare(**more))
-            call.ask()
-        except BaseException:
-            call.drop()
-            raise
-        if call.function is not None:
+        with PlainDoor(run.host.main, run.token):
+            run.token.raise_if_cancelled()
             try:
-                run.wait(begun)
-                if call.execute_id is not None:
-                    self._execute(call)
-            finally:
-                # It does nothing if the call was answered.
-                call.declined()
-        return run.wait(call.reply)
+                future = next(steps)
+                while True:
+                    try:
+                        run.wait(future)
+                    except BaseException as error:  # noqa: BLE001  # the steps decide
+                        future = steps.throw(error)
+                    else:
+                        future = next(steps)
+            except StopIteration as end:
+                return typing.cast("T", end.value)
 
-    def _execute(self, call: Call) -> None:
-        """Execute a call's function on this thread: outside of the door."""
-        main = self._run.host.main
-        if not main.is_here:
-            self._attempt(call)
-            return
-        doors, target = main.doors, Target(call.token)
-        forget = call.token._add_waker(main.urge)
-        main.targets.append(target)
+    def _gated(self, call: Call, function: Callable[[], Any], *, in_thread: bool) -> Steps[ToolResult]:
+        del in_thread
+        begun = self._run.future()
+        call.begin = functools.partial(settle, begun, None)
+        # A call that is refused is not executed.
+        call.reply.add_done_callback(lambda _: settle(begun, None))
+        call.here = self._execute(call, begun, function)
+        return self._ask(call)
+
+    def _execute(self, call: Call, begun: Future[None], function: Callable[[], Any]) -> Steps[None]:
+        """Execute a call's function on this thread, once the daemon says so."""
         try:
-            # From here on the handler may raise, once, until the doors are counted again.
-            self._attempt(call, main)
-        except RunCancelled as error:
-            main.doors = doors
-            call.ended(UNSET, error)
+            yield begun
+            if call.execute_id is not None:
+                main = self._run.host.main
+                forget = call.token._add_waker(main.urge)
+                call.ended(*main.attempt(call.token, function))
+                forget()
         finally:
-            main.doors = doors
-            main.targets.remove(target)
-            forget()
-
-    def _attempt(self, call: Call, main: MainThread | None = None) -> None:
-        value: Any = UNSET
-        doors = 0 if main is None else main.doors
-        try:
-            if main is not None:
-                main.doors = 0
-            call.token.raise_if_cancelled()
-            value = typing.cast("Callable[[], Any]", call.function)()
-            if main is not None:
-                main.doors = doors
-        except BaseException as error:  # noqa: BLE001  # whatever is raised, the call has an end
-            if main is not None:
-                main.doors = doors
-            if value is UNSET:
-                call.ended(UNSET, error)
-                return
-        call.ended(value, None)
-
-    def _say(self, frame: bytes) -> None:
-        self._spend(len(frame) - 1)
-        self._run.token.raise_if_cancelled()
-        self._run.host.wire.write(frame)
-
-    def _spend(self, size: int) -> None:
-        run = self._run
-        run.token.raise_if_cancelled()
-        waiter = run.credit.take(size)
-        if waiter is not None:
-            run.watch(waiter)
-            try:
-                run.wait(waiter)
-            except BaseException:
-                run.credit.give_up(size, waiter)
-                raise
-
-
-def _began(future: Future[Any]) -> None:
-    settle(future, None)
+            # It does nothing if the call was answered.
+            call.declined()
 
 
 # ── Tools that are executed here ──────────────────────────────────────────────────────────────────
@@ -1628,8 +1626,6 @@ class HostTool:
         self.function = function
         self.is_async = is_async(function)
         self.name = str(getattr(function, "tool_name", None) or getattr(function, "__name__", ""))
-        seconds = getattr(function, "deadline_s", None)
-        self.deadline_s = None if seconds is None else _seconds(seconds)
         self._hints: dict[str, Any] = {}
         self._given: dict[str, str] = {}
         self._secret: set[str] = set()
@@ -1652,7 +1648,7 @@ class HostTool:
                 continue
             if hint is None:
                 raise self._invalid("a parameter without a type", name)
-            if any(extra is Secret or getattr(extra, "__name__", "") == "Secret" for extra in _extras(hint)):
+            if _is_secret(hint):
                 self._secret.add(name)
             self._hints[name] = hint
             properties[name] = self._schema(name, hint)
@@ -1661,7 +1657,13 @@ class HostTool:
             elif name not in self._secret:
                 properties[name]["default"] = as_json(parameter.default)
         schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
-        self.offer = {"name": self.name, "description": inspect.getdoc(function) or "", "parameters": schema}
+        description = inspect.getdoc(function) or ""
+        self.offer = {"name": self.name, "description": description, "parameters": schema}
+        # Fields of the frame of a call.
+        self.frame: dict[str, Any] = {"description": description, "schema": schema}
+        seconds = _seconds(getattr(function, "deadline_s", None))
+        if seconds is not None:
+            self.frame["deadline_s"] = seconds
 
     def shown(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments to record: a mark in place of each secret."""
@@ -1715,7 +1717,7 @@ def _completed(coroutine: Any, token: CancelToken) -> Any:
     async def main() -> Any:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None, "this is a task"
-        forget = token._add_waker(lambda: _suppressed(loop.call_soon_threadsafe, tell, task, token._told))
+        forget = token._add_waker(functools.partial(loop.call_soon_threadsafe, tell, task, token._told))
         try:
             return await coroutine
         finally:
@@ -1746,6 +1748,17 @@ _UNIONS = (typing.Union, getattr(types, "UnionType", typing.Union))
 
 def _bare(hint: Any) -> Any:
     return typing.get_args(hint)[0] if typing.get_origin(hint) is typing.Annotated else hint
+
+
+def _is_secret(hint: Any, passed: tuple[int, ...] = ()) -> bool:
+    """Return True if a mark is anywhere in a type: before Python 3.11 a default of None puts an Optional around it."""
+    if id(hint) in passed:
+        return False
+    if getattr(hint, "__name__", type(hint).__name__) == Secret.__name__:
+        return True
+    fields = typing.get_type_hints(hint, include_extras=True).values() if dataclasses.is_dataclass(hint) else ()
+    parts = (*typing.get_args(hint), *_extras(hint), *fields)
+    return any(_is_secret(part, (*passed, id(hint))) for part in parts)
 
 
 def _extras(hint: Any) -> tuple[Any, ...]:
@@ -1851,6 +1864,15 @@ class CountingTask(asyncio.Task[Any]):
         return self.asked
 
 
+def new_loop() -> asyncio.AbstractEventLoop:
+    """Return a loop whose tasks count their cancels, as the current one of this thread."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    if sys.version_info < (3, 11):
+        loop.set_task_factory(lambda loop, coroutine: CountingTask(coroutine, loop=loop))
+    return loop
+
+
 class Host:
     """This process: it says `hello`, and then carries out one run at a time.
 
@@ -1912,10 +1934,7 @@ class Host:
             self.tools[made.name] = made
         if is_async(agent):
             # Made here and not before: the module may have chosen another kind of loop.
-            self.loop = asyncio.new_event_loop()
-            asyncio.set_event_loop(self.loop)
-            if sys.version_info < (3, 11):
-                self.loop.set_task_factory(lambda loop, coroutine: CountingTask(coroutine, loop=loop))
+            self.loop = new_loop()
         prepare = getattr(sys.modules[self._spelled.partition(":")[0]], "prepare", None)
         if callable(prepare):
             prepared = prepare()
@@ -2002,7 +2021,7 @@ class Host:
                 loop.run_forever()
             ended, self._ended = self._ended, None
             if ended is not None:
-                self._end(*ended)
+                self._end(*ended, cancelled=True)
 
     def _begin(self, run: Run) -> None:
         """Begin a run. On the loop."""
@@ -2031,7 +2050,7 @@ class Host:
         if run.token.cancelled:
             typing.cast("Any", self.loop).create_task(self._close(run, value, error))
         else:
-            self._end(run, value, error)
+            self._end(run, value, error, cancelled=False)
 
     async def _close(self, run: Run | None, value: Any, error: BaseException | None) -> None:
         """End what an agent has left on the loop, then leave the loop."""
@@ -2056,47 +2075,25 @@ class Host:
         while True:
             run = self._runs.get()
             if run is None:
-                self._end(None, None, None)
+                self._end(None, None, None, cancelled=True)
                 continue
             self._when_busy()
-            try:
-                value, error = self._called(agent, run)
-            except RunCancelled as late:
-                # The signal came while another end of the agent was noted. It comes once.
-                value, error = None, late
-            self.main.targets = []
-            self._end(run, value, error)
-
-    def _called(self, agent: Callable[..., Any], run: Run) -> tuple[Any, BaseException | None]:
-        """Call the agent. From the first line to the last the signal's handler may raise, once."""
-        value: Any = UNSET
-        try:
-            self.main.targets = [Target(run.token)]
-            run.token.raise_if_cancelled()
-            value = contextvars.copy_context().run(agent, Turn(run))
-            self.main.targets = []
-        except BaseException as error:  # noqa: BLE001  # every end of an agent is answered
-            self.main.targets = []
-            if value is UNSET:
-                return None, error
-        return value, None
+            call = functools.partial(contextvars.copy_context().run, agent, Turn(run))
+            self._end(run, *self.main.attempt(run.token, call), cancelled=run.token.cancelled)
 
     # ── The end of a run ──
 
-    def _end(self, run: Run | None, value: Any, error: BaseException | None) -> None:
+    def _end(self, run: Run | None, value: Any, error: BaseException | None, *, cancelled: bool) -> None:
         """Answer a run; None: leave. On the main thread, outside of the agent's code."""
-        if run is None or run.token.cancelled:
-            try:
-                atexit._run_exitfuncs()
-            except BaseException:  # noqa: BLE001  # the answer follows
-                traceback.print_exc()
+        if cancelled:
+            _run_exit_functions()
+        else:
+            self._when_idle()
         if run is None:
             _flush()
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)
             return
-        if not run.token.cancelled:
-            self._when_idle()
         try:
             frame = line(id=run.number, **_answer(run, value, error))
         except BaseException as failed:  # noqa: BLE001  # the value is a foreign object
@@ -2123,6 +2120,19 @@ class Host:
         else:
             loop = self.loop
             loop.call_soon_threadsafe(lambda: loop.create_task(self._close(None, None, None)))
+
+
+def _run_exit_functions() -> None:
+    """Run what is registered with `atexit`; but processes of `multiprocessing` are not joined, no more than threads."""
+    util: Any = sys.modules.get("multiprocessing.util")
+    try:
+        if util is not None:
+            atexit.unregister(util._exit_function)
+        atexit._run_exitfuncs()
+        if util is not None:
+            util._exit_function(active_children=list)
+    except BaseException:  # noqa: BLE001  # the answer follows
+        traceback.print_exc()
 
 
 class _Exited(Exception):

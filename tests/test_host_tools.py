@@ -1,0 +1,562 @@
+"""Calls from a host: tools of the daemon, functions of a framework, and the user's own tools, each gated."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors.events import MessageData, TextData, ToolEndedData, ToolRequestedData
+from actors.model import Event, Message, Outcome
+from actors.text import storable_json
+from actors.thread import Thread
+from supervisor.hosts import countermand_host as runtime
+from tests.host_kit import Daemon, Json, python_host
+
+# ── Tools of the daemon ──
+
+
+def test_a_call_of_the_daemons_tool_is_asked_for_and_its_result_returned(tmp_path: Path, python: str) -> None:
+    code = """
+        async def agent(turn):
+            result = await turn.call("shell", script="true", tries=2)
+            calls = [call.arguments for message in turn.messages for call in message.tool_calls]
+            return [result.outcome, result.content, result.is_error, result.data, turn.tools, calls]
+    """
+    with python_host(tmp_path, code, python=python) as host:
+        host.hello()
+        tools = [{"name": "shell", "description": "Run it.", "parameters": {"type": "object"}}]
+        number = host.run(tools=tools)
+        call = host.take("call")
+        arguments = {"script": "true", "tries": 2}
+        assert call["params"] == {"fence": "s:1:", "tool": "shell", "arguments": arguments}
+        host.answer(call, call="c1", outcome="finished", content="ok", is_error=False, data={"status": 0})
+        value = host.answered(number)["result"]["value"]
+        assert value == ["finished", "ok", False, {"status": 0}, tools, [arguments]]
+
+
+@pytest.mark.parametrize(("kind", "wait"), [("def", ""), ("async def", "await ")])
+def test_a_refusal_has_the_daemons_words(tmp_path: Path, kind: str, wait: str) -> None:
+    code = f"""
+        from countermand import CountermandError
+        {kind} agent(turn):
+            try:
+                {wait}turn.call("shell")
+            except CountermandError as error:
+                said = [error.code, error.expected, str(error)]
+            {wait}turn.emit("on")
+            return [said, [message.content for message in turn.messages]]
+    """
+    with python_host(tmp_path, code) as host:
+        host.hello()
+        number = host.run()
+        call = host.take("call")
+        data = {"code": "too_many", "expected": "at most 128", "got": "more"}
+        host.send(id=call["id"], error={"code": -32003, "message": "too many requests", "data": data})
+        host.take("emit")
+        said, contents = host.answered(number)["result"]["value"]
+        assert said == ["too_many", "at most 128", "too many requests; expected at most 128; got more"]
+        assert contents == ["hi", "on"]
+
+
+def test_steering_takes_messages_into_the_thread(tmp_path: Path) -> None:
+    code = """
+        def agent(turn):
+            turn.emit("a")
+            taken = turn.steering()
+            turn.emit("b")
+            return [[m.content for m in taken], [m.content for m in turn.inputs], [m.content for m in turn.messages]]
+    """
+    with python_host(tmp_path, code) as host:
+        host.hello()
+        number = host.run()
+        host.take("emit")
+        asked = host.take("steering")
+        assert asked["params"] == {"fence": "s:1:"}
+        host.answer(asked, messages=[{"id": "m9", "role": "user", "content": "left"}])
+        host.take("emit")
+        assert host.answered(number)["result"]["value"] == [["left"], ["hi", "left"], ["hi", "a", "left", "b"]]
+
+
+# ── Functions that are here ──
+
+
+def execute(host: Daemon, call: Json, name: str = "c1") -> int:
+    return host.request("execute", fence=f"s:1:{name}", call=name, of=call["id"], deadline_s=None)
+
+
+def finished(host: Daemon, call: Json, content: str, name: str = "c1", **more: Any) -> None:
+    host.answer(call, call=name, outcome="finished", content=content, is_error=False, data=None, **more)
+
+
+def test_a_closure_is_executed_when_the_daemon_says_so_and_gives_back_its_own_value(
+    tmp_path: Path, python: str
+) -> None:
+    code = """
+        import asyncio, contextvars
+        span = contextvars.ContextVar("span")
+        class Weather:
+            degrees = 20
+        async def agent(turn):
+            span.set("parent")
+            caller = asyncio.current_task()
+            async def weather():
+                await turn.progress(at=span.get(), same=asyncio.current_task() is caller)
+                return Weather()
+            found = await turn.gate(
+                "weather", {"city": "Bern"}, weather, schema={"type": "object"}, provider_id="p1", deadline_s=5,
+                show=lambda value: f"{value.degrees} degrees",
+            )
+            return [found.degrees, [message.content for message in turn.messages]]
+    """
+    with python_host(tmp_path, code, python=python) as host:
+        host.hello()
+        number = host.run()
+        call = host.take("call")
+        assert call["params"] == {
+            "fence": "s:1:",
+            "tool": "weather",
+            "arguments": {"city": "Bern"},
+            "where": "host",
+            "schema": {"type": "object"},
+            "provider_id": "p1",
+            "deadline_s": 5.0,
+        }
+        # It does not begin before.
+        host.ping()
+        executed = execute(host, call)
+        assert host.take("progress")["params"]["data"] == {"at": "parent", "same": False}
+        assert host.answered(executed)["result"] == {"content": "20 degrees", "is_error": False, "data": None}
+        finished(host, call, "20 degrees")
+        assert host.answered(number)["result"]["value"] == [20, ["hi", "", "20 degrees"]]
+
+
+@pytest.mark.parametrize(("kind", "wait"), [("def", ""), ("async def", "await ")])
+def test_what_a_closure_raises_is_raised_where_it_was_called(tmp_path: Path, kind: str, wait: str) -> None:
+    code = f"""
+        class Own(Exception): ...
+        {kind} fails():
+            raise Own("no")
+        {kind} agent(turn):
+            try:
+                {wait}turn.gate("f", {{}}, fails)
+            except Own as error:
+                return str(error)
+    """
+    with python_host(tmp_path, code) as host:
+        host.hello()
+        number = host.run()
+        call = host.take("call")
+        executed = execute(host, call)
+        assert host.answered(executed)["result"] == {"content": "Own: no", "is_error": True, "data": None}
+        host.answer(call, call="c1", outcome="finished", content="Own: no", is_error=True, data=None)
+        assert host.answered(number)["result"]["value"] == "no"
+
+
+@pytest.mark.parametrize(("kind", "wait"), [("def", ""), ("async def", "await ")])
+def test_a_call_that_does_not_take_place_is_refused_with_its_result(tmp_path: Path, kind: str, wait: str) -> None:
+    code = f"""
+        from countermand import Refused
+        {kind} f():
+            print("executed")
+        {kind} agent(turn):
+            try:
+                {wait}turn.gate("f", {{}}, f)
+            except Refused as error:
+                return [error.result.outcome, str(error)]
+    """
+    with python_host(tmp_path, code) as host:
+        host.hello()
+        number = host.run()
+        call = host.take("call")
+        host.answer(call, call="c1", outcome="not_started", content="a fence came", is_error=True, data=None)
+        assert host.answered(number)["result"]["value"] == ["not_started", "a fence came"]
+        # Too late: nobody waits for it.
+        assert host.answered(execute(host, call))["error"]["code"] == -32800
+        assert host.stdout() == ""
+
+
+def test_the_deadline_of_one_call_ends_its_closure_once_and_nothing_else(tmp_path: Path, python: str) -> None:
+    for kind, wait, sleep in (("def", "", "time.sleep"), ("async def", "await ", "await asyncio.sleep")):
+        code = f"""
+            import asyncio, time
+            from countermand import Refused
+            {kind} agent(turn):
+                told = []
+                {kind} closure():
+                    try:
+                        {wait}turn.emit("inside")
+                        {sleep}(1000)
+                    except asyncio.CancelledError:
+                        told.append("closure")
+                        for _ in range(5):
+                            {sleep}(0.01)
+                        told.append("cleaned")
+                        raise
+                try:
+                    {wait}turn.gate("f", {{}}, closure)
+                except Refused as error:
+                    told.append(error.result.outcome)
+                told.append(turn.cancelled_by)
+                try:
+                    {wait}turn.call("tool")
+                except asyncio.CancelledError:
+                    told.append("agent")
+                return told
+        """
+        with python_host(tmp_path, code, python=python) as host:
+            host.hello()
+            number = host.run()
+            call = host.take("call")
+            executed = execute(host, call)
+            host.take("emit")
+            host.cancel(executed, fence="s:1:c1", source="tool.deadline")
+            assert host.answered(executed)["error"]["code"] == -32800
+            host.answer(call, call="c1", outcome="interrupted", content="its deadline", is_error=True, data=None)
+            assert host.take("call")["params"]["tool"] == "tool"
+            host.cancel(number)
+            value = host.answered(number)["result"]["value"]
+            assert value == ["closure", "cleaned", "interrupted", None, "agent"]
+
+
+def test_the_end_of_the_run_ends_a_closure_once_and_its_call_is_answered(tmp_path: Path, python: str) -> None:
+    for kind, wait, sleep in (("def", "", "time.sleep"), ("async def", "await ", "await asyncio.sleep")):
+        code = f"""
+            import asyncio, time
+            told = []
+            {kind} agent(turn):
+                {kind} closure():
+                    try:
+                        {wait}turn.emit("inside")
+                        {sleep}(1000)
+                    finally:
+                        for _ in range(5):
+                            {sleep}(0.01)
+                        print("cleaned")
+                try:
+                    {wait}turn.gate("f", {{}}, closure)
+                finally:
+                    print("agent")
+        """
+        with python_host(tmp_path, code, python=python) as host:
+            host.hello()
+            number = host.run()
+            executed = execute(host, host.take("call"))
+            host.take("emit")
+            host.cancel(number)
+            # As the daemon does: a cancel of its own follows.
+            host.cancel(executed, fence="s:1:c1")
+            answers = {frame["id"]: frame for frame in (host.next(), host.next())}
+            assert {number, executed} == set(answers) or number == executed
+            assert all(frame["error"]["code"] == -32800 for frame in answers.values())
+            assert sorted(host.stdout().split()) == ["agent", "cleaned"]
+
+
+def test_closures_that_run_when_the_agent_returns_are_ended(tmp_path: Path) -> None:
+    code = """
+        import asyncio
+        async def agent(turn):
+            async def closure():
+                try:
+                    await turn.emit("inside")
+                    await asyncio.sleep(1000)
+                finally:
+                    await asyncio.sleep(0.01)
+                    print("cleaned")
+            global call
+            call = asyncio.ensure_future(turn.gate("f", {}, closure))
+            while not turn.messages[-1].content == "inside":
+                await asyncio.sleep(0.001)
+            return "well"
+    """
+    with python_host(tmp_path, code) as host:
+        host.hello()
+        number = host.run()
+        executed = execute(host, host.take("call"))
+        host.take("emit")
+        frames = {frame["id"]: frame for frame in (host.next(), host.next())} if number != executed else {}
+        assert frames[number]["result"]["value"] == "well"
+        assert frames[executed]["error"]["code"] == -32800
+        assert host.stdout() == "cleaned\n"
+
+
+def test_a_plain_closure_is_called_on_the_thread_that_calls(tmp_path: Path) -> None:
+    code = """
+        import threading
+        def agent(turn):
+            found = []
+            def work(name):
+                threading.current_thread().name = name
+                found.append(turn.gate(name, {}, lambda: threading.current_thread().name))
+            other = threading.Thread(target=work, args=("other",))
+            other.start()
+            other.join()
+            work("main")
+            return found
+    """
+    with python_host(tmp_path, code) as host:
+        host.hello()
+        number = host.run()
+        for name in ("other", "main"):
+            call = host.take("call")
+            assert host.answered(execute(host, call, name))["result"]["content"] == name
+            finished(host, call, name, name)
+        assert host.answered(number)["result"]["value"] == ["other", "main"]
+
+
+# ── The user's own tools ──
+
+TOOLS = """
+    import asyncio, dataclasses, enum, threading, time
+    from typing import Annotated, Dict, List, Literal, Optional, Union
+    from countermand import AsyncCancelToken, CancelToken, Secret, ToolResult, tool
+
+    class Unit(enum.Enum):
+        C = "celsius"
+
+    @dataclasses.dataclass
+    class Place:
+        city: str
+        zip: int = 0
+
+    @tool(isolation="thread", name="look_up", deadline_s=3)
+    def search(place: Place, unit: Unit, *, tries: int = 3, key: Annotated[Optional[str], Secret] = None,
+               fence: str, token: CancelToken) -> dict:
+        '''Look it up.'''
+        return {"city": place.city, "unit": unit.name, "tries": tries, "key": key, "fence": fence,
+                "token": token.cancelled, "thread": threading.current_thread() is threading.main_thread()}
+
+    async def shout(words: List[str], token: AsyncCancelToken) -> str:
+        await asyncio.sleep(0)
+        return " ".join(words).upper()
+
+    @tool(isolation="thread")
+    def fails(key: Annotated[str, Secret]):
+        raise ValueError(f"no such key: {key}")
+
+    async def sleeps() -> None:
+        print("up")
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            await asyncio.sleep(0.01)
+            print("cleaned")
+"""
+
+
+@pytest.mark.parametrize(("kind", "wait"), [("def", ""), ("async def", "await ")])
+def test_the_users_tools_are_offered_called_by_name_and_gated(
+    tmp_path: Path, python: str, kind: str, wait: str
+) -> None:
+    code = f"""{TOOLS}
+    {kind} agent(turn):
+        names = [tool["name"] for tool in turn.tools]
+        found = {wait}turn.call("look_up", place={{"city": "Bern"}}, unit="celsius", key="hush-hush")
+        loud = {wait}turn.call("shout", words=["a", "b"])
+        wrong = {wait}turn.call("shout", words="a")
+        return [names, found.content, loud.content, wrong.is_error]
+    """
+    tools = ("--tool", "mine:search", "--tool", "mine:shout")
+    with python_host(tmp_path, code, *tools, python=python) as host:
+        offers = host.hello()["tools"]
+        assert [(offer["name"], offer["description"]) for offer in offers] == [
+            ("look_up", "Look it up."),
+            ("shout", ""),
+        ]
+        schema = offers[0]["parameters"]
+        assert schema["required"] == ["place", "unit"]
+        assert set(schema["properties"]) == {"place", "unit", "tries", "key"}
+        assert schema["properties"]["tries"] == {"type": "integer", "default": 3}
+        number = host.run(tools=[{"name": "shell", "description": "", "parameters": {}}])
+        call = host.take("call")
+        arguments = {"place": {"city": "Bern"}, "unit": "celsius", "key": "[secret]"}
+        assert call["params"] == {
+            "fence": "s:1:",
+            "tool": "look_up",
+            "arguments": arguments,
+            "where": "host",
+            "description": "Look it up.",
+            "schema": schema,
+            "deadline_s": 3.0,
+        }
+        content = host.answered(execute(host, call))["result"]["content"]
+        expected = {"city": "Bern", "unit": "C", "tries": 3, "key": "[secret]", "fence": "s:1:c1", "token": False}
+        assert msgspec.json.decode(content) == {**expected, "thread": kind == "def"}
+        finished(host, call, content)
+        for said in ("A B", "Invalid: the arguments of shout do not fit: words: expected an array, got 'a'"):
+            call = host.take("call")
+            result = host.answered(execute(host, call))["result"]
+            assert result["content"] == said
+            host.answer(call, call="c1", outcome="finished", content=said, is_error=result["is_error"], data=None)
+        value = host.answered(number)["result"]["value"]
+        assert value == [["look_up", "shout", "shell"], content, "A B", True]
+
+
+def test_a_secret_is_not_in_what_a_tool_raises(tmp_path: Path) -> None:
+    code = f"""{TOOLS}
+    async def agent(turn):
+        await turn.call("fails", key="hush-hush")
+    """
+    with python_host(tmp_path, code, "--tool", "mine:fails") as host:
+        host.hello()
+        host.run()
+        call = host.take("call")
+        assert call["params"]["arguments"] == {"key": "[secret]"}
+        result = host.answered(execute(host, call))["result"]
+        assert result == {"content": "ValueError: no such key: [secret]", "is_error": True, "data": None}
+
+
+@pytest.mark.parametrize(("kind", "wait"), [("def", ""), ("async def", "await ")])
+def test_the_cancel_ends_the_users_tool_once(tmp_path: Path, kind: str, wait: str) -> None:
+    code = f"""{TOOLS}
+    {kind} agent(turn):
+        {wait}turn.call("sleeps")
+    """
+    with python_host(tmp_path, code, "--tool", "mine:sleeps") as host:
+        host.hello()
+        number = host.run()
+        executed = execute(host, host.take("call"))
+        host.cancel(number)
+        host.cancel(executed, fence="s:1:c1")
+        frames = [host.next(), host.next()]
+        assert {frame["id"] for frame in frames} == {number, executed}
+        assert [frame["error"]["code"] for frame in frames] == [-32800, -32800]
+        # The cancel may have come before its first line.
+        assert host.stdout() in ("up\ncleaned\n", "")
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        ("def f(x): ...", "the tool 'f' has a parameter without a type; expected"),
+        ("def f(*x: int): ...", "a parameter that a schema cannot name"),
+        ("def f(x: bytes): ...", "a parameter that a schema cannot describe"),
+        ("def f(x: 'Nowhere'): ...", "a signature that cannot be read"),
+        ("f = 1", "mine:f is not a function"),
+    ],
+)
+def test_a_tool_that_cannot_be_offered_is_the_error_of_hello(tmp_path: Path, function: str, said: str) -> None:
+    with python_host(tmp_path, f"{function}\ndef agent(turn): ...\n", "--tool", "mine:f") as host:
+        assert said in host.hello()["error"]
+
+
+# ── The same as in the daemon's process ──
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+    y: float = 0.5
+
+
+SAMPLES: list[Any] = [
+    None,
+    True,
+    3,
+    2.5,
+    "red",
+    "text",
+    [],
+    [1],
+    ["a", 1],
+    [[1]],
+    {},
+    {"x": 1},
+    {"x": 1, "y": 2},
+    {"y": 2.0},
+    {"x": "a"},
+    {"a": 1},
+]
+
+
+@pytest.mark.parametrize(
+    "hint",
+    [
+        str,
+        int,
+        float,
+        bool,
+        Any,
+        None,
+        list,
+        dict,
+        list[int],
+        set[int],
+        tuple[int, ...],
+        dict[str, int],
+        int | None,
+        int | str | list[str],
+        Literal["text", 3],
+        Colour,
+        Point,
+        list[Point] | None,
+        Annotated[float, "how much"],
+    ],
+)
+def test_arguments_fit_a_type_where_the_daemon_would_accept_them(hint: Any) -> None:
+    for value in SAMPLES:
+        try:
+            expected = msgspec.convert(value, hint)
+        except msgspec.ValidationError:
+            with pytest.raises((TypeError, ValueError)):
+                runtime._convert(hint, value)
+        else:
+            assert runtime._convert(hint, value) == expected, value
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.integers(), inner),
+        max_leaves=20,
+    )
+)
+def test_values_become_the_same_json(value: Any) -> None:
+    assert msgspec.json.encode(runtime.as_json(value)) == msgspec.json.encode(storable_json(value))
+
+
+ACTIONS = st.lists(
+    st.tuples(st.just("text"), st.sampled_from(["", "a", "b"]))
+    | st.tuples(st.just("request"), st.integers(0, 3))
+    | st.tuples(st.just("end"), st.integers(0, 3))
+    | st.tuples(st.just("steer"), st.integers(0, 3)),
+    max_size=20,
+)
+
+
+@given(ACTIONS)
+def test_the_thread_of_a_host_is_the_fold_of_what_its_agent_did(actions: list[tuple[str, Any]]) -> None:
+    """As `actors.thread` folds the events of it, which the daemon writes."""
+    theirs = runtime.Thread({"run": "r", "generation": 1, "thread": [], "inputs": []})
+    ours, calls = Thread(), {}
+    for kind, what in actions:
+        data: Any = None
+        if kind == "text" and what:
+            theirs.text(what)
+            data = TextData(text=what)
+        elif kind == "request" and what not in calls:
+            call = calls[what] = runtime.Call.__new__(runtime.Call)
+            call.id, call.tool, call.arguments, call.result, call.over = f"c{what}", "t", {"n": what}, None, False
+            theirs.requested(call)
+            data = ToolRequestedData(call_id=call.id, tool="t", arguments=call.arguments)
+        elif kind == "end" and what in calls:
+            calls[what].over = True
+            calls[what].result = calls[what].result or runtime.ToolResult("finished", f"result {what}")
+            data = ToolEndedData(call_id=f"c{what}", outcome=Outcome.FINISHED, content=f"result {what}", is_error=False)
+        elif kind == "steer":
+            theirs.steered([runtime.Message(f"m{what}", "user", "x", generation=1, run_id="r")])
+            data = MessageData(id=f"m{what}", content="x", origin=None)
+        if data is not None:
+            ours.add(Event(0, "s", 1, "r", data.event_kind, {}, 0.0), data)
+    made = [msgspec.convert(runtime.as_json(message), Message) for message in theirs.messages()]
+    assert made == [msgspec.structs.replace(message, at=None) for message in ours.messages()]
