@@ -223,6 +223,7 @@ def coroutine(host: Any, daemon: Daemon, number: int) -> bool:
     """Cancel a run after `number` bytecodes. Returns False if it was over before."""
     loop = host.loop = runtime.new_loop()
     run, story = new_run(host, number), Story()
+    turn: Any = None
 
     async def clean_up(who: str, error: asyncio.CancelledError) -> None:
         assert type(error) is asyncio.CancelledError
@@ -282,7 +283,6 @@ def coroutine(host: Any, daemon: Daemon, number: int) -> bool:
             await asyncio.wait(others)
         return "value"
 
-    turn: Any = None
     host._agent = agent
     loop.call_soon(host._begin, run)
     ended: dict[str, Any] = {}

@@ -286,6 +286,35 @@ def test_closures_that_run_when_the_agent_returns_are_ended(tmp_path: Path) -> N
         assert host.stdout() == "cleaned\n"
 
 
+@pytest.mark.parametrize(("kind", "wait"), [("def", ""), ("async def", "await ")])
+@pytest.mark.parametrize(
+    ("closure", "show", "said"),
+    [("return 1", "lambda value: 1 / 0", "ZeroDivisionError"), ("return iter_()", "None", "Invalid")],
+)
+def test_a_value_that_cannot_be_shown_is_an_error_of_the_call(
+    tmp_path: Path, kind: str, wait: str, closure: str, show: str, said: str
+) -> None:
+    code = f"""
+        def iter_():
+            yield 1
+        {kind} closure():
+            {closure}
+        {kind} agent(turn):
+            try:
+                {wait}turn.gate("f", {{}}, closure, show={show})
+            except Exception as error:
+                return type(error).__name__
+    """
+    with python_host(tmp_path, code) as host:
+        host.hello()
+        number = host.run()
+        call = host.take("call")
+        result = host.answered(execute(host, call))["result"]
+        assert (result["content"].partition(":")[0], result["is_error"]) == (said, True)
+        finished(host, call, result["content"])
+        assert host.answered(number)["result"]["value"] == said
+
+
 def test_a_plain_closure_is_called_on_the_thread_that_calls(tmp_path: Path) -> None:
     code = """
         import threading

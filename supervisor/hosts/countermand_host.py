@@ -194,11 +194,11 @@ class Invalid(CountermandError):
         super().__init__(message, code="invalid", expected=expected, got=got, remedy=remedy)
 
 
-class Refused(Exception):
-    """A gated call did not take place, or not to its end; `result` is what the thread says of it."""
+class Refused(CountermandError):
+    """A gated function did not take place, or its call was closed before it ended; `result` is what the thread has."""
 
     def __init__(self, result: ToolResult) -> None:
-        super().__init__(result.content)
+        super().__init__(result.content or f"the call was {result.outcome}", code="refused")
         self.result = result
 
 
@@ -282,11 +282,11 @@ def _as_json(value: Any, above: tuple[int, ...]) -> Any:
     return storable(repr(value))
 
 
-def bounded_json(value: Any) -> Any:
-    """Convert what a function returned to JSON; if it is too large, return the beginning of its text.
+def check_has_run(value: Any) -> None:
+    """Check that a function's result is a value.
 
     Raises:
-        Invalid: it is a coroutine or a generator, so the function's code has not run.
+        Invalid: it is a coroutine or a generator, so the function's code has not run. It is closed.
     """
     if inspect.isawaitable(value) or inspect.isasyncgen(value) or inspect.isgenerator(value):
         if inspect.iscoroutine(value) or inspect.isgenerator(value):
@@ -297,6 +297,11 @@ def bounded_json(value: Any) -> Any:
             got=type(value).__name__,
             remedy="declare it with 'async def' and without 'yield', and await what it calls",
         )
+
+
+def bounded_json(value: Any) -> Any:
+    """Convert what a function returned to JSON; if it is too large, return the beginning of its text."""
+    check_has_run(value)
     if isinstance(value, str):
         return cut(storable(value), RESULT_MAX_BYTES)
     made = as_json(value)
@@ -1025,13 +1030,13 @@ class Call:
             self.run.host.wire.note("$/cancel_request", {"requestId": self._number, "fence": self.run.fence})
 
     def outcome(self) -> Any:
-        """Return what the function returned, or raise what it raised; Refused if it did not come to its end."""
+        """Return what the function returned, or raise what it raised; Refused if the call was closed before."""
         result = self.reply.result()
+        if result.outcome != "finished" or (self.value is UNSET and self.error is None):
+            raise Refused(result) from self.error
         if self.error is not None:
             raise self.error
-        if self.value is not UNSET and result.outcome == "finished":
-            return self.value
-        raise Refused(result)
+        return self.value
 
     def _taken(self, result: Any, error: WireError | None) -> None:
         """Take the daemon's answer; on the wire thread."""
@@ -1076,18 +1081,19 @@ class Call:
             self.declined()
             return
         self.value, self.error = value, error
-        result = ToolResult("finished", words(error), is_error=True) if error is not None else self._shown(value)
+        if error is None:
+            try:
+                check_has_run(value)
+                result = as_result(value if self.show is None else self.show(value))
+            except BaseException as failed:  # noqa: BLE001  # it is raised where the function was called
+                self.error = failed
+        if self.error is not None:
+            result = ToolResult("finished", words(self.error), is_error=True)
         result = self.hide(result)
         number = self._answering()
         if number is not None:
             answer = {"content": result.content, "is_error": result.is_error, "data": result.data}
             self.run.host.wire.answer(number, answer)
-
-    def _shown(self, value: Any) -> ToolResult:
-        try:
-            return as_result(value if self.show is None else self.show(value))
-        except BaseException as error:  # noqa: BLE001  # the function has returned; only its text could not be made
-            return ToolResult("finished", words(error), is_error=True)
 
     def _answering(self) -> int | None:
         """Return the id of the `execute` to answer: once, whichever thread comes first."""
@@ -1361,8 +1367,8 @@ def _more(schema: Mapping[str, Any] | None, provider_id: str | None, deadline_s:
 def _seconds(value: Any) -> float | None:
     if value is None:
         return None
-    if not isinstance(value, (int, float)) or not 0 < value < math.inf:
-        raise Invalid("a deadline is a number of seconds", expected="more than 0", got=repr(value))
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0.001 <= value < math.inf:
+        raise Invalid("a deadline is a number of seconds", expected="at least 0.001", got=repr(value))
     return float(value)
 
 
@@ -1467,9 +1473,7 @@ def _in_task(call: Call, context: contextvars.Context, function: Callable[[], An
 
     async def execute() -> None:
         try:
-            value = function()
-            if inspect.isawaitable(value):
-                value = await value
+            value = await function()
         except GeneratorExit:
             raise
         except BaseException as error:  # noqa: BLE001  # whatever is raised, the call has an end
