@@ -32,8 +32,8 @@ class CountermandError(Exception):
         self.got = got
         self.remedy = remedy
 
-    def told(self) -> dict[str, Any]:
-        """Return the error as JSON; `retold` converts it back."""
+    def as_json(self) -> dict[str, Any]:
+        """Return the error as JSON; `error_from_json` converts it back."""
         texts = {name: getattr(self, name) for name in ("code", "message", "expected", "got", "remedy")}
         return texts | {name: getattr(self, name) for name in self.fields if getattr(self, name) is not None}
 
@@ -188,22 +188,22 @@ class InvalidTransition(CountermandError):
     code = "invalid_transition"
 
 
-def retold(told: Mapping[str, Any]) -> CountermandError:
-    """Return the error from the JSON of `CountermandError.told`: its class by its code, with all its fields.
+def error_from_json(fields: Mapping[str, Any]) -> CountermandError:
+    """Return the error from the JSON of `CountermandError.as_json`: its class by its code, with all its fields.
 
     An unknown code is kept, in a `CountermandError`: another version may have sent it.
     """
-    code = str(told.get("code", CountermandError.code))
+    code = str(fields.get("code", CountermandError.code))
     kind = _kinds().get(code, CountermandError)
     error = kind.__new__(kind)
     # The root's `__init__`: the class's own may require fields that the JSON does not have.
-    texts = {name: str(told.get(name, "")) for name in ("expected", "got", "remedy")}
-    CountermandError.__init__(error, str(told.get("message", "")), **texts)
+    texts = {name: str(fields.get(name, "")) for name in ("expected", "got", "remedy")}
+    CountermandError.__init__(error, str(fields.get("message", "")), **texts)
     known = ("code", "message", *texts)
     error.code = code
-    error.fields = tuple(dict.fromkeys((*kind.fields, *(name for name in told if name not in known))))
+    error.fields = tuple(dict.fromkeys((*kind.fields, *(name for name in fields if name not in known))))
     for name in error.fields:
-        setattr(error, name, told.get(name))
+        setattr(error, name, fields.get(name))
     return error
 
 

@@ -76,7 +76,7 @@ class _Execution:
         told, self.told = self.told, True
         if self.task is None or (told and not again):
             return
-        if again or self.token is None or not self.token.has_told(self.task):
+        if again or self.token is None or not self.token.was_raised_in(self.task):
             self.task.cancel()
 
 

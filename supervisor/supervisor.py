@@ -295,7 +295,7 @@ class Supervisor:
         self._store = SqliteStore(
             state_dir / STORE_NAME,
             clock=self._clock,
-            lend=lambda: self._dispatcher.lend(),  # noqa: PLW0108  # there is no dispatcher yet
+            caller_runs=lambda: self._dispatcher.caller_runs(),  # noqa: PLW0108  # there is no dispatcher yet
         )
         self._undo.append(lambda: self._store.close(CLOSE_STEP_S))
         self._hub = EventHub(self._store.reader, decided_seq=self._decided_seq)

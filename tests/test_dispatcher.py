@@ -308,7 +308,7 @@ def test_a_thread_that_lends_itself_gives_the_urgent_turns_and_leaves_the_others
     early: list[bool] = []
 
     def port() -> None:
-        with pool.lend():
+        with pool.caller_runs():
             one.tell(Urgent())
             other.tell(Ordinary())
             early.append("Urgent" in threads)

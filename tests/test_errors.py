@@ -12,7 +12,7 @@ import pytest
 
 import supervisor.console.client.api as console_api
 import supervisor.daemon.settings  # noqa: F401  # it has a kind of its own
-from actors.errors import CountermandError, Invalid, RunActive, StoreUnavailable, TooLarge, retold
+from actors.errors import CountermandError, Invalid, RunActive, StoreUnavailable, TooLarge, error_from_json
 from supervisor.console.exits import ExitCode, of_error
 from supervisor.console.render.words import refusal
 from supervisor.http import refusals
@@ -47,8 +47,8 @@ def test_an_error_is_told_and_made_again_without_loss(kind: type[CountermandErro
     error = made(kind)
     # Each field that a kind declares is one that its errors have.
     assert all(getattr(error, name) for name in kind.fields)
-    again = retold(json.loads(json.dumps(error.told())))
-    assert again.told() == error.told()
+    again = error_from_json(json.loads(json.dumps(error.as_json())))
+    assert again.as_json() == error.as_json()
     assert str(again) == str(error)
     assert issubclass(kind, type(again))
     assert again.code == kind.code
@@ -59,7 +59,7 @@ def test_an_error_is_told_and_made_again_without_loss(kind: type[CountermandErro
 def test_what_the_api_refuses_reaches_the_console_without_loss(kind: type[CountermandError]) -> None:
     answer = refusals.failure(made(kind))
     told = console_api.refused(answer.body, answer.status)
-    assert told.told() == made(kind).told()
+    assert told.as_json() == made(kind).as_json()
 
 
 @pytest.mark.parametrize("code", refusals.STATUSES)
@@ -67,7 +67,7 @@ def test_every_code_of_the_api_reaches_the_console(code: str) -> None:
     sent = Refusal(code, "the message", "a", "b", "c", "run_1", "run_2")
     answer = refusals.packed(sent)
     told = console_api.refused(answer.body, answer.status)
-    assert told.told() == {
+    assert told.as_json() == {
         "code": code,
         "message": "the message",
         "expected": "a",
@@ -80,8 +80,8 @@ def test_every_code_of_the_api_reaches_the_console(code: str) -> None:
 
 
 def test_a_code_and_a_field_that_are_not_known_here_are_kept() -> None:
-    told = retold({"code": "of_a_later_release", "message": "no", "retry_at": 12})
-    assert (told.code, told.told()["retry_at"], of_error(told)) == ("of_a_later_release", 12, ExitCode.FAILED)
+    told = error_from_json({"code": "of_a_later_release", "message": "no", "retry_at": 12})
+    assert (told.code, told.as_json()["retry_at"], of_error(told)) == ("of_a_later_release", 12, ExitCode.FAILED)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_a_code_and_a_field_that_are_not_known_here_are_kept() -> None:
     [("no_daemon", ExitCode.NO_DAEMON), ("no_answer", ExitCode.RUN), ("too_large", ExitCode.USAGE)],
 )
 def test_a_refusal_earns_its_exit_code_wherever_it_comes_from(code: str, exit_code: ExitCode) -> None:
-    assert of_error(retold({"code": code, "message": "no"})) is exit_code
+    assert of_error(error_from_json({"code": code, "message": "no"})) is exit_code
 
 
 def test_what_one_session_refused_of_a_stop_of_all_is_told_without_loss() -> None:

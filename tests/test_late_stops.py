@@ -55,7 +55,7 @@ class Session:
         self.clock.elapse(until - self.clock.monotonic())
 
     def expect(self, request: Stop) -> None:
-        self.late.expect(request, self.clock.wall())
+        self.late.begin_wait(request, self.clock.wall())
 
     def fail(self, request: Stop) -> ReplyFuture[Stopped]:
         reply: ReplyFuture[Stopped] = ReplyFuture()
@@ -71,9 +71,9 @@ def answered(reply: ReplyFuture[Stopped]) -> tuple[bool, bool]:
 def test_a_stop_that_is_in_time_waits_for_nothing_any_more() -> None:
     session = Session()
     session.expect(stop())
-    assert session.late.wait
+    assert session.late.pending
     assert session.late.on_record(stop()) is None
-    assert not session.late.wait
+    assert not session.late.pending
     session.wait(1.0)
     assert not session.journal.kept
     assert not session.to_answer
@@ -86,7 +86,7 @@ def test_one_that_is_late_is_kept_and_let_go_where_nobody_was_told() -> None:
     assert session.journal.kept["x"] == KeptStop("s", stop(), EPOCH)
     assert session.late.on_record(stop()) is None
     assert not session.journal.kept
-    assert not session.late.wait
+    assert not session.late.pending
 
 
 def test_one_that_is_overdue_is_answered_once_and_stays_in_the_journal_until_that_is_on_record() -> None:
@@ -114,7 +114,7 @@ def test_another_request_under_its_id_ends_no_wait() -> None:
     assert "x" in session.journal.kept
     session.late.refused(stop())
     assert not session.journal.kept
-    assert not session.late.wait
+    assert not session.late.pending
 
 
 def test_of_a_store_that_fails_the_answers_wait_for_the_journal_alone() -> None:
@@ -123,11 +123,11 @@ def test_of_a_store_that_fails_the_answers_wait_for_the_journal_alone() -> None:
     session.wait(STOP_OVERDUE_S - 0.01)
     first, again = session.fail(stop()), session.fail(stop())
     assert not first.done()
-    assert session.late.answers_wait
+    assert session.late.answers_pending
     session.late.journalled("x")
     assert answered(first) == answered(again) == (False, True)
     assert answered(session.fail(stop())) == (False, True), "the journal has it by now"
-    assert not session.late.answers_wait
+    assert not session.late.answers_pending
 
 
 def test_l5_the_journal_names_what_had_ended_its_run_and_what_has_failed() -> None:
@@ -162,14 +162,14 @@ def test_what_was_kept_is_decided_when_the_session_is_read_and_what_waited_for_t
     session.late.on_record(stop("in time"))
     session.wait(STOP_OVERDUE_S)
     earlier = KeptStop("s", stop("y"), EPOCH - 9.0)
-    assert session.late.take_up([earlier]) == [earlier]
+    assert session.late.restore([earlier]) == [earlier]
     assert session.late.entry(stop()) == KeptStop("s", stop(), EPOCH)
     assert session.late.entry(stop("y")) is None
-    assert session.late.wait
+    assert session.late.pending
     session.fail(stop())
     answered_now = KeptStop("s", stop(), EPOCH, STOPPED.outcome, STOPPED.run_id, STOPPED.receipt_id)
-    assert session.late.take_up([]) == [answered_now], "the next time it is in no stash"
-    assert not session.late.wait
+    assert session.late.restore([]) == [answered_now], "the next time it is in no stash"
+    assert not session.late.pending
 
 
 def test_one_that_an_incarnation_before_may_have_answered_is_said_to_be_durable() -> None:
@@ -177,7 +177,7 @@ def test_one_that_an_incarnation_before_may_have_answered_is_said_to_be_durable(
     session.loading = True
     session.expect(stop())
     session.wait(STOP_LATE_S)
-    session.late.take_up([KeptStop("s", stop(), EPOCH - 9.0)])
+    session.late.restore([KeptStop("s", stop(), EPOCH - 9.0)])
     assert session.late.entry(stop()) == KeptStop("s", stop(), EPOCH - 9.0)
     assert session.late.on_record(stop()) == stop()
 

@@ -161,15 +161,15 @@ class Driver:
         """What holds after every step, besides the laws of the log."""
         protocol = self.protocol
         assert protocol.state.seq == self.laws.seq
-        assert len(protocol.state.room) <= QUEUE_MAX
-        waiting = [row.message.id for row in protocol.state.room.steering]
-        waiting += [row.message.id for turn in protocol.state.room.turns for row in turn.rows]
+        assert len(protocol.state.queue) <= QUEUE_MAX
+        waiting = [row.message.id for row in protocol.state.queue.steering]
+        waiting += [row.message.id for turn in protocol.state.queue.turns for row in turn.rows]
         assert waiting == self.laws.waiting, "what waits is what the log says, in order of acceptance"
         for record in protocol.state.ending.values():
             assert record.open_parts(), f"{record.id} has nothing left, and has not settled"
             assert record.token.cancelled
-        if protocol.state.active is None and protocol.state.room.turns:
-            assert protocol.state.room.parked or protocol.state.holding in protocol.state.ending, (
+        if protocol.state.active is None and protocol.state.queue.turns:
+            assert protocol.state.queue.parked or protocol.state.holding in protocol.state.ending, (
                 "somebody waits for nothing"
             )
         assert protocol.state.thread.messages() == (self.laws.thread.messages() if self.laws.thread else [])
@@ -208,14 +208,14 @@ class Driver:
     def request(self, request: OutsideRequest) -> Reply | CountermandError:
         """Send a request; check that a refusal changes nothing, and a repetition neither."""
         protocol = self.protocol
-        before = (protocol.state.seq, protocol.state.generation, len(protocol.state.room))
+        before = (protocol.state.seq, protocol.state.generation, len(protocol.state.queue))
         repeated = request in self.requests
         active = protocol.state.active
         statuses = dict(self.laws.status)
         try:
             protocol.requests.decide(request, None)
         except CountermandError as error:
-            assert (protocol.state.seq, protocol.state.generation, len(protocol.state.room)) == before, (
+            assert (protocol.state.seq, protocol.state.generation, len(protocol.state.queue)) == before, (
                 "a refusal changed something"
             )
             events = self.took()
@@ -306,7 +306,7 @@ class Driver:
         self.commit(steps)
 
     def op_new(self, policy: Any, origin: str, merge: bool, age: float | None) -> None:
-        full = len(self.protocol.state.room) >= QUEUE_MAX
+        full = len(self.protocol.state.queue) >= QUEUE_MAX
         sent_at = None if age is None else self.clock.wall() - age
         outcome = self.request(
             NewMessage(id=self.new("m"), content="do it", policy=policy, origin=origin, merge=merge, sent_at=sent_at)
@@ -317,7 +317,7 @@ class Driver:
             assert not full
 
     def op_stop(self, mode: Any, aim: int | None, waiting: Any, age: float | None) -> None:
-        runs = list(self.laws.status) + [turn.run_id for turn in self.protocol.state.room.turns]
+        runs = list(self.laws.status) + [turn.run_id for turn in self.protocol.state.queue.turns]
         run_id = None if aim is None or not runs else runs[aim % len(runs)]
         sent_at = None if age is None else self.clock.wall() - age
         stop = Stop(
@@ -329,16 +329,16 @@ class Driver:
             waiting=waiting,
             sent_at=sent_at,
         )
-        parked = self.protocol.state.room.parked
+        parked = self.protocol.state.queue.parked
         self.request(stop)
         if waiting == "park" and run_id is None:
-            assert self.protocol.state.room.parked == (parked or bool(len(self.protocol.state.room)))
+            assert self.protocol.state.queue.parked == (parked or bool(len(self.protocol.state.queue)))
 
     def op_resume(self) -> None:
         outcome = self.request(Resume(id=self.new("r")))
         if isinstance(outcome, Resumed):
-            assert not self.protocol.state.room.parked
-            assert not len(self.protocol.state.room)
+            assert not self.protocol.state.queue.parked
+            assert not len(self.protocol.state.queue)
 
     def op_withdraw(self, which: int) -> None:
         messages = [one for one in self.requests if isinstance(one, NewMessage)]
@@ -483,7 +483,7 @@ class Driver:
         self.commit(len(self.uncommitted))
         assert self.protocol.state.quiet, f"not settled: {list(self.protocol.state.ending.values())}"
         assert not self.protocol.state.late, "something that has ended is waited for"
-        assert not len(self.protocol.state.room)
+        assert not len(self.protocol.state.queue)
         self.laws.finished()
         assert not self.protocol.state.barrier()
 
@@ -578,7 +578,7 @@ def test_what_waits_when_a_run_is_stopped_is_parked_kept_or_withdrawn(waiting: s
         assert active.info.inputs == ("m2",)
     else:
         assert active is None
-        assert driver.protocol.state.room.parked == (waiting == "park")
+        assert driver.protocol.state.queue.parked == (waiting == "park")
     assert driver.laws.status[first] is RunStatus.CANCELLED
     if waiting == "park":
         # Others queue up behind what is parked; a person's message takes all of it along.
@@ -597,7 +597,7 @@ def test_l4_steering_messages_that_were_not_pulled_keep_their_own_turns_and_thei
         driver.op_new("steer", "bot", merge, None)
     driver.op_new("enqueue", "bot", True, None)
     driver.op_stop("graceful", None, "park", None)
-    assert [[row.message.id for row in turn.rows] for turn in driver.protocol.state.room.turns] == [
+    assert [[row.message.id for row in turn.rows] for turn in driver.protocol.state.queue.turns] == [
         ["m2"],
         ["m3"],
         ["m4", "m5"],

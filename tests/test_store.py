@@ -622,26 +622,26 @@ def test_a_lock_that_is_given_up_in_time_costs_nothing(path: Path) -> None:
 
 
 def test_l13_while_one_thread_gives_a_turn_that_takes_long_the_other_writes_and_gives_none(path: Path) -> None:
-    gate, lent = threading.Event(), queue.Queue[str]()
+    gate, turns = threading.Event(), queue.Queue[str]()
 
     @contextlib.contextmanager
-    def lend() -> Iterator[None]:
+    def caller_runs() -> Iterator[None]:
         yield
-        lent.put(threading.current_thread().name)
+        turns.put(threading.current_thread().name)
         gate.wait(PATIENCE_S)
 
-    store = SqliteStore(path, clock=StandingClock(), busy_timeout_s=0.2, lend=lend)
+    store = SqliteStore(path, clock=StandingClock(), busy_timeout_s=0.2, caller_runs=caller_runs)
     try:
         write(store, batch(1, session="first"))
-        lent.get(timeout=PATIENCE_S)
+        turns.get(timeout=PATIENCE_S)
         for number in (1, 2, 3):
             write(store, batch(number, session="second"))
         assert store.answers(PATIENCE_S)
-        assert lent.empty()
+        assert turns.empty()
         gate.set()
         for number in (2, 3):
             write(store, batch(number, session="first"))
-        lent.get(timeout=PATIENCE_S)
+        turns.get(timeout=PATIENCE_S)
     finally:
         gate.set()
         assert store.close(PATIENCE_S)

@@ -91,7 +91,7 @@ class Pending:
         return value
 
     async def wait_async(self, future: Future[T]) -> T:
-        """Wait for `future` without blocking the loop; a cancel raises RunCancelled. Inside a `Door`."""
+        """Wait for `future` without blocking the loop; a cancel raises RunCancelled. Inside a `CancelBoundary`."""
         self.token.raise_if_cancelled()
         # Not asyncio.wrap_future: the cancel of one waiter would cancel the future, on which others may wait too.
         waker = Waker()

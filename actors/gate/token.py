@@ -56,7 +56,7 @@ class CancelToken:
         "_notify",
         "_parent",
         "_provenance",
-        "_told",
+        "_raised_in",
         "_waiters",
         "_wakers",
     )
@@ -75,7 +75,7 @@ class CancelToken:
         self._children: dict[CancelToken, None] = {}
         self._waiters: list[threading.Event] = []
         # Tasks in which a door has raised this token's cancel.
-        self._told: weakref.WeakSet[asyncio.Task[Any]] | None = None
+        self._raised_in: weakref.WeakSet[asyncio.Task[Any]] | None = None
         if parent is not None:
             parent._attach(self)
 
@@ -173,20 +173,20 @@ class CancelToken:
             self._notify(callback)
         return True
 
-    def has_told(self, task: asyncio.Task[Any]) -> bool:
+    def was_raised_in(self, task: asyncio.Task[Any]) -> bool:
         """Return True if a door has raised the cancel in `task`. On the task's own loop."""
-        return self._told is not None and task in self._told
+        return self._raised_in is not None and task in self._raised_in
 
-    def _note_told(self) -> None:
+    def _note_raised_here(self) -> None:
         """Record that a door raises the cancel in the current task, if there is one."""
         try:
             task = asyncio.current_task()
         except RuntimeError:
             return
         if task is not None:
-            if self._told is None:
-                self._told = weakref.WeakSet()
-            self._told.add(task)
+            if self._raised_in is None:
+                self._raised_in = weakref.WeakSet()
+            self._raised_in.add(task)
 
     def detach(self) -> None:
         """Make the parent forget this token: what it guards has ended, so there is nothing to cancel."""
@@ -224,7 +224,7 @@ def _wake(waker: Callable[[], None]) -> None:
         logger.opt(exception=True).debug("the waker {} raised", waker)
 
 
-class Door:
+class CancelBoundary:
     """Wraps each method that async code calls: after a cancel it raises `asyncio.CancelledError`, the class itself.
 
     The error has an attribute `provenance`. A CancelledError with another cause, such as the code's own time limit,
@@ -244,7 +244,7 @@ class Door:
     ) -> None:
         """Convert RunCancelled to the exception that async code expects."""
         if isinstance(error, RunCancelled):
-            self._token._note_told()
+            self._token._note_raised_here()
             raise _with_provenance(asyncio.CancelledError(*error.args), error.provenance) from None
         if isinstance(error, asyncio.CancelledError) and self._token.provenance is not None:
             # The task was cancelled while it waited here.
@@ -259,11 +259,11 @@ def _with_provenance(error: asyncio.CancelledError, provenance: Provenance) -> a
 class AsyncCancelToken:
     """A CancelToken for async agents and tools: the same names, and `wait` is awaited."""
 
-    __slots__ = ("_door", "_token")
+    __slots__ = ("_boundary", "_token")
 
     def __init__(self, token: CancelToken) -> None:
         self._token = token
-        self._door = Door(token)
+        self._boundary = CancelBoundary(token)
 
     @property
     def cancelled(self) -> bool:
@@ -277,7 +277,7 @@ class AsyncCancelToken:
 
     def raise_if_cancelled(self) -> None:
         """Raise asyncio.CancelledError, with its `provenance`, on every call, if it is cancelled."""
-        with self._door:
+        with self._boundary:
             self._token.raise_if_cancelled()
 
     def add_callback(self, callback: Callable[[], None]) -> Callable[[], None]:
@@ -290,7 +290,7 @@ class AsyncCancelToken:
         Returns True if it is cancelled. The task of the agent or tool is itself cancelled then, so only another task
         sees the return.
         """
-        with self._door:
+        with self._boundary:
             return await _wait(self._token, timeout)
 
 

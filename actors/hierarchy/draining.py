@@ -51,7 +51,7 @@ class Draining:
         """Tell the supervisor, once, if the session is quiet and written."""
         # What this turn has decided and not sent yet is not written either.
         step = self._live.protocol.state.step
-        written = not (self._batches.sent or step.has_records or self._stash or self._late_stops.wait)
+        written = not (self._batches.sent or step.has_records or self._stash or self._late_stops.pending)
         parent = self._owner.parent
         if self.on and not self._said_quiet and self._live.protocol.state.quiet and written and parent:
             self._said_quiet = True

@@ -1,30 +1,33 @@
-"""Stops that the store does not have yet: how long each waits for it, and how none is forgotten or answered twice.
+"""Stops that the store does not have yet: how long each waits for it, and why none is forgotten or answered twice.
 
-Theory of operation. A Stop has its effect in memory, at once or when its session has been read; what can be late is its
-record, and so its answer. Until the store has it, it is here under its id, in one or more of these places:
+Theory of operation. A Stop takes effect in memory, at once or when its session has been read. Its record can be late,
+and so can its answer. Until the store has a Stop, it is here under its id, in one or more of these states:
 
-- *Waiting*, since it came: for the store, or first for the session to be read. After `STOP_LATE_S` it is kept too.
-  After `STOP_OVERDUE_S` it is answered with `durable=False`, and waits no longer. A session that is still being read
-  runs nothing, and what it has is not known: there a Stop waits for `STOP_UNREAD_S`, and is then answered `unknown`.
-  It waits no longer either when it is on record or refused, or when the store fails.
-- *Kept*: here and in the stop journal, so that a crash does not forget it, until it is on record. The journal is given
-  it well before it is answered, so that the answer can say by `journalled` whether it is on the disk there.
-- *Held*: an answer to one that is kept, of a store that has failed. It waits for the journal alone, and all in all no
-  longer than a Stop may wait for the store.
+- *Waiting* for the store, or first for the session to be read. After `STOP_LATE_S` it is kept as well. After
+  `STOP_OVERDUE_S` it is answered with `durable=False` and waits no longer. While the session is being read nobody knows
+  what runs in it: then a Stop waits for `STOP_UNREAD_S`, and is answered `unknown`. The wait also ends when the Stop is
+  on record, when it is refused, and when the store fails.
+- *Kept* here and in the stop journal until it is on record, so that a crash does not forget it. The journal gets it
+  well before it is answered, so that the answer can say (`journalled`) whether it is on the disk there.
+- *Held*: the store has failed, and the answer to a kept Stop waits for the journal. All in all it waits no longer than
+  a Stop may wait for the store.
 
-One answer. What a Stop was answered first is in its entry, here and in the journal, and stands: it is the answer to
-each repeat, and the one that goes on record (`Requests.decide`). So what cannot be kept is not answered as known.
+One answer. The first answer to a Stop is in its entry, here and in the journal, and it stands: each repeat gets it, and
+it goes on record (`Requests.decide`). A Stop that cannot be kept is therefore answered `unknown`.
 
-Not answered twice. A caller who was answered `durable=False` does not get the answer that comes with the batch: the
-event `session.stop_durable` says that the Stop is durable at last. Where nobody was answered so, there is none.
-A deleted session has none either: it would begin anew by the event. A repeat of the Stop has the durable answer.
+Not answered twice. A caller who got `durable=False` does not get the answer that comes with the batch. The event
+`session.stop_durable` reports that the Stop has become durable. There is no such event if nobody got `durable=False`,
+and none for a deleted session, which the event would begin anew. A repeat of the Stop gets the durable answer.
 
-Not lost. A kept Stop leaves in three ways. It is on record: then the journal lets it go, at once where nobody was told
-`durable=False`, else when `session.stop_durable` is on record as well. It is refused: there is nothing to decide. Or
-the session is read, as after a failure of the store: `Restoration.restore` decides it under its own id, before anything
-starts, and the journal lets it go when that is on record; where it cannot be stored either, it is kept again. One that
-came while the session was being read, and has no answer, is an exception: it is decided in its place among the requests
-that waited, in one batch with those ahead of it, and stays here until then.
+Not lost. A kept Stop leaves in three ways:
+
+- It is on record. The journal forgets it at once if nobody got `durable=False`, else when `session.stop_durable` is on
+  record as well.
+- It is refused: there is nothing to decide.
+- The session is read, for example after a failure of the store. `Restoration.restore` decides the Stop under its own
+  id, before anything starts, and the journal forgets it when that is on record. If that cannot be stored either, the
+  Stop is kept again. There is one exception: a Stop that came while the session was being read, and has no answer yet,
+  is decided in its place among the requests that waited, in one batch with those ahead of it. It stays here until then.
 """
 
 from __future__ import annotations
@@ -52,7 +55,10 @@ STOP_UNREAD_S: Final = 5.0
 
 @dataclass(slots=True)
 class UnstoredStop:
-    """A Stop that waits for the store; since when, by the monotonic clock; and its answer, where it is decided."""
+    """A Stop that waits for the store.
+
+    `since`: when its wait began, in monotonic seconds. `answer`: None until it is decided.
+    """
 
     entry: KeptStop
     since: float
@@ -62,21 +68,21 @@ class UnstoredStop:
 
 @dataclass(slots=True)
 class JournalledStop:
-    """A Stop that the journal was given.
+    """A Stop that was handed to the journal.
 
-    `answer`: the first, where it was decided. `journalled`: it is on the disk there. `told`: somebody was told
-    `durable=False`, or may have been.
+    `answer`: the first one; None until it is decided. `journalled`: the journal has it on the disk. `answered_early`:
+    somebody was answered `durable=False`, or may have been.
     """
 
     entry: KeptStop
     answer: Stopped | None = None
     journalled: bool = False
-    told: bool = False
+    answered_early: bool = False
 
 
 @dataclass(slots=True)
 class HeldAnswers:
-    """Answers to a Stop that wait for the journal, until `timer` ends that."""
+    """Answers to a Stop that wait for the journal, at the longest until `timer` fires."""
 
     timer: Timer
     answers: list[tuple[Stopped, ReplyFuture[Any]]]
@@ -86,9 +92,9 @@ class LateStops:
     """The Stops of one session that the store does not have yet. Used in the turns of its actor only.
 
     Args:
-        session: whose they are.
-        clock: how long they wait.
-        store: whose stop journal keeps them.
+        session: the session's id.
+        clock: measures how long they wait.
+        store: keeps them in its stop journal.
         owner: the session's actor, which gets StopOverdue and StopKept.
     """
 
@@ -100,30 +106,30 @@ class LateStops:
         self._waiting: dict[str, UnstoredStop] = {}
         self._kept: dict[str, JournalledStop] = {}
         self._held: dict[str, HeldAnswers] = {}
-        # Of those that came while the session is being read, the ids of those whose time to be kept has come.
+        # Ids of the Stops that came while the session was being read, and that were handed to the journal meanwhile.
         self._in_stash: set[str] = set()
 
     @property
-    def wait(self) -> bool:
-        """True while there is one that the store is still to get."""
+    def pending(self) -> bool:
+        """True while the store is still to get a Stop."""
         return bool(self._waiting or self._kept)
 
     @property
-    def answers_wait(self) -> bool:
+    def answers_pending(self) -> bool:
         """True while an answer waits for the journal."""
         return bool(self._held)
 
     def entry(self, request: OutsideRequest) -> KeptStop | None:
-        """A Stop that is here, as it came: what was sent since then is not its to stop (law L4)."""
+        """A Stop as it first came, if it is here. It does not stop what was sent after that (law L4)."""
         late = self._kept.get(request.id) or self._waiting.get(request.id)
         return late.entry if late is not None and late.entry.stop == request else None
 
-    def keeps(self, request: object) -> bool:
-        """True of a Stop that the journal was given."""
+    def is_kept(self, request: object) -> bool:
+        """True if a request is a Stop that was handed to the journal."""
         return isinstance(request, Stop) and request.id in self._kept and self._kept[request.id].entry.stop == request
 
-    def given(self, stop: Stop) -> Stopped | None:
-        """What a Stop that is kept was answered first; None where that is not known.
+    def first_answer(self, stop: Stop) -> Stopped | None:
+        """The first answer to a Stop that is kept; None if it is not kept, or not decided yet.
 
         Raises:
             RequestReused: another Stop is kept under its id.
@@ -133,16 +139,16 @@ class LateStops:
             raise request_reused(stop)
         return kept.answer if kept is not None else None
 
-    def expect(
+    def begin_wait(
         self, request: OutsideRequest, at: float, answer: Reply | None = None, generation: int | None = None
     ) -> None:
-        """From here on a Stop waits for the store, with a bound; any other request is durable when it is answered.
+        """From here on a Stop waits for the store, with a bound. Any other request is durable when it is answered.
 
         Args:
-            request: what came, and is not on record.
+            request: it came, and is not on record.
             at: when it came; epoch seconds, UTC.
-            answer: what was decided; None while the session is being read.
-            generation: of the session, when that was decided.
+            answer: None until it is decided.
+            generation: the session's, when it was decided.
         """
         if not isinstance(request, Stop):
             return
@@ -150,26 +156,26 @@ class LateStops:
         if waiting is not None:
             if answer is None or waiting.entry.outcome is not None or waiting.entry.stop != request:
                 return
-            # It has waited to be decided, and waits for the store from here on.
+            # Until now it waited to be decided; from here on it waits for the store.
             waiting.timer.cancel()
             at = waiting.entry.at
         timer = self._clock.call_later(STOP_LATE_S, self._owner, StopOverdue(request.id, final=False))
         entry = _entry(self._session, request, at, answer, generation)
         decided = answer if isinstance(answer, Stopped) else None
         self._waiting[request.id] = UnstoredStop(entry, self._clock.monotonic(), timer, decided)
-        if decided is not None and self.keeps(request):
-            # The journal has it without its answer, and an answer may be due: that is to be there when it is said so.
+        if decided is not None and self.is_kept(request):
+            # The journal has it without its answer. The answer may be due at once, and says what the journal has.
             self._keep(entry, decided)
 
     def handle_overdue(self, message: StopOverdue, *, in_stash: bool) -> bool:
-        """The store takes its time: give the Stop to the journal, and some time later have it answered.
+        """The store is slow: hand the Stop to the journal, and have it answered some time later.
 
         Args:
-            message: which Stop, and whether it has waited as long as it may.
-            in_stash: the session is being read, so what the Stop stops is not known yet.
+            message: the Stop's id, and whether its wait is over.
+            in_stash: the session is being read, so nobody knows yet what the Stop stops.
 
         Returns:
-            True if whoever asked is to be answered now.
+            True if the caller of the Stop has to be answered now.
         """
         request_id = message.request_id
         self._answer_held(request_id)
@@ -189,40 +195,41 @@ class LateStops:
         return False
 
     def answer(self, request_id: str, answer: Stopped, reply: ReplyFuture[Any] | None) -> None:
-        """Answer with `durable=False`; where there is nobody to answer, somebody may have been answered before."""
+        """Answer with `durable=False`. Without a reply, somebody may have been answered so before."""
         kept = self._kept.get(request_id)
         if kept is None:
             answer = Stopped(UNKNOWN, None, request_id, None)
         else:
-            kept.told = True
+            kept.answered_early = True
         if reply is not None:
             journalled = kept is not None and kept.journalled
             reply.try_set(msgspec.structs.replace(answer, durable=False, journalled=journalled))
 
     def journalled(self, request_id: str) -> None:
-        """The journal has the Stop on the disk."""
+        """The journal has a Stop on the disk."""
         kept = self._kept.get(request_id)
         if kept is not None:
             kept.journalled = True
         self._answer_held(request_id)
 
     def on_record(self, stop: Stop) -> Stop | None:
-        """The store has the Stop, and its answer is about to be given: it waits no longer, and is kept no longer.
+        """The store has a Stop, and its answer is about to be given: end its wait, and keep it no longer.
 
-        Returns the Stop where `session.stop_durable` has to say so, since somebody was told otherwise.
+        Returns:
+            The Stop, if `session.stop_durable` has to be written since somebody got `durable=False`; else None.
         """
         self._end_wait(stop)
         kept = self._kept.pop(stop.id, None)
         if kept is None:
             return None
-        if kept.told:
+        if kept.answered_early:
             return kept.entry.stop
-        # It came to the store in time, and nobody was told otherwise.
+        # It came to the store in time: nobody got `durable=False`.
         self._store.forget_stop(self._session, stop.id)
         return None
 
     def refused(self, request: OutsideRequest) -> None:
-        """A Stop that is aimed at a run that is not there: nothing is decided, so there is nothing to wait for."""
+        """A Stop is refused, for example since its run does not exist: there is nothing to wait for."""
         self._end_wait(request)
         kept = self._kept.get(request.id)
         if kept is not None and kept.entry.stop == request:
@@ -238,18 +245,18 @@ class LateStops:
         cause: Provenance | None = None,
         failure: Provenance | None = None,
     ) -> None:
-        """Keep a Stop that is not stored, to be decided when the store is back; answer when the journal has it.
+        """Keep a Stop that is not stored, to be decided when the store is back. Answer it when the journal has it.
 
         Args:
-            stop: which.
-            answer: what it is answered, unless it was answered before.
-            reply: who waits for that.
-            generation: of the session, when that was decided.
+            stop: the Stop.
+            answer: its answer, unless it was answered before.
+            reply: who waits for the answer.
+            generation: the session's, when the Stop was decided.
             cause: what had ended its run before it came, where it was not the first.
             failure: what has failed, and ended all that was open.
         """
         waiting = self._end_wait(stop)
-        # If it was in the stash, it is not any more.
+        # It is not in the stash any more, if it was.
         self._in_stash.discard(stop.id)
         at = self._clock.wall() if waiting is None else waiting.entry.at
         known = None if answer.outcome == UNKNOWN else answer
@@ -259,7 +266,7 @@ class LateStops:
         if reply is None or kept is None or kept.journalled:
             self.answer(stop.id, answer, reply)
             return
-        kept.told = True
+        kept.answered_early = True
         held = self._held.get(stop.id)
         if held is not None:
             held.answers.append((answer, reply))
@@ -269,21 +276,25 @@ class LateStops:
         timer = self._clock.call_later(wait_s, self._owner, StopOverdue(stop.id, final=True))
         self._held[stop.id] = HeldAnswers(timer, [(answer, reply)])
 
-    def take_up(self, journal: Iterable[KeptStop]) -> list[KeptStop]:
-        """The session was read: these Stops are to be decided now, before anything starts.
+    def restore(self, journal: Iterable[KeptStop]) -> list[KeptStop]:
+        """The session was read: take out the Stops that have to be decided before anything starts.
 
-        Those that came while it was being read stay: they are decided in their place, with what waited beside them.
+        A Stop that came while the session was being read, and has no answer yet, stays: it is decided in its place
+        among the requests that waited.
 
         Args:
-            journal: what the stop journal has of this session.
+            journal: the Stops of this session in the stop journal.
+
+        Returns:
+            The Stops to decide now.
         """
         for entry in journal:
             mine = entry.stop.id in self._kept and self._kept[entry.stop.id].entry == entry
             kept = self._kept.setdefault(entry.stop.id, JournalledStop(entry))
             if kept.answer is None:
                 kept.entry, kept.answer = entry, entry.answer
-            # It may have been answered by an incarnation before: then somebody waits for the word.
-            kept.told = kept.told or not mine
+            # An incarnation before may have answered it early: then `session.stop_durable` is due.
+            kept.answered_early = kept.answered_early or not mine
         undecided = {request_id for request_id, kept in self._kept.items() if kept.answer is None}
         stay = self._in_stash & undecided
         decided = [kept.entry for request_id, kept in self._kept.items() if request_id not in stay]
@@ -292,12 +303,12 @@ class LateStops:
         return decided
 
     def answer_all_held(self) -> None:
-        """The session's actor ends: nobody waits for the journal any longer."""
+        """The session's actor ends: give all answers that wait for the journal."""
         for request_id in list(self._held):
             self._answer_held(request_id)
 
     def _answer_held(self, request_id: str) -> None:
-        """The journal has the Stop, or it has waited long enough for that."""
+        """The journal has a Stop, or its answer has waited for that long enough."""
         held = self._held.pop(request_id, None)
         if held is None:
             return
@@ -306,7 +317,7 @@ class LateStops:
             self.answer(request_id, answer, reply)
 
     def _end_wait(self, request: OutsideRequest) -> UnstoredStop | None:
-        """It is durable, refused or kept: it waits no longer. Another request under its id changes nothing."""
+        """End the wait of a Stop. Another request under the same id changes nothing."""
         waiting = self._waiting.get(request.id)
         if waiting is None or waiting.entry.stop != request:
             return None
@@ -315,7 +326,7 @@ class LateStops:
         return waiting
 
     def _keep(self, entry: KeptStop, answer: Stopped | None) -> None:
-        """Keep a Stop that the store does not have in time: here and in the journal, until it is durable."""
+        """Keep a Stop that the store does not have in time, here and in the journal, until it is durable."""
         request_id = entry.stop.id
         if request_id not in self._kept and len(self._kept) >= STOPS_KEPT_MAX:
             logger.error("session {}: Stop {} is not kept: {} are already", self._session, request_id, STOPS_KEPT_MAX)

@@ -221,7 +221,7 @@ class Outage:
             return
         at = self._ports.clock.wall()
         try:
-            answer = self._late_stops.given(request)
+            answer = self._late_stops.first_answer(request)
             stored = self._live.protocol.state.book.known(request, at) if answer is None else None
             if stored is not None:
                 if reply is not None:

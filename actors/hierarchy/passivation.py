@@ -44,8 +44,8 @@ class Passivation:
             and self._live.protocol.state.at_rest
             and not self._batches.sent
             and not self._live.protocol.state.step.has_records
-            and not self._late_stops.wait
-            and not self._late_stops.answers_wait
+            and not self._late_stops.pending
+            and not self._late_stops.answers_pending
             and not self._owner.children
         )
 

@@ -1,11 +1,12 @@
-"""ProcessActor: one per process tree; its spawn, its news, its end.
+"""ProcessActor: one per process tree; it spawns the tree, reports its news, and ends it.
 
-The port does the work. This actor decides, by the cell, whether the spawn takes place at all, passes news up
-under its address, and passes Halt down as the kill ladder. It ends when the warden has said its last word.
+The port does the work. This actor asks the cell whether the spawn takes place at all, passes news up under its address,
+and has the port kill the tree at a Halt. It ends when the warden has reported that the tree is empty.
 
-A tree of the run is ended with its actor, whatever ended that. A tree of the session is not: its session takes it over.
-Whether a tree that is being handed over is still the run's is said by the cell of its spawn, as of a call: the session
-finishes it, whoever ends the tree for the run closes it, and only the first of the two has an effect.
+A tree of a run ends with its actor, for whatever reason the actor ends. A tree of the session does not: the session
+takes it over. While a tree is being handed over, the cell of its spawn decides whose it is, as the cell of a call
+decides its result. The session finishes the cell, whoever ends the tree for the run closes it, and only the first of
+the two has an effect.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ class ProcessActor(Actor):
     Args:
         ports: what it needs from outside.
         address: of the call that asked for the tree.
-        process_id: of the tree.
-        spec: the command; None for a tree that runs, which is taken over.
-        cell: of the spawn; shut means that nothing is spawned.
-        owner: whose the tree is.
-        listener: told the news first, for the handle that waits in the tool; it must not block.
-        key: what its parent calls it.
+        process_id: the tree's id.
+        spec: the command; None for a tree that runs already, which is adopted.
+        cell: of the spawn; if it is closed, nothing is spawned.
+        owner: to whom the tree belongs.
+        listener: gets the news first, for the handle that waits in the tool; it must not block.
+        key: the parent's name for this actor.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class ProcessActor(Actor):
         return self._address.log_context
 
     def on_start(self) -> None:
-        """Spawn, if no fence was first: the compare-and-set is the gate, and nothing stands between."""
+        """Spawn the tree, unless a fence came first. The compare-and-set of the cell is the last step before it."""
         if self._spec is None:
             self._running = True
             self._ports.processes.adopt(self._process_id, self.actor_ref)
@@ -110,7 +111,7 @@ class ProcessActor(Actor):
                 logger.warning("{} does not know {!r:.200}", self, message)
 
     def on_stop(self) -> None:
-        """Leave no tree without an owner: whoever takes over one of the run's finds it ending."""
+        """Leave no tree without an owner: a tree of the run is ending by the time that somebody takes it over."""
         if self._running and self._owner is Owner.RUN and claim_for_run_end(self._cell):
             self._ports.processes.kill(self._process_id, self._ports.settings.grace_s)
 
@@ -120,7 +121,7 @@ class ProcessActor(Actor):
         exception_value: BaseException | None,  # noqa: ARG002  # Pykka's signature
         traceback: TracebackType | None,  # noqa: ARG002  # Pykka's signature
     ) -> None:
-        """As `on_stop`; the parent takes the tree over when it hears Down."""
+        """As `on_stop`. The parent takes the tree over when it gets Down."""
         self.on_stop()
 
     def _report(self, news: ProcessNews) -> None:
@@ -130,5 +131,5 @@ class ProcessActor(Actor):
 
 
 def claim_for_run_end(cell: Cell[None] | None) -> bool:
-    """Shut the cell of a spawn in order to end its tree; False: it was handed over first, and is the session's."""
+    """Close the cell of a spawn, in order to end its tree. False: the tree was handed over first, to the session."""
     return cell is None or cell.close()[0] is not CellState.FINISHED

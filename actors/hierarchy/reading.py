@@ -129,7 +129,7 @@ class Reading:
             unrecorded.cause,
             quarantined=self._quarantine.on,
             ended=unrecorded.ended,
-            stops=self._late_stops.take_up(snapshot.kept),
+            stops=self._late_stops.restore(snapshot.kept),
             trees=unrecorded.trees_ended,
             crashed=unrecorded.after_crash,
         )
@@ -146,7 +146,7 @@ class Reading:
         would know that the Stop came later than they did.
         """
         waiting = self._stash.waiting
-        kept = [index for index, (request, _) in enumerate(waiting) if self._late_stops.keeps(request)]
+        kept = [index for index, (request, _) in enumerate(waiting) if self._late_stops.is_kept(request)]
         last, index = kept[-1] if kept else 0, 0
         while waiting:
             request, reply = waiting.popleft()

@@ -1,9 +1,11 @@
 """RunActor: one per run; it owns the agent's execution, its calls, and its deadline.
 
-It routes: what the agent asks goes up to the session, what the session permits goes down to the calls, what
-ends comes back up. It decides nothing about the protocol. It knows at all times which executions and which process
-trees of its run may be alive, so that it can take over what a failed call left; with `adopting` it is
-started for just that, by a session whose earlier run actor failed or that comes back after a crash.
+It routes. What the agent asks for goes up to the session, what the session permits goes down to the calls, and reports
+of ends go up. It decides nothing about the protocol.
+
+It knows at all times which executions and process trees of its run may be alive. So it can take over what a failed call
+left, and end it. A session starts a run actor with an `Adoption` to take over what a whole run left: after a crash, and
+when an earlier actor of the run failed.
 """
 
 from __future__ import annotations
@@ -70,8 +72,12 @@ GONE = "what ran it is gone"
 
 
 @dataclass(frozen=True, slots=True)
-class Adopting:
-    """What an earlier actor of a run left: executions and process trees that may be alive, and the halt."""
+class Adoption:
+    """What an earlier actor of a run left, and how to end it.
+
+    `agent`: the agent may still be executing. `calls`: ids of calls that may. `processes`: the id of each process tree
+    that may be alive, with the id of its call. `strays`: what code of the run started by itself. `halt`: ends all.
+    """
 
     agent: bool
     calls: tuple[str, ...]
@@ -82,7 +88,11 @@ class Adopting:
 
 @dataclass(frozen=True, slots=True)
 class RunStart:
-    """What a run begins with; `agent` is its function."""
+    """What a run begins with.
+
+    `agent`: its function. `thread`: a copy that the run may change. `inputs`: ids of the run's own messages.
+    `deadline_s`: how long it may take, in seconds, without the time in which its calls wait; None for ever.
+    """
 
     agent: Callable[..., Any]
     agent_name: str
@@ -99,10 +109,10 @@ class RunActor(Actor):
     Args:
         ports: what it needs from outside.
         plugins: the tools.
-        address: of the run.
-        start: what it begins with; None when it adopts.
-        adopting: what it takes over; None when it begins.
-        key: what the session calls it.
+        address: the run's.
+        start: what the run begins with; None for an adoption.
+        adoption: what to take over and end; None for a run that begins.
+        key: the session's name for this actor.
     """
 
     def __init__(
@@ -111,19 +121,19 @@ class RunActor(Actor):
         plugins: Plugins,
         address: Address,
         start: RunStart | None,
-        adopting: Adopting | None,
+        adoption: Adoption | None,
         *,
         key: str,
         parent: ActorRef[Any],
         dispatcher: Any,
     ) -> None:
         super().__init__(dispatcher=dispatcher, parent=parent, key=key)
-        assert (start is None) != (adopting is None), "a run actor begins a run or adopts one"
+        assert (start is None) != (adoption is None), "a run actor begins a run or adopts one"
         self._ports = ports
         self._plugins = plugins
         self._address = address
         self._start = start
-        self._adopting = adopting
+        self._adoption = adoption
         self._agent_running = False
         self._permits: dict[str, Permit] = {}
         self._requests: dict[str, CallRequested] = {}
@@ -146,11 +156,11 @@ class RunActor(Actor):
         return self._address.log_context
 
     def on_start(self) -> None:
-        """Start the agent; or take over."""
+        """Start the agent, or take over what an earlier actor left."""
         if self._start is not None:
             self._begin(self._start)
-        elif self._adopting is not None:
-            self._adopt(self._adopting)
+        elif self._adoption is not None:
+            self._adopt(self._adoption)
 
     def on_receive(self, message: Any) -> None:
         """Handle one message."""
@@ -170,7 +180,7 @@ class RunActor(Actor):
             case ProcessReport():
                 self._process_report(message)
             case ProcessStarted() | ProcessOutput() | ProcessExited() | ProcessRemaining() | ProcessEnded():
-                # From the port itself: a tree that was taken over.
+                # It comes from the port itself: this actor has taken the tree over.
                 call = self._processes.get(message.process_id)
                 address = self._address.of_call(call) if call else self._address
                 self._process_report(ProcessReport(address, message.process_id, message))
@@ -210,15 +220,15 @@ class RunActor(Actor):
 
     def _begin(self, start: RunStart) -> None:
         if start.token.cancelled:
-            # Born stopped: it was closed, or its session failed, between its start and this first turn.
+            # The run was closed, or its session failed, between the start of this actor and its first turn.
             self.tell_parent(
                 RunFinished(self._address, How.NOT_STARTED, self._ports.clock.wall(), error="closed before it began")
             )
             self.stop()
             return
         tools, executor, run = self._plugins.tools, self._ports.executor, self._address.run
-        # Before the turn registers its own: the agent's task hears of its end first, and whoever waits in a door of
-        # the turn in another task behind it.
+        # Before the turn adds its waker: so the agent's task is cancelled first, and after it the other tasks that wait
+        # in a method of the turn.
         start.token.add_waker(lambda: executor.cancel(run))
         core = TurnCore(
             self.actor_ref.tell,
@@ -257,7 +267,7 @@ class RunActor(Actor):
             self._disarm_deadline()
             self.tell_parent(execution.run_finished(self._address, ended))
         elif ended.key in self._executions:
-            # Of a call that was taken over from an actor that failed.
+            # The call was taken over from an actor that failed.
             self._executions.discard(ended.key)
             report = execution.call_ended(self._address.of_call(ended.key), ended, None)
             if report.result is not None:
@@ -266,7 +276,7 @@ class RunActor(Actor):
         self._stop_if_done()
 
     def _arm_deadline(self) -> None:
-        """Let the deadline run; only where no call waits in the barrier."""
+        """Start the timer of the deadline. It stands still while a call waits for the barrier."""
         if self._deadline_left_s is None or self._timer is not None or self._halted:
             return
         clock = self._ports.clock
@@ -275,7 +285,7 @@ class RunActor(Actor):
         self._timer = clock.call_later(self._deadline_left_s, self.actor_ref, RunDeadline(self._deadline_stage))
 
     def _disarm_deadline(self) -> None:
-        """Let the deadline stand still: what is left of it is kept."""
+        """Stop the timer of the deadline, and keep how much time is left."""
         if self._timer is None or self._deadline_left_s is None:
             return
         self._timer.cancel()
@@ -287,7 +297,7 @@ class RunActor(Actor):
     def _deadline(self, deadline: RunDeadline) -> None:
         if deadline.stage != self._deadline_stage or self._start is None:
             return
-        # It is told once: a permit that is under way does not begin it anew.
+        # The deadline passes once: a permit that is under way does not start its timer again.
         self._timer = self._deadline_left_s = None
         reason = f"the run took longer than {self._start.deadline_s:g} s"
         provenance = Provenance(source="run.deadline", reason=reason, initiated_at=self._ports.clock.wall())
@@ -301,7 +311,7 @@ class RunActor(Actor):
         if request.reply is not None:
             self._replies[call_id] = request.reply
         self._requests[call_id] = request
-        # The reply, the context and the secrets stay here.
+        # The reply, the context and the secrets are not passed on.
         self.tell_parent(
             CallRequested(
                 request.address,
@@ -322,8 +332,8 @@ class RunActor(Actor):
         self._permits[permit.call_id] = permit
         self._executions.add(permit.call_id)
         address = self._address.of_call(permit.call_id)
-        # After a halt too: whoever halts a run has shut the cells of its calls before, so the call reports that it did
-        # not start.
+        # Also after a halt: the cells of the run's calls were closed before it, so the call reports that it did not
+        # start.
         arguments = request.secrets.restored(request.arguments)
         self.start_child(ToolActor, self._ports, tool, arguments, permit, address, request.context, key=permit.call_id)
 
@@ -342,7 +352,7 @@ class RunActor(Actor):
         self._answer(refused.call_id, refused.result)
 
     def _call_closed(self, closed: CallClosed) -> None:
-        """End a call that the session closed. One whose permit is on its way finds its cell void, and never begins."""
+        """End a call that the session closed. If its permit is on the way, its cell is void and it never begins."""
         self._answer(closed.call_id, closed.result)
         child = self.children.get(closed.call_id)
         if child is not None and closed.provenance is not None:
@@ -352,7 +362,7 @@ class RunActor(Actor):
         call_id = ended.address.call or ""
         self._executions.discard(call_id)
         self._permits.pop(call_id, None)
-        # Without a result of its own the session says what the result is: it knows who closed the call.
+        # If the call brings no result, the session says what it is: the session knows who closed the call.
         if ended.result is not None:
             self._answer(call_id, ended.result)
         self.tell_parent(ended)
@@ -379,14 +389,14 @@ class RunActor(Actor):
         if child is not None:
             tell(child, decided)
         elif isinstance(decided, SpawnPermit):
-            # Its call's actor failed: nothing will be spawned, and the session hears that.
+            # The call's actor failed: nothing is spawned, and the session is told so.
             decided.cell.close()
             news = ProcessEnded(decided.process_id, How.NOT_STARTED, proven=True, at=self._ports.clock.wall())
             address = self._address.of_call(decided.call_id)
             self._process_report(ProcessReport(address, decided.process_id, news))
 
     def _tree_taken(self, taken: TreeTaken) -> None:
-        """A tree is the session's: it is not this run's to end."""
+        """A tree belongs to the session now: this run does not end it any more."""
         self._forget_tree(taken.process_id)
         child = self.children.get(taken.call_id)
         if child is not None:
@@ -400,7 +410,7 @@ class RunActor(Actor):
         self._stop_if_done()
 
     def _stray(self, news: StrayFound | StrayEnded) -> None:
-        """Its code has started something by itself, or that has ended."""
+        """Code of the run has started something by itself, or that has ended."""
         if isinstance(news, StrayFound):
             self._strays.add(news.stray_id)
         else:
@@ -411,14 +421,14 @@ class RunActor(Actor):
     # ── Halting and taking over ───────────────────────────────────────────────────────────────────
 
     def _halt(self, halt: Halt) -> None:
-        """End everything; may come again with less grace.
+        """End everything. A second halt may give less grace.
 
-        An execution that its token's cancel has told is not cancelled again before it is named abandoned: it cannot be
+        An execution was cancelled by its token, and is not cancelled again before it is named abandoned. It cannot be
         killed in this process, and a clean-up that is cut off leaves behind what it would have ended.
         """
         self._halted = halt
         self._disarm_deadline()
-        # Children first: a process has its signal before the agent's own clean-up begins.
+        # Children first, so that a process gets its signal before the agent's own clean-up begins.
         for child in self.children.values():
             tell(child, halt)
         for process_id, call in self._processes.items():
@@ -428,12 +438,12 @@ class RunActor(Actor):
         self._cancel_executions()
         if self._recancel is not None:
             self._recancel.cancel()
-        told_again_s = halt.grace_s + self._ports.settings.kill_s
-        self._recancel = self._ports.clock.call_later(told_again_s, self.actor_ref, RecancelExecution())
+        again_s = halt.grace_s + self._ports.settings.kill_s
+        self._recancel = self._ports.clock.call_later(again_s, self.actor_ref, RecancelExecution())
         self._stop_if_done()
 
     def _cancel_executions(self, *, again: bool = False) -> bool:
-        """Cancel what runs and is not a child's to cancel; False if nothing does."""
+        """Cancel the executions that no child of this actor owns; False if there are none."""
         keys = sorted(call_id for call_id in self._executions if call_id not in self.children)
         if self._agent_running:
             keys.append(self._address.run)
@@ -442,7 +452,7 @@ class RunActor(Actor):
         return bool(keys)
 
     def _child_down(self, down: Down) -> None:
-        """A call's actor is gone; take over what it may have left, and end it."""
+        """A call's actor has ended: take over what it may have left, and end that."""
         call_id = down.key
         at = self._ports.clock.wall()
         permit = self._permits.pop(call_id, None)
@@ -453,7 +463,7 @@ class RunActor(Actor):
             permit.token.cancel(provenance)
             address = self._address.of_call(call_id)
             if state is not CellState.FINISHED:
-                # A result that is in the cell stands; it comes with the execution's own word.
+                # A result in the cell stands: it comes with the report that the execution has ended.
                 self.tell_parent(CallExpired(address, at, provenance, started=state is CellState.CLOSED))
             if self._ports.executor.adopt(call_id, self.actor_ref):
                 self._ports.executor.cancel(call_id)
@@ -472,33 +482,33 @@ class RunActor(Actor):
 
     def _take_tree(self, process_id: str, grace_s: float) -> None:
         if not claim_for_run_end(self._cells.get(process_id)):
-            # Handed over: the session has it.
+            # It was handed over: the session has it.
             return
         self._ports.processes.adopt(process_id, self.actor_ref)
         self._ports.processes.kill(process_id, grace_s)
 
-    def _adopt(self, adopting: Adopting) -> None:
-        """Take over what an earlier actor of this run left. What the ports do not know of has ended."""
+    def _adopt(self, adoption: Adoption) -> None:
+        """Take over what an earlier actor of this run left. What the ports do not know has ended."""
         at = self._ports.clock.wall()
-        self._halted = adopting.halt
+        self._halted = adoption.halt
         executor = self._ports.executor
-        # Ahead of the executions: what they have started is known before their end is.
-        self._strays.update(row.process_id for row in adopting.strays)
-        self._ports.strays.adopt(self._address, self.actor_ref, adopting.strays)
-        if adopting.agent:
+        # Before the executions: what they have started is known before their ends are.
+        self._strays.update(row.process_id for row in adoption.strays)
+        self._ports.strays.adopt(self._address, self.actor_ref, adoption.strays)
+        if adoption.agent:
             if executor.adopt(self._address.run, self.actor_ref):
                 self._agent_running = True
             else:
                 self.tell_parent(RunFinished(self._address, How.GONE, at, error=GONE))
-        for call_id in adopting.calls:
+        for call_id in adoption.calls:
             if executor.adopt(call_id, self.actor_ref):
                 self._executions.add(call_id)
             else:
                 self.tell_parent(CallEnded(self._address.of_call(call_id), How.GONE, at, None, note=GONE))
-        for process_id, call_id in adopting.processes:
+        for process_id, call_id in adoption.processes:
             self._processes[process_id] = call_id
-            self._take_tree(process_id, adopting.halt.grace_s)
-        self._halt(adopting.halt)
+            self._take_tree(process_id, adoption.halt.grace_s)
+        self._halt(adoption.halt)
 
     # ── Ends ──────────────────────────────────────────────────────────────────────────────────────
 

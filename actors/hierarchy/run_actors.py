@@ -8,7 +8,7 @@ replaced has ended: until then that one may still start what it was told to star
 from __future__ import annotations
 
 from actors.hierarchy.incarnation import Incarnation, Phase
-from actors.hierarchy.run import Adopting, RunActor, RunStart
+from actors.hierarchy.run import Adoption, RunActor, RunStart
 from actors.kernel.actor import Actor, tell
 from actors.kernel.down import Down
 from actors.messages import Halt, KillDeadline
@@ -78,7 +78,7 @@ class RunActors:
         provenance = record.info.provenance or record.token.provenance
         assert provenance is not None, "only a closed run is adopted"
         open_parts = record.runner_parts()
-        adopting = Adopting(
+        adoption = Adoption(
             agent=any(part.kind == PartKind.AGENT for part in open_parts),
             calls=tuple(part.id for part in open_parts if part.kind == PartKind.CALL),
             processes=tuple(
@@ -87,12 +87,12 @@ class RunActors:
             strays=tuple(record.processes[part.id].row for part in open_parts if part.kind in STRAYS),
             halt=Halt(provenance, self._live.grace_s(record.mode)),
         )
-        self._start_actor(record, None, adopting)
+        self._start_actor(record, None, adoption)
 
-    def _start_actor(self, record: RunRecord, start: RunStart | None, adopting: Adopting | None) -> None:
+    def _start_actor(self, record: RunRecord, start: RunStart | None, adoption: Adoption | None) -> None:
         key = self._live.child_key(record.id)
         self._keys[record.id] = key
-        self._owner.start_child(RunActor, self._ports, self._plugins, record.address, start, adopting, key=key)
+        self._owner.start_child(RunActor, self._ports, self._plugins, record.address, start, adoption, key=key)
 
     # ── Ending them ───────────────────────────────────────────────────────────────────────────────
 

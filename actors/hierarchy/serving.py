@@ -92,7 +92,7 @@ class Serving:
             refused = True
             if book.in_doubt(request.id):
                 # Not before the deletion is durable: if it is not stored, there is an answer to this request.
-                self._late_stops.expect(request, at)
+                self._late_stops.begin_wait(request, at)
                 self._batches.wait_for_last([RefuseDeleted(request, reply, error)])
             else:
                 self._late_stops.refused(request)
@@ -102,7 +102,7 @@ class Serving:
             known = None if book.in_doubt(request.id) else answer
             if isinstance(known, Stopped):
                 known = without_unstored(known, self._batches.unstored())
-            self._late_stops.expect(request, at, known, self._live.protocol.state.generation)
+            self._late_stops.begin_wait(request, at, known, self._live.protocol.state.generation)
         if goes_on:
             return
         self.flush()
@@ -117,7 +117,7 @@ class Serving:
         self._batches.send_step()
         # Whoever waits for a Stop to become durable hears it first: after a deletion that event would begin the
         # session anew.
-        if not self._late_stops.wait and self._live.protocol.deletion.erase_if_proven():
+        if not self._late_stops.pending and self._live.protocol.deletion.erase_if_proven():
             # In a batch of its own: what ended before it is published as it was written.
             self._batches.send_step()
         self._draining.say_quiet()

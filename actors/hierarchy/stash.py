@@ -45,7 +45,7 @@ class Stash:
         count = len(self.waiting)
         if is_full(count, STASH_MAX, request):
             raise unavailable(f"the session is still being read, and {count} requests wait for that already", request)
-        self._late_stops.expect(request, self._clock.wall())
+        self._late_stops.begin_wait(request, self._clock.wall())
         self.waiting.append((request, reply))
 
     def add_inspect(self, inspect: Inspect, reply: ReplyFuture[Any] | None) -> None:

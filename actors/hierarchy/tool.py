@@ -1,8 +1,8 @@
 """ToolActor: one per call; it owns the execution, the cell, the token, and the processes that the call started.
 
-A call has two ends: its result, decided by the cell (finished, or closed by a fence or by its deadline), and the
-end of what executes it, which only the executor and the wardens can prove. The actor lives until both
-are there, for the execution and for every process tree.
+A call has two ends. The cell decides its result: it is finished, or closed by a fence or by the deadline. The execution
+and the process trees of the call have ends of their own, which only the executor and the wardens can prove. The actor
+lives until the execution and every tree have ended.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ class ToolActor(Actor):
 
     Args:
         ports: what it needs from outside.
-        tool: what is called.
-        arguments: with what.
-        permit: the cell and the token, with the deadline.
-        address: of the call.
-        context: the context variables that its code has.
+        tool: the tool.
+        arguments: the tool's arguments.
+        permit: the cell, the token and the deadline.
+        address: the call's.
+        context: the context variables that the tool's code gets.
         key: the call's id.
     """
 
@@ -95,7 +95,7 @@ class ToolActor(Actor):
         self._specs: dict[str, SpawnSpec] = {}
         self._cells: dict[str, Cell[None]] = {}
         self._open: set[str] = set()
-        # Asked for, to be the session's: not this call's to end, whatever is decided.
+        # Trees that were asked for on behalf of the session: whatever it decides, this call does not end them.
         self._asked: set[str] = set()
         self._timer: Timer | None = None
         self._recancel: Timer | None = None
@@ -105,9 +105,9 @@ class ToolActor(Actor):
         return self._address.log_context
 
     def on_start(self) -> None:
-        """Begin the execution; its first line passes the cell, or does not."""
+        """Hand the call to the executor: before the tool's first line it passes the cell, or does not."""
         permit, ref, executor, key = self._permit, self.actor_ref, self._ports.executor, self.key
-        # Before `spawn` registers its own: see RunActor.
+        # Before `spawn` adds its waker: see RunActor.
         permit.token.add_waker(lambda: executor.cancel(key))
 
         def started() -> None:
@@ -157,7 +157,7 @@ class ToolActor(Actor):
             case ProcessReport():
                 self._process_news(message)
             case ProcessStarted() | ProcessOutput() | ProcessExited() | ProcessRemaining() | ProcessEnded():
-                # From the port itself: a tree that was taken over from a process actor that failed.
+                # It comes from the port itself: the tree was taken over from a process actor that failed.
                 self._process_news(ProcessReport(self._address, message.process_id, message))
             case Halt():
                 self._halt(message)
@@ -186,7 +186,7 @@ class ToolActor(Actor):
             self._timer = None
 
     def _deadline(self) -> None:
-        """Close the call by its cell; a result that is in it already stands."""
+        """Close the call's cell. A result that is in it already stands."""
         if not self._executing:
             return
         state, _ = self._permit.cell.close()
@@ -196,7 +196,7 @@ class ToolActor(Actor):
         reason = f"the call of {self._tool.name} took longer than {self._permit.deadline_s:g} s"
         provenance = Provenance(source="tool.deadline", reason=reason, initiated_at=at)
         if not self._permit.token.cancel(provenance):
-            # A fence was first: it has closed the call, and its Halt is on the way.
+            # A fence came first: it has closed the call, and its Halt is on the way.
             return
         self.tell_parent(CallExpired(self._address, at, provenance, started=state is CellState.CLOSED))
         self._halt(Halt(provenance, self._ports.settings.grace_s))
@@ -207,8 +207,8 @@ class ToolActor(Actor):
             self._ports.executor.cancel(self.key)
             if self._recancel is not None:
                 self._recancel.cancel()
-            told_again_s = halt.grace_s + self._ports.settings.kill_s
-            self._recancel = self._ports.clock.call_later(told_again_s, self.actor_ref, RecancelExecution())
+            again_s = halt.grace_s + self._ports.settings.kill_s
+            self._recancel = self._ports.clock.call_later(again_s, self.actor_ref, RecancelExecution())
         for child in self.children.values():
             tell(child, halt)
         for process_id in sorted(self._open):
@@ -216,7 +216,7 @@ class ToolActor(Actor):
                 self._ports.processes.kill(process_id, halt.grace_s)
 
     def _cancel_again(self, recancel: RecancelExecution) -> None:
-        """It goes on after its time: cancel it again, at growing intervals, for as long as it does."""
+        """The execution goes on after its time: cancel it again, at growing intervals, until it ends."""
         if self._executing:
             self._ports.executor.cancel(self.key, again=True)
             self._recancel = self._ports.clock.call_later(recancel.next_s, self.actor_ref, recancel.next)
@@ -224,7 +224,7 @@ class ToolActor(Actor):
     # ── Its processes ─────────────────────────────────────────────────────────────────────────────
 
     def _request_spawn(self, spec: SpawnSpec, owner: Owner, process: Process) -> None:
-        """Ask for a process; called on the tool's thread."""
+        """Ask for a process. Called on the tool's thread."""
         process_id = process._id = self._ports.ids.new("proc")
         env = {**spec.env, "COUNTERMAND_FENCE": self._address.fence}
         spec = msgspec.structs.replace(spec, env=env)
@@ -234,11 +234,11 @@ class ToolActor(Actor):
             self._nobody_spawns(process)
 
     def _kill_process(self, process: Process, grace_s: float) -> None:
-        """End a process; called on the tool's thread."""
+        """End a process. Called on the tool's thread."""
         tell(self.actor_ref, KillProcess(process._id, grace_s))
 
     def _kill(self, kill: KillProcess) -> None:
-        """End a process that the tool wants ended; who did it is told first, and so before its end is."""
+        """End a process for the tool. Who ended it is reported first, and so before its end is."""
         provenance = Provenance(
             source="tool.kill",
             reason=f"the tool {self._tool.name} ended it",
@@ -252,7 +252,7 @@ class ToolActor(Actor):
             self._ports.processes.kill(kill.process_id, kill.grace_s)
 
     def _request_hand_over(self, process: Process, handed: Future[None]) -> None:
-        """Hand a process over to the session; called on the tool's thread."""
+        """Hand a process over to the session. Called on the tool's thread."""
         request = HandOverRequested(self._address, process._id, handed, _listener(process))
         try:
             self.actor_ref.tell(request)
@@ -276,7 +276,7 @@ class ToolActor(Actor):
         self.tell_parent(SpawnRequested(request.address, process_id, spec))
 
     def _tree_taken(self, taken: TreeTaken) -> None:
-        """A tree is the session's: it was asked for so, or is handed over. Its handle hears of it from there."""
+        """A tree belongs to the session, from the start or by a hand-over. Its handle gets its news from there."""
         self._asked.discard(taken.process_id)
         self._open.discard(taken.process_id)
         self._cells.pop(taken.process_id, None)
@@ -289,10 +289,10 @@ class ToolActor(Actor):
     def _spawn(self, permit: SpawnPermit) -> None:
         spec = self._specs.pop(permit.process_id, None)
         if spec is None:
-            # A fence refused it while the permit was on its way: the refusal, which waits for no commit, came first.
+            # A fence refused it while the permit was on the way: a refusal waits for no commit, so it came first.
             return
         if self._permit.token.cancelled:
-            # The call's deadline passed while the permit was on its way; the session has yet to hear of it.
+            # The call's deadline passed while the permit was on the way, and the session does not know that yet.
             permit.cell.close()
         process_id = permit.process_id
         self._cells[process_id] = permit.cell
@@ -329,7 +329,7 @@ class ToolActor(Actor):
         self._stop_if_done()
 
     def _child_down(self, down: Down) -> None:
-        """A process actor is gone; if its tree is not, take it over and end it."""
+        """A process actor has ended: take its tree over, if that is still open, and end it."""
         if down.key in self._open and claim_for_run_end(self._cells.get(down.key)):
             self._ports.processes.adopt(down.key, self.actor_ref)
             self._ports.processes.kill(down.key, self._ports.settings.grace_s)
@@ -342,15 +342,15 @@ class ToolActor(Actor):
             self.stop()
 
     def on_stop(self) -> None:
-        """Let go of the clock."""
+        """Cancel the timer of the deadline."""
         self._disarm_deadline()
 
     def on_failure(self, *_: object) -> None:
-        """Let go of the clock."""
+        """Cancel the timer of the deadline."""
         self._disarm_deadline()
 
     def on_undelivered(self, envelope: Envelope[Any]) -> None:
-        """A thread of the tool that outlives its call asked for a process: it is told that there is none."""
+        """A thread of the tool that outlived its call asked for something: refuse it."""
         message = envelope.message
         if isinstance(message, SpawnRequested) and message.process is not None:
             self._nobody_spawns(message.process)
@@ -366,12 +366,12 @@ class ToolActor(Actor):
         fail(request.handed, RunCancelled(self._gone("actor.failure", "the call's actor is gone")))
 
     def _gone(self, source: str, reason: str) -> Provenance:
-        """Why nothing comes of what is asked for now, where nobody has cancelled the call."""
+        """Why a request of the tool is refused, if nobody has cancelled the call."""
         return Provenance(source=source, reason=reason, initiated_at=self._ports.clock.wall())
 
 
 def _tell_handle(process: Process, news: ProcessNews) -> None:
-    """Bring news to those who wait for a process. Any thread; again is harmless."""
+    """Bring news to those who wait for a process. Any thread; idempotent."""
     match news:
         case ProcessStarted():
             settle(process._started, news.pid)
@@ -403,7 +403,7 @@ def _as_exit(news: ProcessExited) -> Exit:
 
 
 def _contained(callback: Any) -> Any:
-    """Return `callback` with the death of its actor ignored: the execution goes on to its own end."""
+    """Return `callback` such that it does nothing if its actor has ended: the execution goes on to its own end."""
 
     def call() -> None:
         try:

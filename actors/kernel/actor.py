@@ -246,7 +246,7 @@ class Actor(PykkaActor):
     def run_turn(self, batch: int) -> None:
         """Handle up to `batch` messages; the start counts as one. Called by the mailbox."""
         inbox = self._mailbox
-        # A turn may begin inside another one, if a sender lends its thread.
+        # A turn may begin inside another one: see `PooledDispatcher.caller_runs`.
         outer, _here.actor = _here.actor, self
         try:
             if not self._started:

@@ -54,13 +54,13 @@ _Letter = tuple[Mailbox, Envelope[Any]]
 _MAIN: Final = threading.main_thread().ident
 
 
-class _Lent(threading.local):
-    """The turns that this thread will run itself inside `lend`; None outside of it."""
+class _CallerTurns(threading.local):
+    """The turns that this thread runs itself inside `caller_runs`; None outside of it."""
 
     entries: list[_Entry] | None = None
 
 
-_LENT: Final = _Lent()
+_CALLER_TURNS: Final = _CallerTurns()
 
 
 class Dispatcher(Protocol):
@@ -111,9 +111,9 @@ class PooledDispatcher:
 
     def submit(self, mailbox: Mailbox, ticket: int, urgent: bool) -> None:
         """See `Dispatcher.submit`."""
-        lent = _LENT.entries
-        if lent is not None and urgent and not self._closed:
-            lent.append((mailbox, ticket))
+        here = _CALLER_TURNS.entries
+        if here is not None and urgent and not self._closed:
+            here.append((mailbox, ticket))
             return
         (self._fast if urgent else self._slow).append((mailbox, ticket))
         if self._closed:
@@ -143,18 +143,18 @@ class PooledDispatcher:
         return self._closed
 
     @contextmanager
-    def lend(self) -> Iterator[None]:
-        """Run the urgent turns that this thread causes inside the `with` on this thread, at the end of it.
+    def caller_runs(self) -> Iterator[None]:
+        """Run the urgent turns that the calling thread causes inside the `with` on that thread, at the end of it.
 
         For a port's thread that has nothing else to do: waking a worker costs more than a short turn. Not for foreign
         threads: an interrupt of one would fail an actor.
         """
         entries: list[_Entry] = []
-        _LENT.entries = entries
+        _CALLER_TURNS.entries = entries
         try:
             yield
         finally:
-            _LENT.entries = None
+            _CALLER_TURNS.entries = None
             for mailbox, ticket in entries:
                 self._give_turn(mailbox, ticket)
 

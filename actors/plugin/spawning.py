@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from actors.errors import Invalid
 from actors.gate.pending import Pending, fail
-from actors.gate.token import Door
+from actors.gate.token import CancelBoundary
 from actors.model import Owner
 from actors.ports import SpawnSpec
 from actors.text import shown
@@ -123,7 +123,7 @@ class AsyncProcess:
 
     def __init__(self, process: Process) -> None:
         self._process = process
-        self._door = Door(process._pending.token)
+        self._boundary = CancelBoundary(process._pending.token)
 
     @property
     def process_id(self) -> str:
@@ -137,7 +137,7 @@ class AsyncProcess:
 
     async def wait(self, timeout: float | None = None) -> Exit:
         """Wait until the command has exited; see `Process.wait`."""
-        with self._door:
+        with self._boundary:
             async with asyncio.timeout(timeout):
                 return await self._process._pending.wait_async(self._process._exited)
 
@@ -147,7 +147,7 @@ class AsyncProcess:
 
     async def hand_over(self, timeout: float | None = None) -> None:
         """Hand the whole tree over to the session; see `Process.hand_over`."""
-        with self._door:
+        with self._boundary:
             async with asyncio.timeout(timeout):
                 await self._process._pending.wait_async(self._process._begin_hand_over())
 
@@ -313,7 +313,7 @@ class AsyncSpawn:
 
     def __init__(self, spawn: Spawn) -> None:
         self._spawn = spawn
-        self._door = Door(spawn._pending.token)
+        self._boundary = CancelBoundary(spawn._pending.token)
 
     async def __call__(
         self,
@@ -328,7 +328,7 @@ class AsyncSpawn:
         stdin: bytes | None = None,
     ) -> AsyncProcess:
         """Run a command; see `Spawn.__call__`."""
-        with self._door:
+        with self._boundary:
             process = self._spawn.begin(_spec(argv, cwd, env, name, pty, pty_size, stdin), owner)
             await self._spawn._pending.wait_async(process._started)
         return AsyncProcess(process)

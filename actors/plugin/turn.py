@@ -31,7 +31,7 @@ from actors.events import (
 )
 from actors.gate.credit import Credit
 from actors.gate.pending import Pending
-from actors.gate.token import AsyncCancelToken, CancelToken, Door
+from actors.gate.token import AsyncCancelToken, CancelBoundary, CancelToken
 from actors.messages import CallGivenUp, CallRequested, LateRefused, Said, SteeringRequested, ToolResult
 from actors.model import Address, Event, JsonObject, Message, Provenance, Role
 from actors.plugin.foreign import GatedTask, GatedThread, Made, Show
@@ -48,7 +48,7 @@ Tell = Callable[[object], None]
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class Wish(NamedTuple):
+class PreparedCall(NamedTuple):
     """A call that an agent asks for: its size in bytes, and its `problem` if it is invalid.
 
     `arguments` are the arguments to show; `secrets` are the secret ones. `made` is the tool that the call brings along.
@@ -157,7 +157,7 @@ class TurnCore:
             )
         return ProgressData(shown=data), size
 
-    def prepare_call(self, tool: str, arguments: JsonObject, made: Made | None = None) -> Wish:
+    def prepare_call(self, tool: str, arguments: JsonObject, made: Made | None = None) -> PreparedCall:
         """Convert the arguments of a call to JSON, and check the call. Requesting a call takes credit.
 
         `made`: the tool, if the call brings its own. Whether the arguments fit is not checked then.
@@ -174,27 +174,27 @@ class TurnCore:
         arguments = storable_json(arguments)
         size = len(_encode(arguments))
         if size <= self._size_max and made is not None:
-            return Wish(tool, arguments, size, None, made=made)
+            return PreparedCall(tool, arguments, size, None, made=made)
         if size <= self._size_max:
             problem = self._check(tool, arguments)
             shown, secrets = self._withhold(tool, arguments)
-            return Wish(tool, shown, size, problem, secrets)
+            return PreparedCall(tool, shown, size, problem, secrets)
         # The model can read the problem; the session does not store the arguments.
         problem = f"the arguments of {tool} are {size} bytes as JSON, the limit is {self._size_max}; none are kept"
-        return Wish(tool, {}, 0, problem)
+        return PreparedCall(tool, {}, 0, problem)
 
-    def request_call(self, wish: Wish) -> tuple[str, Future[ToolResult]]:
+    def request_call(self, call: PreparedCall) -> tuple[str, Future[ToolResult]]:
         """Ask for a call; its credit was taken before. Returns its id, and the future of its result."""
         call_id = self._new_call_id()
         reply = self.pending.future()
         with self._lock:
             self._unanswered.add(call_id)
-            self._apply(ToolRequestedData(call_id=call_id, tool=wish.tool, arguments=wish.arguments))
+            self._apply(ToolRequestedData(call_id=call_id, tool=call.tool, arguments=call.arguments))
         reply.add_done_callback(_brought(lambda result: self.called(call_id, result)))
         address, context = self.address.of_call(call_id), contextvars.copy_context()
         self.tell(
             CallRequested(
-                address, wish.tool, wish.arguments, reply, wish.problem, wish.size, context, wish.secrets, wish.made
+                address, call.tool, call.arguments, reply, call.problem, call.size, context, call.secrets, call.made
             )
         )
         return call_id, reply
@@ -341,9 +341,9 @@ class Turn(_TurnBase):
     def call(self, tool: str, /, **arguments: Any) -> ToolResult:
         """Call a tool and wait for its result. Several calls may be open at once, from several threads."""
         core = self._core
-        wish = core.prepare_call(tool, arguments)
-        self._spend(wish.size)
-        call_id, reply = core.request_call(wish)
+        call = core.prepare_call(tool, arguments)
+        self._spend(call.size)
+        call_id, reply = core.request_call(call)
         return core.called(call_id, core.pending.wait(reply, None))
 
     def gate(
@@ -366,9 +366,9 @@ class Turn(_TurnBase):
         if is_async(function):
             raise _not_gated(function, "a plain function", "await it in an async agent: await turn.gate(…)")
         gated = GatedThread(name, function, show, _deadline_s(deadline_s), core.pending)
-        wish = core.prepare_call(name, dict(arguments), gated.foreign)
-        self._spend(wish.size)
-        call_id, reply = core.request_call(wish)
+        call = core.prepare_call(name, dict(arguments), gated.foreign)
+        self._spend(call.size)
+        call_id, reply = core.request_call(call)
         gated.run(reply)
         return gated.outcome(core.called(call_id, core.pending.wait(reply, None)))
 
@@ -403,7 +403,7 @@ class AsyncTurn(_TurnBase):
 
     def __init__(self, core: TurnCore) -> None:
         super().__init__(core)
-        self._door = Door(core.token)
+        self._boundary = CancelBoundary(core.token)
 
     @property
     def cancel_token(self) -> AsyncCancelToken:
@@ -412,19 +412,19 @@ class AsyncTurn(_TurnBase):
 
     async def emit(self, text: str) -> None:
         """Emit a text. It waits for credit if much of the run's output is not in the log yet."""
-        with self._door:
+        with self._boundary:
             self._core.token.raise_if_cancelled()
             for piece in _pieces(text):
                 await self._say(TextData(text=piece), len(piece.encode()))
 
     async def progress(self, **data: Any) -> None:
         """Show progress to subscribers. It is fenced like other output, and not stored. Raises Invalid if too large."""
-        with self._door:
+        with self._boundary:
             await self._say(*self._core.shown(data))
 
     async def typing(self) -> None:
         """Show that the agent is at work; not stored."""
-        with self._door:
+        with self._boundary:
             await self._say(TypingData(), 0)
 
     async def call(self, tool: str, /, **arguments: Any) -> ToolResult:
@@ -433,7 +433,7 @@ class AsyncTurn(_TurnBase):
         If this await is cancelled (`asyncio.timeout`, a framework's limit), the call is ended with the source
         ``call.given_up``, and its result is added to the thread. Only then does your code get the CancelledError.
         """
-        with self._door:
+        with self._boundary:
             return await self._called(self._core.prepare_call(tool, arguments))
 
     async def gate(
@@ -473,15 +473,15 @@ class AsyncTurn(_TurnBase):
             Whatever the function raised, the exception itself.
         """
         del schema, provider_id
-        with self._door:
+        with self._boundary:
             gated = GatedTask(name, function, show, _deadline_s(deadline_s))
             result = await self._called(self._core.prepare_call(name, dict(arguments), gated))
             return gated.outcome(result)
 
-    async def _called(self, wish: Wish) -> ToolResult:
+    async def _called(self, call: PreparedCall) -> ToolResult:
         core = self._core
-        await self._spend(wish.size)
-        call_id, reply = core.request_call(wish)
+        await self._spend(call.size)
+        call_id, reply = core.request_call(call)
         try:
             result = await core.pending.wait_async(reply)
         except GeneratorExit:
@@ -497,7 +497,7 @@ class AsyncTurn(_TurnBase):
     async def steering(self) -> tuple[Message, ...]:
         """Take the waiting messages that steer this run; none while a call is open."""
         core = self._core
-        with self._door:
+        with self._boundary:
             return core.steered(await core.pending.wait_async(core.request_steering()))
 
     async def _say(self, data: Emitted, size: int) -> None:

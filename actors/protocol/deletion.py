@@ -10,7 +10,7 @@ from typing import Any, Final
 from actors.errors import NotFound, QueueFull, RunActive, ShuttingDown
 from actors.events import SessionDeletedData
 from actors.kernel.future import ReplyFuture
-from actors.protocol.queue import WaitingRoom
+from actors.protocol.queue import TurnQueue
 from actors.protocol.state import SessionState
 from actors.protocol.step import AnswerRequest, ForgetSession, RefuseRequest
 from actors.requests import Delete, Deleted
@@ -87,7 +87,7 @@ class Deletion:
         provenance, requests = state.deleting, self.call_off()
         state.thread = Thread()
         state.fates, state.over, state.queued = {}, {}, {}
-        state.room = WaitingRoom(state.session, state.settings.queue_max)
+        state.queue = TurnQueue(state.session, state.settings.queue_max)
         state.step.requests += state.book.forget(at, repeats=bool(requests))
         state.step.erase = True
         state.quarantined = False

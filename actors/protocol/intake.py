@@ -60,7 +60,7 @@ class Intake:
         return accepted
 
     def _take(self, message: NewMessage, policy: Policy, at: float) -> Accepted:
-        active, room = self._state.active, self._state.room
+        active, queue = self._state.active, self._state.queue
         if active is not None and policy is Policy.REJECT:
             raise RunActive(
                 "a run is active",
@@ -69,19 +69,19 @@ class Intake:
                 got=f"run {active.id}",
                 remedy="wait for it, stop it, or use another policy",
             )
-        if room.parked and message.origin != "user":
+        if queue.parked and message.origin != "user":
             # Parked messages wait for a person, and this one waits behind them. A run may be active: a retry after a
             # failure of the store, which the Stop that parked them was not about.
             return self._enqueue(message, at)
         if active is None:
-            if len(room) and not room.parked and policy not in SUPERSEDING:
+            if len(queue) and not queue.parked and policy not in SUPERSEDING:
                 return self._enqueue(message, at)
             return self._start_with_all(message, at, superseded=None)
         if policy in SUPERSEDING:
             return self._supersede(active, message, at)
-        if policy is Policy.STEER and not room.turns:
-            room.refuse_if_full()
-            self._turns.add_waiting(room.steer(message, active.id, at))
+        if policy is Policy.STEER and not queue.turns:
+            queue.refuse_if_full()
+            self._turns.add_waiting(queue.steer(message, active.id, at))
             return Accepted(message.id, active.id, active.info.generation, policy, queued=True)
         return self._enqueue(message, at)
 
@@ -168,7 +168,7 @@ class Intake:
                 got=f"run {state.active.id}",
                 remedy="wait for it, or stop it first",
             )
-        if not len(state.room) and not state.thread.messages():
+        if not len(state.queue) and not state.thread.messages():
             raise Invalid(
                 "there is nothing to resume",
                 expected="a session with a thread or with waiting messages",
@@ -183,7 +183,7 @@ class Intake:
     def withdraw(self, withdraw: Withdraw, at: float) -> Withdrawn:
         """Return one message to its sender, if it still waits."""
         state = self._state
-        taken = state.room.take_message(withdraw.message_id)
+        taken = state.queue.take_message(withdraw.message_id)
         if taken is None:
             fate = state.fates.get(withdraw.message_id)
             if fate is None:

@@ -168,7 +168,7 @@ class Protocol:
         self.runs.fence(provenance, active, at)
         self.runs.close(active, RunStatus.CANCELLING, provenance, at)
         self.runs.halt(active, provenance, provenance.mode)
-        self._turns.unsteer(at)
+        self._turns.requeue_steering(at)
         self.runs.settle_if_done(active, at)
 
     def abandon(self, provenance: Provenance) -> None:

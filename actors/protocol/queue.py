@@ -42,7 +42,7 @@ class PendingTurn:
     rows: list[WaitingRow] = field(default_factory=list)
 
 
-class WaitingRoom:
+class TurnQueue:
     """All waiting messages of one session.
 
     Args:
@@ -109,7 +109,7 @@ class WaitingRoom:
         pulled, self.steering = self.steering, []
         return pulled
 
-    def unsteer(self, fresh_run_id: Callable[[], str]) -> tuple[list[WaitingRow], list[str]]:
+    def requeue_steering(self, fresh_run_id: Callable[[], str]) -> tuple[list[WaitingRow], list[str]]:
         """Make the steering messages into pending turns, before all others: the active run is over.
 
         They form turns as other waiting messages do. The last of these turns joins the first of the others if both

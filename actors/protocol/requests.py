@@ -106,7 +106,7 @@ class Requests:
     def expire(self, seq: int, reason: str) -> None:
         """Delete a session that is kept longer than it has to be, if nothing has happened in it since `seq`."""
         state = self._state
-        if state.at_rest and not len(state.room) and not state.deleted and state.seq == seq:
+        if state.at_rest and not len(state.queue) and not state.deleted and state.seq == seq:
             self._begin_deletion(reason, state.clock.wall())
 
     def _begin_deletion(
@@ -119,7 +119,7 @@ class Requests:
                 source="session.deleted", reason=reason, requested_by=requested_by, initiated_at=at, cause=cause
             )
             state.deleting = provenance
-            if not state.nothing_left or len(state.room):
+            if not state.nothing_left or len(state.queue):
                 # What ends by it has this provenance; the Stop says only what to end.
                 stop = Stop(id=state.ids.new("stop"), source="client.delete", reason=reason, scope=Scope.SESSION)
                 self._stops.stop_current(stop, provenance, at)

@@ -94,8 +94,8 @@ class Restoration:
                 stops_of_it = [kept for kept in new_stops if kept.is_about(info)]
                 earlier_end = (ended or {}).get(info.run_id)
                 retry = self._restore_half(snapshot, info, cause, earlier_end, stops_of_it, at) or retry
-        self._turns.unsteer(at)
-        waiting_for = {turn.run_id for turn in state.room.turns}
+        self._turns.requeue_steering(at)
+        waiting_for = {turn.run_id for turn in state.queue.turns}
         for run_id in [run_id for run_id in state.queued if run_id not in waiting_for]:
             self._turns.cancel(PendingTurn(run_id, merge=False), cause, at, withdrawn=())
         for kept in kept_stops:
@@ -205,7 +205,7 @@ class Restoration:
         record = self._record(snapshot, info)
         receipt = next((one for one in snapshot.receipts if one.run_id == info.run_id), None)
         if receipt is not None:
-            record.take_up(receipt)
+            record.restore_from(receipt)
         record.forced = self._state.settings.barrier == Barrier.FORCED
         reason = "what is left of it is taken over"
         record.token.cancel(info.provenance or Provenance(source="run.ended", reason=reason, initiated_at=at))

@@ -390,8 +390,8 @@ class RunRecord:
             self.effects = self.effects or self.calls[key].row.outcome != Outcome.NOT_STARTED
             del self.calls[key]
 
-    def take_up(self, receipt: Receipt) -> None:
-        """Restore from the filed receipt what is in no row of a part."""
+    def restore_from(self, receipt: Receipt) -> None:
+        """Restore from a filed receipt what no row of a part contains."""
         self.fenced_at = receipt.fenced_at
         self.refused = Counter(receipt.refused)
         self.waiting, self.withdrawn = receipt.waiting, receipt.withdrawn

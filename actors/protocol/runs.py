@@ -121,7 +121,7 @@ class Runs:
     def start_next(self, at: float) -> None:
         """Start the first pending turn, if the session is free for it."""
         state = self._state
-        if state.active is not None or state.draining or state.quarantined or state.room.parked or state.holding:
+        if state.active is not None or state.draining or state.quarantined or state.queue.parked or state.holding:
             return
         if state.restoring:
             # A run that ends meanwhile must not start the next turn ahead of a retry, or of a Stop that is replayed.
@@ -129,7 +129,7 @@ class Runs:
         if state.unavailable() is not None:
             # The turn waits for its agent.
             return
-        turn = state.room.take_next()
+        turn = state.queue.take_next()
         if turn is not None:
             self.start(turn.run_id, [row.message for row in turn.rows], at)
 
@@ -284,7 +284,7 @@ class Runs:
         cause = provenance or Provenance(source="run.ended", reason=f"the run is {status}", initiated_at=at)
         self.close(record, status, provenance, at, error=error, result=result)
         self.halt(record, cause, Mode.GRACEFUL)
-        self._turns.unsteer(at)
+        self._turns.requeue_steering(at)
         self.settle_if_done(record, at)
         self.start_next(at)
 

@@ -22,7 +22,7 @@ from actors.gate.token import CancelToken, Notify
 from actors.model import Address, Event, Fate, Isolation, Provenance, RunInfo, RunStatus, SessionActivity, SessionStatus
 from actors.ports import Clock, Ids, SessionRow, Settings, Snapshot
 from actors.protocol.owned_tree import OwnedTree
-from actors.protocol.queue import WaitingRoom
+from actors.protocol.queue import TurnQueue
 from actors.protocol.request_book import RequestBook
 from actors.protocol.run_record import AGENT, CallRecord, Part, RunRecord
 from actors.protocol.step import KeepDeadLetter, Step
@@ -89,7 +89,7 @@ class SessionState:
         self.late: dict[str, RunRecord] = {}
         self.over: dict[str, str] = {}
         self.fates: dict[str, Fate] = {}
-        self.room = WaitingRoom(session, settings.queue_max)
+        self.queue = TurnQueue(session, settings.queue_max)
         self.book = RequestBook(session, settings.requests_kept, settings.requests_kept_s)
         self.queued: dict[str, RunInfo] = {}
         self.holding: str | None = None
@@ -112,7 +112,7 @@ class SessionState:
         self.fates = dict(snapshot.fates)
         self.over = dict(snapshot.over)
         self.book.restore(snapshot.requests, row.forgotten_to if row is not None else 0.0)
-        self.room.restore(snapshot.waiting, parked=row.parked if row is not None else False)
+        self.queue.restore(snapshot.waiting, parked=row.parked if row is not None else False)
         self.queued = {info.run_id: info for info in snapshot.runs if info.status is RunStatus.QUEUED}
 
     def take_step(self) -> Step:
@@ -129,7 +129,7 @@ class SessionState:
             session=self.session,
             generation=self.generation,
             seq=self.seq,
-            parked=self.room.parked,
+            parked=self.queue.parked,
             quarantined=self.quarantined,
             cutoffs=dict(self.cutoffs),
             forgotten_to=self.book.forgotten_to,
@@ -159,7 +159,7 @@ class SessionState:
         the barrier is open; and no message waits, unless a Stop has parked it.
         """
         kept = self.draining or self.quarantined or self.deleting is not None
-        return self.nothing_left and not kept and (self.room.parked or not len(self.room))
+        return self.nothing_left and not kept and (self.queue.parked or not len(self.queue))
 
     def status(self) -> SessionStatus:
         """What the session is doing now."""
@@ -180,8 +180,8 @@ class SessionState:
             last_seq=self.seq,
             run_id=self.active.id if self.active else None,
             ending=tuple(self.ending),
-            waiting=len(self.room),
-            parked=self.room.parked,
+            waiting=len(self.queue),
+            parked=self.queue.parked,
             barrier=tuple(f"{part.kind} {part.name}" for part in self.barrier()),
             refused=refused,
             owned=tuple(self.owned),

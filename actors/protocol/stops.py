@@ -213,7 +213,7 @@ class Stops:
 
     def _stop_queued(self, run_id: str | None, provenance: Provenance, at: float) -> Stopped | None:
         """Cancel a run that waits for its turn, and return its messages; None: it does not wait."""
-        turn = None if run_id is None else self._state.room.take_turn(run_id)
+        turn = None if run_id is None else self._state.queue.take_turn(run_id)
         if turn is None:
             return None
         receipt_id, withdrawn = self._turns.withdraw(turn, provenance, at)

@@ -1,6 +1,6 @@
 """Messages that wait: to steer the active run, or as the inputs of a later run (a turn).
 
-The `WaitingRoom` holds them in order. This file decides what is recorded when a message begins to wait, becomes an
+The `TurnQueue` holds them in order. This file decides what is recorded when a message begins to wait, becomes an
 input of a run, or is returned to its sender; and what a Stop does to the messages that wait.
 """
 
@@ -81,10 +81,10 @@ class Turns:
             state.refuse_stale("steering", request.address)
             state.step.now.append(NothingToSteer(request.address.run, request.request_id))
             return
-        if record.open_calls() or not state.room.steering:
+        if record.open_calls() or not state.queue.steering:
             state.step.now.append(NothingToSteer(record.id, request.request_id))
             return
-        rows = state.room.pull_steering()
+        rows = state.queue.pull_steering()
         for row in rows:
             self.add_input(row.message, record)
         inputs = (*record.info.inputs, *(row.message.id for row in rows))
@@ -96,9 +96,9 @@ class Turns:
         )
         state.step.later.append(GiveSteering(record.id, Steered(request.request_id, messages)))
 
-    def unsteer(self, at: float) -> None:
+    def requeue_steering(self, at: float) -> None:
         """The active run has ended: messages that waited to steer it become pending turns, ahead of the others."""
-        rows, new = self._state.room.unsteer(lambda: self._state.ids.new("run"))
+        rows, new = self._state.queue.requeue_steering(lambda: self._state.ids.new("run"))
         for run_id in new:
             self._queue(run_id, at)
         for row in rows:
@@ -112,9 +112,9 @@ class Turns:
         Raises:
             QueueFull: too many messages wait.
         """
-        room = self._state.room
-        room.refuse_if_full()
-        row, new = room.enqueue(message, self._state.ids.new("run"), at)
+        queue = self._state.queue
+        queue.refuse_if_full()
+        row, new = queue.enqueue(message, self._state.ids.new("run"), at)
         if new:
             self._queue(row.run_id, at)
         self.add_waiting(row)
@@ -160,7 +160,7 @@ class Turns:
             The id of that run: the first turn's, or a new one; the messages; and the messages as they waited. The runs
             of the other turns are cancelled.
         """
-        rows, turns = self._state.room.take_all()
+        rows, turns = self._state.queue.take_all()
         run_id = turns[0].run_id if turns else self._state.ids.new("run")
         provenance = Provenance(
             source="session.new_message",
@@ -175,15 +175,15 @@ class Turns:
 
     def unpark_if_empty(self) -> None:
         """Nothing is parked where nothing waits: a later message need not wait for a person."""
-        room = self._state.room
-        if room.parked and not len(room):
-            room.parked = False
+        queue = self._state.queue
+        if queue.parked and not len(queue):
+            queue.parked = False
             self._state.step.row_changed = True
 
     # ── What a Stop does to them ─────────────────────────────────────────────────────────────────────
 
     def withdraw(self, turn: PendingTurn, provenance: Provenance, at: float) -> tuple[str, tuple[Message, ...]]:
-        """Return the messages of a turn that was taken from the room, and cancel its run.
+        """Return the messages of a turn that was taken from the queue, and cancel its run.
 
         Returns the id of the run's receipt, and the messages.
         """
@@ -201,19 +201,19 @@ class Turns:
 
         `closed` is the run that the Stop closes or joins: its receipt names them.
         """
-        room = self._state.room
+        queue = self._state.queue
         if waiting is not Waiting.WITHDRAW and closed is not None:
-            self.unsteer(at)
-            closed.waiting = tuple(row.message.id for turn in room.turns for row in turn.rows)
+            self.requeue_steering(at)
+            closed.waiting = tuple(row.message.id for turn in queue.turns for row in turn.rows)
         if waiting is Waiting.PARK:
-            room.parked = room.parked or bool(len(room))
+            queue.parked = queue.parked or bool(len(queue))
             self._state.step.row_changed = True
             return ()
         if waiting is Waiting.KEEP:
-            if closed is not None and len(room):
+            if closed is not None and len(queue):
                 self._state.holding = closed.id
             return ()
-        rows, turns = room.take_all()
+        rows, turns = queue.take_all()
         withdrawn = tuple(as_message(row.message, row.run_id, row.accepted_at) for row in rows)
         for row in rows:
             self.add_returned(row.message, row.run_id, ReturnReason.WITHDRAWN)

@@ -37,9 +37,9 @@ class PenQueue:
         self._work: deque[Work] = deque()
         self._wake = threading.Condition()
         self._closing = False
-        # The thread that writes now, and the one that gives a turn: idents.
+        # The idents of two threads: the one that writes now, and the one that gives a turn.
         self._pen: int | None = None
-        self._lending: int | None = None
+        self._turns_on: int | None = None
         self._busy_since: float | None = None
         self._shut_down = threading.Event()
 
@@ -72,8 +72,8 @@ class PenQueue:
         me = threading.get_ident()
         with self._wake:
             self._lay_down_pen()
-            if self._lending == me:
-                self._lending = None
+            if self._turns_on == me:
+                self._turns_on = None
             while self._pen is not None or not self._work:
                 if self._shut_down.is_set():
                     return []
@@ -100,13 +100,13 @@ class PenQueue:
 
     # ── Turns ─────────────────────────────────────────────────────────────────────────────────────
 
-    def lend(self) -> bool:
+    def claim_turns(self) -> bool:
         """Have the calling thread give a turn itself: True if nothing waits, and the other thread gives none."""
         with self._wake:
-            lends = not self._work and self._lending is None
-            if lends:
-                self._lending = threading.get_ident()
-            return lends
+            claimed = not self._work and self._turns_on is None
+            if claimed:
+                self._turns_on = threading.get_ident()
+            return claimed
 
     def hand_over_pen(self) -> None:
         """Before the turn: from here on the other thread may write, and is woken if there is work."""
@@ -149,7 +149,7 @@ class PenQueue:
 
     def _notify(self) -> None:
         """Wake a thread for new work. The one that has the pen looks by itself, and so does one that gives a turn."""
-        if self._pen is None and self._lending != threading.get_ident():
+        if self._pen is None and self._turns_on != threading.get_ident():
             self._wake.notify()
 
     def _lay_down_pen(self) -> None:

@@ -80,7 +80,8 @@ class SqliteStore:
             holds the lock of the state directory. The stop journal is beside it, as `<path>-stops`.
         clock: `wall` says how old a request is.
         busy_timeout_s: how long the writer waits for a file that another process has locked.
-        lend: around the telling of what is durable, when nothing else waits to be written; see `PooledDispatcher.lend`.
+        caller_runs: entered around the telling of what is durable, when nothing else waits to be written; see
+            `PooledDispatcher.caller_runs`.
         requests_kept, requests_kept_s: how many requests a session's memory holds, and for how many seconds.
 
     Raises StoreUnavailable where the file cannot be opened or was written by a newer program. The methods may
@@ -95,11 +96,11 @@ class SqliteStore:
         busy_timeout_s: float = 10.0,
         requests_kept: int = 10_000,
         requests_kept_s: float = 7 * 86_400.0,
-        lend: Callable[[], AbstractContextManager[None]] = nullcontext,
+        caller_runs: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._clock = clock
         self._requests_kept = requests_kept
-        self._lend = lend
+        self._caller_runs = caller_runs
         self._condition = Condition(clock)
         self._groups = GroupWriter(clock, requests_kept, requests_kept_s)
         self.journal = StopJournal(path.with_name(path.name + "-stops"))
@@ -305,8 +306,8 @@ class SqliteStore:
                 if key not in durable or durable[key].batch.number < commit.batch.number:
                     durable[key] = commit
         failed = [commit for commit in group if commit.error is not None]
-        lends = len(durable) == 1 and not failed and self._queue.lend()
-        with self._lend() if lends else nullcontext():
+        here = len(durable) == 1 and not failed and self._queue.claim_turns()
+        with self._caller_runs() if here else nullcontext():
             # Where a group holds good batches of an incarnation and its first bad one, the good ones come first.
             for commit in durable.values():
                 tell_contained(commit.owner, Committed(commit.batch.number))
@@ -318,7 +319,7 @@ class SqliteStore:
                     commit.error,
                 )
                 tell_contained(commit.owner, CommitFailed(commit.batch.number, commit.error or "", unfit=commit.unfit))
-            if lends:
+            if here:
                 self._queue.hand_over_pen()
 
 

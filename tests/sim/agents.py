@@ -47,7 +47,7 @@ from actors.model import Isolation, JsonObject, Outcome
 from actors.plugin.foreign import Foreign
 from actors.plugin.registration import Plugins, Tool
 from actors.plugin.spawning import AsyncSpawn
-from actors.plugin.turn import AsyncTurn, Wish
+from actors.plugin.turn import AsyncTurn, PreparedCall
 from tests.sim.bounds import PATIENT_S
 from tests.sim.watch import Watch
 
@@ -103,10 +103,10 @@ class Speaker:
         core = self.turn._core
         request = core.request_call
 
-        def asks(wish: Wish) -> tuple[str, Future[ToolResult]]:
-            self.asked.append(wish.arguments)
-            call_id, reply = request(wish)
-            self.fences[wish.made] = core.address.of_call(call_id).fence
+        def asks(call: PreparedCall) -> tuple[str, Future[ToolResult]]:
+            self.asked.append(call.arguments)
+            call_id, reply = request(call)
+            self.fences[call.made] = core.address.of_call(call_id).fence
             return call_id, reply
 
         core.request_call = asks  # type: ignore[method-assign]  # what the agent does is watched
@@ -239,8 +239,8 @@ async def _foreign(speaker: Speaker, watch: Watch, seconds: float) -> None:
 
         loop.call_soon(begin)
 
-    wish = core.prepare_call("foreign", {"seconds": seconds, "of": speaker.run}, Foreign("foreign", execute))
-    await speaker.turn._called(wish)
+    call = core.prepare_call("foreign", {"seconds": seconds, "of": speaker.run}, Foreign("foreign", execute))
+    await speaker.turn._called(call)
 
 
 def _cancel_soon(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:

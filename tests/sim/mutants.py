@@ -38,7 +38,7 @@ from actors.protocol.intake import Intake
 from actors.protocol.part_reports import PartReports
 from actors.protocol.processes import Processes
 from actors.protocol.protocol import Protocol
-from actors.protocol.queue import WaitingRoom
+from actors.protocol.queue import TurnQueue
 from actors.protocol.request_book import RequestBook
 from actors.protocol.requests import Requests
 from actors.protocol.restoration import Restoration
@@ -349,13 +349,13 @@ MUTANTS: Final = (
         "L4",
         Runs,
         "end",
-        "    self._turns.unsteer(at)\n",
-        "    self._turns.unsteer(at)\n    self._state.room.take_all()\n",
+        "    self._turns.requeue_steering(at)\n",
+        "    self._turns.requeue_steering(at)\n    self._state.queue.take_all()\n",
     ),
     _mutant(
         "steer handed over twice",
         "L4",
-        WaitingRoom,
+        TurnQueue,
         "pull_steering",
         "pulled, self.steering = self.steering, []",
         "pulled = list(self.steering)",
@@ -363,7 +363,7 @@ MUTANTS: Final = (
     _mutant(
         "what waits is turned around",
         "L4",
-        WaitingRoom,
+        TurnQueue,
         "take_all",
         "for turn in turns for row in turn.rows]",
         "for turn in turns[::-1] for row in turn.rows]",
@@ -496,7 +496,7 @@ MUTANTS: Final = (
         "L8",
         _Execution,
         "cancel",
-        "again or self.token is None or not self.token.has_told(self.task)",
+        "again or self.token is None or not self.token.was_raised_in(self.task)",
         "True",
     ),
     Mutant(
@@ -573,7 +573,7 @@ MUTANTS: Final = (
         "what a Stop was answered while the store fails is forgotten",
         "L10",
         (
-            Edit(LateStops, "given", "return kept.answer if kept is not None else None", "return None"),
+            Edit(LateStops, "first_answer", "return kept.answer if kept is not None else None", "return None"),
             Edit(
                 LateStops,
                 "store_failed",
@@ -732,7 +732,7 @@ MUTANTS: Final = (
         "the journal is not read at a restart",
         "L12",
         LateStops,
-        "take_up",
+        "restore",
         "for entry in journal:",
         "for entry in ():",
     ),
@@ -856,7 +856,7 @@ MUTANTS: Final = (
         "L12",
         Serving,
         "flush",
-        "not self._late_stops.wait and ",
+        "not self._late_stops.pending and ",
         "",
     ),
     _mutant(
@@ -888,7 +888,7 @@ MUTANTS: Final = (
         "L11",
         Draining,
         "say_quiet",
-        "not (self._batches.sent or step.has_records or self._stash or self._late_stops.wait)",
+        "not (self._batches.sent or step.has_records or self._stash or self._late_stops.pending)",
         "True",
     ),
     _mutant(
@@ -1021,7 +1021,7 @@ MUTANTS: Final = (
         ">= state.settings.calls_open_max:",
         "> state.settings.calls_open_max:",
     ),
-    _mutant("one waiting message too many", "L14", WaitingRoom, "refuse_if_full", ">= self._limit", "> self._limit"),
+    _mutant("one waiting message too many", "L14", TurnQueue, "refuse_if_full", ">= self._limit", "> self._limit"),
     _mutant("parts are kept without a bound", "L14", RunRecord, "trim", "if excess <= 0:", "if excess <= 1000:"),
     _mutant("a receipt lists parts beyond the bound", "L14", RunRecord, "file_receipt", "    self.trim()\n", ""),
     _mutant(

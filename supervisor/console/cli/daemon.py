@@ -58,7 +58,7 @@ def check(options: Common, config: str | None, assignments: Sequence[str]) -> in
     for problem in problems:
         print(f"countermand: {refusal(problem)}", file=sys.stderr)
     if options.as_json:
-        found = [problem.told() for problem in problems]
+        found = [problem.as_json() for problem in problems]
         print_json({"ok": not problems, "file": file and str(file), "problems": found})
     elif not problems:
         print(f"ok: {one_line(file)}" if file else "ok: no file, the defaults hold")

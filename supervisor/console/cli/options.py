@@ -142,7 +142,7 @@ def refusals(*, as_json: bool, lines: bool) -> Iterator[None]:
         if as_json:
             from supervisor.console.render.output import print_json, print_json_line
 
-            (print_json_line if lines else print_json)({"error": error.told()})
+            (print_json_line if lines else print_json)({"error": error.as_json()})
         raise click.exceptions.Exit(int(of_error(error))) from None
     except KeyboardInterrupt:
         raise click.exceptions.Exit(STOPPED) from None

@@ -18,7 +18,7 @@ import httpx
 import msgspec
 from msgspec import Struct
 
-from actors.errors import CountermandError, Invalid, ReceiptPending, retold
+from actors.errors import CountermandError, Invalid, ReceiptPending, error_from_json
 from actors.model import Receipt
 from supervisor.console.client.endpoint import CONNECT_S, Place
 from supervisor.console.render.output import note
@@ -254,7 +254,7 @@ def refused(content: bytes, status: int) -> CountermandError:
         error = msgspec.json.decode(content, type=_OpenRefused).error
     except msgspec.MsgspecError:
         return CountermandError(f"the daemon answered {status}", got=content[:200].decode(errors="replace"))
-    return retold(error)
+    return error_from_json(error)
 
 
 def segment(name: str) -> str:
