@@ -102,11 +102,12 @@ class Executor(Protocol):
             context: the context variables to run with; not shared with other code.
         """
 
-    def cancel(self, key: str, *, again: bool = False) -> None:
+    def cancel(self, key: str, *, again_s: float | None = None) -> None:
         """Cancel the execution if it is a task; anything else has to check its token. Unknown keys are ignored.
 
         A task is cancelled once: if it was cancelled before, or a door of its token has raised in it, this does
-        nothing. `again` cancels it in any case, for a task that goes on in spite of its cancel.
+        nothing. `again_s` cancels it once more, if it was cancelled at least this many seconds ago: a task that goes
+        on in spite of its cancel. On a busy machine a cancel may arrive much later than it was sent.
         """
 
     def adopt(self, key: str, owner: ActorRef[Any]) -> bool:

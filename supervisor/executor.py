@@ -56,7 +56,7 @@ class _Execution:
     token: CancelToken | None = None
     context: Context | None = None
     task: asyncio.Task[None] | None = None
-    told: bool = False
+    told_at: float | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def adopt(self, owner: ActorRef[Any]) -> None:
@@ -69,14 +69,19 @@ class _Execution:
     @property
     def born_cancelled(self) -> bool:
         """True if it was cancelled before its first line; then no line of it runs."""
-        return self.told or (self.token is not None and self.token.cancelled)
+        return self.told_at is not None or (self.token is not None and self.token.cancelled)
 
-    def cancel(self, again: bool) -> None:
-        """Cancel the task, once unless `again`; see the port. On the loop."""
-        told, self.told = self.told, True
-        if self.task is None or (told and not again):
+    def cancel(self, again_s: float | None) -> None:
+        """Cancel the task: once, or once more after `again_s` seconds; see the port. On the loop."""
+        now = asyncio.get_running_loop().time()
+        first = self.told_at is None
+        if self.told_at is None:
+            self.told_at = now
+        if self.task is None:
             return
-        if again or self.token is None or not self.token.was_raised_in(self.task):
+        # By a door of its token it may have been told before.
+        is_new = first and (self.token is None or not self.token.was_raised_in(self.task))
+        if is_new or (again_s is not None and now >= self.told_at + again_s):
             self.task.cancel()
 
 
@@ -152,7 +157,7 @@ class ThreadExecutor:
         elif loop is not None and not _soon(loop, self._start_task, execution, body):
             self._end(execution, How.NOT_STARTED, None, "the event loop is closed")
 
-    def cancel(self, key: str, *, again: bool = False) -> None:
+    def cancel(self, key: str, *, again_s: float | None = None) -> None:
         """Cancel the execution if it is a task that was not cancelled yet; anything else has to check its token."""
         with self._lock:
             execution, loop = self._executions.get(key), self._loop
@@ -162,7 +167,7 @@ class ThreadExecutor:
             and loop is not None
             and execution.ended is None
         ):
-            _soon(loop, execution.cancel, again)
+            _soon(loop, execution.cancel, again_s)
 
     def adopt(self, key: str, owner: ActorRef[Any]) -> bool:
         """Report to `owner` from now on; an end that has happened is reported again. False: the key is unknown."""
@@ -254,7 +259,7 @@ class ThreadExecutor:
         )
         execution.task.add_done_callback(lambda task: self._task_gone(execution, task))
         if execution.born_cancelled:
-            execution.told = True
+            execution.told_at = self._loop.time()
             execution.task.cancel()
 
     async def _run_task(self, execution: _Execution, body: Callable[[], Coroutine[Any, Any, Any]]) -> None:

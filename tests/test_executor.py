@@ -171,7 +171,10 @@ def test_l8_a_task_is_told_of_its_end_once_whoever_asks_and_again_only_where_tha
         executor.cancel("b")
     assert go_on.wait(WAIT_S)
     assert told == ["first"]
-    executor.cancel("b", again=True)
+    executor.cancel("b", again_s=3600.0)
+    assert go_on.wait(WAIT_S)
+    assert told == ["first"], "it was told less than an hour ago"
+    executor.cancel("b", again_s=0.0)
     assert owner.next().how is How.RETURNED
     inside.clear()
     executor.start("c", "x", Isolation.TASK, asks_its_token, owner.ref, token)
@@ -467,7 +470,7 @@ def test_l8_a_cancel_does_not_end_what_somebody_else_executes_nor_start_a_loop(e
     assert owner.next().key == "b"
     token.cancel(Provenance(source="user.test", reason="enough"))
     executor.cancel("a")
-    executor.cancel("a", again=True)
+    executor.cancel("a", again_s=0.0)
     executor.start("c", "x", Isolation.TASK, returns, owner.ref)
     assert owner.next().key == "c", "the cancels were handled before, and ended nothing"
     ends[0]("cleaned up")

@@ -133,7 +133,7 @@ class Alone:
             def start(self, *execution: object) -> None:
                 assert not cancelled, "the agent of a closed run is not started"
 
-            def cancel(self, key: str, *, again: bool = False) -> None:
+            def cancel(self, key: str, *, again_s: float | None = None) -> None:
                 return
 
         class Processes:

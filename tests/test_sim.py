@@ -1017,6 +1017,30 @@ REGRESSIONS = {
             ("stop", "graceful", 0, "withdraw", "session", "bot", 0.0),
         ),
     ),
+    # Code that was to end was told 7 s later, since the machine was slow, and a second time at once.
+    "code that hears late of its end": Schedule(
+        3524309667,
+        Settings(agent="scripted", barrier=Barrier.STRICT, passivate_s=0.05),
+        (
+            ("new", "run=30,ignores_term", None, "user", True, None),
+            ("steps", 60),
+            ("hold", True),
+            ("poison", 0, 1, True),
+            ("wait", 0.05),
+            ("poison", 0, 0, False),
+            ("new", "tidy=1", None, "user", True, None),
+            ("shutdown", 0.0),
+            ("idle", 7),
+            ("shutdown", 0.0),
+            ("new", "say=1", "enqueue", "bot", True, 0.0),
+            ("steps", 20),
+            ("idle", 5),
+            ("new", "hand=60,after=1.9998", None, "user", True, None),
+            ("steps", 20),
+            ("poison", 0, 3, False),
+            ("steps", 3),
+        ),
+    ),
 }
 
 

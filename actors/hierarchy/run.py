@@ -209,7 +209,7 @@ class RunActor(Actor):
             case RunDeadline():
                 self._deadline(message)
             case RecancelExecution():
-                if self._cancel_executions(again=True):
+                if self._cancel_executions(again_s=message.patience_s):
                     self._recancel = self._ports.clock.call_later(message.next_s, self.actor_ref, message.next)
             case Down():
                 self._child_down(message)
@@ -438,17 +438,17 @@ class RunActor(Actor):
         self._cancel_executions()
         if self._recancel is not None:
             self._recancel.cancel()
-        again_s = halt.grace_s + self._ports.settings.kill_s
-        self._recancel = self._ports.clock.call_later(again_s, self.actor_ref, RecancelExecution())
+        patience_s = halt.grace_s + self._ports.settings.kill_s
+        self._recancel = self._ports.clock.call_later(patience_s, self.actor_ref, RecancelExecution(patience_s))
         self._stop_if_done()
 
-    def _cancel_executions(self, *, again: bool = False) -> bool:
+    def _cancel_executions(self, *, again_s: float | None = None) -> bool:
         """Cancel the executions that no child of this actor owns; False if there are none."""
         keys = sorted(call_id for call_id in self._executions if call_id not in self.children)
         if self._agent_running:
             keys.append(self._address.run)
         for key in keys:
-            self._ports.executor.cancel(key, again=again)
+            self._ports.executor.cancel(key, again_s=again_s)
         return bool(keys)
 
     def _child_down(self, down: Down) -> None:

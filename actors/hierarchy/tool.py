@@ -207,8 +207,9 @@ class ToolActor(Actor):
             self._ports.executor.cancel(self.key)
             if self._recancel is not None:
                 self._recancel.cancel()
-            again_s = halt.grace_s + self._ports.settings.kill_s
-            self._recancel = self._ports.clock.call_later(again_s, self.actor_ref, RecancelExecution())
+            patience_s = halt.grace_s + self._ports.settings.kill_s
+            again = RecancelExecution(patience_s)
+            self._recancel = self._ports.clock.call_later(patience_s, self.actor_ref, again)
         for child in self.children.values():
             tell(child, halt)
         for process_id in sorted(self._open):
@@ -218,7 +219,7 @@ class ToolActor(Actor):
     def _cancel_again(self, recancel: RecancelExecution) -> None:
         """The execution goes on after its time: cancel it again, at growing intervals, until it ends."""
         if self._executing:
-            self._ports.executor.cancel(self.key, again=True)
+            self._ports.executor.cancel(self.key, again_s=recancel.patience_s)
             self._recancel = self._ports.clock.call_later(recancel.next_s, self.actor_ref, recancel.next)
 
     # ── Its processes ─────────────────────────────────────────────────────────────────────────────

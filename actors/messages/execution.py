@@ -26,14 +26,18 @@ class ExecutionEnded(Report, frozen=True):
 
 
 class RecancelExecution(TimerFired, frozen=True):
-    """Cancel an async execution again if it goes on after the grace and the kill time; then at growing intervals."""
+    """Cancel an async execution again if it goes on after the grace and the kill time; then at growing intervals.
 
+    `patience_s`: both times together, in seconds; so long after it was told it is not told again.
+    """
+
+    patience_s: float
     attempt: int = 0
 
     @property
     def next(self) -> RecancelExecution:
         """The next one."""
-        return RecancelExecution(self.attempt + 1)
+        return RecancelExecution(self.patience_s, self.attempt + 1)
 
     @property
     def next_s(self) -> float:

@@ -584,8 +584,13 @@ def test_l8_a_plain_tool_is_told_that_its_call_was_given_up_and_the_run_goes_on(
     told: list[RunCancelled] = []
     over = threading.Event()
 
+    limits: list[tuple[asyncio.AbstractEventLoop, asyncio.Timeout]] = []
+
     @tool(isolation="thread")
     def work(token: CancelToken) -> None:
+        for loop, limit in limits:
+            # It has begun: the time is over now.
+            loop.call_soon_threadsafe(limit.reschedule, 0.0)
         token.wait()
         try:
             token.raise_if_cancelled()
@@ -597,7 +602,8 @@ def test_l8_a_plain_tool_is_told_that_its_call_was_given_up_and_the_run_goes_on(
 
     async def agent(turn: AsyncTurn) -> str:
         try:
-            async with asyncio.timeout(0.05):
+            async with asyncio.timeout(None) as limit:
+                limits.append((asyncio.get_running_loop(), limit))
                 await turn.call("work")
         except TimeoutError:
             outcomes = [str(message.outcome) for message in turn.messages if message.role == "tool"]

@@ -153,7 +153,7 @@ class SimExecutor:
         else:
             self._loop.call_soon(self._start_task, execution, body)
 
-    def cancel(self, key: str, *, again: bool = False) -> None:
+    def cancel(self, key: str, *, again_s: float | None = None) -> None:
         """Cancel the task, if it was not told before."""
         execution = self._executions.get(key)
         self._watch.halts(key)
@@ -161,7 +161,7 @@ class SimExecutor:
             if execution.token is not None and not execution.token.cancelled:
                 self._watch.break_(f"{key} is to end, and its token does not say so (L8)")
             if execution.isolation is Isolation.TASK:
-                self._loop.call_soon(execution.cancel, again)
+                self._loop.call_soon(execution.cancel, again_s)
 
     def adopt(self, key: str, owner: ActorRef[Any]) -> bool:
         """From here on tell `owner`; an end that has happened is told again."""
@@ -234,7 +234,7 @@ class SimExecutor:
         )
         execution.task.add_done_callback(lambda task: self._task_gone(execution, task))
         if execution.born_cancelled:
-            execution.told = True
+            execution.told_at = self._loop.time()
             execution.task.cancel()
 
     async def _run_task(self, execution: _Execution, body: Callable[[], Coroutine[Any, Any, Any]]) -> None:

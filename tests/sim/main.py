@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Final
 
 from rich.console import Console
@@ -156,12 +157,16 @@ def _show(console: Console, seed: int, what: str, schedule: Schedule) -> None:
 def _settings(schedule: Schedule) -> str:
     settings = schedule.settings
     names, defaults = settings.__struct_fields__, settings.__struct_defaults__
-    changed = [
-        f"{name}={getattr(settings, name)!r}"
+    changed = {
+        name: getattr(settings, name)
         for name, default in zip(names, defaults, strict=True)
         if getattr(settings, name) != default
-    ]
-    return ", ".join(changed)
+    }
+    # As Python reads it.
+    return ", ".join(
+        f"{name}={f'{type(value).__name__}.{value.name}' if isinstance(value, Enum) else repr(value)}"
+        for name, value in changed.items()
+    )
 
 
 def run_seed(console: Console, seed: int, as_json: bool) -> int:

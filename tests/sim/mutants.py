@@ -496,8 +496,8 @@ MUTANTS: Final = (
         "L8",
         _Execution,
         "cancel",
-        "again or self.token is None or not self.token.was_raised_in(self.task)",
-        "True",
+        "first and (self.token is None or not self.token.was_raised_in(self.task))",
+        "first",
     ),
     Mutant(
         "a call that is given up goes on",
@@ -507,7 +507,7 @@ MUTANTS: Final = (
             Edit(RunActor, "_call_closed", "closed.provenance is not None", "False"),
         ),
     ),
-    _mutant("a halt tells again", "L8", _Execution, "cancel", "told and not again", "False"),
+    _mutant("a halt tells again", "L8", _Execution, "cancel", "first = self.told_at is None", "first = True"),
     _mutant(
         "an agent is cancelled again at the grace",
         "L8",
