@@ -451,9 +451,10 @@ class Row(Struct, frozen=True):
 
 
 class Receipt(Struct, frozen=True):
-    """What was running when a run ended, how each part ended, and what could not be ended.
+    """The parts of a run, how each ended, and what could not be ended.
 
-    provenance: None for a run that completed by itself.
+    run_id: None for a Stop that found no run; `receipt_id` is then that Stop's id.
+    provenance: None if the agent ended by itself: it returned, or raised.
     complete: False if a part was abandoned, or if there may be processes that cannot be seen (``out_of_reach``).
     reaped: number of processes that were proven dead.
     refused: what the ended run still tried to do, counted by kind.

@@ -36,14 +36,32 @@ def default_state_dir() -> Path:
     return (Path(base) if base else Path.home() / ".local" / "state") / "countermand"
 
 
+def expanded(path: Path, what: str = "a path") -> Path:
+    """Return the path with its `~` resolved; `what` names it in an error.
+
+    Raises:
+        Invalid: it begins with the home directory of a user who does not exist.
+    """
+    try:
+        return path.expanduser()
+    except RuntimeError as error:
+        raise Invalid(
+            f"{what} begins with the home of an unknown user",
+            expected="~, or ~ and the name of a user",
+            got=str(path),
+            remedy="write the full path",
+        ) from error
+
+
 def absolute(path: Path) -> Path:
     """Return the absolute path, which stays valid if the working directory changes.
 
     Raises:
-        Invalid: the path is relative, and the working directory was removed.
+        Invalid: the path is relative, and the working directory was removed; or it begins with the home directory of a
+            user who does not exist.
     """
     try:
-        return path.expanduser().absolute()
+        return expanded(path).absolute()
     except FileNotFoundError as error:
         raise Invalid(
             f"the path {path} cannot be resolved",

@@ -206,10 +206,11 @@ class ThreadExecutor:
         return thread is self._loop_thread or thread in self._threads or self._callbacks.owns(thread)
 
     def close(self, timeout: float = 5.0) -> bool:
-        """Cancel the tasks, end the loop and the callbacks. Threads of plain functions are left running.
+        """Cancel the tasks, end the loop and the callbacks. It may be called again.
 
-        Idempotent. Called from one of its own threads, it does not wait for that one. Returns True if nothing runs any
-        more.
+        Threads of plain functions are left running, since a thread cannot be ended; while one runs, this returns False.
+        It waits at most `timeout` seconds for the loop, and as long again for the callbacks; not for the thread that
+        calls it.
         """
         with self._lock:
             self._closed = True
@@ -322,10 +323,11 @@ class ThreadExecutor:
 
 
 class _CallbackPool:
-    """Threads for callbacks. Up to a bound one is always idle; threads that were idle for a while end.
+    """Threads for callbacks. One is always idle, unless all that there may be are busy.
 
-    A thread that takes a callback and leaves no other idle starts the next one itself. So `submit` only notifies: it is
-    called in handlers, and starting a thread blocks. If a thread could not be started, the next `submit` tries again.
+    A thread that takes a callback and leaves no other idle starts the next one itself. So `submit`, which is called in
+    handlers, starts none, except after a start that failed: starting a thread blocks. Threads that were idle for a
+    while end.
     """
 
     def __init__(self) -> None:

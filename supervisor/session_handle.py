@@ -104,6 +104,8 @@ class SessionHandle:
     def ask(self, request: OutsideRequest, *, timeout: float | None = ASK_S) -> Reply:
         """Send a request and wait for its answer, which comes when its effect is durable.
 
+        A Stop is answered within a bound; see `Stopped`.
+
         If the session's actor fails meanwhile, the same request goes to the next one; it has one effect.
 
         Args:
@@ -311,7 +313,7 @@ class AsyncSessionHandle:
         return await asyncio.to_thread(self._handle.attachment, name)
 
     async def receipt(self, identity: str | None, *, timeout: float | None = 0.0) -> Receipt:
-        """Return a receipt; see `SessionHandle.receipt`. The wait uses no thread, and can be cancelled."""
+        """Return a receipt; see `SessionHandle.receipt`. The wait holds no thread, and can be cancelled."""
         check_timeout(timeout)
         receipt = await asyncio.to_thread(self._handle._known_receipt, identity)
         if receipt is None and (timeout is None or timeout > 0):

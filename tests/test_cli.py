@@ -12,6 +12,7 @@ import shellingham  # type: ignore[import-untyped]  # it has no annotations
 from click import Command, Group
 from click.testing import CliRunner
 
+from actors.errors import Invalid
 from supervisor.console.cli.common import Common
 from supervisor.console.cli.root import root
 
@@ -111,6 +112,12 @@ def test_common_options_after_the_command_win_and_an_empty_one_is_given() -> Non
     before = Common(state_dir="a", agent="b", verbose=True)
     assert Common(state_dir="", socket="c").over(before) == Common("", "b", "c", verbose=True)
     assert Common().over(before) == before
+
+
+@pytest.mark.parametrize("given", [Common(state_dir="~nobody-of-this-name/x"), Common(socket="~nobody-of-this-name/x")])
+def test_a_home_of_an_unknown_user_is_refused(given: Common) -> None:
+    with pytest.raises(Invalid, match="begins with the home of an unknown user"):
+        given.place()
 
 
 # ── Completion ────────────────────────────────────────────────────────────────────────────────────

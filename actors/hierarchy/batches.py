@@ -27,7 +27,8 @@ from actors.requests import Stop, Stopped
 class Sent:
     """A batch that is not known to be durable, or effects without records that wait for the batch before them.
 
-    `later`: the effects that wait. `requests`: ids of the requests that it puts on record. `runs`: as it records them.
+    `later`: the effects that wait. `requests`: ids of the requests that it, or the batch that it waits
+    for, puts on record. `runs`: as it records them.
     """
 
     number: int
@@ -108,9 +109,10 @@ class Batches:
             self._effects.carry_out_later(later)
 
     def wait_for_last(self, later: list[Later]) -> None:
-        """Keep effects without records until the last batch is durable.
+        """Keep effects without records until the batch that was sent last is durable.
 
-        They count as a batch, so that repeats of a request have a bound too.
+        They get its number and its requests, so that they share its fate if it cannot be stored, and they count as a
+        batch, so that repeats of a request have a bound too.
         """
         last = self.sent[-1]
         self.sent.append(Sent(last.number, (), later, last.requests))

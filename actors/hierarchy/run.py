@@ -435,6 +435,7 @@ class RunActor(Actor):
             if call not in self.children and claim_for_run_end(self._cells.get(process_id)):
                 self._ports.processes.kill(process_id, halt.grace_s)
         self._ports.strays.end(self._address, halt.grace_s)
+        # For executions that were adopted; the token has cancelled the others.
         self._cancel_executions()
         if self._recancel is not None:
             self._recancel.cancel()

@@ -98,7 +98,7 @@ class Serving:
                 self._late_stops.refused(request)
                 refuse(self._live.session, request, reply, error)
         if not refused:
-            # Before the step is sent: a Stop that is answered with the sending waits for nothing.
+            # Before the step is sent: sending it may answer the Stop at once, which ends the wait.
             known = None if book.in_doubt(request.id) else answer
             if isinstance(known, Stopped):
                 known = without_unstored(known, self._batches.unstored())

@@ -107,7 +107,7 @@ class ToolActor(Actor):
     def on_start(self) -> None:
         """Hand the call to the executor: before the tool's first line it passes the cell, or does not."""
         permit, ref, executor, key = self._permit, self.actor_ref, self._ports.executor, self.key
-        # Before `spawn` adds its waker: see RunActor.
+        # Before `spawn` adds its waker: see `RunActor._begin`.
         permit.token.add_waker(lambda: executor.cancel(key))
 
         def started() -> None:
@@ -202,6 +202,7 @@ class ToolActor(Actor):
         self._halt(Halt(provenance, self._ports.settings.grace_s))
 
     def _halt(self, halt: Halt) -> None:
+        """End everything of this call; see `RunActor._halt`."""
         self._ports.strays.end(self._address, halt.grace_s)
         if self._executing:
             self._ports.executor.cancel(self.key)

@@ -1,5 +1,7 @@
 """TreeActors: the actors of the process trees that belong to a session, and not to a run.
 
+All reports of trees pass here, also those of a run's trees: which of the two owns a tree may have changed on their way.
+
 A tree does not end with its actor: the session's actor takes the tree over, and hears its news from the port.
 """
 

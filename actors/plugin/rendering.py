@@ -7,7 +7,7 @@ thread that `actors.thread` folds has none of these; one that an agent has short
 Calls and results are paired by their ids. If several calls have one id, the first gets the first result, the second the
 second. A repeated id is replaced by a new one, and a name that a model made up is made valid, since both formats refuse
 a whole request for those too. Retracted messages are left out. Notes get the user's role, the only one that both
-formats allow between two assistant messages. Partial text is unchanged.
+formats allow between two assistant messages. Partial text gets no mark; white space is treated as each format asks.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Theory of operation.
 
-- The *fence* is one step: generation + 1, every open cell read and closed, the token cancelled. After it nothing that
+- The *fence* is one step: generation + 1, every cell closed, the token cancelled. After it nothing that
   carries the old generation is open, so nothing of it is accepted (law L1).
 - A run is *closed* in one place, `close`, however it ends: each open call gets its one result by its cell, the status
   moves by the one table, and the note for the model is written. So no way out leaves anything to repair.
@@ -210,6 +210,7 @@ class Runs:
         """
         state = self._state
         cause = provenance or Provenance(source="run.ended", reason="the agent's own end", initiated_at=at)
+        # Behind a fence once more, which changes nothing; this one is for ends without a fence.
         self.shut(record, cause)
         self._calls.close_all(record, cause, at)
         if provenance is not None:

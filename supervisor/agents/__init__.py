@@ -1,1 +1,1 @@
-"""What ships: agents."""
+"""What ships: agents. `shell` runs each message as a script."""

@@ -28,7 +28,7 @@ from msgspec import Struct
 from actors.errors import CountermandError, Invalid, described
 from actors.plugin.registration import Plugins, Unloaded
 from actors.text import one_line, shown
-from supervisor.config import Config, default_state_dir
+from supervisor.config import Config, default_state_dir, expanded
 from supervisor.supervisor import plugins_of
 
 PREFIX: Final = "COUNTERMAND_"
@@ -140,7 +140,7 @@ class DaemonSettings(Struct, frozen=True):
     def socket(self) -> Path:
         """The path of the Unix socket."""
         if self.http.socket:
-            return _expanded(Path(self.http.socket), "http.socket")
+            return expanded(Path(self.http.socket), "the path of http.socket")
         # systemd creates and names this directory.
         runtime = os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
         return (Path(runtime) if runtime else self.state_dir) / "countermand.sock"
@@ -149,7 +149,7 @@ class DaemonSettings(Struct, frozen=True):
     def token_file(self) -> Path:
         """The file with the token for callers over TCP."""
         if self.http.token_file:
-            return _expanded(Path(self.http.token_file), "http.token_file")
+            return expanded(Path(self.http.token_file), "the path of http.token_file")
         return self.state_dir / "token"
 
     @property
@@ -204,7 +204,7 @@ class Source(Struct, frozen=True):
         """Read, check and return the settings. Without `serves` there is no API, and its paths are not checked.
 
         Raises:
-            WrongSettings: a key is unknown, or a value is invalid.
+            WrongSettings: a source cannot be read, a key is unknown, or a value is invalid. It has every mistake found.
         """
         return _Loading(self).settings(serves=serves)
 
@@ -268,7 +268,7 @@ class _Loading:
         if path is None:
             path = default_file(self._environment)
         try:
-            path = _expanded(path, "--config")
+            path = expanded(path, "the path of --config")
             with path.open("rb") as file:
                 text = file.read(FILE_MAX_BYTES + 1)
             if len(text) > FILE_MAX_BYTES:
@@ -367,7 +367,7 @@ class _Loading:
         # The daemon is our own program, so it may be a subreaper.
         options.setdefault("subreaper", True)
         try:
-            options["state_dir"] = _expanded(Path(options["state_dir"]), "state_dir")
+            options["state_dir"] = expanded(Path(options["state_dir"]), "the path of state_dir")
             config = Config(**options)
             plugins_of(config)
         except CountermandError as error:
@@ -459,19 +459,6 @@ def load(spelled: str) -> Any:
             remedy="install the package into this environment, or set PYTHONPATH",
         ) from error
     return value
-
-
-def _expanded(path: Path, key: str) -> Path:
-    """Return the path with its `~` resolved. Raises Invalid if there is no such user."""
-    try:
-        return path.expanduser()
-    except RuntimeError as error:
-        raise Invalid(
-            f"the path of {key} begins with the home of an unknown user",
-            expected="~, or ~ and the name of a user",
-            got=str(path),
-            remedy=f"write the full path in {key}",
-        ) from error
 
 
 def _defaults(config: Config, http: HttpSettings, log: LogSettings) -> dict[str, Found]:

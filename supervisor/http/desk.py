@@ -1,8 +1,8 @@
 """Desk: the service that the routes use. Its methods are awaited on the server's loop and never block it.
 
 Reads of the store run on the pool's threads. A request to a session is a message whose answer comes by a future. A wait
-for a receipt follows the session's events, and needs no thread either. So a store that hangs blocks only the readers. A
-Stop does not wait for it: a session in memory is found without a read.
+for a receipt follows the session's events, and holds no thread meanwhile. So a store that hangs blocks only the
+readers. A Stop does not wait for it: a session in memory is found without a read.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class Gauges:
         self.registry = CollectorRegistry(auto_describe=False)
         self.stop_seconds = Histogram(
             "countermand_stop_seconds",
-            "From the arrival of a stop at the API to its answer: the fence is shut.",
+            "From the moment a stop is sent to its session, to its answer.",
             registry=self.registry,
             buckets=_FAST,
         )

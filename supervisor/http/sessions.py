@@ -94,7 +94,10 @@ async def send_message(
 async def stop_session(
     desk: TheDesk, request: Request[Any, Any, Any], session: SessionName, data: JSONBody[StopBody | None] = None
 ) -> StopAnswer:
-    """Stop the current run, or the run `run_id`. The answer comes when the fence is closed; the receipt follows."""
+    """Stop the current run, or the run `run_id`. The receipt follows the answer.
+
+    The answer comes when the Stop is durable; else after a bound, with `durable` false.
+    """
     body = StopBody() if data is None else await exact(request, data)
     options = _given(body)
     wait_s = options.pop("wait_s")

@@ -65,9 +65,10 @@ class PenQueue:
             return True
 
     def next(self) -> list[Work]:
-        """Wait for work and the pen: commits are taken as a group, anything else alone. Empty: closing, all done.
+        """Wait for work and for the pen. Commits are taken as a group, anything else alone.
 
-        Where it is empty and `shut_down` is not set, the calling thread has the pen and keeps it.
+        It returns nothing once the queue is closing and all work is done: first to one thread, which keeps the pen,
+        since it has to close the file; then, `shut_down` being set, to the other.
         """
         me = threading.get_ident()
         with self._wake:

@@ -1,1 +1,1 @@
-"""What ships: tools."""
+"""What ships: tools. `shell` runs a command line."""

@@ -40,14 +40,17 @@ class Common(NamedTuple):
         """Where a daemon is looked for.
 
         Raises:
-            Invalid: a path is empty, or leads nowhere.
+            Invalid: a path is empty, names a user who does not exist, or is relative in a directory that was removed.
         """
-        from supervisor.config import absolute, default_state_dir
+        from supervisor.config import absolute, default_state_dir, expanded
         from supervisor.console.client.endpoint import Place
 
         chosen = _path("--state-dir", self.state_dir, "a directory")
         named = _path("--socket", self.socket, "a socket")
-        return Place(absolute(chosen or default_state_dir()), named.expanduser() if named is not None else None)
+        return Place(
+            absolute(chosen or default_state_dir()),
+            expanded(named, "the path of --socket") if named is not None else None,
+        )
 
     def source(self, config: str | None, assignments: Sequence[str]) -> Source:
         """Where the daemon's configuration is; an option of its own wins over everything else."""

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 SPEC = 2
 """The place of the command itself among its descriptors."""
 LAST_WORD = 0
-"""Exit status of a warden that has written ``empty``; any other end leaves the tree to the zygote."""
+"""Exit status of a warden that leaves nothing to prove; any other end leaves the tree to the zygote."""
 REAPED_A_TURN = 256
 WAIT_MAX_S = 3600.0
 REQUEST_MAX_BYTES = 4096

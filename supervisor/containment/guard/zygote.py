@@ -4,20 +4,22 @@ Run as a script, ``python -I -S zygote.py <socket> <pidfd of the daemon> <settin
 ``layers`` that hold and the ``cgroup`` below which trees get theirs, or None. It is one thread with few
 modules, so a fork of it is cheap and safe, whatever the size and the threads of the daemon.
 
-Theory of operation. A request is one SEQPACKET message with four descriptors (the warden's socket, the two write ends
-of the output pipes, a memfd with the command), or five, where the command gets a channel. A *spare* warden is forked
-while there is nothing else to do, and its socket is given to the daemon (``spare``), so that a spawn waits neither for
-a fork nor for us: the daemon tells us whose the warden is from now on (``taken``), and sends it the request. In a burst
-each request but the first comes here (``fork``); the zygote hands it on to a warden forked for it and closes its
-copies, so that afterwards the warden alone holds its tree's descriptors and their end of file means what it says. A
-spare one that is killed costs nothing; one that is killed with a request in its socket has spawned nothing, which its
-ledger shows.
+Theory of operation. A spawn request is one SEQPACKET message with four descriptors (the warden's socket, the two write
+ends of the output pipes, a memfd with the command), or five, where the command gets a channel. A *spare* warden is
+forked while there is nothing else to do, and its socket is given to the daemon (``spare``), so that a spawn waits
+neither for a fork nor for us: the daemon tells us whose the warden is from now on (``taken``), and sends it the
+request. In a burst each request but the first comes here (``fork``); the zygote hands it on to a warden forked for it
+and closes its copies, so that afterwards the warden alone holds its tree's descriptors and their end of file means what
+it says. A spare one that is killed costs nothing; one that is killed with a request in its socket has spawned nothing,
+which its ledger shows.
 
 *Whose a dead warden was* is known before anything is made of its death: ``taken`` was sent before the request, so what
 waits in our socket is read before a spare one is reaped. One that is ``taken`` and was reaped already had no request,
 and is ``unborn``.
 
-A warden that ends with LAST_WORD has proven its tree gone. Any other end (somebody killed it) leaves
+``end_warden`` looks at a silent warden, and kills it if somebody has stopped it or it has no tree.
+
+A warden that ends with LAST_WORD leaves nothing to prove here. Any other end (somebody killed it) leaves
 orphans, and as the next subreaper the zygote gets them. It kills and reaps all its children that are not
 wardens. *The proof*: what a dead warden left is non-empty only if some member of it is a child of the
 zygote (go up from any member; the last link is one). Our list of children only grows while we, the only
