@@ -16,6 +16,6 @@
 
 The layers, from the inside out, each of which holds without the others or says what it cannot promise: the group of
 the tree; the warden, a subreaper; the zygote, which inherits from a killed warden; the marker in the environment, for
-when both were killed. One more is there only where it is asked for: a PID namespace around the tree, which nobody
-leaves and nobody outlives.
+when both were killed. One more is optional: a PID namespace around the tree, which no process
+of it can leave or outlive.
 """

@@ -1,12 +1,12 @@
 """A process that code inside this process started by itself, and what is below it: asked, killed, proven to be gone.
 
-It has no warden: whoever started it is its parent, and reads its exit status. So nothing is reaped here. A member is
-known by its pidfd, which is opened first and checked after that: its parent is a member that lives, or this process. So
-it is of no other process that got the same pid. The end of a pidfd is the proof of an end.
+It has no warden. The code that started it is its parent and reads its exit status, so nothing is reaped here. A member
+is known by its pidfd. That is opened first, and then the parent is checked: it must be a living member, or this
+process. So the pidfd cannot belong to another process with a reused pid. The end of a pidfd is the proof of an end.
 
-Before a signal everybody is stopped, in passes, until a pass finds nobody new: who is stopped forks no more, so a
-signal that kills a parent hides no child. Who forks and loses its parent between two looks is not found here, but by
-whoever looks at the orphans that fall to this process.
+Before a signal all members are stopped, in passes, until a pass finds no new one. A stopped process cannot fork, so a
+signal that kills a parent hides no child. A process that is forked and loses its parent between two looks is not found
+here. It is found among the orphans that fall to this process.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Member:
         return None
 
     def close(self) -> None:
-        """Let go of its descriptor."""
+        """Close its descriptor."""
         if self.fd is not None:
             os.close(self.fd)
             self.fd = None
@@ -97,7 +97,7 @@ class Offspring:
         self._joining.append(member)
 
     def look(self) -> bool:
-        """Find who is new below it; True if there is somebody. Takes note of who has ended."""
+        """Find new descendants; True if there is one. Notes which members have ended."""
         found = self._take_in()
         todo = [member for member in self.members.values() if member.alive]
         while todo:
@@ -110,7 +110,7 @@ class Offspring:
                 if member is None:
                     continue
                 if not parent.alive:
-                    # The number of its parent may be somebody else's by now. It is an orphan, if it is ours.
+                    # The pid of its parent may have been reused. If the process is ours, it is an orphan.
                     member.close()
                     continue
                 self._add(member)
@@ -119,19 +119,19 @@ class Offspring:
         return found
 
     def ask(self) -> None:
-        """SIGTERM and SIGCONT to everybody."""
+        """Send SIGTERM and SIGCONT to all members."""
         self._freeze()
         self._send(signal.SIGTERM)
         self._send(signal.SIGCONT)
 
     def kill(self) -> None:
-        """SIGKILL to everybody. Again: to those who are left, and who is new."""
+        """Send SIGKILL to all members. A repeated call reaches those still alive, and new ones."""
         self._freeze()
         self._send(signal.SIGKILL)
 
     @property
     def gone(self) -> bool:
-        """True if nobody of it is left."""
+        """True if no member is alive."""
         self._take_in()
         if not self.root.alive:
             self._read_status()
@@ -142,7 +142,7 @@ class Offspring:
 
     @property
     def how(self) -> How:
-        """How the process itself ended; gone, if whoever started it has read its status."""
+        """How the process itself ended; gone, if its parent has read the status."""
         if self.status is None:
             return How.GONE
         if self.status in (-signal.SIGTERM, -signal.SIGKILL) and self.signals:
@@ -170,7 +170,7 @@ class Offspring:
         )
 
     def close(self) -> None:
-        """Let go of all descriptors."""
+        """Close all descriptors."""
         for member in self.members.values():
             member.close()
 
@@ -212,7 +212,7 @@ class Offspring:
             self.ended.append(member)
 
     def _read_status(self) -> None:
-        """Look at the exit status, and leave it for whoever waits for it."""
+        """Read the exit status without reaping, so that the parent can still read it."""
         if self.status is not None or self.root.fd is None:
             return
         with suppress(OSError):
@@ -222,7 +222,7 @@ class Offspring:
 
 
 def opened(pid: int, parent: int | None, name: str | None = None) -> Member | None:
-    """Return a process that lives, if its parent is `parent`; None for `parent`: whoever that is."""
+    """Return a process that lives, if its parent is `parent`; None for `parent`: any parent."""
     try:
         fd: int | None = os.pidfd_open(pid)
     except ProcessLookupError:

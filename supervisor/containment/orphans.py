@@ -1,11 +1,10 @@
 """What a tree has left when its warden and the zygote were both killed: found, identified, killed, and counted.
 
-Theory of operation. Nobody inherited these processes, so they have to be looked for, and there are three ways to
+Theory of operation. No process of ours inherited these, so they have to be searched for. There are three ways to
 know one: it has the tree's marker in its environment, or it is the recorded command (its pid, and the clock tick
-that it began in), or it is below one of those. For each a pidfd is opened first and its identity is checked again
-after that, so a number that is somebody else's by now is never signalled; for one that is known by its parent, that
-parent is held and stopped meanwhile. All are stopped and then killed, and the search is repeated until it finds
-nobody.
+that it began in), or it is below one of those. For each a pidfd is opened first, and then its identity is checked
+again, so a reused pid is never signalled. For one that is known by its parent, that parent is held and stopped
+meanwhile. All are stopped and then killed. The search is repeated until it finds no process.
 
 What it cannot know: a process that took the marker out of its environment (`env -i`) and whose parents are gone.
 So an empty search proves nothing, and what comes of it says how many were found and no more. The proof is the
@@ -65,7 +64,7 @@ class Leftover:
 
     @property
     def proven(self) -> bool:
-        """True if nobody of the tree is left."""
+        """True if no process of the tree is left."""
         return self.emptied or not self.outlived
 
     @property
@@ -130,16 +129,16 @@ def end_keeper(pid: int, start_ticks: int) -> bool:
 
 
 def find(leftover: Leftover) -> dict[tuple[int, int], int | None]:
-    """Who of the tree is there now, as (pid, start ticks), the zombies left out.
+    """The living processes of the tree, as (pid, start ticks).
 
     The value: the parent that made it known, None for one that is known by itself.
     """
-    everybody = [seen for name in os.listdir("/proc") if name.isdigit() and (seen := procfs.stat(int(name)))]
+    present = [seen for name in os.listdir("/proc") if name.isdigit() and (seen := procfs.stat(int(name)))]
     below: dict[int, list[procfs.Stat]] = {}
-    for seen in everybody:
+    for seen in present:
         below.setdefault(seen.ppid, []).append(seen)
     found: dict[tuple[int, int], int | None] = {
-        (seen.pid, seen.start_ticks): None for seen in everybody if seen.state not in "ZX" and known(leftover, seen)
+        (seen.pid, seen.start_ticks): None for seen in present if seen.state not in "ZX" and known(leftover, seen)
     }
     queue = [pid for pid, _ in found]
     while queue:
@@ -159,7 +158,7 @@ def known(leftover: Leftover, seen: procfs.Stat) -> bool:
 
 
 def stop_and_kill(leftover: Leftover, found: dict[tuple[int, int], int | None], deadline: float) -> None:
-    """Stop all of them, so that nobody forks and no parent goes, then kill them and wait for their ends."""
+    """Stop all of them, so that none forks and no parent ends; then kill them and wait for their ends."""
     held: dict[tuple[int, int], int] = {}
     try:
         # Parents come before their children in `found`.
@@ -186,7 +185,7 @@ def stop_and_kill(leftover: Leftover, found: dict[tuple[int, int], int | None], 
 
 
 def hold(leftover: Leftover, pid: int, start_ticks: int, parent: int | None) -> int | None:
-    """Open a pidfd and stop its process, if with the pidfd in hand it still is who was found; else None."""
+    """Open a pidfd and stop its process, if it still is the one that was found; else None."""
     try:
         fd = os.pidfd_open(pid)
     except OSError:

@@ -1,9 +1,9 @@
 """A terminal for a command that needs one, as the daemon opens it.
 
 `warden.execute` makes it the command's, which reads and writes the slave side as its controlling terminal. We read the
-master: its end (EIO) comes when nobody has the slave open any more. When the command exits, which leads the terminal's
-session, the kernel hangs the terminal up: who is left on it gets a SIGHUP, and can write to it no more. Nothing is
-typed.
+master: its end (EIO) comes when no process has the slave open any more. The command leads the terminal's session. When
+it exits, the kernel hangs the terminal up: the processes still on it get a SIGHUP, and can no longer write to it.
+Nothing is typed.
 """
 
 from __future__ import annotations

@@ -178,7 +178,7 @@ class Reactor:
                 self._contain(call)
 
     def _call_watch(self, watch: Watch) -> None:
-        """Call it, unless an earlier callback of this turn has unwatched it, or its number is somebody else's now."""
+        """Call it, unless an earlier callback of this turn has unwatched it, or its number was reused."""
         try:
             key = self._selector.get_key(watch.fd)
         except KeyError:

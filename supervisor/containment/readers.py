@@ -8,7 +8,7 @@ The tick is `tick_s`, or so much longer (TICK_MAX_S at most) that lazy ones take
 EAGER_AFTER_TICKS without a byte a lazy one is eager again.
 
 A turn serves at most SLICE of either kind, each reads a bounded amount, and the kernel lists eager ones by turns. So
-a turn is short whatever is printed, and a flood gets the same slice as everybody else.
+a turn is short whatever is printed, and a flood gets the same slice as any other pipe.
 
 All of it belongs to the reactor's thread.
 """
@@ -72,7 +72,7 @@ class Readers:
         reader = self._readers.pop(fd, None)
         if reader is None:
             return
-        # It may wait in the queue, and its number may be somebody else's before it is met there.
+        # It may still be in the queue, and its number may be reused before its turn there.
         reader.call = None
         (self._lazy if reader.lazy else self._eager).unregister(fd)
         self._lazy_count -= reader.lazy
@@ -98,7 +98,7 @@ class Readers:
                 self._serve(reader, contain)
 
     def close(self) -> None:
-        """Let go of the descriptors."""
+        """Close the descriptors."""
         self._eager.close()
         self._lazy.close()
 

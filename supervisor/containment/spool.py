@@ -5,14 +5,14 @@ is `needed` (it was not UTF-8, or something in the background goes on writing), 
 ``<key of the session>.<process id>.out``: the bytes of both streams as they came, up to `file_max_bytes`. So a small
 output costs no file, and of a large one the file has the beginning and the report the end.
 
-One thread writes. A disk that is slow or full therefore stops nobody else: the reactor's thread only hands
+One thread writes. A disk that is slow or full therefore blocks no other thread: the reactor's thread only hands
 chunks over. What is handed over and not written is bounded, for each file (PENDING_MAX_BYTES) and for all
 (ALL_PENDING_MAX_BYTES): above that a spool is `full`, and its tree is not read until `on_room` is called. So a
 command that writes faster than the disk waits for the disk, up to the cap of its file, and then no more.
 
 All files together have a bound too. Where there is no room in it, the oldest files that are closed go; where there
 are none, the file ends where it is, as it does when the disk has less than FREE_MIN_BYTES left for the store. Files
-that nobody has written to for `keep_s` go as well, at the start and from time to time.
+without a write for `keep_s` go as well, at the start and from time to time.
 
 The key is made of the session's name, which may be too long, and may be anything, for a file's. With it a session that
 is deleted takes its files along. A crash in between is mended at the next start, where nothing is written yet: files
@@ -336,7 +336,7 @@ class Spool:
         if not self._waits and (pending >= PENDING_MAX_BYTES or (pending and self._spools.behind)):
             self._waits = True
             if self._file.pending == 0:
-                # All was written before the thread could see that somebody waits: it calls nobody.
+                # All was written before the thread could see the wait, so `on_room` will not be called.
                 self._waits = False
         return self._waits
 

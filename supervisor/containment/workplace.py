@@ -1,6 +1,6 @@
 """The directory that a command begins in.
 
-By default that is the supervisor's own, which somebody may remove: a build directory, a checkout, what a tool has just
+By default that is the supervisor's own, which may be removed: a build directory, a checkout, what a tool has just
 cleaned up. Where there is another one of that name by now, commands begin in that. Else they begin in an empty one in
 the state directory: in none that has something in it, since a script that clears up meant what was removed.
 """

@@ -31,7 +31,7 @@ class ZygoteHandle:
 
     Args:
         environment: all that the zygote's environment holds; what is forked from it can read that.
-        settings: the word that it is told its layers and its cgroup by; see `zygote`.
+        settings: its layers and its cgroup, as one word; see `zygote`.
         on_word: called with each word of the zygote.
         on_dead: called once, after its last word, when it has ended and is reaped.
     """
@@ -69,7 +69,7 @@ class ZygoteHandle:
     @staticmethod
     def _start(sock_fd: int, pidfd: int, environment: Mapping[str, str], settings: Word) -> subprocess.Popen[bytes]:
         # A session of its own: a terminal's Ctrl-C is the daemon's to handle. No stream of the daemon's is passed
-        # on: whoever reads the daemon's output must see its end when the daemon ends.
+        # on: a reader of the daemon's output must see its end when the daemon ends.
         return subprocess.Popen(
             [
                 sys.executable,
@@ -134,7 +134,7 @@ class ZygoteHandle:
             except OSError:
                 data, fds = b"", []
             if not data:
-                # Its death is told by the pidfd; the socket has nothing more to say.
+                # The pidfd reports its death; nothing more comes over the socket.
                 self._reactor.unwatch(self._sock.fileno())
                 return
             word = decode(data)
@@ -164,6 +164,6 @@ class ZygoteHandle:
 
 
 def _end(sock: socket.socket) -> None:
-    """Not the close alone: a child that somebody forked has a copy, which would keep its end from being seen."""
+    """Shut it down before the close: a forked child may hold a copy, which would hide the end from the other side."""
     with sock, contextlib.suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)

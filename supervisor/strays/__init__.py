@@ -32,11 +32,11 @@ started after the fence may go on until the grace is over: it may belong to a cl
 
 An orphan falls to this process, if this process inherits orphans (a subreaper, or process 1). Before the last part of a
 run ends, the children of this process are looked at. One that began during the run, and whose start is not attributed,
-is reported to the run as not its own. Where orphans fall to another process, a run that started processes is told that
-their orphans cannot be seen. So a receipt is never complete by ignorance of a process.
+is reported to the run as not its own. Where orphans fall to another process, the receipt of a run that started
+processes says that their orphans cannot be seen. So a receipt is never complete by ignorance of a process.
 
 The processes that `multiprocessing` keeps for the whole program belong to the program, whichever code needs them first.
-What a run has the fork server start cannot be seen, and the run is told so.
+What a run has the fork server start cannot be seen, and its receipt says so.
 
 Bounds. Of one execution at most STRAYS_MAX threads and tasks are reported one by one; the others are one stray
 together. Of one run at most OPEN_MAX strays are kept one by one. Those beyond are one stray of each kind, which is

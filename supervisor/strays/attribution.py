@@ -2,7 +2,7 @@
 
 A context variable names the execution whose code runs; tasks inherit it, and our worker threads get it. The interpreter
 calls an audit hook for each process that Python code is about to start, on the thread that starts it. So the two say
-who starts a process before it exists.
+which execution starts a process before it exists.
 
 An audit hook cannot be removed, so there is one per interpreter, which is installed with the first supervisor. It
 ignores all but a few events, and it never raises: it runs inside of foreign code.

@@ -58,7 +58,7 @@ class Run:
 
     def tell(self, message: StrayFound | StrayEnded) -> None:
         """Send a report to the owner, if there is one."""
-        # Where the owner is gone, the next one is told when it adopts the run.
+        # If the owner is gone, the next one gets the report when it adopts the run.
         if self.owner is not None:
             tell(self.owner, message)
 

@@ -1,6 +1,6 @@
 """What is reported of strays to the owners of their runs, and for how long it is kept.
 
-A report is kept until its run's owner has its end in the log, so that the next owner can be told it again.
+A report is kept until its run's owner has its end in the log, so that the next owner can get it again.
 """
 
 from __future__ import annotations

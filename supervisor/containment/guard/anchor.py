@@ -1,8 +1,8 @@
 """The anchor of a seed: a process that has the seed's memory too, so that the exec need not take that memory down.
 
-An exec gives the process new memory, and takes the old one down if nobody else has it; for an interpreter that is a
-good part of what a spawn takes. The anchor keeps it until the warden lets it go, and takes it down then, while nobody
-waits. It is a child of the warden, in the seed's cgroup, and runs no line of ours: it sits in one call of the C
+An exec gives the process new memory, and takes the old one down if no other process has it; for an interpreter that is
+a good part of what a spawn takes. The anchor keeps it until the warden releases it, and takes it down then, while no
+call waits. It is a child of the warden, in the seed's cgroup, and runs no line of ours: it sits in one call of the C
 library, which reads from a pipe (the *leash*) that only the warden can write to. So it ends with the warden, too.
 That call must not allocate: the heap is the seed's, and so is what the C library keeps of its thread, so no lock is
 taken.

@@ -5,15 +5,15 @@ the key made of the state directory, so that the next daemon finds what a dead o
 a leaf for the zygote and all wardens, and one group for each tree, named after its warden. No controller is
 enabled anywhere, so the rule that inner groups hold no processes does not bind, and nothing of a terminal's
 session or a unit is moved: only the zygote and what it forks. The daemon itself goes into a leaf ``daemon``
-only where its group was delegated to it and holds nobody else; then a manager may enable controllers.
+only where its group was delegated to it and holds no other process; then a manager may enable controllers.
 
 *Born inside.* A command is forked by clone3 into its tree's group (`fork_into`): there is no moment at which it
 runs outside. Where that is not to be had, the fork joins (`join`) before it executes anything, so no foreign code has
 run outside either. The warden never enters the group, so it can be killed with it at no time. (To have the warden
 enter and leave again would do too, and costs two waits for an RCU grace period, 8 to 16 ms, for each spawn.)
 
-*The proof.* ``cgroup.kill`` reaches everybody in the group, also who is just being forked. It and rmdir are
-repeated until rmdir succeeds: a group that can be removed has nobody in it, and nobody can enter a group that was
+*The proof.* ``cgroup.kill`` reaches every process in the group, also one that is just being forked. It and rmdir are
+repeated until rmdir succeeds: a group that can be removed is empty, and no process can enter a group that was
 removed. Two ways lead out of it: a process of the same user may write itself into a group beside it, and one of
 root into any. So the warden's own layer (ECHILD) runs after this one.
 
@@ -91,7 +91,7 @@ def group_with(pid: int | str) -> str | None:
 
 
 def delegated(group: str) -> bool:
-    """True if whoever manages this machine's groups has said that this one is ours to divide."""
+    """True if the manager of this machine's groups (systemd) has delegated this one to us."""
     for name in DELEGATED:
         with suppress(OSError):
             if os.getxattr(group, name) == b"1":
@@ -100,7 +100,7 @@ def delegated(group: str) -> bool:
 
 
 def take_leaf(own: str) -> str:
-    """Go into a leaf of `own`, if it was delegated and nobody else is in it; returns the group to divide."""
+    """Go into a leaf of `own`, if it was delegated and no other process is in it; returns the group to divide."""
     parent = os.path.dirname(own)
     if os.path.basename(own) == DAEMON and delegated(parent):
         return parent
@@ -201,7 +201,7 @@ def groups_below(group: str) -> list[str]:
 
 
 def kill(group: str) -> None:
-    """Send SIGKILL to everybody in a group and below it; silent if it is gone."""
+    """Send SIGKILL to all processes in a group and below it; no error if it is gone."""
     try:
         write(os.path.join(group, KILL_FILE), "1")
     except FileNotFoundError:
@@ -212,11 +212,11 @@ def kill(group: str) -> None:
 
 
 def _kill_each(group: str) -> None:
-    """As `kill`, for a kernel before 5.14: freeze the group, so that nobody forks meanwhile, and kill one by one."""
+    """As `kill`, for a kernel before 5.14: freeze the group, so that none forks meanwhile, and kill one by one."""
     with suppress(OSError):
         write(os.path.join(group, "cgroup.freeze"), "1")
     for _ in range(PASSES_MAX):
-        # Who was being forked when the freezer came is in the next pass.
+        # A process that was being forked at the freeze is found in the next pass.
         for below in groups_below(group):
             for pid in pids_in(below):
                 signal_member(pid, below, signal.SIGKILL)
@@ -247,7 +247,7 @@ def signal_member(pid: int, group: str, number: int) -> bool:
 
 
 def remove(group: str) -> bool:
-    """Remove a group and those below it. True: this call removed it, so nobody is in it, and nobody ever will be."""
+    """Remove a group and those below it. True: this call removed it, so it is empty for good."""
     for path in groups_below(group):
         try:
             os.rmdir(path)
@@ -295,7 +295,7 @@ def sweep(base: str, within_s: float, spare: frozenset[str] = frozenset()) -> in
 
 
 def leave(base: str) -> None:
-    """Remove what `prepare` made, if nobody is in it any more."""
+    """Remove what `prepare` made, if no process is in it any more."""
     for path in (os.path.join(base, WARDENS), base):
         with suppress(OSError):
             os.rmdir(path)

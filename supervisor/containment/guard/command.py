@@ -144,8 +144,8 @@ def execute_first(paths: list[bytes], argv: list[bytes], env: dict[bytes, bytes]
 
 
 def candidates(program: str, path: str) -> list[str]:
-    """Where a program may be: itself, if it names a place, else what exists of that name in the search path."""
+    """The paths of a program: itself, if it is a path, else each file of that name in the search path."""
     if "/" in program:
         return [program]
-    places = [os.path.join(place or ".", program) for place in path.split(":")] if program else []
-    return [place for place in places if os.path.exists(place)]
+    paths = [os.path.join(folder or ".", program) for folder in path.split(":")] if program else []
+    return [one for one in paths if os.path.exists(one)]

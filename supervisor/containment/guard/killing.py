@@ -1,10 +1,11 @@
-"""Killing a tree from above it: signals to who is proven ours, in rounds, until nobody new is met.
+"""Killing a tree from above it: signals to processes that are proven ours, in rounds, until no new one is found.
 
 A warden does so with its tree, and the zygote with what a killed warden leaves. Own children are not reaped before they
-are signalled, so their pids are theirs; who is further down is signalled by pidfd, and only if it still descends from
-us. Each round makes orphans of the next level our children. A tree that still has new members after ROUNDS_MAX rounds
-is stopped, all of it, until a pass over it finds nobody new, and then killed. The dead are reaped between two passes:
-in a crowd that forks and dies they would make each pass longer than the last, and it would never be caught.
+are signalled, so their pids cannot be reused. A process further down is signalled by pidfd, and only if it still
+descends from us. Each round kills one level, and the next level becomes our children. A tree that still has new members
+after ROUNDS_MAX rounds is stopped as a whole, in passes, until a pass finds no new member. Then it is killed. The dead
+are reaped between two passes: in a crowd that forks and dies they would make each pass longer than the last, and the
+crowd would never be caught.
 
 Standard library only: the zygote loads this file.
 """
@@ -20,7 +21,7 @@ from supervisor.containment.guard import procfs
 
 ROUNDS_MAX = 10
 PASSES_MAX = 200
-"""So many passes find somebody new before all are killed as they are: somebody may continue whom we stop."""
+"""After so many passes with a new process in each, all are killed as they are: another process may continue them."""
 
 
 def signal_name(number: int) -> str:
@@ -87,24 +88,24 @@ class Killing:
         self.groups: set[int] = set()
 
     def round(self, spare: frozenset[int] | set[int] = frozenset()) -> tuple[list[int], dict[int, str]]:
-        """Signal those not signalled yet. Returns their pids, and of those who refused, why.
+        """Signal those not signalled yet. Returns their pids, and the error of each refused signal by pid.
 
-        After ROUNDS_MAX of them a round in which there is somebody to signal is first one pass that stops who is new:
-        while `stopping` is True nobody was killed, and the next round, when the dead are reaped, must not wait.
+        After ROUNDS_MAX rounds, one that has processes to signal starts with a pass that stops the new ones. While
+        `stopping` is True none was killed. The next round must not wait longer than it takes to reap the dead.
         """
         self.groups = set()
         if self._rounds >= ROUNDS_MAX and (self.stopping or self.fresh(spare)):
             self.stopping = self._stop_the_new(spare)
             if self.stopping:
                 return [], {}
-            # The deepest first: whose parent ends before, the kernel may continue.
+            # The deepest first: the kernel may continue a stopped process when its parent ends.
             signal_each(procfs.descendants(spare)[::-1], signal.SIGKILL, spare)
         for pid in list(self.refused):
-            # It may have become somebody whom we may signal, as `sudo` does when it executes what it was asked to.
+            # We may be allowed to signal it by now, as with `sudo` once it has executed its command.
             if kill_quietly(pid, signal.SIGKILL) is None:
                 del self.refused[pid]
         if self.refused:
-            # While it lives, who is below it does not become our child.
+            # While it lives, its children do not become ours.
             unsent = [pid for pid in procfs.descendants(spare) if pid not in self._sent]
             signal_each(unsent, signal.SIGKILL, spare)
         fresh = self.fresh(spare)
@@ -120,17 +121,17 @@ class Killing:
             with suppress(OSError):
                 os.killpg(group, signal.SIGKILL)
         if not fresh:
-            # Those killed before may still be dying, and who they leave is yet to come: the count goes on.
+            # Those killed before may still be dying, and their children become ours after that: the count goes on.
             return fresh, refused
         self._rounds += 1
         return fresh, refused
 
     def _stop_the_new(self, spare: frozenset[int] | set[int]) -> bool:
         """Stop every descendant that was not; False: there was none, or there were some for too long."""
-        everybody = procfs.descendants(spare)
-        # Who is gone counts no more: the pid may be somebody else's. Whoever it left is one of those.
-        self._stopped.intersection_update(everybody)
-        fresh = [pid for pid in everybody if pid not in self._stopped]
+        present = procfs.descendants(spare)
+        # A process that is gone is forgotten: its pid may be reused. Its children are among those present.
+        self._stopped.intersection_update(present)
+        fresh = [pid for pid in present if pid not in self._stopped]
         self._stopped.update(fresh)
         signal_each(fresh, signal.SIGSTOP, spare)
         self._passes += 1
@@ -138,7 +139,7 @@ class Killing:
             return True
         self._passes = 0
         if fresh:
-            # Who is in there may run again. The next pass is to stop everybody anew.
+            # A stopped process may run again. The next pass stops all of them anew.
             self._stopped.clear()
         return False
 
@@ -152,13 +153,13 @@ class Killing:
         return len(self._stopped) if self.stopping else 0
 
     def reaped(self, pid: int) -> None:
-        """The pid is free again and may come back as somebody new."""
+        """The pid is free, and may be given to a new process."""
         self._sent.discard(pid)
         self._stopped.discard(pid)
         self.refused.pop(pid, None)
 
     def over(self) -> None:
-        """Nobody is left: what comes later is counted from the beginning."""
+        """No process is left: rounds and passes are counted from zero again."""
         self._rounds = self._passes = 0
         self.stopping = False
         self._stopped.clear()

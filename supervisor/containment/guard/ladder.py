@@ -119,7 +119,7 @@ class Ladder:
         if self._group is not None and not self._kill_group(self._group) and now - self._kill_at < GROUP_ALONE_S:
             return self._pause(GROUP_PAUSE_MAX_S)
         if busy and self.group_removed and now - self._kill_at < GROUP_ALONE_S:
-            # The dead of the group are there to be reaped. Who escaped from it comes after them.
+            # First the dead of the group are reaped. The processes that left the group come after that.
             return 0.0
         if self._namespace is not None and not self._namespace_killed:
             self._namespace_killed = True

@@ -2,7 +2,7 @@
 
 Theory of operation. The daemon creates the file (first word ``sent``) *before* it asks for a warden; the
 warden locks it, reads it, and only then spawns; it holds the lock for as long as it lives, and its last
-word is ``empty``. So whoever finds the file can tell what happened, whenever the daemon died:
+word is ``empty``. So the file shows what happened, whenever the daemon died:
 
 * No file: nothing was ever asked for under this id (or its end was taken note of and the file removed).
 * Locked: the warden lives and is ending its tree. Wait.
@@ -16,8 +16,8 @@ word is ``empty``. So whoever finds the file can tell what happened, whenever th
   and "never spawned" is said only when it will stay true.
 
 The lock is an flock on a close-on-exec descriptor: the command never holds it. Words are not synced: the
-page cache survives the death of processes; after a loss of power the boot id in ``sent`` says that nobody
-is left, and that a file is missing says nothing (`ProcessTrees` notes each boot durably). Lines are
+page cache survives the death of processes; after a loss of power the boot id in ``sent`` says that no process
+is left, and a missing file says nothing (`ProcessTrees` notes each boot durably). Lines are
 appended with one write each; a torn last line is not a word.
 
 Standard library only: the zygote and the wardens load this file too.
@@ -87,7 +87,7 @@ class Ledger:
 
     @classmethod
     def lock(cls, path: str | Path, *, wait: bool) -> Ledger | None:
-        """Open and lock it. None: somebody holds it (only with `wait=False`). Raises OSError, if there is none."""
+        """Open and lock it. None: it is locked already (only with `wait=False`). Raises OSError if there is no file."""
         fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -118,7 +118,7 @@ class Ledger:
             self.write(word)
 
     def close(self) -> None:
-        """Let go of the lock."""
+        """Release the lock."""
         os.close(self.fd)
 
 
@@ -157,7 +157,7 @@ def fold(words: list[Word]) -> Word:
     """What the words say together, in the shape of the last word ``empty``; for a tree whose warden was killed.
 
     Keys: how, status, pid, started_at, reaped, rows, signals, note; `how` is None where the command may have
-    been started and nobody saw it end.
+    been started and its end was not seen.
     """
     started, exited, failed = said(words, "started"), said(words, "exited"), said(words, "failed")
     status = exited["status"] if exited else None

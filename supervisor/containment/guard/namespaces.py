@@ -1,17 +1,18 @@
-"""The PID namespace of a process tree: whoever is in it cannot leave it, and the kernel kills all when its first ends.
+"""The PID namespace of a process tree: no process can leave it, and the kernel kills all of them when its first ends.
 
 Theory of operation. The layer is not there by itself: it has to be asked for. A warden that holds by it makes a PID
 namespace and stays outside. What it forks from then on is inside: first the *keeper*, which is pid 1 there, then the
 seed. So the command is the warden's own child as ever, with its status and its use of resources, and the warden goes
-on seeing the numbers of the machine. Who loses its parent in there falls to the keeper, which reaps and reports it.
+on seeing the numbers of the machine. A process that loses its parent in there falls to the keeper, which reaps and
+reports it.
 
-*The proof.* The keeper is the warden's child. The kernel lets it be reaped only when everybody else in its namespace
-is dead and reaped, and then nobody can be forked into it again. So ECHILD means here what it means without the layer,
-and does so without relying on the subreaper. Whoever finds the warden and the zygote dead has the same proof in the
-keeper's end (`leftovers`).
+*The proof.* The keeper is the warden's child. The kernel lets it be reaped only when all others in its namespace
+are dead and reaped, and then no process can be forked into it again. So ECHILD means here what it means without the
+layer, and does so without relying on the subreaper. With the warden and the zygote dead, the same proof is the keeper's
+end (`leftovers`).
 
 *Ending.* The keeper does one thing for the warden: `kill(-1)`, which reaches all in the namespace but itself, in one
-step that no fork outruns. It exits when it has been told to and has no child left. Where the warden is killed the
+step that no fork outruns. It exits once it was asked to and has no child left. Where the warden is killed the
 kernel sends it SIGKILL (PDEATHSIG; a warden has one thread), also if it is stopped; then all of them are dead.
 
 *Without privilege* the namespace needs a user namespace around it, in which there are our own user and group and no
@@ -21,7 +22,7 @@ executed. A /proc of its own, in a mount namespace of the seed's, shows a comman
 Races, and why each is closed:
 
 * *The warden dies before the keeper has asked for its signal*: the keeper looks for the end of its socket after that.
-* *An orphan comes while the keeper is told that the command has ended*: the command's children were the keeper's before
+* *An orphan comes while the keeper learns that the command has ended*: the command's children were the keeper's before
   the command could be reaped, and the keeper only goes at its own ECHILD.
 * *The keeper is killed*, from outside: so are all in its namespace, and no other process can be forked into it.
 
@@ -55,7 +56,7 @@ MS_PRIVATE = 1 << 18
 PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
 LEAVE = 0
-"""What the keeper is told instead of a signal's number: go when nobody is left."""
+"""Sent to the keeper instead of a signal's number: exit when no child is left."""
 REPORT_MAX_BYTES = 1024
 REAPED_A_TURN = 256
 NICE_FIRST = -20
@@ -85,7 +86,7 @@ def enter() -> None:
         # Inside, root would have every capability that was taken from it here.
         raise OSError(errno.EPERM, "we are root without CAP_SYS_ADMIN, which a user namespace would give back")
     call("unshare", CLONE_NEWUSER | CLONE_NEWPID)
-    # Who may not give a process groups may not take any from it either, which could be worth a right.
+    # A user who may not set groups may not drop any either: dropping one could give a right.
     for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
         fd = os.open(f"/proc/self/{name}", os.O_WRONLY | os.O_CLOEXEC)
         try:
@@ -135,11 +136,11 @@ class Namespace:
         return self._sock.fileno()
 
     def signal(self, number: int) -> None:
-        """Signal everybody in the namespace, once, but not the keeper."""
+        """Signal all in the namespace but the keeper, once."""
         self._tell(number)
 
     def leave(self) -> None:
-        """The command has ended: the keeper is to go when nobody else is left."""
+        """The command has ended: the keeper exits when no child is left."""
         self._tell(LEAVE)
 
     def reports(self, most: int) -> Iterator[bytes | None]:
@@ -169,7 +170,7 @@ class Namespace:
 
     def _tell(self, number: int) -> None:
         assert self._sock is not None
-        # One that is gone has taken everybody with it. One that does not read is killed after a while.
+        # If it is gone, all in the namespace are. One that does not read is killed after a while.
         with suppress(OSError):
             self._sock.send(bytes([number]))
 
@@ -178,7 +179,7 @@ class Namespace:
 
 
 def keep(sock: socket.socket) -> None:
-    """In the forked child, pid 1 of the namespace: reap, report, signal all when told; never returns."""
+    """In the forked child, pid 1 of the namespace: reap, report, signal all on request; never returns."""
     try:
         signal.set_wakeup_fd(-1)
         os.closerange(3, sock.fileno())
@@ -213,7 +214,7 @@ def keep(sock: socket.socket) -> None:
 
 
 def reap(sock: socket.socket) -> int | None:
-    """Reap whoever is dead, at most REAPED_A_TURN, and report each; how many, None if no child is left."""
+    """Reap the dead, at most REAPED_A_TURN, and report each; returns how many, None if no child is left."""
     for count in range(REAPED_A_TURN):
         try:
             waiting = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -230,15 +231,16 @@ def reap(sock: socket.socket) -> int | None:
 def stat_outside(pid: int) -> bytes:
     """The line /proc/<pid>/stat of a dead child, as the machine's /proc has it, which is the one the keeper sees.
 
-    A pidfd is told there under the number that its process has outside. Empty if there is no descriptor to be had.
+    The entry of a pidfd in that /proc names the pid that its process has outside. Empty if there is no descriptor to be
+    had.
     """
     try:
         fd = os.pidfd_open(pid)
         try:
-            told = read(f"/proc/self/fdinfo/{fd}")
+            entry = read(f"/proc/self/fdinfo/{fd}")
         finally:
             os.close(fd)
-        outside = next(line[4:].strip() for line in told.split(b"\n") if line.startswith(b"Pid:"))
+        outside = next(line[4:].strip() for line in entry.split(b"\n") if line.startswith(b"Pid:"))
         return read(f"/proc/{int(outside)}/stat")
     except (OSError, StopIteration):
         return b""
@@ -267,8 +269,8 @@ def attempt() -> None:
         if pid == 0:
             os._exit(said_of(mount_proc, writable))
         os.close(writable)
-        with open(readable, "rb") as told:
-            number, _, text = told.read().decode().partition(" ")
+        with open(readable, "rb") as failure:
+            number, _, text = failure.read().decode().partition(" ")
         os.waitpid(pid, 0)
         if text:
             raise OSError(int(number), text)

@@ -102,7 +102,7 @@ class FarSides:
         return fresh
 
     def take(self, rows: list[Word]) -> None:
-        """Take up what was known before."""
+        """Add rows that were known before."""
         for row in rows:
             self._rows[row["name"]] = row
 

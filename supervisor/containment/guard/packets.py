@@ -14,8 +14,8 @@ def receive(sock: socket.socket, most_bytes: int, *, to_the_end: bool = True) ->
     """Receive one message and its descriptors, close-on-exec from the start; empty at the end. Raises OSError.
 
     Where the other end was closed with something in it that was never read, as a request that came too late, the kernel
-    says so once, ahead of what was sent before: that is read all the same. Not `to_the_end`: it is of no use when
-    nobody is there any more, and ConnectionResetError is raised.
+    says so once, ahead of what was sent before: that is read all the same. Not `to_the_end`: then
+    ConnectionResetError is raised, since a message is of no use without its sender.
 
     Fewer descriptors than were sent means that our table of them is full. `socket.recv_fds` of Python 3.11 takes flags
     and does not pass them on: what it receives would be inherited.

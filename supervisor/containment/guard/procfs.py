@@ -3,11 +3,11 @@
 Two facts of the kernel carry the proofs that are built on this file.
 
 A process leaves the list of its parent's children only when the parent reaps it. So for *our own* list,
-while we (the only thread) do not reap, the list only grows, and a read to its end has seen everybody who
-was in it at that end. For anybody else's list the same read may miss somebody who was there; it is good
-enough to ask politely, never to prove an absence.
+while we (the only thread) do not reap, the list only grows, and a read to its end has seen every process that
+was in it at that end. A read of another process's list may miss one that was there. It is good enough to ask
+politely, never to prove an absence.
 
-A pid that is our unreaped child cannot be given to somebody else. For every other pid we hold a pidfd first
+The pid of our unreaped child cannot be reused. For every other pid we hold a pidfd first
 and check the ancestry after that: if the way up still leads to us, the pidfd is of a process of ours.
 """
 
@@ -105,7 +105,7 @@ def stat(pid: int) -> Stat | None:
 
 
 def command_line(pid: int) -> list[str]:
-    """The words that `pid` was executed with, at most COMMAND_LINE_MAX bytes; none of a zombie, or of nobody."""
+    """The words that `pid` was executed with, at most COMMAND_LINE_MAX bytes; none if it has ended."""
     try:
         fd = os.open(f"/proc/{pid}/cmdline", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -161,7 +161,7 @@ def descendants(spare: frozenset[int] | set[int] = frozenset(), most: int = WALK
 def descends_from(pid: int, ancestor: int, past: frozenset[int] | set[int] = frozenset()) -> bool:
     """True if the way up from `pid` leads to `ancestor`, and not past one of `past`.
 
-    Climbs again if somebody on the way died meanwhile.
+    Climbs again if a process on the way died meanwhile.
     """
     for _ in range(CLIMBS_MAX):
         verdict = _climb(pid, ancestor, past)

@@ -1,8 +1,8 @@
-"""The seed of a tree: the process that waits to become its command, made ready while nobody waits for it.
+"""The seed of a tree: the process that waits to become its command, made ready before it is needed.
 
-It is born in the tree's cgroup, with all that can be done before a command is known already done. What its warden and
-it say to each other: who its anchor is (anchor.py), the command and its descriptors, that it should go, and, if it
-cannot, why. The end of its socket without a reason is the exec.
+It is born in the tree's cgroup, with all that can be done before a command is known already done. Its messages
+with the warden: the pid of its anchor (anchor.py), the command and its descriptors, the order to execute, and why that
+failed, if it did. The end of its socket without a reason is the exec.
 
 Standard library only: the zygote loads this file.
 """
@@ -31,7 +31,7 @@ NOTE_MAX_BYTES = 4096
 LOOK_S = 0.05
 """How long a seed may say nothing before we look whether it lives."""
 PREPARE, GO = b"p", b"g"
-"""What a seed is told, each in a message of its own: with the descriptors of the command, and to become it."""
+"""The two messages to a seed: the command's descriptors come with the first, and the second has it execute."""
 ANCHOR = b"anchor "
 """What a seed says first, and the pid of its anchor; anything else that it says is why it could not."""
 
@@ -39,7 +39,7 @@ ANCHOR = b"anchor "
 class Seed:
     """A child that waits to become the command: forked while there was time, in the tree's cgroup from the beginning.
 
-    It takes two steps: `prepare` does all that comes before an exec, and that nobody else can see; `go` executes. The
+    It takes two steps: `prepare` does all that comes before an exec, and has no effect outside; `go` executes. The
     first, or else `outcome`, raises ConnectionError if it was killed while it waited. The
     constructor raises OSError.
     """
@@ -89,7 +89,7 @@ class Seed:
     def weigh_anchor(self) -> int:
         """It is the command now: let its anchor end; returns the anchor's pid, which is to be reaped, or 0."""
         if self.anchor:
-            # The end of its pipe is not enough for one that somebody has stopped.
+            # The end of its pipe does not end an anchor that a signal has stopped.
             kill_quietly(self.anchor, signal.SIGKILL)
         os.close(self._leash)
         return self.anchor
@@ -100,14 +100,14 @@ class Seed:
         os.close(self._leash)
         kill_quietly(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
-        # It may not have come to say who its anchor is. Without a command we have no other child.
+        # It may have ended before it sent the pid of its anchor. Without a command we have no other child.
         for pid in procfs.own_children():
             if pid != self._keeper:
                 kill_quietly(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
 
     def _read_out(self) -> str:
-        """Who its anchor is, and then why it could not; empty at the end."""
+        """Read the pid of its anchor, and then why it could not execute; empty at the end."""
         dead = False
         while True:
             try:
@@ -119,7 +119,7 @@ class Seed:
                 # What it has said before it died is still to be read.
                 dead = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
             except ConnectionResetError as error:
-                # It has not read all; that is told once, and ahead of what it has said.
+                # It has not read all. The kernel reports that once, ahead of what it has sent.
                 self._unread = error
             else:
                 if said.startswith(ANCHOR):
@@ -136,7 +136,7 @@ def grow(sock: socket.socket, leash: int, group: str | None, *, own_proc: bool) 
     try:
         call("prctl", PR_SET_NAME, SEED.encode(), 0, 0, 0)
         keep_descriptors(sock.fileno(), leash)
-        # Before ordinary processes up to the exec, which somebody waits for; the warden takes it back at that moment.
+        # Ahead of ordinary processes until the exec, since a call waits for that. The warden undoes it then.
         go_first()
         if group is not None:
             cgroups.join(group)
@@ -151,14 +151,14 @@ def grow(sock: socket.socket, leash: int, group: str | None, *, own_proc: bool) 
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         rehearse()
         if not own_proc:
-            # In a namespace of its own it would be told by another number than ours.
+            # In a namespace its pid would be another number than outside.
             sock, pid = anchor.cast(sock, leash)
             sock.send(b"%s%d" % (ANCHOR, pid))
-        # Without its warden nobody is to become anything.
+        # Without its warden no command may be executed.
         _, fds = receive(sock, len(PREPARE), to_the_end=False)
         if fds:
-            for place, fd in enumerate(fds[:2], start=1):
-                os.dup2(fd, place)
+            for stream, fd in enumerate(fds[:2], start=1):
+                os.dup2(fd, stream)
             execute = prepare(command_in(fds[2]), fds[3] if len(fds) > 3 else None)
             if sock.recv(len(GO)) == GO:
                 sock.send(execute().encode()[:NOTE_MAX_BYTES])
@@ -172,7 +172,7 @@ def rehearse() -> None:
     """Go once through what a spawn does, on a file in memory.
 
     A fork shares its memory with its parent until either writes to it, so the first time costs a page fault for each
-    page; those are had before somebody waits.
+    page; those are taken before a call waits.
     """
     fd = os.memfd_create("rehearsal", os.MFD_CLOEXEC)
     try:

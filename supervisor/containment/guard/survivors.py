@@ -1,4 +1,4 @@
-"""Who of a tree is left after it was killed: named, with the reason, while its end is waited for.
+"""The processes of a tree that are left after it was killed: named, with the reason, while their end is waited for.
 
 Two kinds stay. One refuses the signal, because it is another user's by now (`sudo`, a program that is set-uid): it is
 out of our reach. One got it and does not die, in an uninterruptible wait (state D), such as for a disk that hangs.
@@ -25,7 +25,7 @@ SAID_MAX = 20
 
 
 class Remaining:
-    """What a warden, or the zygote, says of those who are left: again when they are others, SAID_MAX times at most."""
+    """A warden's or the zygote's report of what is left: repeated when that changes, SAID_MAX times at most."""
 
     def __init__(self) -> None:
         self._said: list[int] = []
@@ -56,7 +56,7 @@ class Remaining:
 
 
 def began(seen: procfs.Stat, leader: int | None, tree_began: float | None) -> float:
-    """When a process of a tree began, as its row says it: nobody began before the tree did.
+    """When a process of a tree began, as its row says it: never before the tree did.
 
     The command was forked before it was asked for (`seed.Seed`), so it began with its exec, and not when the kernel
     says, which stays what it is known by. For all others the kernel's word is exact to a tick only.

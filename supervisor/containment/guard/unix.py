@@ -47,9 +47,9 @@ def go_first(pid: int = 0) -> None:
 
     `pid`: an unreaped child of ours, instead of us.
 
-    By the nice value, and not by a real-time policy: the kernel makes whoever reaps a process with threads wait in a
-    spin until the last thread has left its processor. A real-time process spins on that very processor, and the thread
-    cannot leave it until real-time throttling ends that, 0.95 s later.
+    By the nice value, and not by a real-time policy: the kernel makes the parent that reaps a process with threads wait
+    in a spin until the last thread has left its processor. A real-time process spins on that very processor, and the
+    thread cannot leave it until real-time throttling ends that, 0.95 s later.
     """
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, pid, NICE_FIRST)

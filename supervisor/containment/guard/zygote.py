@@ -17,9 +17,9 @@ which its ledger shows.
 waits in our socket is read before a spare one is reaped. One that is ``taken`` and was reaped already had no request,
 and is ``unborn``.
 
-``end_warden`` looks at a silent warden, and kills it if somebody has stopped it or it has no tree.
+``end_warden`` looks at a silent warden, and kills it if a signal has stopped it or it has no tree.
 
-A warden that ends with LAST_WORD leaves nothing to prove here. Any other end (somebody killed it) leaves
+A warden that ends with LAST_WORD leaves nothing to prove here. Any other end (it was killed) leaves
 orphans, and as the next subreaper the zygote gets them. It kills and reaps all its children that are not
 wardens. *The proof*: what a dead warden left is non-empty only if some member of it is a child of the
 zygote (go up from any member; the last link is one). Our list of children only grows while we, the only
@@ -28,15 +28,16 @@ warden's tree had a member. Then the zygote writes ``empty`` into their ledgers,
 when the wardens died, and says ``gone``. A dead warden's cgroup is killed and removed as well.
 
 *Several lost trees* are proven apart, so that one that cannot be killed holds up its own tree only: a tree is gone as
-well if everybody else in the list is known to be of other lost trees (`Lost.knows`): by its cgroup, its marker, its
-session, or because it was there already when only one tree was lost and no warden had just died. Whoever is known by
-none of these may be of any, and all wait for it. Nobody changes its cgroup *and* takes another tree's marker by chance;
-one that does both on purpose is in no tree's proof but the one it pretends to be of. A process is put down to a tree it
-is known to be of, or to the only lost one. Who is left REMAINING_AFTER_S after the loss is named (``remaining``).
+well if every other process in the list is known to be of other lost trees (`Lost.knows`): by its cgroup, its marker,
+its session, or because it was there already when only one tree was lost and no warden had just died. A process known by
+none of these may be of any, and all wait for it. No process changes its cgroup *and* takes another tree's marker by
+chance. One that does both on purpose is in the proof of the tree whose marker it has, and in no other. A process is put
+down to a tree it is known to be of, or to the only lost one. What is left REMAINING_AFTER_S after the loss is named
+(``remaining``).
 
 When the daemon is gone (its pidfd, or the end of the socket) nothing more is forked, requests that wait are
 dropped, and the zygote stays until its wardens have ended their trees: they see the same end by themselves. One that
-somebody has stopped does not, and is killed.
+a signal has stopped does not, and is killed.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ REQUEST_MAX_BYTES = 8192
 DESCRIPTORS = 4
 RETRY_S = 0.02
 REFILL_S = 0.01
-"""A spare warden is forked after so much silence, not beside a spawn that somebody waits for."""
+"""A spare warden is forked after so much silence, not beside a spawn, whose caller waits."""
 REFILL_AGAIN_S = 0.25
 """The same where one was killed, or the daemon could not take it."""
 GROUP_MAX_S = 2.0
@@ -133,7 +134,7 @@ def prctl(option: int, value: int | bytes) -> None:
 
 
 class Lost:
-    """A warden that was killed, the ledger whose lock was taken over from it, and how to know who was of its tree."""
+    """A warden that was killed, the ledger whose lock was taken over, and how to know the processes of its tree."""
 
     def __init__(self, process_id: str, ledger_path: str, group: str | None) -> None:
         self.process_id = process_id
@@ -148,14 +149,14 @@ class Lost:
         words = read_path(ledger_path)
         marker, started = (said(words, "sent") or {}).get("marker"), said(words, "started") or {}
         self._marker = f"{MARKER}={marker}" if marker else ""
-        # One that its warden has reaped has a number that may be somebody else's by now.
+        # The pid of one that its warden has reaped may be reused by now.
         self.leader: int | None = None if said(words, "exited") else started.get("pid")
         self.began: float | None = started.get("at")
         self._keeper = (said(words, "spawning") or {}).get("keeper")
         self.take_over()
 
     def take_over(self) -> bool:
-        """Lock the ledger, if nobody is just looking into it; True if there is nothing (more) to lock."""
+        """Lock the ledger, if no other process holds it; True if there is nothing (more) to lock."""
         if self.ledger is None:
             try:
                 self.ledger = Ledger.lock(self.ledger_path, wait=False)
@@ -164,7 +165,7 @@ class Lost:
         return self.ledger is not None
 
     def end_group(self) -> bool:
-        """Kill everybody in the tree's cgroup; True when it is removed, or somebody from outside keeps it."""
+        """Kill all in the tree's cgroup; True when it is removed, or a process from outside the tree keeps it."""
         if self.group is None:
             return True
         cgroups.kill(self.group)
@@ -345,7 +346,7 @@ class Zygote:
         return warden.main(theirs, self._pidfd, fds[1:], decode(data)["ledger"], ready)
 
     def _end_stopped(self) -> None:
-        """Without the daemon nobody else misses a warden that somebody has stopped: its tree then falls to us."""
+        """Without the daemon only we can notice that a signal has stopped a warden. Its tree then falls to us."""
         now = time.monotonic()
         stopped = [pid for pid in self._all_wardens() if (seen := procfs.stat(pid)) is not None and seen.state in "Tt"]
         self._stopped = {pid: self._stopped.get(pid, now) for pid in stopped}
@@ -354,7 +355,7 @@ class Zygote:
                 os.kill(pid, signal.SIGKILL)
 
     def _end_warden(self, process_id: str) -> None:
-        """Kill a warden that gives no sign of life (somebody stopped it): its tree then falls to us.
+        """Kill a warden that gives no sign of life (a signal stopped it): its tree then falls to us.
 
         One that works is slow only: on a machine with much to do it may say nothing for long, and it knows more of its
         tree than we would. It waits for a processor, or it has slept and woken since we were asked for it before.
@@ -371,7 +372,7 @@ class Zygote:
     # ── What wardens leave ────────────────────────────────────────────────────────────────────────
 
     def _reap(self) -> int | None:
-        """Reap whoever is dead, at most so many as a warden does, and say how many; None if no child is left at all."""
+        """Reap the dead, at most as many as a warden does; returns how many, None if no child is left at all."""
         most = max(warden.REAPED_A_TURN, self._killing.crowd)
         for count in range(most):
             try:
@@ -485,11 +486,12 @@ class Zygote:
     def _find_owners(self, strangers: list[int]) -> list[Lost | None]:
         """The lost tree of each of our children that is no warden; None where it is not known."""
         if len(self._lost) == 1 and not self._warden_is_dead():
-            # What fell to us so far is of this tree, whatever it does from now on, and whoever is lost later. A warden
-            # that is dead and not reaped has left its own to us already, so the wardens are looked at after the list.
+            # What fell to us so far is of this tree, whatever it does from now on, and whichever tree is lost later. A
+            # warden that is dead and not reaped has left its own to us already, so the wardens are looked at after the
+            # list.
             self._whose.update(dict.fromkeys(strangers, self._lost[0]))
         if len(strangers) > OWNERS_SOUGHT_MAX:
-            # They are being killed. Who is of which tree is looked for when few are left.
+            # They are being killed. Their trees are looked for when few are left.
             return [self._whose.get(pid) for pid in strangers]
         return [self._find_owner(pid) for pid in strangers]
 
@@ -514,7 +516,7 @@ class Zygote:
         return None
 
     def _say_who_remains(self, strangers: list[int]) -> None:
-        """Name who cannot be killed: each to its tree, and one that may be of any to all of them."""
+        """Report what cannot be killed: each process to its tree, and one that may be of any to all of them."""
         now = time.monotonic()
         for lost in self._lost:
             if now - lost.since < ladder.REMAINING_AFTER_S:
@@ -548,7 +550,7 @@ class Zygote:
                 word["how"] = how_of(word["status"])
                 leaders[0]["started_at"] = word["started_at"]
             for row in rows:
-                # The kernel's word is exact to a tick only, and nobody began before the command did.
+                # The kernel's start time is exact to a tick only, and no process began before the command did.
                 row["started_at"] = max(row["started_at"], word["started_at"] or 0.0)
             lost.remote.take([row for row in word["rows"] if row.get("kind") == "remote"])
             word["rows"] = [row for row in word["rows"] if row.get("kind") != "remote"]
@@ -591,7 +593,7 @@ def main() -> None:
         try:
             cgroups.join(os.path.join(base, cgroups.WARDENS))
         except OSError:
-            # What the next daemon cannot tell from a tree is no place for wardens; the other layers hold.
+            # Outside of that group the next daemon would take wardens for a tree. The other layers hold.
             base = None
     zygote = Zygote(daemon, pidfd, layers, base)
     gc.collect()
