@@ -44,6 +44,7 @@ from contextlib import suppress
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import NoReturn
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 KEEPER = "cm-keeper"
@@ -104,6 +105,23 @@ def mount_proc() -> None:
     call("mount", b"proc", b"/proc", b"proc", MS_PROC, None)
 
 
+def fork_with_socket(child: Callable[[socket.socket], NoReturn]) -> tuple[int, socket.socket]:
+    """Fork `child` with one end of a new socket; returns its pid and the other end. Raises OSError.
+
+    It stands here because this file, as a script, can import no other of ours.
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        try:
+            pid = os.fork()
+        except OSError:
+            ours.close()
+            raise
+        if pid == 0:
+            child(theirs)
+    return pid, ours
+
+
 class Namespace:
     """The warden's end of its tree's namespace. `pid`: of the keeper; None before `open`, and when it is reaped."""
 
@@ -118,17 +136,8 @@ class Namespace:
             enter()
             self._entered = True
         if self._sock is None:
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            with theirs:
-                try:
-                    pid = os.fork()
-                except OSError:
-                    ours.close()
-                    raise
-                if pid == 0:
-                    keep(theirs)
-            ours.setblocking(False)
-            self.pid, self._sock = pid, ours
+            self.pid, self._sock = fork_with_socket(keep)
+            self._sock.setblocking(False)
 
     def fileno(self) -> int:
         """The descriptor that reports come by."""
@@ -178,7 +187,7 @@ class Namespace:
 # ── The keeper ────────────────────────────────────────────────────────────────────────────────────
 
 
-def keep(sock: socket.socket) -> None:
+def keep(sock: socket.socket) -> NoReturn:
     """In the forked child, pid 1 of the namespace: reap, report, signal all on request; never returns."""
     try:
         signal.set_wakeup_fd(-1)

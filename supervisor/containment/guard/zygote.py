@@ -84,7 +84,7 @@ from supervisor.containment.guard.ledger import (  # noqa: E402
     read_path,
     said,
 )
-from supervisor.containment.guard.namespaces import KEEPER  # noqa: E402
+from supervisor.containment.guard.namespaces import KEEPER, fork_with_socket  # noqa: E402
 from supervisor.containment.guard.out_of_reach import SOUGHT_MAX, FarSides  # noqa: E402
 from supervisor.containment.guard.packets import receive  # noqa: E402
 from supervisor.containment.guard.ready import Ready  # noqa: E402
@@ -103,7 +103,7 @@ from supervisor.containment.guard.unix import (  # noqa: E402
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, TypeAlias
+    from typing import Any, NoReturn, TypeAlias
 
     Word: TypeAlias = dict[str, Any]
 
@@ -286,7 +286,7 @@ class Zygote:
 
     def _fork_warden(self, word: Word, fds: list[int]) -> int:
         """Fork the warden of a tree; returns its pid. Raises OSError."""
-        pid, sock = self._fork_waiting()
+        pid, sock = fork_with_socket(self._become_warden)
         with sock, suppress(ConnectionError):  # one that was killed in this moment is missed when it is reaped
             socket.send_fds(sock, [encode(word)], fds)
         return pid
@@ -294,26 +294,13 @@ class Zygote:
     def _refill(self) -> None:
         """Keep a warden ready. Where none can be forked, the next request says why."""
         with suppress(OSError):
-            pid, sock = self._fork_waiting()
+            pid, sock = fork_with_socket(self._become_warden)
             self._spares.add(pid)
             with sock:
                 # A daemon that cannot take it closes it, and it ends.
                 socket.send_fds(self._daemon, [encode({"word": "spare", "pid": pid})], [sock.fileno()])
 
-    def _fork_waiting(self) -> tuple[int, socket.socket]:
-        """Fork a warden that waits for its tree; returns its pid, and where to tell it. Raises OSError."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            try:
-                pid = os.fork()
-            except OSError:
-                ours.close()
-                raise
-            if pid == 0:
-                self._become_warden(theirs)
-        return pid, ours
-
-    def _become_warden(self, sock: socket.socket) -> None:
+    def _become_warden(self, sock: socket.socket) -> NoReturn:
         """In the forked child: wait for a tree and be its warden; never returns into the zygote's loop."""
         status = FAILED
         try:
