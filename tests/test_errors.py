@@ -13,6 +13,8 @@ import pytest
 import supervisor.console.client.api as console_api
 import supervisor.daemon.settings  # noqa: F401  # it has a kind of its own
 from actors.errors import CountermandError, Invalid, RunActive, StoreUnavailable, TooLarge, error_from_json
+from actors.messages import ToolResult
+from actors.model import Outcome
 from supervisor.console.exits import ExitCode, of_error
 from supervisor.console.render.words import refusal
 from supervisor.http import refusals
@@ -35,6 +37,8 @@ def made(kind: type[CountermandError]) -> CountermandError:
     taken = inspect.signature(kind).parameters
     if "problems" in taken:
         return kind([Invalid("the message", expected="a", got="b", remedy="c")])  # type: ignore[arg-type]
+    if "result" in taken:
+        return kind(ToolResult(Outcome.NOT_STARTED, "the message"))  # type: ignore[arg-type]
     return kind("the message", expected="a", got="b", remedy="c", **own)
 
 
