@@ -20,7 +20,16 @@ from actors.hierarchy.session import SessionActor
 from actors.kernel.log_context import about
 from actors.messages import ExecutionEnded
 from actors.model import Address, How
-from actors.plugin.execution import ERROR_MAX_BYTES, Executed, agent_body, as_result, body, call_ended, plain, words
+from actors.plugin.execution import (
+    ERROR_MAX_BYTES,
+    Executed,
+    agent_body,
+    as_result,
+    body,
+    call_ended,
+    error_text,
+    plain,
+)
 from actors.plugin.registration import Tool
 from actors.plugin.spawning import Spawn
 from actors.protocol.notes import lost_result
@@ -116,8 +125,8 @@ def test_results_and_errors_are_cut_at_their_bounds() -> None:
             assert isinstance(made, str)
             assert "more bytes]" in made[-40:]
             assert len(made) < MAX + 100
-    assert len(words(ValueError("x" * 10 * ERROR_MAX_BYTES))) < ERROR_MAX_BYTES + 100
-    assert "could not be made" in words(UnshowableError())
+    assert len(error_text(ValueError("x" * 10 * ERROR_MAX_BYTES))) < ERROR_MAX_BYTES + 100
+    assert "could not be made" in error_text(UnshowableError())
 
 
 def returns(value: Callable[[], object]) -> Callable[[Turn], object]:

@@ -14,7 +14,7 @@ from actors.gate.token import CancelToken
 from actors.messages import HandOverRequested, ProcessEnded, ProcessStarted, SpawnRequested
 from actors.model import CallState, How, Outcome, PartKind, Row, RunInfo, RunStatus, TreeState
 from actors.ports import CallRow, ProcessRow, SpawnSpec
-from actors.protocol.run_record import AGENT, PARTS_KEPT_MAX, CallRecord, Kept, Part, RunRecord, restored
+from actors.protocol.run_record import AGENT, PARTS_KEPT_MAX, CallRecord, OpenIndex, Part, RunRecord, restored
 from actors.protocol.state import LATE_KEPT_MAX
 from actors.protocol.step import RefuseHandOver
 from tests.kit import Kit, say
@@ -164,7 +164,7 @@ def test_l5_a_hand_over_that_comes_too_late_is_refused_with_the_end_of_its_run()
     assert refused.error.provenance.source == "user.test"
 
 
-class Counted(Kept[Part]):
+class Counted(OpenIndex[Part]):
     """Parts that count how many of them are looked at."""
 
     looked = 0

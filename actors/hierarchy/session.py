@@ -6,8 +6,8 @@ once. Its records go to the store as one batch, and what it starts, permits, ans
 
 The actor routes messages. Each part of the work is an object that it owns; the package's docstring lists them from the
 top down, and a call goes down in that list. The phase says who takes a request: `Stash` while the session is loading,
-`Serving`, or `Outage` when the store has failed. The store may fail at any moment: a Stop is answered
-all the same, within a bound, and no crash forgets it (`late_stops.py`).
+`Serving`, or `Outage` when the store has failed. The store may fail at any moment. A Stop is answered all the same,
+within a bound, and no crash forgets it (`late_stops.py`).
 """
 
 from __future__ import annotations

@@ -195,7 +195,7 @@ def call_ended(address: Address, ended: ExecutionEnded, cell: Cell[ToolResult] |
 def _failed(error: BaseException, token: CancelToken | None) -> AgentDone:
     if _was_cancelled(error, token):
         return AgentDone(How.CANCELLED, None, None)
-    return AgentDone(How.RAISED, None, words(error))
+    return AgentDone(How.RAISED, None, error_text(error))
 
 
 def _was_cancelled(error: BaseException, token: CancelToken | None) -> bool:
@@ -217,7 +217,7 @@ def _without(secrets: Withheld, result: ToolResult) -> ToolResult:
 
 def _raised(cell: Cell[ToolResult], error: BaseException, secrets: Withheld, token: CancelToken) -> Executed:
     how = How.CANCELLED if _was_cancelled(error, token) else How.RAISED
-    result = _without(secrets, ToolResult(Outcome.FINISHED, words(error), is_error=True))
+    result = _without(secrets, ToolResult(Outcome.FINISHED, error_text(error), is_error=True))
     if cell.finish(result):
         return Executed(how, result, late=False)
     # A tool that ended because it was cancelled has no late result; one that failed by itself has.
@@ -236,7 +236,7 @@ def problem(tools: Mapping[str, Tool], name: str, arguments: dict[str, Any]) -> 
     try:
         found = tool.check(arguments)
     except BaseException as error:  # noqa: BLE001  # a type's own check may raise anything
-        found = f"the arguments of {tool.name} do not fit: {words(error)}"
+        found = f"the arguments of {tool.name} do not fit: {error_text(error)}"
     # The text may show a value that does not fit.
     return None if found is None else str(tool.withheld(arguments)[1].hidden_in(found))
 
@@ -247,7 +247,7 @@ def withheld(tools: Mapping[str, Tool], name: str, arguments: JsonObject) -> tup
     return (arguments, NOTHING) if tool is None else tool.withheld(arguments)
 
 
-def words(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Return an error's class and text, cut to its bound."""
     return cut(storable(described(error)), ERROR_MAX_BYTES)
 

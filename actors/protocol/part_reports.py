@@ -214,7 +214,7 @@ class PartReports:
         if record.id in state.late:
             at = state.clock.wall()
             # Its code ran on after the kill deadline, and this was found only now.
-            self._runs.wait_no_longer(record, [part] if part.holds else [], at)
+            self._runs.force_barrier(record, [part] if part.holds else [], at)
             self._runs.amend(record, at)
 
     def stray_ended(self, news: StrayEnded) -> None:

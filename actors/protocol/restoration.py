@@ -214,7 +214,7 @@ class Restoration:
         if record.runner_parts():
             self._state.step.later.append(AdoptRun(record.id))
         if not record.open_parts():
-            self._runs.keep_late_no_longer(record)
+            self._runs.drop_late(record)
 
     def _record(self, snapshot: Snapshot, info: RunInfo) -> RunRecord:
         record = restored(

@@ -49,7 +49,7 @@ PARTS_KEPT_MAX = 1000
 HANDED_OVER_NOTE = "it belongs to the session: Stop(scope='session') ends it"
 
 
-class Ends(Protocol):
+class HasEnd(Protocol):
     """Something that is open until it ends, once."""
 
     @property
@@ -57,10 +57,10 @@ class Ends(Protocol):
         """True until it has ended."""
 
 
-E = TypeVar("E", bound=Ends)
+E = TypeVar("E", bound=HasEnd)
 
 
-class Kept(dict[str, E]):
+class OpenIndex(dict[str, E]):
     """Parts or calls of a run by id, in order of creation. The open ones are found without a look at the others.
 
     An end is found at the next question: two runs may share a part, and neither is told of its end. The cost of a
@@ -275,9 +275,9 @@ class RunRecord:
     info: RunInfo
     token: CancelToken
     credit: Credit
-    calls: Kept[CallRecord] = field(default_factory=Kept)
+    calls: OpenIndex[CallRecord] = field(default_factory=OpenIndex)
     processes: dict[str, ProcessRecord] = field(default_factory=dict)
-    parts: Kept[Part] = field(default_factory=Kept)
+    parts: OpenIndex[Part] = field(default_factory=OpenIndex)
     unseen: set[str] = field(default_factory=set)
     refused: Counter[str] = field(default_factory=Counter)
     said: bool = False

@@ -343,10 +343,10 @@ class Runs:
         if record is None or record.stage != stage:
             return
         at = self._state.clock.wall()
-        self.wait_no_longer(record, record.barrier(), at)
+        self.force_barrier(record, record.barrier(), at)
         self._settle(record, at)
 
-    def wait_no_longer(self, record: RunRecord, held: list[Part], at: float) -> None:
+    def force_barrier(self, record: RunRecord, held: list[Part], at: float) -> None:
         """The kill deadline of a closed run has passed: calls no longer wait for its parts, or are refused."""
         state = self._state
         if state.settings.barrier == Barrier.FORCED:
@@ -366,7 +366,7 @@ class Runs:
         if record.id in self._state.late:
             self.amend(record, at)
             if not record.open_parts():
-                self.keep_late_no_longer(record)
+                self.drop_late(record)
         else:
             self.settle_if_done(record, at)
         self.go_on(at)
@@ -392,9 +392,9 @@ class Runs:
         late = self._state.late
         late[record.id] = record
         while len(late) > LATE_KEPT_MAX:
-            self.keep_late_no_longer(late[next(iter(late))])
+            self.drop_late(late[next(iter(late))])
 
-    def keep_late_no_longer(self, record: RunRecord) -> None:
+    def drop_late(self, record: RunRecord) -> None:
         """Drop a settled run: no part of it is left, or too many are kept."""
         del self._state.late[record.id]
         record.info = msgspec.structs.replace(record.info, late=False)

@@ -264,7 +264,7 @@ MUTANTS: Final = (
         "L3",
         PartReports,
         "stray_found",
-        "self._runs.wait_no_longer(record, [part] if part.holds else [], at)",
+        "self._runs.force_barrier(record, [part] if part.holds else [], at)",
         "pass",
     ),
     _mutant(
