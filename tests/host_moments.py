@@ -2,16 +2,17 @@
 
     python host_moments.py FILE plain|async STRIDE [GAP...]
 
-FILE is the runtime. It is the program of a test, for any interpreter that the runtime supports: standard library only.
-A trace function counts bytecodes on the main thread. After the first, the second, ... of them it does what the wire
-thread does when a cancel comes. For a plain agent it sets the token there, and does the rest GAP bytecodes later: it
-wakes who waits, cancels the tokens below, and sends the signal. Each run must then hold to the rule: its end is told
-once, and nothing cuts the clean-up.
+FILE starts the runtime. This is the program of a test, for any interpreter that the runtime supports; it needs the
+standard library alone. A trace function counts bytecodes on the main thread. After one, two, ... of them it does what
+the wire thread does when a cancel comes. For a plain agent it sets the token there, and does the rest GAP bytecodes
+later: it wakes who waits, cancels the tokens below, and sends the signal. Each run must then hold to the rule: its end
+is told once, and nothing cuts the clean-up.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 import importlib.util
 import json
 import signal
@@ -31,9 +32,10 @@ PATIENCE = 40
 spec = importlib.util.spec_from_file_location("countermand_host", FILE)
 assert spec is not None
 assert spec.loader is not None
-runtime: Any = importlib.util.module_from_spec(spec)
-sys.modules["countermand_host"] = runtime
-spec.loader.exec_module(runtime)
+start: Any = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(start)
+runtime: Any = start.load()
+parts: Any = {name: importlib.import_module(f"countermand.{name}") for name in ("host", "run", "turn", "wire")}
 WHY = runtime.Provenance("user.console", "enough")
 Refused, RunCancelled = runtime.Refused, runtime.RunCancelled
 
@@ -109,7 +111,7 @@ class Moment:
 
     def trace(self, frame: types.FrameType, event: str, _: object) -> Any:
         if event == "call":
-            if frame.f_code.co_filename not in (FILE, __file__) or frame.f_code in UNTRACED:
+            if not frame.f_code.co_filename.startswith(TRACED) or frame.f_code in UNTRACED:
                 return None
             frame.f_trace_opcodes, frame.f_trace_lines = True, False
         elif event == "opcode":
@@ -121,7 +123,12 @@ class Moment:
         return self.trace
 
 
+TRACED = (__file__, *runtime.__path__)
 UNTRACED = {Moment.__enter__.__code__, Moment.__exit__.__code__}
+
+
+class Failed(Exception):
+    """The agent has failed by itself."""
 
 
 class Story:
@@ -129,6 +136,8 @@ class Story:
 
     def __init__(self) -> None:
         self.told: list[str] = []
+        # Somebody waited in a door when the cancel came, and the agent did not run in between.
+        self.waited = False
         self.cleaned: dict[str, list[int]] = {}
         self.lost = ""
 
@@ -137,15 +146,16 @@ class Story:
         assert len(self.told) == len(set(self.told)), f"told twice: {self.told}"
         for who in self.told:
             assert self.cleaned[who] == CLEAN_UP, f"the clean-up of {who} was cut: {self.cleaned}"
-        if {"agent", "beside"} <= set(self.told):
-            assert self.told.index("agent") < self.told.index("beside"), self.told
+        for later in ("beside", "in a door") if self.waited else ("beside",):
+            if {"agent", later} <= set(self.told):
+                assert self.told.index("agent") < self.told.index(later), self.told
         assert error is None or isinstance(error, asyncio.CancelledError), repr(error)
         assert came or error is None, "nobody has cancelled it"
 
 
 def new_run(host: Any, number: int) -> Any:
     params = {"fence": "s:1:", "session": "s", "generation": 1, "run": "r", "thread": [], "inputs": []}
-    run = runtime.Run(host, number, {**params, "credit": {"events": 256, "bytes": 1_048_576}})
+    run = parts["run"].Run(host, number, {**params, "credit": {"events": 256, "bytes": 1_048_576}})
     host._run = run
     return run
 
@@ -157,6 +167,8 @@ def plain(host: Any, daemon: Daemon, number: int, gap: int) -> bool:
     """Cancel a run after `number` bytecodes. Returns False if it was over before."""
     run, story = new_run(host, number), Story()
     turn = runtime.Turn(run)
+    # An end by an error has other moments than a return.
+    fails = number % 2 == 0
 
     def clean_up(who: str) -> None:
         story.told.append(who)
@@ -172,6 +184,8 @@ def plain(host: Any, daemon: Daemon, number: int, gap: int) -> bool:
         except RunCancelled:
             clean_up("function")
             raise
+        if fails:
+            raise Failed
         return "value"
 
     def wait(who: str) -> None:
@@ -187,12 +201,16 @@ def plain(host: Any, daemon: Daemon, number: int, gap: int) -> bool:
             turn.emit("before")
             try:
                 assert turn.gate("tool", {}, function) == "value"
+            except Failed:
+                assert fails
             except Refused as error:
                 raise AssertionError("only the run's end ends the call here") from error
             wait("the agent")
         except RunCancelled:
             clean_up("agent")
             raise
+        if fails:
+            raise Failed
         return "value"
 
     def set_token() -> None:
@@ -209,8 +227,13 @@ def plain(host: Any, daemon: Daemon, number: int, gap: int) -> bool:
     if moment.count < number + gap:
         cancel()
     daemon.wait_for(lambda: not host.executing)
+    if isinstance(error, Failed):
+        assert fails
+        error = None
+    else:
+        assert (value == "value") == (error is None)
+        assert error is not None or not fails
     story.check(error, came=moment.came)
-    assert (value == "value") == (error is None)
     assert host.main.doors == 0
     assert host.main.targets == []
     return moment.came
@@ -221,7 +244,7 @@ def plain(host: Any, daemon: Daemon, number: int, gap: int) -> bool:
 
 def coroutine(host: Any, daemon: Daemon, number: int) -> bool:
     """Cancel a run after `number` bytecodes. Returns False if it was over before."""
-    loop = host.loop = runtime.new_loop()
+    loop = host.loop = parts["host"].new_loop()
     run, story = new_run(host, number), Story()
     turn: Any = None
 
@@ -267,7 +290,8 @@ def coroutine(host: Any, daemon: Daemon, number: int) -> bool:
     async def agent(given: Any) -> str:
         nonlocal turn
         turn = given
-        others = [asyncio.ensure_future(one()) for one in (in_a_door, beside)]
+        others = [asyncio.get_running_loop().create_task(one()) for one in (in_a_door, beside)]
+        others[0].set_name("in_a_door")
         try:
             await turn.emit("before")
             assert await turn.gate("tool", {}, function) == "value"
@@ -294,7 +318,12 @@ def coroutine(host: Any, daemon: Daemon, number: int) -> bool:
 
     waiting = threading.Thread(target=stop)
     waiting.start()
-    cancel = lambda: run.token._cancel(WHY, lambda: host._tell(run))  # noqa: E731
+
+    def cancel() -> None:
+        asked = any(call.tool == "never" for call in run.calls.values())
+        story.waited = asked and getattr(asyncio.current_task(loop), "get_name", str)() != "in_a_door"
+        run.token._cancel(WHY, lambda: host._tell(run))
+
     with Moment(number, 0, lambda: None, cancel) as moment:
         while not ended:
             loop.run_forever()
@@ -315,8 +344,8 @@ def coroutine(host: Any, daemon: Daemon, number: int) -> bool:
 
 def main() -> None:
     ours, theirs = socket.socketpair()
-    wire = runtime.Wire(theirs)
-    host = runtime.Host(wire, "module:agent", [])
+    wire = parts["wire"].Wire(theirs)
+    host = parts["host"].Host(wire, "module:agent", [])
     wire.start()
     daemon = Daemon(ours)
     daemon.start()

@@ -18,7 +18,7 @@ MOMENTS = Path(__file__).with_name("host_moments.py")
 
 
 @pytest.mark.parametrize("python", [sys.executable, *interpreters()[2:3]])
-@pytest.mark.parametrize("arguments", [("plain", "13", "0", "2"), ("async", "41")])
+@pytest.mark.parametrize("arguments", [("plain", "13", "0", "2", "60"), ("async", "41")])
 def test_whenever_the_cancel_comes_it_is_told_once_and_cuts_no_clean_up(python: str, arguments: tuple[str]) -> None:
     done = subprocess.run([python, str(MOMENTS), str(RUNTIME), *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -84,30 +84,51 @@ def test_where_it_waits_in_a_door_it_gets_the_class_itself_with_the_provenance(t
         assert host.answered(number)["result"]["value"] == [True, "enough"]
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="TaskGroup came with Python 3.11")
-def test_a_task_group_ends_by_the_cancel_and_not_as_a_group_of_errors(tmp_path: Path) -> None:
+def test_task_groups_end_by_the_cancel_and_each_task_is_told_once(tmp_path: Path) -> None:
     code = """
         import asyncio
-        async def child(turn, how):
+        async def child(turn, depth, how):
             try:
-                await (turn.call("tool") if how == "door" else asyncio.sleep(1000))
-            finally:
-                await asyncio.sleep(0.01)
-                print(how)
-        async def agent(turn):
+                if depth:
+                    await group(turn, depth - 1)
+                elif how == "door":
+                    await turn.call("tool")
+                elif how == "doors":
+                    while True:
+                        await asyncio.sleep(0)
+                        turn.address
+                        await turn.typing()
+                else:
+                    await asyncio.sleep(1000)
+            except asyncio.CancelledError as error:
+                assert type(error) is asyncio.CancelledError
+                for _ in range(50):
+                    await asyncio.sleep(0)
+                print(depth, how)
+                raise
+        async def group(turn, depth):
             async with asyncio.TaskGroup() as group:
-                for how in ("door", "sleep"):
-                    group.create_task(child(turn, how))
-                await turn.emit("up")
-                await turn.call("tool")
+                for how in ("door", "doors", "sleep"):
+                    group.create_task(child(turn, depth, how))
+        async def agent(turn):
+            await group(turn, 2)
     """
     with python_host(tmp_path, code) as host:
         host.hello()
-        number = host.run()
-        assert sorted(host.next()["method"] for _ in range(3)) == ["call", "call", "emit"]
+        number = host.run(credit={"events": 60, "bytes": 1_000_000})
+        calls = 0
+        # A group of 3, each with a group of 3, each with one of 3: of those 27 a third waits in a call.
+        while calls < 9:
+            calls += host.next()["method"] == "call"
         host.cancel(number)
-        assert host.answered(number)["error"]["code"] == -32800
-        assert sorted(host.stdout().split()) == ["door", "sleep"]
+        while "error" not in (answer := host.next()):
+            assert answer["method"] == "typing"
+        assert answer["error"]["code"] == -32800
+        cleaned = sorted(host.stdout().splitlines())
+        hows = ("door", "doors", "sleep")
+        assert cleaned == sorted(
+            f"{depth} {how}" for depth in range(3) for how in hows for _ in range(3 ** (2 - depth))
+        )
 
 
 def test_ones_own_time_limit_ends_the_call_alone_and_is_no_cancel(tmp_path: Path, python: str) -> None:

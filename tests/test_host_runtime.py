@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import glob
 import os
 import signal
 import sys
@@ -24,17 +25,31 @@ ECHO = """
 # ── The file ──
 
 
-def test_it_is_written_for_python_3_9() -> None:
-    ast.parse(RUNTIME.read_text(), feature_version=(3, 9))
+SOURCES = [RUNTIME, *sorted((RUNTIME.parent / "runtime").glob("*.py"))]
 
 
-def test_it_needs_the_standard_library_alone() -> None:
-    imports = [
-        node for node in ast.walk(ast.parse(RUNTIME.read_text())) if isinstance(node, ast.Import | ast.ImportFrom)
-    ]
-    names = {alias.name for node in imports if isinstance(node, ast.Import) for alias in node.names}
-    names |= {node.module or "" for node in imports if isinstance(node, ast.ImportFrom)}
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.name)
+def test_it_is_written_for_python_3_9(source: Path) -> None:
+    ast.parse(source.read_text(), feature_version=(3, 9))
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.name)
+def test_it_needs_the_standard_library_and_itself_alone(source: Path) -> None:
+    nodes = list(ast.walk(ast.parse(source.read_text())))
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    froms = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+    names |= {node.module or "" for node in froms if not node.level}
     assert {name.partition(".")[0] for name in names} <= sys.stdlib_module_names
+    assert all(node.level <= 1 for node in froms)
+
+
+def test_an_interpreter_that_is_too_old_is_told_so(tmp_path: Path) -> None:
+    old = next((path for path in glob.glob(os.path.expanduser("~/.pyenv/versions/3.8.*/bin/python3"))), None)
+    if old is None:
+        pytest.skip("there is no Python 3.8")
+    with python_host(tmp_path, ECHO, python=old) as host:
+        assert host.exit_status() == 64
+        assert "needs Python 3.9, or later" in host.stderr()
 
 
 # ── Hello ──
@@ -521,7 +536,7 @@ def test_names_that_the_runtime_has_not_come_from_the_package_that_is_installed(
         import countermand
         from countermand import Turn, main
         def agent(turn):
-            found = [main, isinstance(turn, Turn), countermand.__name__, countermand.RunCancelled.__module__]
+            found = [main, isinstance(turn, Turn), countermand.__name__, countermand.Turn is Turn]
             for wrong in ("from countermand import nothing", "import countermand.nothing"):
                 try:
                     exec(wrong)
@@ -532,7 +547,7 @@ def test_names_that_the_runtime_has_not_come_from_the_package_that_is_installed(
     with python_host(tmp_path, code) as host:
         host.hello()
         found = host.answered(host.run())["result"]["value"]
-        assert found == ["the command", True, "countermand", "countermand", "ImportError", "ModuleNotFoundError"]
+        assert found == ["the command", True, "countermand", True, "ImportError", "ModuleNotFoundError"]
 
 
 def test_without_an_installed_package_there_are_the_runtimes_names_alone(tmp_path: Path) -> None:

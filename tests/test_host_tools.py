@@ -16,7 +16,12 @@ from actors.events import MessageData, TextData, ToolEndedData, ToolRequestedDat
 from actors.model import Event, Message, Outcome
 from actors.text import storable_json
 from actors.thread import Thread
-from supervisor.hosts import countermand_host as runtime
+from supervisor.hosts.runtime import ToolResult
+from supervisor.hosts.runtime import thread as theirs_thread
+from supervisor.hosts.runtime.call import Call
+from supervisor.hosts.runtime.plain import as_json
+from supervisor.hosts.runtime.schema import converted
+from supervisor.hosts.runtime.values import Message as HostMessage
 from tests.host_kit import Daemon, Json, python_host
 
 # ── Tools of the daemon ──
@@ -256,6 +261,50 @@ def test_the_end_of_the_run_ends_a_closure_once_and_its_call_is_answered(tmp_pat
             assert {number, executed} == set(answers) or number == executed
             assert all(frame["error"]["code"] == -32800 for frame in answers.values())
             assert sorted(host.stdout().split()) == ["agent", "cleaned"]
+
+
+@pytest.mark.parametrize(("kind", "wait"), [("def", ""), ("async def", "await ")])
+def test_what_is_to_be_executed_after_the_cancel_does_not_begin(tmp_path: Path, kind: str, wait: str) -> None:
+    code = f"""
+        {kind} closure():
+            print("executed")
+        {kind} agent(turn):
+            {wait}turn.gate("f", {{}}, closure)
+    """
+    with python_host(tmp_path, code) as host:
+        host.hello()
+        number = host.run()
+        call = host.take("call")
+        host.cancel(number)
+        executed = execute(host, call)
+        answers = {frame["id"]: frame for frame in (host.next(), host.next())}
+        assert {frame["error"]["code"] for frame in answers.values()} == {-32800}
+        assert set(answers) == {number, executed}
+        assert host.stdout() == ""
+
+
+def test_a_closure_whose_task_somebody_cancels_before_it_begins_is_answered(tmp_path: Path) -> None:
+    code = """
+        import asyncio
+        async def closure():
+            print("executed")
+        async def agent(turn):
+            loop = asyncio.get_running_loop()
+            def cancelled(loop, coroutine, **more):
+                task = asyncio.Task(coroutine, loop=loop, **more)
+                task.cancel()
+                return task
+            call = asyncio.ensure_future(turn.gate("f", {}, closure))
+            await asyncio.sleep(0)
+            loop.set_task_factory(cancelled)
+            await call
+    """
+    with python_host(tmp_path, code) as host:
+        host.hello()
+        host.run()
+        executed = execute(host, host.take("call"))
+        assert host.answered(executed)["error"]["code"] == -32800
+        assert host.stdout() == ""
 
 
 def test_closures_that_run_when_the_agent_returns_are_ended(tmp_path: Path) -> None:
@@ -538,9 +587,9 @@ def test_arguments_fit_a_type_where_the_daemon_would_accept_them(hint: Any) -> N
             expected = msgspec.convert(value, hint)
         except msgspec.ValidationError:
             with pytest.raises((TypeError, ValueError)):
-                runtime._convert(hint, value)
+                converted(hint, value)
         else:
-            assert runtime._convert(hint, value) == expected, value
+            assert converted(hint, value) == expected, value
 
 
 @given(
@@ -551,7 +600,7 @@ def test_arguments_fit_a_type_where_the_daemon_would_accept_them(hint: Any) -> N
     )
 )
 def test_values_become_the_same_json(value: Any) -> None:
-    assert msgspec.json.encode(runtime.as_json(value)) == msgspec.json.encode(storable_json(value))
+    assert msgspec.json.encode(as_json(value)) == msgspec.json.encode(storable_json(value))
 
 
 ACTIONS = st.lists(
@@ -566,7 +615,7 @@ ACTIONS = st.lists(
 @given(ACTIONS)
 def test_the_thread_of_a_host_is_the_fold_of_what_its_agent_did(actions: list[tuple[str, Any]]) -> None:
     """As `actors.thread` folds the events of it, which the daemon writes."""
-    theirs = runtime.Thread({"run": "r", "generation": 1, "thread": [], "inputs": []})
+    theirs = theirs_thread.Thread({"run": "r", "generation": 1, "thread": [], "inputs": []})
     ours, calls = Thread(), {}
     for kind, what in actions:
         data: Any = None
@@ -574,18 +623,18 @@ def test_the_thread_of_a_host_is_the_fold_of_what_its_agent_did(actions: list[tu
             theirs.text(what)
             data = TextData(text=what)
         elif kind == "request" and what not in calls:
-            call = calls[what] = runtime.Call.__new__(runtime.Call)
+            call = calls[what] = Call.__new__(Call)
             call.id, call.tool, call.arguments, call.result, call.over = f"c{what}", "t", {"n": what}, None, False
             theirs.requested(call)
             data = ToolRequestedData(call_id=call.id, tool="t", arguments=call.arguments)
         elif kind == "end" and what in calls:
             calls[what].over = True
-            calls[what].result = calls[what].result or runtime.ToolResult("finished", f"result {what}")
+            calls[what].result = calls[what].result or ToolResult("finished", f"result {what}")
             data = ToolEndedData(call_id=f"c{what}", outcome=Outcome.FINISHED, content=f"result {what}", is_error=False)
         elif kind == "steer":
-            theirs.steered([runtime.Message(f"m{what}", "user", "x", generation=1, run_id="r")])
+            theirs.steered([HostMessage(f"m{what}", "user", "x", generation=1, run_id="r")])
             data = MessageData(id=f"m{what}", content="x", origin=None)
         if data is not None:
             ours.add(Event(0, "s", 1, "r", data.event_kind, {}, 0.0), data)
-    made = [msgspec.convert(runtime.as_json(message), Message) for message in theirs.messages()]
+    made = [msgspec.convert(as_json(message), Message) for message in theirs.messages()]
     assert made == [msgspec.structs.replace(message, at=None) for message in ours.messages()]

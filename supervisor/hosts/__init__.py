@@ -4,7 +4,8 @@
     peer.py               requests and answers over a channel
     frames.py             the frames as structs; the one place where they are encoded and decoded
     schema.py             the JSON schema of the frames, `docs/host-protocol.json`
-    countermand_host.py   the runtime of Python agents: one file, which runs in the host
+    countermand_host.py   starts the host of a Python agent
+    runtime/              what runs in it: a package of its own, with the standard library alone
 
 `docs/host-protocol.md` describes the protocol for people who write a host.
 """

@@ -1,0 +1,93 @@
+"""What runs in the host of a Python agent; there it is the package `countermand`, from which agents import.
+
+The map, from the outside in:
+
+    host.py          Host: this process; `hello`, one run after another, and how it ends
+    loading.py       the functions that it was started for
+    turn.py          Turn and AsyncTurn: the argument of an agent
+    tools.py         the user's tools, which are executed here
+    schema.py        what the types of their parameters accept
+    run.py call.py   a run, and a call that its agent asks for
+    thread.py        the messages of a run
+    credit.py        what may be said that is not durable yet
+    main_thread.py   where a signal interrupts a plain agent
+    token.py         cancel tokens, and how async code is told
+    wire.py          frames over the socket
+    daemon_log.py    the daemon's own log
+    plain.py         foreign objects to plain JSON
+    values.py errors.py   what an agent gets
+
+Theory of operation. The *wire thread* reads frames and acts on them at once, whatever the agent does: it sets tokens,
+gives credit, answers `ping`. The *main thread* has the agent. An async one has one event loop for the life of the
+process, so that clients bound to a loop live on in a host that is kept; a plain one is called. Whoever says something
+writes it, under the lock of the wire.
+
+A run's end is told once. The wire thread sets the token first. Then it tells the main thread, and last it fails what
+the methods of the turn ("doors") wait for. After that each door raises (law L8): that is the agent's own doing.
+
+- Async. Telling is a callback on the loop, which cancels the agent's task, unless a door has raised in that task
+  before. Doors that are woken come later on the loop, so the agent's task hears first. When the agent's function has
+  ended, each other task that was not told is cancelled once. Then async generators are closed, and the functions
+  registered with `atexit` are run; then the host answers.
+- Plain. Telling is a signal to the main thread, whose handler raises RunCancelled. That ends a read, a sleep or a wait.
+  The handler raises only where the agent's own code is. In a door it does nothing, since half a frame may be written:
+  the door looks at the token when it is left. The order of these steps closes the races: the token is set before the
+  signal is sent; a door is first left, and then looks. A signal that comes just before a system call does not
+  interrupt it, so it is repeated until the agent was told.
+
+What is started here (threads, processes) is below the daemon's warden, and is ended and proven by it. So nothing is
+joined here, and the end of the socket is `os._exit`.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.machinery
+import importlib.util
+import types
+from typing import Any
+
+from .daemon_log import log
+from .errors import CountermandError, Invalid, Refused, RunCancelled
+from .schema import Secret
+from .token import AsyncCancelToken, CancelToken
+from .tools import tool
+from .turn import AsyncTurn, Turn
+from .values import Address, Message, Provenance, ToolCall, ToolResult
+
+__all__ = [
+    "Address",
+    "AsyncCancelToken",
+    "AsyncTurn",
+    "CancelToken",
+    "CountermandError",
+    "Invalid",
+    "Message",
+    "Provenance",
+    "Refused",
+    "RunCancelled",
+    "Secret",
+    "ToolCall",
+    "ToolResult",
+    "Turn",
+    "log",
+    "tool",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Return a name that is not here from the package `countermand` that is installed, if one is."""
+    package = None if name.startswith("__") else _installed()
+    if package is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(package, name)
+
+
+@functools.cache
+def _installed() -> types.ModuleType | None:
+    spec = importlib.machinery.PathFinder.find_spec("countermand")
+    if spec is None or spec.loader is None:
+        return None
+    package = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(package)
+    return package

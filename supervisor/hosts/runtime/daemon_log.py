@@ -1,0 +1,26 @@
+"""The daemon's own log."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from .plain import as_json, storable
+from .wire import Wire
+
+daemon: list[Wire] = []
+"""The wire to the daemon, once it knows this host."""
+
+
+def log(text: str, level: str = "info", **fields: Any) -> None:
+    """Write a line to the daemon's own log. Before the daemon knows this host, it goes to stderr. Any thread.
+
+    Args:
+        text: at most 8 KiB are kept.
+        level: ``debug``, ``info``, ``warning`` or ``error``.
+        fields: shown behind the text.
+    """
+    for wire in daemon:
+        wire.note("log", {"level": level, "text": storable(str(text)), "fields": as_json(fields)})
+        return
+    print(level, text, fields or "", file=sys.stderr)  # noqa: T201

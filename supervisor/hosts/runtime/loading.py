@@ -1,0 +1,42 @@
+"""Loading: the functions of the user's that a host was started for."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import traceback
+import typing
+from collections.abc import Callable
+from typing import Any
+
+from .errors import Invalid
+from .plain import words
+
+
+def imported(spelled: str) -> Callable[..., Any]:
+    """Import a function by its spelling, ``module:function``."""
+    module, _, name = spelled.partition(":")
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    if not callable(found):
+        raise Invalid(f"{spelled} is not a function", got=type(found).__name__)
+    return typing.cast("Callable[..., Any]", found)
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Return True if calling `function` returns a coroutine."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    call = getattr(function, "__call__", None)  # noqa: B004  # an object may have an async __call__
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+
+
+def why_broken(spelled: str, error: BaseException) -> str:
+    """Return why the agent cannot be loaded: the error, and the last line of code that it came from."""
+    ours = (__file__, importlib.__file__)
+    frames = [one for one in traceback.extract_tb(error.__traceback__) if one.filename not in ours]
+    frames = [one for one in frames if not one.filename.startswith("<frozen")]
+    where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    return f"{words(error)}{where}, when {spelled} was loaded"

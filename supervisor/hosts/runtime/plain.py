@@ -1,0 +1,132 @@
+"""Foreign objects to plain JSON: values, results and errors of the agent's code, for the wire."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import inspect
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from .errors import Invalid
+from .values import ToolResult
+
+RESULT_MAX_BYTES = 1_048_576
+ERROR_MAX_BYTES = 65_536
+DEPTH_MAX = 100
+
+
+def storable(text: str) -> str:
+    """Return `text` with each half of a surrogate pair replaced by U+FFFD: it has no UTF-8 form."""
+    text = str.__str__(text)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def cut(text: str, max_bytes: int) -> str:
+    """Return `text`, or its beginning with a marker that says how much was left out."""
+    data = text.encode()
+    if len(data) <= max_bytes:
+        return text
+    return f"{data[:max_bytes].decode(errors='ignore')}\n[cut: {len(data) - max_bytes} more bytes]"
+
+
+def words(error: BaseException) -> str:
+    """Return an error's class and text. What its class raises meanwhile is contained."""
+    try:
+        text = str(error)
+    except BaseException:  # noqa: BLE001  # an exception class may do anything in its __str__
+        text = "(its text could not be made)"
+    return cut(storable(f"{type(error).__name__}: {text}"), ERROR_MAX_BYTES)
+
+
+def as_json(value: Any, above: tuple[int, ...] = ()) -> Any:
+    """Convert a value to JSON: texts made storable, other objects shown as text. `above`: ids of its containers."""
+    if id(value) in above:
+        return "(contains itself)"
+    if len(above) > DEPTH_MAX:
+        return "(nested too deeply)"
+    try:
+        return _as_json(value, (*above, id(value)))
+    except Exception:  # noqa: BLE001  # it is a foreign object; the other values are still shown
+        return f"({type(value).__name__}: cannot be shown)"
+
+
+def _as_json(value: Any, above: tuple[int, ...]) -> Any:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, enum.Enum):
+        return as_json(value.value, above)
+    if isinstance(value, str):
+        return storable(value)
+    if isinstance(value, int):
+        # JSON readers elsewhere hold 64 bits; a larger integer is shown as text.
+        number = int.__int__(value)
+        return number if -(2**63) <= number < 2**64 else str(number)
+    if isinstance(value, float):
+        exact = float.__float__(value)
+        return exact if math.isfinite(exact) else None
+    if isinstance(value, Mapping):
+        return {
+            storable(key if isinstance(key, str) else str(key)): as_json(item, above) for key, item in value.items()
+        }
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [as_json(item, above) for item in value]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: as_json(getattr(value, field.name), above) for field in dataclasses.fields(value)}
+    if callable(getattr(value, "isoformat", None)):
+        return storable(value.isoformat())
+    return storable(repr(value))
+
+
+def check_has_run(value: Any) -> None:
+    """Check that a function's result is a value.
+
+    Raises:
+        Invalid: it is a coroutine or a generator, so the function's code has not run. It is closed.
+    """
+    if inspect.isawaitable(value) or inspect.isasyncgen(value) or inspect.isgenerator(value):
+        if inspect.iscoroutine(value) or inspect.isgenerator(value):
+            value.close()
+        raise Invalid(
+            "the function returned code that is never run",
+            expected="an async function, or a plain one that returns its result",
+            got=type(value).__name__,
+            remedy="declare it with 'async def' and without 'yield', and await what it calls",
+        )
+
+
+def bounded_json(value: Any) -> Any:
+    """Convert what a function returned to JSON; if it is too large, return the beginning of its text."""
+    check_has_run(value)
+    if isinstance(value, str):
+        return cut(storable(value), RESULT_MAX_BYTES)
+    made = as_json(value)
+    text = dumped(made)
+    return made if len(text.encode()) <= RESULT_MAX_BYTES else cut(text, RESULT_MAX_BYTES)
+
+
+def as_result(value: Any) -> ToolResult:
+    """Convert a function's return value to the result of its call: a text unchanged, anything else as JSON."""
+    if isinstance(value, ToolResult):
+        return ToolResult(
+            value.outcome,
+            cut(storable(value.content), RESULT_MAX_BYTES),
+            bool(value.is_error),
+            bounded_json(value.data),
+            value.provenance,
+        )
+    if value is None:
+        return ToolResult("finished", "")
+    made = bounded_json(value)
+    return ToolResult("finished", made if isinstance(made, str) else dumped(made))
+
+
+def dumped(value: Any) -> str:
+    """Return plain JSON as a text."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,129 @@
+"""A run: its token, its credit, its thread, its open calls."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from .credit import Credit, fail, settle
+from .errors import RunCancelled
+from .thread import Thread
+from .token import CancelToken, waker
+from .values import Address, Provenance
+from .wire import CANCELLED, STALE, WireError
+
+if TYPE_CHECKING:
+    from .call import Call
+    from .host import Host
+
+LEVELS_MAX = 20
+"""How many task groups, one in the other, are told before a door tells a task in the innermost."""
+
+T = TypeVar("T")
+
+
+class Run:
+    """One run in this host.
+
+    Args:
+        host: the host.
+        number: the id of the `run` request.
+        params: its parameters.
+    """
+
+    def __init__(self, host: Host, number: int, params: Mapping[str, Any]) -> None:
+        self.host = host
+        self.number = number
+        self.fence: str = params["fence"]
+        self.address = Address(params["session"], params["generation"], params["run"], self.fence)
+        self.token = CancelToken()
+        self.thread = Thread(params)
+        self.credit = Credit(params["credit"]["events"], params["credit"]["bytes"])
+        self.tools = [*(tool.offer for tool in host.tools.values()), *params.get("tools", ())]
+        # Open calls, by the id of their request.
+        self.calls: dict[int, Call] = {}
+        # Of an async agent: its task, and whether that was told of the run's end.
+        self.task: asyncio.Task[Any] | None = None
+        self.task_told: asyncio.Event | None = None
+        self._lock = threading.RLock()
+        self._futures: dict[Future[Any], None] = {}
+        self.token._add_waker(self._cancelled)
+
+    def why(self, given: Mapping[str, Any] | None) -> Provenance:
+        """Return who ended this run, as far as that is known."""
+        if self.token.provenance is not None:
+            return self.token.provenance
+        return Provenance.of(given) if given else Provenance("run.ended", "this run is over")
+
+    def future(self) -> Future[Any]:
+        """Return a future that the run's cancel fails with RunCancelled."""
+        made: Future[Any] = Future()
+        self.watch(made)
+        return made
+
+    def watch(self, future: Future[Any]) -> None:
+        """Make the run's cancel fail `future`."""
+        with self._lock:
+            self._futures[future] = None
+        future.add_done_callback(self._done)
+        if self.token.cancelled:
+            self._cancelled()
+
+    def request(self, method: str) -> Future[Any]:
+        """Ask the daemon; returns the future of its answer."""
+        reply = self.future()
+
+        def taken(result: Any, error: WireError | None) -> None:
+            if error is None:
+                settle(reply, result)
+            elif error.code in (CANCELLED, STALE):
+                fail(reply, RunCancelled(self.why(error.data.get("provenance"))))
+            else:
+                fail(reply, error.public())
+
+        self.token.raise_if_cancelled()
+        self.host.wire.ask(method, {"fence": self.fence}, taken)
+        return reply
+
+    def wait(self, future: Future[T]) -> T:
+        """Block until `future` is done. A cancel, before or meanwhile, raises RunCancelled."""
+        self.token.raise_if_cancelled()
+        value = future.result()
+        self.token.raise_if_cancelled()
+        return value
+
+    async def wait_async(self, future: Future[T]) -> T:
+        """Wait for `future` without blocking the loop; a cancel raises RunCancelled. Inside an `AsyncDoor`."""
+        self.token.raise_if_cancelled()
+        woken, wake = waker()
+        future.add_done_callback(lambda _: wake())
+        await woken
+        self.token.raise_if_cancelled()
+        return future.result()
+
+    async def tell_last(self) -> None:
+        """Wait before a door tells another task than the agent's own: first that one is told, then who hears by it.
+
+        A task group cancels its tasks when it is told. If a door had told one of them by then, the group's cancel would
+        be a second one, and cut its clean-up. Who is cancelled in here has been told by that.
+        """
+        task, told = asyncio.current_task(), self.task_told
+        is_first = self.task is None or self.task.done() or task in (self.task, None)
+        if is_first or told is None or task in self.token._told or asyncio.get_running_loop() is not self.host.loop:
+            return
+        await told.wait()
+        for _ in range(LEVELS_MAX):
+            await asyncio.sleep(0)
+
+    def _done(self, future: Future[Any]) -> None:
+        with self._lock:
+            self._futures.pop(future, None)
+
+    def _cancelled(self) -> None:
+        with self._lock:
+            futures = list(self._futures)
+        for future in futures:
+            fail(future, RunCancelled(self.why(None)))

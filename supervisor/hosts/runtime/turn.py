@@ -1,0 +1,417 @@
+"""The turn: the argument of an agent's function, for plain and for async code.
+
+What a method does is written once, as steps that yield what has to be waited for. `Turn` waits, `AsyncTurn` awaits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import functools
+import threading
+import typing
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from .call import Call, Steps
+from .credit import settle
+from .errors import Invalid, RunCancelled
+from .main_thread import UNSET, PlainDoor
+from .plain import RESULT_MAX_BYTES, as_json, dumped, storable
+from .run import Run
+from .schema import seconds
+from .token import AsyncCancelToken, AsyncDoor, CancelToken, tell
+from .values import Address, Message, Provenance, ToolResult
+from .wire import line
+
+TEXT_MAX_CHARS = 16_384
+"""Of one `emit`: 64 KiB in UTF-8 at most."""
+
+T = TypeVar("T")
+
+
+def _pieces(text: object) -> list[str]:
+    """Divide a text into pieces, one for each frame."""
+    if not isinstance(text, str):
+        raise Invalid(
+            "an agent can emit text only",
+            expected="a str",
+            got=type(text).__name__,
+            remedy="emit(str(value)), or progress(value) for data",
+        )
+    text = storable(text)
+    return [text[start : start + TEXT_MAX_CHARS] for start in range(0, len(text), TEXT_MAX_CHARS)]
+
+
+class TurnBase:
+    """The common part of both kinds of turn."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    @property
+    def messages(self) -> list[Message]:
+        """The thread: everything before this run, its inputs, and its output and calls so far."""
+        return self._run.thread.messages()
+
+    @property
+    def inputs(self) -> list[Message]:
+        """This run's own messages, in order of acceptance; empty in a run that was resumed without any."""
+        inputs = self._run.thread.inputs
+        return [message for message in self.messages if message.id in inputs and message.role == "user"]
+
+    @property
+    def address(self) -> Address:
+        """Session, generation and run, and the fence that frames carry."""
+        return self._run.address
+
+    @property
+    def tools(self) -> list[dict[str, Any]]:
+        """The tools that `call` takes: each with its `name`, `description`, and the JSON schema of its `parameters`."""
+        return [dict(tool) for tool in self._run.tools]
+
+    @property
+    def cancelled_by(self) -> Provenance | None:
+        """Who ended this run and why; None while it goes on. It distinguishes a Stop from your own time limit."""
+        return self._run.token.provenance
+
+    # ── The steps of the doors ──
+
+    def _emit(self, text: object) -> Steps[None]:
+        for piece in _pieces(text):
+            yield from self._say("emit", text=piece)
+            self._run.thread.text(piece)
+
+    def _progress(self, data: Mapping[str, Any]) -> Steps[None]:
+        made = as_json(data)
+        size = len(dumped(made).encode())
+        if size > RESULT_MAX_BYTES:
+            raise Invalid(
+                "this progress is too large",
+                expected=f"at most {RESULT_MAX_BYTES} bytes as JSON",
+                got=f"{size} bytes",
+                remedy="show less of it, or emit it as text",
+            )
+        yield from self._say("progress", data=made)
+
+    def _say(self, method: str, **params: Any) -> Steps[None]:
+        run = self._run
+        frame = line(method=method, params={"fence": run.fence, **params})
+        yield from self._spend(len(frame) - 1)
+        run.token.raise_if_cancelled()
+        run.host.wire.write(frame)
+
+    def _spend(self, size: int) -> Steps[None]:
+        """Take the credit that a frame of `size` bytes costs; wait if there is not enough."""
+        run = self._run
+        run.token.raise_if_cancelled()
+        waiter = run.credit.take(size)
+        if waiter is not None:
+            run.watch(waiter)
+            try:
+                yield waiter
+            except BaseException:
+                run.credit.give_up(size, waiter)
+                raise
+
+    def _steering(self) -> Steps[tuple[Message, ...]]:
+        reply = self._run.request("steering")
+        yield reply
+        messages = tuple(Message.of(message) for message in reply.result()["messages"])
+        self._run.thread.steered(messages)
+        return messages
+
+    def _call(self, tool: object, arguments: Mapping[str, Any]) -> Steps[ToolResult]:
+        """Call a tool: of the daemon's, or of the user's, which is executed here."""
+        own = self._run.host.tools.get(tool) if isinstance(tool, str) else None
+        if own is None:
+            return (yield from self._ask(self._asked(tool, arguments)))
+        given = as_json(arguments)
+        call = self._asked(own.name, own.shown(given))
+        call.hide = functools.partial(own.without, given)
+        call.frame.update(own.frame)
+        return (yield from self._gated(call, lambda: own.execute(given, call), in_thread=not own.is_async))
+
+    def _gate(
+        self, name: object, arguments: Mapping[str, Any], function: Callable[[], Any], show: Any, **frame: Any
+    ) -> Steps[Call]:
+        """Call a function that is here; returns the call, which has its value or its error."""
+        call = self._asked(name, arguments)
+        call.show = show
+        call.frame.update({key: value for key, value in frame.items() if value is not None})
+        yield from self._gated(call, function, in_thread=False)
+        return call
+
+    def _gated(self, call: Call, function: Callable[[], Any], *, in_thread: bool) -> Steps[ToolResult]:
+        raise NotImplementedError
+
+    def _asked(self, tool: object, arguments: Mapping[str, Any]) -> Call:
+        """Return a call that is not yet asked for."""
+        if not isinstance(tool, str):
+            raise Invalid(
+                "a tool is called by its name",
+                expected="a str",
+                got=type(tool).__name__,
+                remedy="turn.call('name', argument=value)",
+            )
+        if not isinstance(arguments, Mapping):
+            raise Invalid("the arguments of a call have names", expected="a mapping", got=type(arguments).__name__)
+        self._run.token.raise_if_cancelled()
+        return Call(self._run, storable(tool), as_json(arguments))
+
+    def _ask(self, call: Call) -> Steps[ToolResult]:
+        """Ask for a call, and wait for its result.
+
+        If that wait is cancelled and the run is not, the call is ended. Its result is waited for, so that the agent's
+        next output comes after it; further cancels are ignored in this one round trip.
+        """
+        run = self._run
+        try:
+            yield from self._spend(call.prepare())
+            call.ask()
+        except BaseException:
+            call.drop()
+            raise
+        try:
+            if call.here is not None:
+                yield from call.here
+            yield call.reply
+        except GeneratorExit:
+            # The coroutine that waited is being closed, and may not wait.
+            call.give_up()
+            raise
+        except asyncio.CancelledError:
+            call.give_up()
+            while not call.reply.done() and not run.token.cancelled:
+                with contextlib.suppress(asyncio.CancelledError):
+                    yield call.reply
+            raise
+        return call.reply.result()
+
+
+def _more(schema: Mapping[str, Any] | None, provider_id: str | None, deadline_s: float | None) -> dict[str, Any]:
+    """Return further fields of a `call`, as the daemon expects them."""
+    return {
+        "schema": None if schema is None else as_json(dict(schema)),
+        "provider_id": None if provider_id is None else storable(str(provider_id)),
+        "deadline_s": seconds(deadline_s),
+    }
+
+
+class AsyncTurn(TurnBase):
+    """One turn of an async agent.
+
+    After a cancel every method raises `asyncio.CancelledError` itself, with `provenance` as an attribute.
+    """
+
+    @property
+    def cancel_token(self) -> AsyncCancelToken:
+        """The run's token."""
+        return self._run.token.aio
+
+    async def emit(self, text: str) -> None:
+        """Emit a text. It waits for credit if much of the run's output is not in the log yet."""
+        await self._through(self._emit(text))
+
+    async def progress(self, **data: Any) -> None:
+        """Show progress to subscribers. It is fenced like other output, and not stored. Raises Invalid if too large."""
+        await self._through(self._progress(data))
+
+    async def typing(self) -> None:
+        """Show that the agent is at work; not stored."""
+        await self._through(self._say("typing"))
+
+    async def call(self, tool: str, /, **arguments: Any) -> ToolResult:
+        """Call a tool and wait for its result. Several calls may be open at once (`asyncio.gather`).
+
+        If this await is cancelled (`asyncio.timeout`, a framework's limit), the call is ended, and its result is added
+        to the thread. Only then does your code get the CancelledError.
+        """
+        return await self._through(self._call(tool, arguments))
+
+    async def gate(
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        function: Callable[[], Awaitable[T]],
+        *,
+        schema: Mapping[str, Any] | None = None,
+        provider_id: str | None = None,
+        show: Callable[[T], str | ToolResult] | None = None,
+        deadline_s: float | None = None,
+    ) -> T:
+        """One call of a function that is here, gated: for tools of a framework.
+
+        It is recorded and permitted like any call, then executed here in a task of its own, in the context of the
+        caller. Returns what it returned, raises what it raised.
+
+        Args:
+            name: the tool's name.
+            arguments: shown and recorded; `function` has its own.
+            function: what to execute.
+            schema: a JSON schema of the arguments, shown to whoever approves; it is not enforced.
+            provider_id: what the model called the call.
+            show: makes the text for the thread; by default the value itself, as JSON if it is no text.
+            deadline_s: seconds after which the call is closed.
+
+        Raises:
+            Refused: it did not take place, or not to its end; `result` is what the thread has.
+        """
+        more = _more(schema, provider_id, deadline_s)
+        call = await self._through(self._gate(name, arguments, function, show, **more))
+        return typing.cast("T", call.outcome())
+
+    async def steering(self) -> tuple[Message, ...]:
+        """Take the waiting messages that steer this run; none while a call is open."""
+        return await self._through(self._steering())
+
+    async def _through(self, steps: Steps[T]) -> T:
+        """Go through a door: take its steps, and await what they wait for."""
+        run = self._run
+        with AsyncDoor(run.token):
+            try:
+                run.token.raise_if_cancelled()
+                future = next(steps)
+                while True:
+                    try:
+                        await run.wait_async(future)
+                    except BaseException as error:  # noqa: BLE001  # the steps decide
+                        future = steps.throw(error)
+                    else:
+                        future = next(steps)
+            except StopIteration as end:
+                return typing.cast("T", end.value)
+            except RunCancelled:
+                await run.tell_last()
+                raise
+
+    def _gated(self, call: Call, function: Callable[[], Any], *, in_thread: bool) -> Steps[ToolResult]:
+        context, loop = contextvars.copy_context(), asyncio.get_running_loop()
+        if in_thread:
+            call.begin = functools.partial(_in_thread, call, context, function)
+        else:
+            call.begin = functools.partial(loop.call_soon_threadsafe, _in_task, call, context, function)
+        return self._ask(call)
+
+
+def _in_task(call: Call, context: contextvars.Context, function: Callable[[], Any]) -> None:
+    """Execute a call's function in a task of its own. On the loop."""
+    if call.token.cancelled:
+        call.declined()
+        return
+
+    async def execute() -> None:
+        try:
+            value = await function()
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # noqa: BLE001  # whatever is raised, the call has an end
+            call.ended(UNSET, error)
+        else:
+            call.ended(value, None)
+
+    loop = asyncio.get_running_loop()
+    task = context.run(loop.create_task, execute())
+    call.token._add_waker(functools.partial(loop.call_soon_threadsafe, tell, task, call.token._told))
+    # A task that is cancelled before its first line has not executed anything.
+    task.add_done_callback(lambda _: call.declined())
+
+
+def _in_thread(call: Call, context: contextvars.Context, function: Callable[[], Any]) -> None:
+    """Execute a call's plain function on a thread of its own. It looks at its token by itself."""
+
+    def execute() -> None:
+        try:
+            value = context.run(function)
+        except BaseException as error:  # noqa: BLE001  # whatever is raised, the call has an end
+            call.ended(UNSET, error)
+        else:
+            call.ended(value, None)
+
+    threading.Thread(target=execute, name=f"countermand-{call.tool}", daemon=True).start()
+
+
+class Turn(TurnBase):
+    """One turn of a plain agent: every method blocks its thread, and raises RunCancelled after a cancel."""
+
+    @property
+    def cancel_token(self) -> CancelToken:
+        """The run's token."""
+        return self._run.token
+
+    def emit(self, text: str) -> None:
+        """Emit a text. It waits for credit if much of the run's output is not in the log yet."""
+        self._through(self._emit(text))
+
+    def progress(self, **data: Any) -> None:
+        """Show progress to subscribers. It is fenced like other output, and not stored. Raises Invalid if too large."""
+        self._through(self._progress(data))
+
+    def typing(self) -> None:
+        """Show that the agent is at work; not stored."""
+        self._through(self._say("typing"))
+
+    def call(self, tool: str, /, **arguments: Any) -> ToolResult:
+        """Call a tool and wait for its result. Several calls may be open at once, from several threads."""
+        return self._through(self._call(tool, arguments))
+
+    def gate(
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        function: Callable[[], T],
+        *,
+        schema: Mapping[str, Any] | None = None,
+        provider_id: str | None = None,
+        show: Callable[[T], str | ToolResult] | None = None,
+        deadline_s: float | None = None,
+    ) -> T:
+        """See `AsyncTurn.gate`: the function is a plain one, and is called on the calling thread."""
+        more = _more(schema, provider_id, deadline_s)
+        call = self._through(self._gate(name, arguments, function, show, **more))
+        return typing.cast("T", call.outcome())
+
+    def steering(self) -> tuple[Message, ...]:
+        """Take the waiting messages that steer this run; none while a call is open."""
+        return self._through(self._steering())
+
+    def _through(self, steps: Steps[T]) -> T:
+        """Go through a door: take its steps, and wait for what they wait for."""
+        run = self._run
+        with PlainDoor(run.host.main, run.token):
+            run.token.raise_if_cancelled()
+            try:
+                future = next(steps)
+                while True:
+                    try:
+                        run.wait(future)
+                    except BaseException as error:  # noqa: BLE001  # the steps decide
+                        future = steps.throw(error)
+                    else:
+                        future = next(steps)
+            except StopIteration as end:
+                return typing.cast("T", end.value)
+
+    def _gated(self, call: Call, function: Callable[[], Any], *, in_thread: bool) -> Steps[ToolResult]:
+        del in_thread
+        begun = self._run.future()
+        call.begin = functools.partial(settle, begun, None)
+        # A call that is refused is not executed.
+        call.reply.add_done_callback(lambda _: settle(begun, None))
+        call.here = self._execute(call, begun, function)
+        return self._ask(call)
+
+    def _execute(self, call: Call, begun: Future[None], function: Callable[[], Any]) -> Steps[None]:
+        """Execute a call's function on this thread, once the daemon says so."""
+        try:
+            yield begun
+            if call.execute_id is not None:
+                main = self._run.host.main
+                forget = call.token._add_waker(main.urge)
+                call.ended(*main.attempt(call.token, function))
+                forget()
+        finally:
+            # It does nothing if the call was answered.
+            call.declined()

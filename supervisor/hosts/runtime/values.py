@@ -1,0 +1,93 @@
+"""The values that an agent gets: frozen, with the fields of those in the daemon's process."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Who ended something, and why. `initiated_at`: seconds since the epoch, UTC. `cause`: the earlier provenance."""
+
+    source: str
+    reason: str
+    mode: str = "graceful"
+    requested_by: str | None = None
+    initiated_at: float = 0.0
+    cause: Provenance | None = None
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Provenance:
+        """Make one from JSON."""
+        own = made(cls, given)
+        return dataclasses.replace(own, cause=cls.of(given["cause"])) if given.get("cause") else own
+
+
+@dataclass(frozen=True)
+class Address:
+    """The run that this turn belongs to. `generation` is the fencing token; `fence` is how frames carry it."""
+
+    session: str
+    generation: int
+    run: str
+    fence: str
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A call that an agent asked for, in the terms of a model provider."""
+
+    id: str
+    name: str
+    arguments: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message of a thread. `role`: ``user``, ``assistant``, ``tool`` or ``note``. Times: seconds, epoch, UTC."""
+
+    id: str
+    role: str
+    content: str
+    generation: int | None = None
+    run_id: str | None = None
+    status: str = "complete"
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    outcome: str | None = None
+    is_error: bool = False
+    origin: str | None = None
+    sent_at: float | None = None
+    at: float | None = None
+    attachments: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Message:
+        """Make one from JSON."""
+        calls = tuple(made(ToolCall, call) for call in given.get("tool_calls") or ())
+        return dataclasses.replace(
+            made(cls, given), tool_calls=calls, attachments=tuple(given.get("attachments") or ())
+        )
+
+
+@dataclass(frozen=True)
+class ToolResult:
+    """The result of a call. `outcome` is the truth: ``finished``, ``interrupted`` or ``not_started``."""
+
+    outcome: str
+    content: str
+    is_error: bool = False
+    data: Any = None
+    provenance: Provenance | None = None
+
+
+def made(kind: Callable[..., T], given: Mapping[str, Any]) -> T:
+    """Make a dataclass from JSON; unknown fields are ignored."""
+    names = {field.name for field in dataclasses.fields(typing.cast("Any", kind))}
+    return kind(**{name: value for name, value in given.items() if name in names})
