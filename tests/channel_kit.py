@@ -78,12 +78,12 @@ class OtherEnd:
         self.sock.settimeout(WAIT_S)
         self.sock.sendall(data)
 
-    def write_what_fits(self, data: bytes) -> int:
-        """Write until the socket takes no more for a moment. Returns how much was written."""
+    def write_what_fits(self, data: bytes, patience_s: float = 0.2) -> int:
+        """Write until the socket takes no more for `patience_s` seconds. Returns how much was written."""
         self.sock.setblocking(False)
         written = 0
         while written < len(data):
-            if not select.select([], [self.sock], [], 0.2)[1]:
+            if not select.select([], [self.sock], [], patience_s)[1]:
                 break
             with contextlib.suppress(BlockingIOError):
                 written += self.sock.send(data[written : written + 65_536])

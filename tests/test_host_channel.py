@@ -15,7 +15,7 @@ from msgspec import Raw
 from supervisor.hosts import channel as channel_module
 from supervisor.hosts.channel import PIECE_BYTES, UNSENT_MAX_BYTES, Channel
 from supervisor.hosts.frames import LINE_MAX_BYTES, Code, Empty, Notification, Ping, Request
-from supervisor.hosts.peer import REQUESTS_MAX, Peer
+from supervisor.hosts.peer import Peer
 from tests.channel_kit import Loop, OtherEnd, looping
 
 
@@ -424,23 +424,6 @@ def test_a_second_answer_breaks_the_protocol(loop: Loop, peers: tuple[Answering,
     other.answer(frame)
     loop.until(lambda: owner.broken, "the breach")
     assert len(answers) == 1
-
-
-def test_one_request_too_many_is_refused_and_the_others_stay_open(
-    loop: Loop, peers: tuple[Answering, Peer, OtherEnd]
-) -> None:
-    owner, peer, other = peers
-    for _ in range(REQUESTS_MAX):
-        other.request("steering", fence="s")
-    refused = other.request("steering", fence="s")
-    answer = other.next()
-    assert answer["id"] == refused
-    assert answer["error"]["code"] == Code.REFUSED
-    assert len(owner.requests) == REQUESTS_MAX
-    loop.call(lambda: peer.answer(1, Empty()))
-    assert other.next()["id"] == 1
-    other.request("steering", fence="s")
-    loop.until(lambda: len(owner.requests) == REQUESTS_MAX + 1, "the next request")
 
 
 def test_something_stands_before_everything_that_is_written(

@@ -11,8 +11,10 @@ import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
+from loguru import logger
 from msgspec import Raw
 
+from actors.errors import described
 from actors.model import Json
 from supervisor.hosts import frames
 from supervisor.hosts.channel import Channel, Unsent
@@ -36,7 +38,7 @@ class Owner(Protocol):
         """Write what has to be written before anything else."""
 
     def requested(self, request: Request) -> None:
-        """Handle a request: it has to be answered or refused, now or later."""
+        """Handle a request: it has to be answered or refused, now or later; see `Peer.crowded`."""
 
     def notified(self, notification: Notification) -> None:
         """Handle a notification."""
@@ -64,6 +66,11 @@ class Peer:
         self._asked: dict[int, Answered] = {}
         self._open: set[int] = set()
         self._urgent: Unsent | None = None
+
+    @property
+    def crowded(self) -> bool:
+        """True if more requests of the host are open than may be: the last one is to be refused."""
+        return len(self._open) > REQUESTS_MAX
 
     # ── To the host ───────────────────────────────────────────────────────────────────────────────
 
@@ -119,10 +126,15 @@ class Peer:
     def line(self, line: bytes) -> None:
         """Handle one line."""
         try:
-            frame = frames.decoded(line)
+            self._handle(line)
         except NotAFrame as error:
             self._break(f"it sent a line that is no frame: {error}")
-            return
+        except Exception as error:  # noqa: BLE001  # a run whose frame was lost here would wait for ever
+            logger.exception("a frame could not be handled: {}", frames.excerpt(line))
+            self._break(f"a frame could not be handled, which is a defect of the daemon: {described(error)}")
+
+    def _handle(self, line: bytes) -> None:
+        frame = frames.decoded(line)
         if isinstance(frame, Notification):
             self._owner.notified(frame)
         elif isinstance(frame, Answer):
@@ -131,11 +143,7 @@ class Peer:
             self._break(f"it used the id {frame.id}, of a request that is open, for another: {frames.excerpt(line)}")
         else:
             self._open.add(frame.id)
-            if len(self._open) > REQUESTS_MAX:
-                data = {"code": "too_many", "expected": f"at most {REQUESTS_MAX} requests that are open", "got": "more"}
-                self.refuse(frame.id, Code.REFUSED, "too many requests are open", data)
-            else:
-                self._owner.requested(frame)
+            self._owner.requested(frame)
 
     def _take_answer(self, answer: Answer) -> None:
         answered = self._asked.pop(answer.id, None)

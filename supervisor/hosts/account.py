@@ -1,0 +1,124 @@
+"""Account: the credit of one run in a host.
+
+Theory of operation. A frame that costs credit costs one event, and the bytes of its line; the host can count that as
+exactly as the daemon. What the log has, or the session has refused, is given back.
+
+A host that counts is told what is given back, and is failed if it says more than it has credit for. One that does not
+count is read no further until there is credit: whatever stands behind the frame waits in its order. Behind a cancel
+nothing costs credit, because it is refused here; and a wait for credit ends with the cancel.
+
+Everything but `_given` runs on the thread of all channels.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+from supervisor.hosts import frames
+
+if TYPE_CHECKING:
+    from actors.plugin.turn import TurnCore
+    from supervisor.hosts.around import Around, Terms
+    from supervisor.hosts.peer import Peer
+
+
+class Account:
+    """The credit of one run. It also pauses the channel for whoever handles a frame later than at once.
+
+    Args:
+        turn: the run's turn.
+        terms: what the credit is.
+        around: see there.
+        peer: the host.
+        counts: the host keeps account itself.
+    """
+
+    def __init__(self, turn: TurnCore, terms: Terms, around: Around, peer: Peer, *, counts: bool) -> None:
+        self.counts = counts
+        self._turn = turn
+        self._around = around
+        self._peer = peer
+        self._size_max = terms.credit_bytes
+        self._open = True
+        self._waits = False
+        # A session gives credit back on its own thread.
+        self._lock = threading.Lock()
+        self._back_events = self._back_bytes = 0
+        if counts:
+            turn.credit.on_given = self._given
+
+    def spend(self, size: int, now: Callable[[], None], later: Callable[[], None] | None = None) -> bool:
+        """Take credit for a line of `size` bytes.
+
+        Returns True if there was credit: `now` was called. Else `later` (by default `now`) is called once there is, or
+        the run is cancelled; or the host is failed, because it ought to have known.
+        """
+        waiter = None if self._turn.token.cancelled else self._turn.credit.take(size)
+        if waiter is None:
+            now()
+            return True
+        if self.counts:
+            self._turn.credit.give_up(size, waiter)
+            self._around.broke_protocol("it said more than it has credit for")
+            return False
+        then = later or now
+        self.hold()
+        self._turn.pending.watch(waiter)
+        waiter.add_done_callback(
+            lambda _: self._around.post(lambda: self.go_on(lambda: self._granted(size, waiter, then)))
+        )
+        return False
+
+    def _granted(self, size: int, waiter: Future[None], then: Callable[[], None]) -> None:
+        if waiter.cancelled() or waiter.exception() is not None:
+            # The run's cancel has ended the wait.
+            self._turn.credit.give_up(size, waiter)
+        then()
+
+    def hold(self) -> None:
+        """Pause the channel: a frame is handled later, by `go_on`."""
+        self._waits = True
+        self._peer.channel.pause()
+
+    def go_on(self, handle: Callable[[], None]) -> None:
+        """Handle the frame that the channel waits for. Those behind it follow, unless it has to wait again."""
+        self._waits = False
+        handle()
+        if not self._waits:
+            self._peer.channel.resume()
+
+    def release(self) -> None:
+        """The run is cancelled: those behind the frame that the channel waits for are refused, and need not wait."""
+        if self._waits:
+            self._waits = False
+            self._peer.channel.resume()
+
+    def give_back(self, size: int) -> None:
+        """Give the host back what it has spent on nothing."""
+        if self.counts:
+            self._given(min(size, self._size_max))
+
+    def close(self) -> None:
+        """The run is over: the host is told nothing more."""
+        self._open = False
+        self._turn.credit.on_given = None
+
+    def _given(self, size: int) -> None:
+        """Credit is back. Any thread; what comes back meanwhile is told together."""
+        with self._lock:
+            first = not self._back_events
+            self._back_events += 1
+            self._back_bytes += size
+        if first:
+            self._around.post(self._tell)
+
+    def _tell(self) -> None:
+        with self._lock:
+            events, size = self._back_events, self._back_bytes
+            self._back_events = self._back_bytes = 0
+        if self._open and not self._turn.token.cancelled:
+            given = frames.CreditGiven(fence=self._turn.address.fence, events=events, bytes=size)
+            self._peer.notify("credit", given)

@@ -1,0 +1,277 @@
+"""HostCalls: the calls that a host asks for, and those that it executes itself.
+
+Theory of operation. Every call goes through the gate, wherever its function is: the session records it, permits it and
+closes it. For a tool of the host the call brings a `Foreign` along. The daemon moves the call's cell to *started* and
+only then calls `Foreign.execute`, which writes `execute` (W4). What a fence finds started is interrupted, even if the
+host had not begun; what was not written never begins: an `execute` that is unsent at the cancel is withdrawn.
+
+The end of such an execution is the host's answer to `execute`; or the end of the host's process, since its code was in
+there. A cancel changes nothing about that: code that goes on is running, and the receipt must not say otherwise.
+
+The check of a call's arguments may be code of a tool. It runs on another thread, and the channel is paused meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from actors.errors import CountermandError, RunCancelled, described
+from actors.messages import ToolResult
+from actors.model import JsonObject, Mode, Outcome
+from actors.plugin.foreign import Finish, Foreign
+from actors.text import cut, storable
+from supervisor.hosts import frames
+from supervisor.hosts.frames import CANCEL_REQUEST, Answer, Code, NotAFrame, Request
+
+if TYPE_CHECKING:
+    from actors.gate.token import CancelToken
+    from actors.plugin.turn import PreparedCall, TurnCore
+    from supervisor.hosts.account import Account
+    from supervisor.hosts.around import Around, Terms
+    from supervisor.hosts.channel import Unsent
+    from supervisor.hosts.late import LateFrames
+    from supervisor.hosts.peer import Peer
+
+CUT_BYTES: Final = 262_144
+"""If a result does not fit into a line with all its escapes, so much of its text is sent, and no data."""
+
+
+class HostFailed(Exception):  # it names what happened
+    """A call was executed by a host, which has ended."""
+
+
+@dataclass(slots=True)
+class _Execution:
+    """A call that the host executes."""
+
+    fence: str
+    token: CancelToken
+    finish: Finish
+    frame: Unsent
+    forget: Callable[[], None]
+    withdrawn: bool = False
+
+
+class HostCalls:
+    """The calls of one run. Thread of all channels only.
+
+    Args:
+        turn: the run's turn.
+        terms: what holds for the run.
+        around: see there.
+        peer: the host.
+        account: of the run.
+        late: of the run.
+    """
+
+    def __init__(
+        self, turn: TurnCore, terms: Terms, around: Around, peer: Peer, account: Account, late: LateFrames
+    ) -> None:
+        self._turn = turn
+        self._terms = terms
+        self._around = around
+        self._peer = peer
+        self._account = account
+        self._late = late
+        self._ids: dict[int, str] = {}
+        self._executing: dict[int, _Execution] = {}
+        self._gone: HostFailed | None = None
+
+    # ── What the host asks for ────────────────────────────────────────────────────────────────────
+
+    def requested(self, request: Request, call: frames.Call) -> None:
+        """Ask the session for a call. The request is answered when the call has its result."""
+        if self._turn.token.provenance is not None:
+            self._refuse(request, RunCancelled(self._turn.token.provenance))
+        elif call.where == "host":
+            foreign = self._foreign(request.id, call)
+            self._ask(request, self._check(call, foreign))
+        else:
+            self._account.hold()
+            self._around.elsewhere(lambda: self._check_elsewhere(request, call))
+
+    def _check_elsewhere(self, request: Request, call: frames.Call) -> None:
+        """Check a call; on another thread."""
+        prepared = self._check(call, None)
+        self._around.post(lambda: self._account.go_on(lambda: self._ask(request, prepared)))
+
+    def _check(self, call: frames.Call, foreign: Foreign | None) -> PreparedCall | BaseException:
+        try:
+            return self._turn.prepare_call(call.tool, call.arguments, foreign)
+        except BaseException as error:  # noqa: BLE001  # the check may be foreign code; the host gets the error
+            return error
+
+    def _ask(self, request: Request, prepared: PreparedCall | BaseException) -> None:
+        if isinstance(prepared, BaseException):
+            self._refuse(request, prepared)
+        else:
+            # What the line costs is what comes back when the call is on record.
+            priced = prepared._replace(size=request.size)
+            self._account.spend(request.size, lambda: self._request(request, priced))
+
+    def _request(self, request: Request, prepared: PreparedCall) -> None:
+        try:
+            call_id, reply = self._turn.request_call(prepared)
+        except RunCancelled as error:
+            self._refuse(request, error)
+            return
+        self._ids[request.id] = call_id
+        reply.add_done_callback(lambda done: self._around.post(lambda: self._replied(request, call_id, done)))
+
+    def _replied(self, request: Request, call_id: str, reply: Future[ToolResult]) -> None:
+        self._ids.pop(request.id, None)
+        error = reply.exception()
+        if error is not None:
+            refuse(self._peer, request, error)
+            return
+        result = reply.result()
+        done = frames.CallDone(
+            call=call_id,
+            outcome=result.outcome,
+            content=result.content,
+            is_error=result.is_error,
+            data=result.data,
+        )
+        self._peer.answer(request.id, _fitting(done))
+
+    def _refuse(self, request: Request, error: BaseException) -> None:
+        if isinstance(error, RunCancelled):
+            self._late.note("call")
+        else:
+            self._account.give_back(request.size)
+        refuse(self._peer, request, error)
+
+    def give_up(self, request_id: int) -> None:
+        """The host no longer waits for a call: end it. One that has its result already is not affected."""
+        call_id = self._ids.get(request_id)
+        if call_id is not None:
+            self._turn.say_given_up(call_id)
+
+    # ── What the host executes ────────────────────────────────────────────────────────────────────
+
+    @property
+    def executing(self) -> bool:
+        """True while the host executes a call."""
+        return bool(self._executing)
+
+    def _foreign(self, of: int, call: frames.Call) -> Foreign:
+        deadline_s = call.deadline_s or self._terms.call_deadline_s
+
+        def execute(fence: str, _: JsonObject, token: CancelToken, finish: Finish) -> None:
+            if not self._around.post(lambda: self._execute(of, fence, deadline_s, token, finish)):
+                finish(HostFailed("the supervisor has shut down"))
+
+        return Foreign(storable(call.tool), execute, call.deadline_s)
+
+    def _execute(self, of: int, fence: str, deadline_s: float | None, token: CancelToken, finish: Finish) -> None:
+        """Tell the host to execute a call: its cell is started."""
+        if token.provenance is not None:
+            # What was not written never begins.
+            finish(RunCancelled(token.provenance))
+            return
+        if self._gone is not None or self._peer.channel.closed:
+            finish(self._gone or HostFailed("its host cannot be spoken with any more"))
+            return
+        call_id = fence.rsplit(":", 1)[-1]
+        params = frames.Execute(fence=fence, call=call_id, of=of, deadline_s=deadline_s)
+        number, frame = self._peer.request("execute", params, lambda answer: self._executed(number, answer))
+        forget = token.add_waker(lambda: self._post(lambda: self._cancel_one(number)))
+        self._executing[number] = _Execution(fence, token, finish, frame, forget)
+
+    def _executed(self, number: int, answer: Answer) -> None:
+        """The host has answered `execute`: the code of the call has ended."""
+        execution = self._executing.pop(number)
+        execution.forget()
+        try:
+            result = self._result(answer, execution.token)
+        except NotAFrame as error:
+            execution.finish(HostFailed(f"its answer does not fit: {error}"))
+            self._around.broke_protocol(f"its answer to execute does not fit: {error}")
+            return
+        execution.finish(result)
+
+    @staticmethod
+    def _result(answer: Answer, token: CancelToken) -> ToolResult | BaseException:
+        if answer.error is None:
+            done = frames.converted(answer.result, frames.Executed)
+            return ToolResult(Outcome.FINISHED, done.content, done.is_error, done.data)
+        if answer.error.code != Code.CANCELLED:
+            return ToolResult(Outcome.FINISHED, raised(answer.error), is_error=True)
+        if token.provenance is not None:
+            return RunCancelled(token.provenance)
+        return asyncio.CancelledError(storable(answer.error.message))
+
+    def _post(self, call: Callable[[], None]) -> None:
+        self._around.post(call)
+
+    def _cancel_one(self, number: int) -> None:
+        """The token of a call is cancelled: by its run, by its deadline, or because the host gave it up."""
+        execution = self._executing.get(number)
+        if execution is None:
+            return
+        self._withdraw(number, execution)
+        if execution.withdrawn:
+            assert execution.token.provenance is not None, "it is cancelled"
+            del self._executing[number]
+            execution.finish(RunCancelled(execution.token.provenance))
+        else:
+            cancel = cancel_of(number, execution.fence, execution.token, self._terms.grace_s)
+            self._peer.notify_first(CANCEL_REQUEST, cancel, execution.frame)
+
+    def withdraw(self) -> None:
+        """The run is cancelled: take back each `execute` of which nothing was written. Each call's cancel follows."""
+        for number, execution in self._executing.items():
+            self._withdraw(number, execution)
+
+    def _withdraw(self, number: int, execution: _Execution) -> None:
+        execution.withdrawn = execution.withdrawn or self._peer.take_back(number, execution.frame)
+
+    def host_gone(self, why: str) -> None:
+        """The process of the host has ended, and with it the code of all calls that it executed."""
+        self._gone = HostFailed(why)
+        executing, self._executing = self._executing, {}
+        for execution in executing.values():
+            execution.forget()
+            execution.finish(self._gone)
+
+
+def refuse(peer: Peer, request: Request, error: BaseException) -> None:
+    """Answer a request with an error: the run has ended, or the request is refused."""
+    if isinstance(error, RunCancelled):
+        data = {"provenance": msgspec.to_builtins(error.provenance)}
+        peer.refuse(request.id, Code.CANCELLED, str(error), data)
+    elif isinstance(error, CountermandError):
+        peer.refuse(request.id, Code.REFUSED, error.message, error.as_json())
+    else:
+        peer.refuse(request.id, Code.RAISED, storable(described(error)))
+
+
+def cancel_of(number: int, fence: str, token: CancelToken, grace_s: float) -> frames.Cancel:
+    """Return the cancel of a `run` or an `execute`, whose token is cancelled."""
+    why = token.provenance
+    assert why is not None, "a token that is cancelled has a provenance"
+    left_s = 0.0 if why.mode is Mode.IMMEDIATE else grace_s
+    return frames.Cancel(request_id=number, fence=fence, why=why, mode=why.mode, grace_s=left_s)
+
+
+def raised(error: frames.ErrorObject) -> str:
+    """Return what a host says that was raised: its class and text, if it has both."""
+    data = error.data if isinstance(error.data, dict) else {}
+    kind, message = data.get("type"), data.get("message")
+    if isinstance(kind, str) and isinstance(message, str):
+        return storable(f"{kind}: {message}")
+    return storable(error.message) or f"an error with the code {error.code}"
+
+
+def _fitting(done: frames.CallDone) -> frames.CallDone:
+    """Return a result that fits into a line. Each character of a text may need six bytes there."""
+    size = len(done.content) + len(msgspec.json.encode(done.data))
+    if size <= frames.LINE_MAX_BYTES // 8 or len(msgspec.json.encode(done)) <= frames.LINE_MAX_BYTES - 1024:
+        return done
+    return msgspec.structs.replace(done, content=cut(done.content, CUT_BYTES), data=None)

@@ -1,0 +1,447 @@
+"""Host: one process in which an agent runs, and what is said with it.
+
+Theory of operation. Two things are known of a host: what its process tree does, by the warden, and what it says, by its
+socket. They are told apart (W9). A frame ends no tree. And a process that has ended may have left frames unread: they
+are handled first, and only then is the host *gone*. A host that closes its socket, breaks the protocol or does not say
+hello is *cut off*: nothing more of it is heard, its run fails, and whoever owns its tree ends that.
+
+Whatever is said names the run that it is for by its fence. The host is given one run at a time (W8); what names another
+is of a run that is over, and has no effect (W1).
+
+Everything but the constructor and `tell` runs on the thread of all channels. Who may have the host is decided by the
+pool; `state` is guarded by the pool's lock.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, Protocol
+
+from loguru import logger
+
+from actors.messages import ProcessEnded, ProcessExited
+from actors.model import How, Json
+from actors.text import cut, one_line, visible
+from supervisor.hosts import frames
+from supervisor.hosts.frames import FROM_HOST, LINE_MAX_BYTES, PROTOCOLS, Code, NotAFrame, Notification, Request
+from supervisor.hosts.peer import REQUESTS_MAX, Peer
+
+if TYPE_CHECKING:
+    import socket
+
+    from supervisor.containment.reactor import Alarm, Reactor
+    from supervisor.hosts.run import HostRun
+    from supervisor.hosts.spec import HostSpec
+
+EXIT_S: Final = 1.0
+"""For so long the end of a process is waited for after the end of its socket: it explains that."""
+
+LAST_FRAMES_S: Final = 1.0
+"""For so long the end of a socket is waited for after the end of its process: a child may have inherited it."""
+
+PING_S: Final = 60.0
+"""How often a host without a run is asked whether it lives, and how long it has to answer."""
+
+OUTPUT_CHARS: Final = 500
+"""How much of the end of a host's output is shown with its end."""
+
+LOG_LINES_MAX: Final = 1_000
+LOG_LINE_BYTES: Final = 8_192
+LOG_LEVELS: Final = frozenset({"debug", "info", "warning", "error"})
+
+METHODS: Final = tuple(method.name for method in FROM_HOST if method.params is not frames.Hello)
+"""What this daemon takes from a host that has said hello."""
+
+_LATE: Final = {"emit": "text", "progress": "progress", "typing": "typing", "call": "call", "steering": "steering"}
+"""The methods that are counted if they come late, and what the receipt calls them."""
+
+
+class HostState(StrEnum):
+    """Who has a host. `starting` and `spare`: nobody yet; it has said hello or has not."""
+
+    STARTING = "starting"
+    SPARE = "spare"
+    RESERVED = "reserved"
+    RUNNING = "running"
+    KEPT = "kept"
+    ENDING = "ending"
+
+
+class Keeper(Protocol):
+    """The pool, as its hosts know it. On the thread of all channels."""
+
+    def host_ready(self, host: Host) -> None:
+        """Take note that it has said hello."""
+
+    def host_cut_off(self, host: Host, why: str) -> None:
+        """Take note that it cannot be spoken with any more; its process may live."""
+
+    def host_gone(self, host: Host, why: str) -> None:
+        """Take note that its process has ended, and that all its frames were handled."""
+
+    def host_ended(self, host: Host) -> None:
+        """Take note that no process of its tree is left. It comes after `host_gone`."""
+
+
+class Host:
+    """One host.
+
+    Args:
+        reactor: the thread of all channels.
+        keeper: the pool.
+        spec: of its agent.
+        process_id: of its tree.
+        sock: the daemon's end of its socket.
+        state: who has it.
+        started_at: now, by the clock of durations.
+    """
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        keeper: Keeper,
+        spec: HostSpec,
+        process_id: str,
+        sock: socket.socket,
+        state: HostState,
+        started_at: float,
+    ) -> None:
+        self.spec = spec
+        self.process_id = process_id
+        # Guarded by the pool's lock, up to `nice`.
+        self.state = state
+        self.session: str | None = None
+        self.started_at = started_at
+        self.ready = False
+        self.ready_at = 0.0
+        self.told = False
+        self.outdated = False
+        self.lost = ""
+        self.ended = False
+        self.nice = 0
+        self.hello: frames.Hello | None = None
+        self.refused = 0
+        self.ignored = 0
+        self._reactor = reactor
+        self._keeper = keeper
+        self._peer = Peer(reactor, sock, self)
+        self._run: HostRun | None = None
+        self._earlier: list[HostRun] = []
+        self._logged = 0
+        self._exit: ProcessExited | None = None
+        self._end: ProcessEnded | None = None
+        self._at_end = False
+        self._cut_off = ""
+        self._gone = ""
+        self._alarm: Alarm | None = None
+        self._ping_alarm: Alarm | None = None
+
+    @property
+    def name(self) -> str:
+        """What it is called in texts for people."""
+        return f"the host of agent {self.spec.name}"
+
+    @property
+    def output(self) -> str:
+        """The end of what it has printed; known once its process has ended."""
+        return self._exit.tail if self._exit is not None else ""
+
+    def open(self) -> None:
+        """Begin to listen."""
+        self._alarm = self._reactor.later(self.spec.start_s, self._late_hello)
+        self._peer.channel.open()
+
+    # ── Runs ──────────────────────────────────────────────────────────────────────────────────────
+
+    def begin(self, run: HostRun) -> None:
+        """Give it a run: it is told at once, or when it has said hello; if it has ended, the run has failed."""
+        if run.over:
+            return
+        assert self._run in (None, run), "a host has one run at a time"
+        self._run = run
+        if self._cut_off or self._gone:
+            run.lost(self._cut_off or self._gone)
+        elif self.ready:
+            self._stop_pinging()
+            run.begin(self._peer, counts_credit=self._can("credit"))
+
+    def run_over(self) -> None:
+        """The agent has ended. Calls that are executed here may be open."""
+        if self._run is not None:
+            self._earlier = [run for run in self._earlier if run.executing]
+            self._earlier.append(self._run)
+            self._run = None
+
+    def _can(self, word: str) -> bool:
+        return self.hello is not None and word in self.hello.can
+
+    def _runs(self) -> list[HostRun]:
+        return [*self._earlier, self._run] if self._run is not None else list(self._earlier)
+
+    # ── What its tree does ────────────────────────────────────────────────────────────────────────
+
+    def tell(self, news: object) -> None:
+        """Take a report on its tree; one may come twice. Any thread."""
+        if isinstance(news, ProcessExited | ProcessEnded):
+            self._reactor.post(lambda: self._heard(news))
+
+    def _heard(self, news: ProcessExited | ProcessEnded) -> None:
+        if isinstance(news, ProcessExited):
+            self._exit = news
+        else:
+            self._end = news
+        if not self._gone:
+            self._look_for_the_end()
+        elif self._end is not None:
+            self._keeper.host_ended(self)
+
+    def _look_for_the_end(self) -> None:
+        """The process has ended: the host is gone when all its frames were handled."""
+        if self._at_end or self._peer.channel.closed:
+            self._be_gone()
+        else:
+            self._arm(LAST_FRAMES_S, self._held_open)
+
+    def _held_open(self) -> None:
+        if self._peer.channel.paused:
+            # Its last frames wait for credit, or for the check of a call.
+            self._arm(LAST_FRAMES_S, self._held_open)
+        else:
+            self._be_gone()
+
+    def _be_gone(self) -> None:
+        why = self._gone = self._how_it_ended()
+        self._let_go()
+        if self._run is not None:
+            self._run.lost(self._cut_off or why, self._exit.status if self._exit is not None else None)
+        for run in self._runs():
+            run.host_gone(why)
+        self._earlier.clear()
+        self._keeper.host_gone(self, self._cut_off or why)
+        if self._end is not None:
+            self._keeper.host_ended(self)
+
+    def _how_it_ended(self) -> str:
+        before = "" if self.ready else " before it said hello"
+        if self._exit is None:
+            assert self._end is not None, "it is gone by a report"
+            if self._end.how is How.NOT_STARTED:
+                return f"{self.name} could not be started: {self._end.note}"
+            return f"{self.name} ended{before}: {self._end.note or self._end.how}"
+        status = self._exit.status
+        how = f"exit status {status}" if status >= 0 else f"killed by {_signal_name(-status)}"
+        said = visible(self._exit.tail.strip()[-OUTPUT_CHARS:])
+        return f"{self.name} ended{before}: {how}" + (f"; its output ends:\n{said}" if said else "")
+
+    # ── What it says: see `peer.Owner` ────────────────────────────────────────────────────────────
+
+    def first(self) -> None:
+        """Write the cancel of its run ahead of anything else."""
+        if self._run is not None:
+            self._run.first()
+
+    def requested(self, request: Request) -> None:
+        """Handle a request."""
+        if not self.ready:
+            self._say_hello(request)
+            return
+        if request.method == "hello":
+            self.broke_protocol("it said hello twice")
+            return
+        if self._peer.crowded:
+            data = {"code": "too_many", "expected": f"at most {REQUESTS_MAX} requests that are open", "got": "one more"}
+            self._refuse(request, Code.REFUSED, "too many requests are open", data)
+            return
+        try:
+            params = frames.host_params(request.method, request.params)
+        except NotAFrame as error:
+            self._refuse(request, Code.INVALID_PARAMS, str(error))
+            return
+        if not isinstance(params, frames.Call | frames.Steering):
+            self._peer.refuse(request.id, Code.NO_METHOD, f"there is no request {request.method!r:.100}")
+            return
+        run = self._run_of(params.fence)
+        if run is not None:
+            run.requested(request, params)
+            return
+        self._note_late(request.method, params.fence)
+        self._peer.refuse(request.id, Code.STALE, "it is of a run that is over")
+
+    def notified(self, notification: Notification) -> None:
+        """Handle a notification."""
+        method = notification.method
+        if not self.ready:
+            self.broke_protocol(f"its first frame is {method!r:.100}, and not hello")
+            return
+        try:
+            params = frames.host_params(method, notification.params)
+        except NotAFrame as error:
+            shown = frames.excerpt(notification.params)
+            self.broke_protocol(f"the parameters of its {method} do not fit: {error}: {shown}")
+            return
+        match params:
+            case frames.Log():
+                self._log(params)
+            case frames.Emit() | frames.Progress() | frames.Typing() | frames.GiveUp():
+                run = self._run_of(params.fence)
+                if run is not None:
+                    run.notified(params, notification.size)
+                else:
+                    self._note_late(method, params.fence)
+            case _:
+                self.ignored += 1
+
+    def _refuse(self, request: Request, code: Code, message: str, data: Json = None) -> None:
+        """Refuse a request that is not known to be of any run; what a call has cost is given back."""
+        if request.method == "call" and self._run is not None:
+            self._run.give_back(request.size)
+        self._peer.refuse(request.id, code, message, data)
+
+    def _run_of(self, fence: str) -> HostRun | None:
+        run = self._run
+        return run if run is not None and run.told and run.fence == fence else None
+
+    def _note_late(self, method: str, fence: str) -> None:
+        """Count what came for a run that is over; it is in that run's receipt, if that is not filed."""
+        kind = _LATE.get(method)
+        if kind is None:
+            return
+        self.refused += 1
+        for run in self._earlier:
+            if run.fence == fence:
+                run.late.note(kind)
+
+    def _say_hello(self, request: Request) -> None:
+        if request.method != "hello":
+            self.broke_protocol(f"its first frame is {request.method!r:.100}, and not hello")
+            return
+        try:
+            hello = frames.converted(request.params, frames.Hello)
+        except NotAFrame as error:
+            self.broke_protocol(f"its hello does not fit: {error}")
+            return
+        common = [number for number in PROTOCOLS if number in hello.protocol]
+        if hello.error is not None:
+            self._peer.answer(request.id, _welcome(max(common, default=PROTOCOLS[-1])))
+            # It ends by itself, and what it prints until then says more.
+            why = f"the agent {self.spec.name} cannot be loaded: {visible(cut(hello.error, LOG_LINE_BYTES))}"
+            self._cut(why, exit_s=EXIT_S)
+        elif not common:
+            data = {"expected": list(PROTOCOLS), "got": list(hello.protocol)}
+            self._peer.refuse(request.id, Code.NO_PROTOCOL, "there is no protocol that both speak", data)
+            self._cut(f"{self.name} speaks protocol {data['got']}, and this daemon {data['expected']}")
+        else:
+            self._disarm()
+            self.hello = hello
+            self._keeper.host_ready(self)
+            self._peer.answer(request.id, _welcome(common[-1]))
+            self.idle()
+            if self._run is not None:
+                self.begin(self._run)
+
+    def _late_hello(self) -> None:
+        self._cut(f"{self.name} did not say hello within {self.spec.start_s:g} s")
+
+    def broke_protocol(self, what: str) -> None:
+        """Fail it for what it did."""
+        self._cut(f"host.protocol: {self.name} broke the protocol: {what}")
+
+    def at_end(self) -> None:
+        """It has closed its end of the socket."""
+        if self._at_end:
+            return
+        self._at_end = True
+        if self._exit is not None or self._end is not None:
+            self._be_gone()
+        else:
+            self._arm(EXIT_S, lambda: self._cut(f"{self.name} closed its connection"))
+
+    def _cut(self, why: str, *, exit_s: float = 0.0) -> None:
+        """Hear nothing more of it. Its run has failed; the calls that it executes end with its process.
+
+        `exit_s`: for so long its process may go on, if it is a spare.
+        """
+        if self._cut_off or self._gone:
+            return
+        self._cut_off = why
+        self._let_go()
+        if self._run is not None:
+            self._run.lost(why)
+        if self._exit is not None or self._end is not None:
+            # It broke the protocol with its last words.
+            self._be_gone()
+        elif exit_s:
+            self._arm(exit_s, lambda: self._keeper.host_cut_off(self, why))
+        else:
+            self._keeper.host_cut_off(self, why)
+
+    def close(self, why: str) -> None:
+        """Let go of it: the supervisor ends."""
+        if self._run is not None:
+            self._run.lost(why)
+        for run in self._runs():
+            run.host_gone(why)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        self._disarm()
+        self._stop_pinging()
+        self._peer.close()
+
+    # ── The log, and pings ────────────────────────────────────────────────────────────────────────
+
+    def _log(self, line: frames.Log) -> None:
+        self._logged += 1
+        if self._logged > LOG_LINES_MAX:
+            return
+        level = line.level if line.level in LOG_LEVELS else "info"
+        fields = "".join(f" {name}={value}" for name, value in line.fields.items())
+        logger.log(level.upper(), "{}: {}", self.name, one_line(cut(line.text + fields, LOG_LINE_BYTES)))
+        if self._logged == LOG_LINES_MAX:
+            logger.warning("{} has logged {} lines; no more are shown", self.name, LOG_LINES_MAX)
+
+    def idle(self) -> None:
+        """It has no run: ask from time to time whether it lives."""
+        self._stop_pinging()
+        if self._can("ping") and self._run is None and not self._cut_off and not self._gone:
+            self._ping_alarm = self._reactor.later(PING_S, self._ping)
+
+    def _ping(self) -> None:
+        self._peer.request("ping", frames.Ping(), lambda _: self.idle())
+        why = f"{self.name} has not answered for {PING_S:g} s"
+        self._ping_alarm = self._reactor.later(PING_S, lambda: self._cut(why))
+
+    def _stop_pinging(self) -> None:
+        if self._ping_alarm is not None:
+            self._ping_alarm.cancel()
+            self._ping_alarm = None
+
+    # ── Its timer ─────────────────────────────────────────────────────────────────────────────────
+
+    def _arm(self, delay_s: float, call: Callable[[], None]) -> None:
+        self._disarm()
+        self._alarm = self._reactor.later(delay_s, call)
+
+    def _disarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+
+
+def _welcome(protocol: int) -> frames.Welcome:
+    limits = frames.WireLimits(
+        line_bytes=LINE_MAX_BYTES,
+        text_bytes=frames.TEXT_MAX_BYTES,
+        arguments_bytes=1_048_576,
+        requests=REQUESTS_MAX,
+    )
+    return frames.Welcome(protocol=protocol, limits=limits, can=METHODS)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,498 @@
+"""HostPool: the hosts of all agents: spares, those that runs have, and those that sessions keep. The port `Hosts`.
+
+Theory of operation. A spare is a host that has said hello and has no run; so a run begins without the start of a
+process. `reserve` gives a session the spare, or the host that is starting, or a new one, and returns at once: what has
+to be waited for is waited for in `run`. Behind it the next spare starts, one at a time and at low priority, so that it
+does not compete with the run that has just begun.
+
+Whose tree it is. Until a run adopts it, the tree of a host is the pool's: it is recorded in its ledger alone, and the
+pool ends it. From then on a run or a session ends it and hears its news, and repeats them here (`heard`). A host whose
+run has ended by itself may be kept: `keep` says that its session has it. The pool ends one of those only to keep to
+KEPT_MAX; the longest unused goes first.
+
+A host that ends before it says hello, or says that its agent cannot be loaded, makes its agent *broken*: no spare is
+started for 1, 2, 4 … 60 s. A run of a broken agent tries all the same, once, and fails with the reason. A spare that
+dies is replaced after the same times.
+
+Threads. `_lock` guards the tables and the state of every host. It is held for moments: nothing waits inside, and
+nothing of a run is called. Everything else belongs to one thread, which serves all channels.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from loguru import logger
+from msgspec import Struct
+
+from actors.messages import ProcessNews
+from actors.model import How
+from actors.plugin.execution import AgentDone
+from actors.ports import SpawnSpec
+from supervisor.containment.reactor import Reactor
+from supervisor.hosts.around import Around, Terms
+from supervisor.hosts.host import Host, HostState
+from supervisor.hosts.run import Finish, HostRun
+
+if TYPE_CHECKING:
+    from pykka import ActorRef
+
+    from actors.hosts import ToolOffer
+    from actors.plugin.turn import TurnCore
+    from actors.ports import Clock, Ids, Processes, Settings
+    from supervisor.containment.reactor import Alarm
+    from supervisor.hosts.spec import HostSpec
+
+RETRY_MAX_S: Final = 60.0
+"""The longest time between two tries to start a spare; a spare that lived for longer has not failed."""
+
+KEPT_MAX: Final = 64
+"""How many hosts the sessions may keep together."""
+
+SPARE_NICE: Final = 10
+"""How much nicer than the daemon a spare is until it has said hello: its start competes with runs."""
+
+STOP_S: Final = 2.0
+SHUT_DOWN: Final = "the supervisor is shutting down"
+
+
+class HostStatus(Struct, frozen=True):
+    """One host. Times in seconds.
+
+    session: that it has a run of, or that keeps it.
+    runtime: what it says that it runs with; empty until it has said hello.
+    age_s: since its start.
+    refused: frames that came for a run that was over.
+    ignored: notifications that this daemon does not know.
+    """
+
+    agent: str
+    process_id: str
+    state: HostState
+    session: str | None
+    runtime: str
+    age_s: float
+    refused: int
+    ignored: int
+
+
+class AgentStatus(Struct, frozen=True):
+    """An agent that runs in hosts.
+
+    broken: why no host of it could be started the last time; empty if one could, or none was tried.
+    output: the end of what that host had printed.
+    retry_in_s: seconds until the next spare is tried; None: none is waited for.
+    """
+
+    name: str
+    hosts: tuple[HostStatus, ...]
+    broken: str = ""
+    output: str = ""
+    retry_in_s: float | None = None
+
+
+class _Agent:
+    """The spares of one agent. Guarded by the pool's lock."""
+
+    def __init__(self, spec: HostSpec) -> None:
+        self.spec = spec
+        self.spares: list[Host] = []
+        self.failures = 0
+        self.broken = self.output = ""
+        self.retry_at = 0.0
+        self.retry: Alarm | None = None
+
+    def failed(self, now: float) -> None:
+        """Wait before the next spare, twice as long as the last time."""
+        self.retry_at = now + min(RETRY_MAX_S, 2.0 ** min(self.failures, 6))
+        self.failures += 1
+
+    def mend(self) -> None:
+        """Try the next spare at once."""
+        self.failures, self.retry_at = 0, 0.0
+        self.broken = self.output = ""
+
+
+class HostPool:
+    """All hosts of one supervisor. Implements `actors.hosts.Hosts`; every method may be called from any thread.
+
+    Args:
+        processes: spawns their trees.
+        clock: for back-off, and the times that a host has.
+        ids: for the ids of their trees.
+        specs: the agents that run in hosts, by name.
+        settings: graces, deadlines, credit and sizes.
+        elsewhere: runs a function soon on a thread that may be blocked: `Executor.call`.
+        kept_max: how many hosts sessions may keep together.
+    """
+
+    def __init__(
+        self,
+        processes: Processes,
+        clock: Clock,
+        ids: Ids,
+        specs: Mapping[str, HostSpec],
+        settings: Settings,
+        *,
+        elsewhere: Callable[[Callable[[], None]], None],
+        kept_max: int = KEPT_MAX,
+    ) -> None:
+        self._processes = processes
+        self._clock = clock
+        self._ids = ids
+        self._settings = settings
+        self._elsewhere = elsewhere
+        self._kept_max = kept_max
+        self._lock = threading.Lock()
+        self._agents = {name: _Agent(spec) for name, spec in specs.items()}
+        self._hosts: dict[str, Host] = {}
+        # Ordered: the longest unused first.
+        self._kept: dict[str, Host] = {}
+        # Reserved, and there is no host: each with the reason.
+        self._unmade: dict[str, str] = {}
+        self._draining = self._closed = False
+        self._reactor = Reactor("cm-hosts", clock)
+
+    def start(self) -> None:
+        """Start the thread, and the first spares; once."""
+        self._reactor.start()
+        for agent in self._agents.values():
+            self._reactor.post(lambda agent=agent: self._refill(agent))  # type: ignore[misc]  # a default binds it
+
+    # ── The port ──────────────────────────────────────────────────────────────────────────────────
+
+    def reserve(self, agent: str, session: str, kept: str | None = None) -> str:
+        """See `actors.hosts.Hosts.reserve`."""
+        with self._lock:
+            entry = self._agents.get(agent)
+            if entry is None or self._closed:
+                why = SHUT_DOWN if self._closed else f"there is no agent {agent!r} that runs in hosts"
+                return self._unmade_host(why)
+            host = self._take_kept(kept, session) or self._take_spare(entry) or self._new(entry, HostState.RESERVED)
+            if host is None:
+                return self._unmade_host(entry.broken)
+            host.state, host.session = HostState.RESERVED, session
+            self._hasten(host)
+        self._refill_soon(entry)
+        return host.process_id
+
+    def _take_kept(self, process_id: str | None, session: str) -> Host | None:
+        host = self._hosts.get(process_id) if process_id is not None else None
+        if host is None or host.outdated or host.lost or host.session != session:
+            return None
+        self._kept.pop(host.process_id, None)
+        return host if host.state in (HostState.KEPT, HostState.RUNNING) else None
+
+    def _take_spare(self, entry: _Agent) -> Host | None:
+        # One that has said hello first.
+        host = min(entry.spares, key=lambda one: not one.ready, default=None)
+        if host is not None:
+            entry.spares.remove(host)
+            if host.ready:
+                entry.failures = 0
+        return host
+
+    def _unmade_host(self, why: str) -> str:
+        process_id = self._ids.new("proc")
+        self._unmade[process_id] = why
+        return process_id
+
+    def release(self, process_id: str) -> None:
+        """See `actors.hosts.Hosts.release`."""
+        with self._lock:
+            self._unmade.pop(process_id, None)
+            host = self._hosts.get(process_id)
+            if host is None or host.state is not HostState.RESERVED:
+                return
+            entry = self._agents[host.spec.name]
+            if host.told:
+                self._keep(host)
+            elif host.outdated or host.lost or self._draining:
+                self._end(host)
+            else:
+                host.state, host.session = HostState.SPARE if host.ready else HostState.STARTING, None
+                entry.spares.insert(0, host)
+                while len(entry.spares) > entry.spec.spares:
+                    self._end(entry.spares.pop())
+
+    def run(self, process_id: str, turn: TurnCore, tools: Sequence[ToolOffer], finish: Finish) -> None:
+        """See `actors.hosts.Hosts.run`."""
+        with self._lock:
+            host = self._hosts.get(process_id)
+            why = self._unmade.pop(process_id, "there is no such host")
+            if host is not None:
+                host.state, host.session, host.told = HostState.RUNNING, turn.address.session, True
+                if host.ended:
+                    self._forget(host)
+        if host is None:
+            finish(AgentDone(How.RAISED, None, f"the host of the run could not be started: {why}"))
+            return
+        run = HostRun(turn, tools, finish, self._terms(host.spec), self._around(host))
+        if not self._reactor.post(lambda: host.begin(run)):
+            run.lost(SHUT_DOWN)
+
+    def _terms(self, spec: HostSpec) -> Terms:
+        settings = self._settings
+        return Terms(
+            agent=spec.name,
+            grace_s=settings.grace_s if spec.grace_s is None else spec.grace_s,
+            deadline_s=settings.run_deadline_s,
+            call_deadline_s=settings.call_deadline_s,
+            credit_events=settings.credit_events,
+            credit_bytes=settings.credit_bytes,
+            content_max_bytes=settings.content_max_bytes,
+        )
+
+    def _around(self, host: Host) -> Around:
+        return Around(
+            post=self._reactor.post,
+            elsewhere=self._elsewhere,
+            later=self._reactor.later,
+            broke_protocol=host.broke_protocol,
+            over=host.run_over,
+        )
+
+    def keep(self, process_id: str, session: str) -> None:
+        """See `actors.hosts.Hosts.keep`."""
+        with self._lock:
+            host = self._hosts.get(process_id)
+            if host is None or host.state is not HostState.RUNNING:
+                return
+            host.session = session
+            self._keep(host)
+            # Those that go are their sessions', which hear of their end.
+            surplus = list(self._kept.values())[: max(0, len(self._kept) - self._kept_max)]
+            for one in surplus:
+                del self._kept[one.process_id]
+                one.state = HostState.ENDING
+        for one in surplus:
+            self._processes.kill(one.process_id, self._terms(one.spec).grace_s)
+        self._reactor.post(host.idle)
+
+    def _keep(self, host: Host) -> None:
+        host.state = HostState.KEPT
+        self._kept[host.process_id] = host
+
+    def heard(self, process_id: str, news: ProcessNews) -> None:
+        """See `actors.hosts.Hosts.heard`."""
+        host = self._hosts.get(process_id)
+        if host is not None:
+            host.tell(news)
+
+    # ── For people ────────────────────────────────────────────────────────────────────────────────
+
+    def reload(self, names: Iterable[str] | None = None) -> None:
+        """Replace the spares of these agents, or of all; a host that a session keeps goes at its next run.
+
+        Unknown names are ignored. Runs go on in the hosts that they have.
+        """
+        with self._lock:
+            named = self._agents if names is None else self._agents.keys() & set(names)
+            entries = [self._agents[name] for name in named]
+            for entry in entries:
+                entry.mend()
+                for host in self._hosts.values():
+                    if host.spec.name == entry.spec.name:
+                        host.outdated = True
+                spares, entry.spares = entry.spares, []
+                for host in spares:
+                    self._end(host)
+        for entry in entries:
+            self._refill_soon(entry)
+
+    def status(self) -> list[AgentStatus]:
+        """Return what is known of each agent, and of its hosts."""
+        now = self._clock.monotonic()
+        with self._lock:
+            return [
+                AgentStatus(
+                    name=name,
+                    hosts=tuple(_status(host, now) for host in self._hosts.values() if host.spec.name == name),
+                    broken=entry.broken,
+                    output=entry.output,
+                    retry_in_s=max(0.0, entry.retry_at - now) if entry.retry is not None else None,
+                )
+                for name, entry in self._agents.items()
+            ]
+
+    # ── The end ───────────────────────────────────────────────────────────────────────────────────
+
+    def drain(self) -> None:
+        """End the spares, and start none any more. Runs that begin now start a host."""
+        with self._lock:
+            self._draining = True
+            for entry in self._agents.values():
+                spares, entry.spares = entry.spares, []
+                for host in spares:
+                    self._end(host)
+
+    def close(self) -> bool:
+        """End the spares, fail the runs that are left, and end the thread. Their trees end with all others.
+
+        Returns True if the thread has ended.
+        """
+        self.drain()
+        with self._lock:
+            self._closed = True
+        self._reactor.post(self._close_all)
+        return self._reactor.stop(STOP_S)
+
+    def _close_all(self) -> None:
+        for host in list(self._hosts.values()):
+            host.close(SHUT_DOWN)
+
+    # ── Hosts that begin ──────────────────────────────────────────────────────────────────────────
+
+    def _refill_soon(self, entry: _Agent) -> None:
+        self._reactor.post(lambda: self._refill(entry))
+
+    def _refill(self, entry: _Agent) -> None:
+        """Start a spare if one is missing, none is starting, and it is not too early. Thread of all channels."""
+        with self._lock:
+            if entry.retry is not None:
+                entry.retry.cancel()
+                entry.retry = None
+            starting = any(not host.ready for host in entry.spares)
+            if self._draining or starting or len(entry.spares) >= entry.spec.spares:
+                return
+            wait_s = entry.retry_at - self._clock.monotonic()
+            if wait_s > 0:
+                entry.retry = self._reactor.later(wait_s, lambda: self._refill(entry))
+                return
+            host = self._new(entry, HostState.STARTING)
+            if host is not None:
+                entry.spares.append(host)
+                return
+        self._refill_soon(entry)
+
+    def _new(self, entry: _Agent, state: HostState) -> Host | None:
+        """Start a host. None: there is no socket for it. Under the lock; nothing here waits."""
+        spec = entry.spec
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as error:
+            entry.broken = f"{spec.name} gets no socket for its host: {error.strerror}"
+            entry.failed(self._clock.monotonic())
+            return None
+        with theirs:
+            process_id = self._ids.new("proc")
+            host = Host(self._reactor, self, spec, process_id, ours, state, self._clock.monotonic())
+            self._hosts[process_id] = host
+            self._reactor.post(host.open)
+            host.nice = SPARE_NICE if state is HostState.STARTING else 0
+            command = SpawnSpec(
+                spec.argv,
+                f"host {spec.name}",
+                spec.cwd,
+                dict(spec.env),
+                channel=theirs.fileno(),
+                nice=host.nice,
+                user=spec.user,
+                limits=dict(spec.limits),
+            )
+            # It is an owner as an actor is: it is told.
+            self._processes.spawn(process_id, command, cast("ActorRef[Any]", host))
+        return host
+
+    def _hasten(self, host: Host) -> None:
+        """Give a host the priority of the daemon: somebody waits for it, or it does. Under the lock."""
+        if host.nice:
+            host.nice = 0
+            self._processes.set_nice(host.process_id, 0)
+
+    # ── Hosts that end ────────────────────────────────────────────────────────────────────────────
+
+    def _end(self, host: Host) -> None:
+        """End a host that nobody has. Under the lock."""
+        host.state = HostState.ENDING
+        self._processes.kill(host.process_id, 0.0)
+        if host.ended:
+            self._forget(host)
+
+    def _forget(self, host: Host) -> None:
+        """Forget a host of which no process is left. Under the lock."""
+        self._hosts.pop(host.process_id, None)
+        self._kept.pop(host.process_id, None)
+        if not host.told:
+            # No run and no session has adopted it, so no row names it.
+            self._processes.forget(host.process_id)
+
+    # ── What the hosts say of themselves: see `host.Keeper`. Thread of all channels ───────────────
+
+    def host_ready(self, host: Host) -> None:
+        """It has said hello."""
+        with self._lock:
+            entry = self._agents[host.spec.name]
+            entry.broken = entry.output = ""
+            host.ready, host.ready_at = True, self._clock.monotonic()
+            self._hasten(host)
+            if host.state is HostState.STARTING:
+                host.state = HostState.SPARE
+        self._refill_soon(entry)
+
+    def host_cut_off(self, host: Host, why: str) -> None:
+        """It cannot be spoken with any more."""
+        with self._lock:
+            self._lost(host, why)
+            if host.state in (HostState.STARTING, HostState.SPARE):
+                self._end(host)
+            elif host.state is HostState.KEPT:
+                # It is its session's, which hears of its end.
+                host.state = HostState.ENDING
+                self._kept.pop(host.process_id, None)
+                self._processes.kill(host.process_id, 0.0)
+
+    def host_gone(self, host: Host, why: str) -> None:
+        """Its process has ended."""
+        with self._lock:
+            self._lost(host, why)
+            entry = self._agents[host.spec.name]
+            if not host.ready and entry.broken == host.lost:
+                entry.output = host.output
+            if host.state in (HostState.STARTING, HostState.SPARE):
+                # What it leaves behind goes too.
+                self._end(host)
+
+    def _lost(self, host: Host, why: str) -> None:
+        """Note why it was lost, the first time; and wait before the next spare if it was one, or never said hello."""
+        if host.lost:
+            return
+        host.lost = why
+        entry, now = self._agents[host.spec.name], self._clock.monotonic()
+        if host in entry.spares:
+            entry.spares.remove(host)
+        if not host.ready:
+            if host.state is not HostState.ENDING and not host.outdated:
+                logger.error("{}", why)
+                entry.broken, entry.output = why, host.output
+                entry.failed(now)
+        elif host.state is HostState.SPARE:
+            logger.warning("{}", why)
+            if now - host.ready_at >= RETRY_MAX_S:
+                entry.failures = 0
+            entry.failed(now)
+        self._refill_soon(entry)
+
+    def host_ended(self, host: Host) -> None:
+        """No process of its tree is left."""
+        with self._lock:
+            host.ended = True
+            # One that is reserved is waited for: its run adopts it, or releases it.
+            if host.state is not HostState.RESERVED:
+                self._forget(host)
+
+
+def _status(host: Host, now: float) -> HostStatus:
+    return HostStatus(
+        agent=host.spec.name,
+        process_id=host.process_id,
+        state=host.state,
+        session=host.session,
+        runtime=host.hello.runtime if host.hello is not None else "",
+        age_s=now - host.started_at,
+        refused=host.refused,
+        ignored=host.ignored,
+    )

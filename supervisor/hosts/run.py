@@ -1,0 +1,304 @@
+"""HostRun: one run in a host. It converts frames to what the run's turn does, and back.
+
+Theory of operation. A host only asks. What it says and asks goes to the run's actor under the run's address, as from an
+agent in this process, and the session accepts or refuses it. So a frame of a run that has ended has no effect, however
+late it comes.
+
+*The cancel.* The run's token is cancelled inside its fence. Whatever the fence brings about here (a call that is
+refused, a result) is posted to this thread after that. `first` looks at the token before anything is written to the
+host, so the cancel is the first frame after the fence (W3), whichever waker of the token is called first. A host that
+was told nothing before the fence is told nothing: its run ends at once.
+
+*The end.* `finish` is called once: with the host's answer to `run`, or with its failure. From then on nothing of the
+run is accepted (W5), but two things go on: each request that the host has open is answered, and calls that the host
+executes end when it says so, or when its process has ended (W9).
+
+Everything but the constructor runs on the thread of all channels.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from msgspec import Raw
+
+from actors.errors import CountermandError, RunCancelled
+from actors.events import Emitted, ProgressData, TextData, TypingData
+from actors.messages import Said
+from actors.model import How, JsonObject, Message
+from actors.plugin.execution import AgentDone, plain
+from actors.text import storable
+from supervisor.hosts import frames
+from supervisor.hosts.account import Account
+from supervisor.hosts.calls import HostCalls, cancel_of, raised, refuse
+from supervisor.hosts.frames import CANCEL_REQUEST, Answer, Code, NotAFrame, Params, Request
+from supervisor.hosts.late import LateFrames
+
+if TYPE_CHECKING:
+    from actors.hosts import ToolOffer
+    from actors.plugin.turn import TurnCore
+    from supervisor.hosts.around import Around, Terms
+    from supervisor.hosts.channel import Unsent
+    from supervisor.hosts.peer import Peer
+
+_KILLED: Final = {-signal.SIGKILL: How.SIGKILL, -signal.SIGTERM: How.SIGTERM}
+
+Finish = Callable[[AgentDone], None]
+
+
+class HostRun:
+    """One run in a host.
+
+    Args:
+        turn: the run's turn.
+        tools: of the daemon, that the agent may call.
+        finish: called once, with the end of the agent.
+        terms: what holds for it.
+        around: see there.
+    """
+
+    def __init__(
+        self, turn: TurnCore, tools: Sequence[ToolOffer], finish: Finish, terms: Terms, around: Around
+    ) -> None:
+        self.fence = turn.address.fence
+        self.late = LateFrames(turn, around)
+        self._turn = turn
+        self._finish: Finish | None = finish
+        self._terms = terms
+        self._around = around
+        self._peer: Peer | None = None
+        self._account: Account | None = None
+        self._calls: HostCalls | None = None
+        self._request: tuple[int, Unsent] | None = None
+        self._said_cancel = False
+        # Encoded here: a thread may be long, and the thread of all channels serves the other hosts too.
+        self._params = msgspec.json.encode(_params(turn, tools, terms))
+        # The cancel may come, and end this run, before `add_waker` returns.
+        self._forget_token: Callable[[], None] = lambda: None
+        self._forget_token = turn.token.add_waker(lambda: self._post(self._cancelled))
+
+    def _post(self, call: Callable[[], None]) -> None:
+        self._around.post(call)
+
+    @property
+    def over(self) -> bool:
+        """True once the end of the agent was reported."""
+        return self._finish is None
+
+    @property
+    def told(self) -> bool:
+        """True once the host was told of it."""
+        return self._request is not None
+
+    @property
+    def executing(self) -> bool:
+        """True while the host executes a call of it; also after its end."""
+        return self._calls is not None and self._calls.executing
+
+    # ── Its beginning, its cancel, its end ────────────────────────────────────────────────────────
+
+    def begin(self, peer: Peer, *, counts_credit: bool) -> None:
+        """Tell the host to run; it has said hello. `counts_credit`: it keeps account of its credit."""
+        if self.over:
+            return
+        if self._turn.token.cancelled:
+            self._cancelled()
+            return
+        self._peer = peer
+        self._account = Account(self._turn, self._terms, self._around, peer, counts=counts_credit)
+        self._calls = HostCalls(self._turn, self._terms, self._around, peer, self._account, self.late)
+        params, self._params = self._params, b""
+        self._request = peer.request("run", Raw(params), self._answered)
+
+    def first(self) -> None:
+        """Write the cancel if the host has not been told of it. It is the first frame after the fence."""
+        if self._said_cancel or self._request is None or not self._turn.token.cancelled:
+            return
+        self._said_cancel = True
+        assert self._peer is not None, "the host was told of the run"
+        assert self._calls is not None, "the host was told of the run"
+        assert self._account is not None, "the host was told of the run"
+        number, frame = self._request
+        cancel = cancel_of(number, self.fence, self._turn.token, self._terms.grace_s)
+        self._peer.notify_first(CANCEL_REQUEST, cancel, frame)
+        self._calls.withdraw()
+        # Not here: this is in the middle of writing something else.
+        self._around.post(self._account.release)
+
+    def _cancelled(self) -> None:
+        """Handle the cancel of the run's token."""
+        if self.over:
+            return
+        if self._request is None or (self._peer is not None and self._peer.take_back(*self._request)):
+            # The host was told nothing, so no line of the agent has run.
+            self._end(AgentDone(How.CANCELLED, None, None))
+        else:
+            self.first()
+
+    def _answered(self, answer: Answer) -> None:
+        """The host has answered `run`: the agent has ended."""
+        error = answer.error
+        if error is None:
+            try:
+                value = frames.converted(answer.result, frames.RunDone).value
+            except NotAFrame as wrong:
+                self._around.broke_protocol(f"its answer to run does not fit: {wrong}")
+                return
+            self._end(AgentDone(How.RETURNED, plain(value, self._terms.content_max_bytes), None))
+        elif error.code != Code.CANCELLED:
+            self._end(AgentDone(How.RAISED, None, raised(error)))
+        elif self._turn.token.cancelled:
+            self._end(AgentDone(How.CANCELLED, None, None))
+        else:
+            self._end(AgentDone(How.RAISED, None, "the agent ended as cancelled, and nobody had cancelled its run"))
+
+    def lost(self, why: str, status: int | None = None) -> None:
+        """End the run: its host has ended, with `status` if that is known, or cannot be spoken with any more."""
+        if not self._turn.token.cancelled:
+            self._end(AgentDone(How.RAISED, None, why))
+        elif status in _KILLED:
+            self._end(AgentDone(_KILLED[status], None, None))
+        else:
+            # It was to end, and has. An exit without an answer is a way to end too.
+            self._end(AgentDone(How.RAISED if status is None else How.CANCELLED, None, why))
+
+    def host_gone(self, why: str) -> None:
+        """The host's process has ended, and with it the code of all calls that it executed."""
+        if self._calls is not None:
+            self._calls.host_gone(why)
+        self.late.tell()
+
+    def _end(self, done: AgentDone) -> None:
+        finish, self._finish = self._finish, None
+        if finish is None:
+            return
+        self._forget_token()
+        self._params = b""
+        if self._account is not None:
+            self._account.close()
+        self.late.tell()
+        self._around.over()
+        finish(done)
+
+    # ── What the host reports and asks ────────────────────────────────────────────────────────────
+
+    def notified(self, params: Params, size: int) -> None:
+        """Handle a notification of this run; its line has `size` bytes."""
+        assert self._calls is not None, "the host was told of the run"
+        match params:
+            case frames.Emit():
+                self._emit(params.text, size)
+            case frames.Progress():
+                self._progress(params.data, size)
+            case frames.Typing():
+                self._say(TypingData(), size)
+            case frames.GiveUp():
+                self._calls.give_up(params.request_id)
+            case _:
+                raise AssertionError(f"{type(params).__name__} is of no run")
+
+    def requested(self, request: Request, params: Params) -> None:
+        """Handle a request of this run."""
+        assert self._calls is not None, "the host was told of the run"
+        if isinstance(params, frames.Call):
+            self._calls.requested(request, params)
+        else:
+            self._steer(request)
+
+    def give_back(self, size: int) -> None:
+        """Give the host back what a frame has cost that came to nothing."""
+        if self._account is not None:
+            self._account.give_back(size)
+
+    def _emit(self, text: str, size: int) -> None:
+        assert self._account is not None, "the host was told of the run"
+        text = storable(text)
+        text_bytes = len(text.encode())
+        if not text:
+            self._account.give_back(size)
+        elif text_bytes <= frames.TEXT_MAX_BYTES:
+            self._say(TextData(text=text), size)
+        elif self._account.counts:
+            limit = frames.TEXT_MAX_BYTES
+            self._around.broke_protocol(f"it emitted {text_bytes} bytes of text at once, and the limit is {limit}")
+        else:
+            self._say_pieces(_pieces(text))
+
+    def _say_pieces(self, pieces: Iterator[str]) -> None:
+        """Say a long text, piece by piece."""
+        for piece in pieces:
+            data, size = TextData(text=piece), len(piece.encode())
+            if not self._say(data, size, lambda: self._say_pieces(pieces)):
+                return
+
+    def _progress(self, data: JsonObject, size: int) -> None:
+        try:
+            shown, _ = self._turn.shown(data)
+        except RunCancelled:
+            self.late.note(str(ProgressData.event_kind))
+        except CountermandError as error:
+            self._around.broke_protocol(f"its progress is refused: {error}")
+        else:
+            self._say(shown, size)
+
+    def _say(self, data: Emitted, size: int, go_on: Callable[[], None] = lambda: None) -> bool:
+        """Say something for `size` bytes of credit. False: later, when there is credit; then `go_on` is called."""
+        assert self._account is not None, "the host was told of the run"
+
+        def say() -> None:
+            try:
+                self._turn.tell(Said(self._turn.address, data, size))
+            except RunCancelled:
+                self.late.note(str(data.event_kind))
+
+        def say_later() -> None:
+            say()
+            go_on()
+
+        return self._account.spend(size, say, say_later)
+
+    def _steer(self, request: Request) -> None:
+        assert self._peer is not None, "the host was told of the run"
+        try:
+            reply = self._turn.request_steering()
+        except RunCancelled as error:
+            self.late.note("steering")
+            refuse(self._peer, request, error)
+            return
+        reply.add_done_callback(lambda done: self._around.post(lambda: self._steered(request, done)))
+
+    def _steered(self, request: Request, reply: Future[tuple[Message, ...]]) -> None:
+        assert self._peer is not None, "the host was told of the run"
+        error = reply.exception()
+        if error is not None:
+            refuse(self._peer, request, error)
+        else:
+            self._peer.answer(request.id, frames.Steered(messages=reply.result()))
+
+
+def _params(turn: TurnCore, tools: Sequence[ToolOffer], terms: Terms) -> frames.Run:
+    address = turn.address
+    return frames.Run(
+        fence=address.fence,
+        session=address.session,
+        generation=address.generation,
+        run=address.run,
+        agent=terms.agent,
+        thread=tuple(turn.messages()),
+        inputs=tuple(message.id for message in turn.inputs()),
+        tools=tuple(
+            frames.Offer(name=tool.name, description=tool.description, parameters=tool.parameters) for tool in tools
+        ),
+        credit=frames.CreditTerms(events=terms.credit_events, bytes=terms.credit_bytes),
+        limits=frames.RunLimits(grace_s=terms.grace_s, deadline_s=terms.deadline_s),
+    )
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """Divide a text into pieces that fit into one event each."""
+    step = frames.TEXT_MAX_BYTES // 4
+    return (text[start : start + step] for start in range(0, len(text), step))

@@ -1,0 +1,611 @@
+"""The pool: who has a host, when the next one is started, and what becomes of one that nobody needs."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from typing import Any
+
+import pytest
+
+from actors.messages import ProcessEnded, ProcessExited
+from actors.model import How
+from supervisor.hosts import host as host_module
+from supervisor.hosts import pool as pool_module
+from supervisor.hosts.host import HostState
+from supervisor.hosts.pool import HostPool
+from supervisor.hosts.spec import HostSpec
+from tests.pool_kit import HELLO, NAME, SESSION, SPEC, Hosting, OneRun, Tree, hosting
+from tests.process_kit import until
+
+
+def spec(**options: Any) -> HostSpec:
+    return HostSpec(NAME, ("the", "host"), **options)
+
+
+def states(hosts: Hosting) -> list[HostState]:
+    return sorted(one.state for one in hosts.status().hosts)
+
+
+def kept(hosts: Hosting, session: str = SESSION) -> Tree:
+    """A host whose run has ended by itself, and that its session keeps."""
+    hosts.spare()
+    tree, run = hosts.reserved(session), OneRun(session=session)
+    frame = hosts.begin(tree, run)
+    tree.host.answer(frame, value=1)
+    run.end()
+    hosts.pool.keep(tree.process_id, session)
+    return tree
+
+
+# ── Spares ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_host_is_started_as_its_spec_says() -> None:
+    with hosting(spec(cwd="/srv", env={"MODEL": "small"}, user="agent", limits={"nofile": 99})) as hosts:
+        started = hosts.trees.next().spec
+        assert (started.argv, started.name, started.cwd) == (("the", "host"), f"host {NAME}", "/srv")
+        assert (started.env, started.user, started.limits) == ({"MODEL": "small"}, "agent", {"nofile": 99})
+
+
+def test_a_host_has_the_only_other_end_of_its_socket() -> None:
+    with hosting() as hosts:
+        tree = hosts.spare()
+        # What the daemon holds is its own end: the socket ends when the host closes its.
+        tree.host.sock.close()
+        hosts.loop.until(lambda: hosts.pool._hosts[tree.process_id]._at_end, "the end of the socket")
+        tree.die(0)
+
+
+def test_spares_are_started_one_at_a_time_up_to_their_number() -> None:
+    with hosting(spec(spares=3)) as hosts:
+        for count in range(1, 4):
+            tree = hosts.trees.next()
+            hosts.loop.call(lambda: None)
+            assert len(hosts.trees.trees) == count
+            tree.host.request("hello", **HELLO)
+            assert tree.host.next()["result"]
+        hosts.loop.call(lambda: None)
+        assert len(hosts.trees.trees) == 3
+        assert states(hosts) == [HostState.SPARE] * 3
+
+
+def test_a_spare_is_nice_until_it_has_said_hello_or_somebody_waits_for_it() -> None:
+    with hosting() as hosts:
+        first = hosts.spare()
+        assert first.nice == [10, 0]
+        assert hosts.reserved() is first
+        starting = hosts.trees.next()
+        assert starting.nice == [10]
+        assert hosts.reserved("s2") is starting
+        assert starting.nice == [10, 0]
+        starting.host.request("hello", **HELLO)
+        assert starting.host.next()["result"]
+        assert starting.nice == [10, 0]
+        hosts.trees.next()
+        assert hosts.reserved("s3").nice == [10, 0]
+        hosts.pool.drain()
+        assert hosts.reserved("s4").nice == [0]
+
+
+def test_each_agent_has_its_own_spares() -> None:
+    with hosting(spec(), HostSpec("other", ("other",), spares=2), HostSpec("cold", ("cold",), spares=0)) as hosts:
+        hosts.spare()
+        hosts.spare()
+        hosts.spare()
+        counts = {one.name: len(one.hosts) for one in hosts.pool.status()}
+        assert counts == {NAME: 1, "other": 2, "cold": 0}
+
+
+def test_a_session_gets_the_spare_and_the_next_one_is_started() -> None:
+    with hosting() as hosts:
+        first = hosts.spare()
+        assert hosts.reserved() is first
+        status = hosts.host(first)
+        assert status is not None
+        assert (status.state, status.session, status.runtime) == (HostState.RESERVED, SESSION, HELLO["runtime"])
+        second = hosts.spare()
+        assert hosts.reserved("s2") is second
+
+
+def test_one_that_is_starting_is_given_before_a_new_one_is_started() -> None:
+    with hosting() as hosts:
+        starting = hosts.trees.next()
+        assert hosts.reserved() is starting
+        cold = hosts.trees.next()
+        assert hosts.reserved("s2") is cold
+        assert hosts.reserved("s3") not in (starting, cold)
+
+
+def test_one_that_has_said_hello_is_given_before_one_that_has_not() -> None:
+    with hosting(spec(spares=2)) as hosts:
+        ready = hosts.spare()
+        hosts.trees.next()
+        assert hosts.reserved() is ready
+
+
+def test_no_two_sessions_get_one_host() -> None:
+    with hosting(spec(spares=4)) as hosts:
+        for _ in range(4):
+            hosts.spare()
+        ids: list[str] = []
+
+        def reserve(session: str) -> None:
+            ids.extend(hosts.pool.reserve(NAME, session) for _ in range(10))
+
+        threads = [threading.Thread(target=reserve, args=(f"s{number}",)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(set(ids)) == 80
+
+
+def test_a_host_that_was_not_told_of_its_run_goes_back() -> None:
+    with hosting() as hosts:
+        first = hosts.spare()
+        hosts.reserved()
+        hosts.pool.release(first.process_id)
+        hosts.pool.release(first.process_id)
+        assert hosts.reserved("s2") is first
+
+
+def test_one_that_goes_back_while_it_starts_is_starting_again() -> None:
+    with hosting(spec(spares=0)) as hosts:
+        tree = hosts.reserved()
+        hosts.pool.release(tree.process_id)
+        # No spare is wanted.
+        hosts.until_state(tree, None)
+        assert tree.kills == [0.0]
+        assert tree.forgotten
+
+
+def test_when_one_goes_back_to_a_full_pool_the_newest_is_ended() -> None:
+    with hosting() as hosts:
+        first = hosts.spare()
+        hosts.reserved()
+        second = hosts.trees.next()
+        hosts.pool.release(first.process_id)
+        hosts.until_state(second, None)
+        assert states(hosts) == [HostState.SPARE]
+        assert second.kills == [0.0]
+        assert not first.kills
+
+
+def test_a_host_that_was_told_of_a_run_is_not_given_back() -> None:
+    with hosting() as hosts:
+        tree, _, _ = hosts.running()
+        hosts.pool.release(tree.process_id)
+        status = hosts.host(tree)
+        assert status is not None
+        assert status.state == HostState.RUNNING
+
+
+def test_unknown_ids_are_ignored() -> None:
+    with hosting() as hosts:
+        hosts.pool.release("proc_unknown")
+        hosts.pool.keep("proc_unknown", SESSION)
+        hosts.pool.heard("proc_unknown", ProcessEnded("proc_unknown", How.EXIT, proven=True, at=1.0))
+        hosts.pool.reload(["unknown"])
+
+
+# ── Spares that die, and agents that are broken ───────────────────────────────────────────────────
+
+
+def test_a_spare_that_dies_is_replaced_after_a_while_that_doubles() -> None:
+    with hosting() as hosts:
+        clock = hosts.pool._clock
+        waits = []
+        for _ in range(8):
+            tree = hosts.spare()
+            tree.die(-9)
+            hosts.until_state(tree, None)
+            until(lambda: hosts.status().retry_in_s is not None, "the next try to be set")
+            entry = hosts.pool._agents[NAME]
+            waits.append(round(entry.retry_at - clock.monotonic()))
+            # The time has come.
+            entry.retry_at = 0.0
+            hosts.pool._refill_soon(entry)
+        assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
+        assert hosts.status().broken == "", "it is not broken: it can be started"
+
+
+def test_a_spare_that_was_used_or_that_lived_long_has_not_failed() -> None:
+    with hosting() as hosts:
+        entry = hosts.pool._agents[NAME]
+        entry.failures = 5
+        hosts.spare()
+        hosts.reserved()
+        assert entry.failures == 0
+        entry.failures = 5
+        tree = hosts.spare()
+        hosts.pool._hosts[tree.process_id].ready_at -= pool_module.RETRY_MAX_S
+        tree.die(-9)
+        hosts.until_state(tree, None)
+        assert entry.failures == 1
+
+
+def test_an_agent_that_cannot_be_loaded_is_broken_with_the_reason_and_the_end_of_its_output() -> None:
+    with hosting(spec(), HostSpec("other", ("other",))) as hosts:
+        for _ in range(2):
+            tree = hosts.trees.next()
+            if tree.spec.argv == ("other",):
+                tree.host.request("hello", **HELLO)
+                continue
+            tree.host.request("hello", **HELLO, error="ModuleNotFoundError: no module named 'x'")
+            assert tree.host.next()["result"]
+            broken = tree
+        broken.die(3, "Traceback: …")
+        hosts.until_state(broken, None)
+        status = hosts.status()
+        assert status.broken == f"the agent {NAME} cannot be loaded: ModuleNotFoundError: no module named 'x'"
+        assert status.output == "Traceback: …"
+        assert status.retry_in_s is not None
+        assert not broken.kills[:-1], "it was let to end by itself"
+        until(lambda: states_of(hosts, "other") == [HostState.SPARE], "the other agent")
+        assert hosts.status("other").broken == ""
+
+
+def states_of(hosts: Hosting, name: str) -> list[HostState]:
+    return [one.state for one in hosts.status(name).hosts]
+
+
+def test_one_that_cannot_be_loaded_and_goes_on_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_module, "EXIT_S", 0.05)
+    with hosting() as hosts:
+        tree = hosts.trees.next()
+        tree.host.request("hello", **HELLO, error="broken")
+        hosts.until_state(tree, None)
+        assert tree.kills == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("status", "output", "reason"),
+    [
+        (1, "SyntaxError", "ended before it said hello: exit status 1; its output ends:\nSyntaxError"),
+        (-11, "", "ended before it said hello: killed by SIGSEGV"),
+    ],
+)
+def test_a_host_that_ends_before_its_hello_makes_its_agent_broken(status: int, output: str, reason: str) -> None:
+    with hosting() as hosts:
+        tree = hosts.trees.next()
+        tree.die(status, output)
+        until(lambda: hosts.status().broken, "it to be broken")
+        assert reason in hosts.status().broken
+        assert hosts.status().output == output
+        hosts.until_state(tree, None)
+        assert tree.forgotten
+
+
+def test_a_command_that_cannot_be_executed_makes_its_agent_broken() -> None:
+    with hosting() as hosts:
+        tree = hosts.trees.next()
+        tree.host.sock.close()
+        tree.end("cannot execute 'the'", How.NOT_STARTED)
+        until(lambda: hosts.status().broken, "it to be broken")
+        assert hosts.status().broken == f"the host of agent {NAME} could not be started: cannot execute 'the'"
+
+
+def test_a_host_that_says_no_hello_in_time_is_ended_and_its_agent_broken() -> None:
+    with hosting(spec(start_s=0.05)) as hosts:
+        tree = hosts.trees.next()
+        hosts.until_state(tree, None)
+        assert hosts.status().broken == f"the host of agent {NAME} did not say hello within 0.05 s"
+        assert tree.kills == [0.0]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"jsonrpc":"2.0","method":"emit","params":{"fence":"","text":""}}',
+        b'{"jsonrpc":"2.0","id":1,"method":"call","params":{}}',
+        b'{"jsonrpc":"2.0","id":1,"method":"hello","params":{"protocol":"1"}}',
+        b"hello",
+    ],
+)
+def test_a_spare_that_breaks_the_protocol_is_ended_and_its_agent_broken(line: bytes) -> None:
+    with hosting() as hosts:
+        tree = hosts.trees.next()
+        tree.host.write(line + b"\n")
+        hosts.until_state(tree, None)
+        assert "host.protocol" in hosts.status().broken
+
+
+def test_a_run_of_a_broken_agent_tries_all_the_same_and_mends_it() -> None:
+    with hosting() as hosts:
+        hosts.trees.next().die(1)
+        until(lambda: hosts.status().broken, "it to be broken")
+        cold, run = hosts.reserved(), OneRun()
+        hosts.pool.run(cold.process_id, run.core, (), run.finish)
+        cold.host.request("hello", **HELLO)
+        assert cold.host.next()["result"]
+        assert cold.host.next()["method"] == "run"
+        assert hosts.status().broken == ""
+
+
+def test_without_a_socket_there_is_no_host_and_the_run_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    with hosting(spec(spares=0)) as hosts:
+
+        def full() -> Any:
+            raise OSError(24, "Too many open files")
+
+        monkeypatch.setattr(socket, "socketpair", full)
+        run = OneRun()
+        hosts.pool.run(hosts.pool.reserve(NAME, SESSION), run.core, (), run.finish)
+        assert "Too many open files" in str(run.end().error)
+        monkeypatch.undo()
+        hosts.reserved()
+
+
+# ── Hosts that a session keeps ────────────────────────────────────────────────────────────────────
+
+
+def test_a_host_that_is_kept_is_for_the_next_run_of_its_session() -> None:
+    with hosting() as hosts:
+        tree = kept(hosts)
+        hosts.until_state(tree, HostState.KEPT)
+        other = hosts.reserved("s2")
+        assert other is not tree
+        assert hosts.pool.reserve(NAME, SESSION, tree.process_id) == tree.process_id
+        run = OneRun(generation=5)
+        assert hosts.begin(tree, run)["params"]["fence"] == f"{SESSION}:5:"
+
+
+def test_what_a_kept_host_still_says_of_its_earlier_run_has_no_effect() -> None:
+    with hosting() as hosts:
+        hosts.spare()
+        tree, earlier = hosts.reserved(), OneRun()
+        frame = hosts.begin(tree, earlier)
+        tree.host.answer(frame, value=1)
+        earlier.end()
+        hosts.pool.keep(tree.process_id, SESSION)
+        hosts.pool.reserve(NAME, SESSION, tree.process_id)
+        later = OneRun(generation=5)
+        hosts.begin(tree, later)
+        for _ in range(3):
+            tree.host.note("emit", fence=earlier.fence, text="of the earlier run")
+        tree.host.note("emit", fence=later.fence, text="of the later run")
+        until(lambda: later.said() == ["of the later run"], "the later run to be heard")
+        assert not earlier.said()
+        until(lambda: earlier.refused() == {"text": 3}, "the earlier ones to be counted")
+        assert not later.refused()
+
+
+def test_a_kept_host_that_was_not_told_of_its_next_run_is_kept() -> None:
+    with hosting() as hosts:
+        tree = kept(hosts)
+        hosts.pool.reserve(NAME, SESSION, tree.process_id)
+        hosts.pool.release(tree.process_id)
+        hosts.until_state(tree, HostState.KEPT)
+        assert hosts.pool.reserve(NAME, SESSION, tree.process_id) == tree.process_id
+
+
+def test_the_word_that_a_host_is_kept_may_come_after_it_was_reserved_again() -> None:
+    with hosting() as hosts:
+        hosts.spare()
+        tree, run = hosts.reserved(), OneRun()
+        tree.host.answer(hosts.begin(tree, run), value=1)
+        run.end()
+        assert hosts.pool.reserve(NAME, SESSION, tree.process_id) == tree.process_id
+        hosts.pool.keep(tree.process_id, SESSION)
+        hosts.until_state(tree, HostState.RESERVED)
+        hosts.begin(tree, OneRun(generation=5))
+        hosts.until_state(tree, HostState.RUNNING)
+
+
+def test_a_kept_host_is_never_given_to_another_session() -> None:
+    with hosting(spec(spares=0)) as hosts:
+        tree = hosts.reserved()
+        tree.host.request("hello", **HELLO)
+        run = OneRun()
+        tree.host.next()
+        tree.host.answer(hosts.begin(tree, run), value=1)
+        run.end()
+        hosts.pool.keep(tree.process_id, SESSION)
+        assert hosts.pool.reserve(NAME, "s2", tree.process_id) != tree.process_id
+
+
+@pytest.mark.parametrize("ended", ["dead", "cut off", "outdated"])
+def test_a_kept_host_that_is_not_to_be_used_is_not_given(ended: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_module, "EXIT_S", 0.05)
+    with hosting() as hosts:
+        tree = kept(hosts)
+        if ended == "dead":
+            tree.die(0)
+            hosts.until_state(tree, None)
+        elif ended == "cut off":
+            tree.host.write(b"nonsense\n")
+            until(lambda: tree.kills, "it to be killed")
+        else:
+            hosts.pool.reload()
+        assert hosts.pool.reserve(NAME, SESSION, tree.process_id) != tree.process_id
+
+
+def test_of_too_many_kept_hosts_the_longest_unused_is_ended() -> None:
+    with hosting(kept_max=2) as hosts:
+        first, second = kept(hosts, "s1"), kept(hosts, "s2")
+        # The first is used once more.
+        hosts.pool.reserve(NAME, "s1", first.process_id)
+        run = OneRun(session="s1", generation=5)
+        first.host.answer(hosts.begin(first, run), value=1)
+        run.end()
+        hosts.pool.keep(first.process_id, "s1")
+        third = kept(hosts, "s3")
+        until(lambda: second.kills, "the longest unused to be ended")
+        assert second.kills == [0.5], "it has the grace"
+        assert not first.kills
+        assert not third.kills
+        assert not second.forgotten, "it is its session's to forget"
+
+
+# ── Reload ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_reload_replaces_the_spares_and_lets_runs_go_on() -> None:
+    with hosting() as hosts:
+        running, run, frame = hosts.running()
+        spare = hosts.spare()
+        hosts.pool.reload([NAME])
+        hosts.until_state(spare, None)
+        fresh = hosts.spare()
+        assert fresh is not spare
+        running.host.answer(frame, value=1)
+        assert run.end().how is How.RETURNED
+        assert hosts.reserved() is fresh
+
+
+def test_a_reload_tries_a_broken_agent_at_once() -> None:
+    with hosting() as hosts:
+        tree = hosts.trees.next()
+        tree.die(1)
+        hosts.until_state(tree, None)
+        assert hosts.status().retry_in_s is not None
+        hosts.pool.reload()
+        assert hosts.status().broken == ""
+        hosts.spare()
+
+
+def test_a_reload_of_a_reserved_host_ends_it_when_it_goes_back() -> None:
+    with hosting() as hosts:
+        tree = hosts.spare()
+        hosts.reserved()
+        hosts.pool.reload()
+        hosts.pool.release(tree.process_id)
+        hosts.until_state(tree, None)
+
+
+# ── Hosts that die while somebody has them ────────────────────────────────────────────────────────
+
+
+def test_news_that_come_through_the_owner_of_a_tree_are_heard() -> None:
+    with hosting(mortal=False) as hosts:
+        tree, run, _ = hosts.running()
+        tree.host.sock.close()
+        exited = ProcessExited(tree.process_id, -6, 1.0, 1.0, "", 0, lossy=False, held=False)
+        hosts.pool.heard(tree.process_id, exited)
+        assert "SIGABRT" in str(run.end().error)
+        for _ in range(2):
+            hosts.pool.heard(tree.process_id, ProcessEnded(tree.process_id, How.EXIT, proven=True, at=1.0))
+        hosts.until_state(tree, None)
+        assert not tree.forgotten, "its run forgets it"
+
+
+def test_a_reserved_host_that_has_ended_is_known_until_its_run_or_its_release() -> None:
+    with hosting() as hosts:
+        first = hosts.spare()
+        hosts.reserved()
+        first.die(0)
+        hosts.loop.until(lambda: hosts.pool._hosts[first.process_id].ended, "its end")
+        hosts.until_state(first, HostState.RESERVED)
+        hosts.pool.release(first.process_id)
+        hosts.until_state(first, None)
+        assert first.forgotten
+        second = hosts.spare()
+        run = OneRun()
+        assert hosts.reserved() is second
+        second.die(0)
+        hosts.loop.until(lambda: hosts.pool._hosts[second.process_id].ended, "its end")
+        hosts.pool.run(second.process_id, run.core, (), run.finish)
+        assert run.end().how is How.RAISED
+        hosts.until_state(second, None)
+        assert not second.forgotten, "its run forgets it"
+
+
+def test_a_spare_that_exits_and_leaves_processes_behind_is_killed() -> None:
+    with hosting(mortal=False) as hosts:
+        tree = hosts.spare()
+        tree.exit(0)
+        until(lambda: tree.kills, "what is left to be killed")
+        tree.end()
+        hosts.until_state(tree, None)
+
+
+# ── Hosts that do not answer ──────────────────────────────────────────────────────────────────────
+
+
+def test_a_spare_that_answers_its_pings_stays_and_one_that_does_not_is_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(host_module, "PING_S", 0.05)
+    with hosting() as hosts:
+        tree = hosts.spare({**HELLO, "can": ["ping"]})
+        for _ in range(4):
+            ping = tree.host.next()
+            assert ping["method"] == "ping"
+            tree.host.answer(ping)
+        assert tree.host.next()["method"] == "ping"
+        hosts.until_state(tree, None)
+        assert tree.kills == [0.0]
+
+
+def test_a_host_that_cannot_ping_or_has_a_run_is_not_pinged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_module, "PING_S", 0.02)
+    with hosting(spec(spares=2)) as hosts:
+        mute = hosts.spare()
+        speaking = hosts.spare({**HELLO, "can": ["ping"]})
+        pinged = speaking.host.next()
+        assert hosts.reserved() is mute
+        assert hosts.reserved("s2") is speaking
+        run = OneRun(session="s2")
+        hosts.pool.run(speaking.process_id, run.core, (), run.finish)
+        frame = speaking.host.next()
+        while frame["method"] == "ping":
+            pinged = frame
+            frame = speaking.host.next()
+        assert frame["method"] == "run"
+        assert speaking.host.nothing()
+        speaking.host.answer(pinged)
+        assert speaking.host.nothing()
+        assert mute.host.nothing()
+        assert not run.over
+
+
+# ── The end ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_drain_ends_the_spares_at_once_and_lets_runs_go_on_and_begin() -> None:
+    with hosting() as hosts:
+        running, run, frame = hosts.running()
+        spare = hosts.spare()
+        hosts.pool.drain()
+        hosts.until_state(spare, None)
+        cold = hosts.reserved("s2")
+        cold.host.request("hello", **HELLO)
+        cold.host.next()
+        hosts.begin(cold, OneRun(session="s2"))
+        running.host.answer(frame, value=1)
+        assert run.end().how is How.RETURNED
+        hosts.loop.call(lambda: None)
+        assert len(hosts.trees.trees) == 3, "no spare is started any more"
+
+
+def test_a_pool_that_is_closed_reserves_nothing_and_says_so() -> None:
+    with hosting() as hosts:
+        tree = hosts.spare()
+        assert hosts.pool.close()
+        assert tree.kills == [0.0]
+        run = OneRun()
+        process_id = hosts.pool.reserve(NAME, SESSION)
+        assert process_id not in hosts.trees.trees
+        hosts.pool.run(process_id, run.core, (), run.finish)
+        assert "shutting down" in str(run.end().error)
+        assert hosts.pool.close()
+
+
+def test_a_run_that_comes_to_a_pool_which_is_closing_fails() -> None:
+    with hosting() as hosts:
+        hosts.spare()
+        tree, run = hosts.reserved(), OneRun()
+        assert hosts.pool.close()
+        hosts.pool.run(tree.process_id, run.core, (), run.finish)
+        assert "shutting down" in str(run.end().error)
+
+
+def test_the_pool_is_the_port_of_the_actors() -> None:
+    from actors.hosts import Hosts
+
+    def takes(_: Hosts) -> None: ...
+
+    with hosting(SPEC) as hosts:
+        pool: HostPool = hosts.pool
+        takes(pool)
