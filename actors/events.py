@@ -54,7 +54,9 @@ class EventKind(StrEnum):
     PROCESS_STARTED = "process.started"
     PROCESS_ENDED = "process.ended"
     PROCESS_HANDED_OVER = "process.handed_over"
+    PROCESS_TAKEN_BACK = "process.taken_back"
     RUN_STARTED = "run.started"
+    RUN_OUTPUT = "run.output"
     RUN_STATUS = "run.status"
     RUN_ENDED = "run.ended"
     RECEIPT_FILED = "receipt.filed"
@@ -228,7 +230,17 @@ class ProcessHandedOverData(Data, frozen=True, kw_only=True):
 
     event_kind: ClassVar[EventKind] = EventKind.PROCESS_HANDED_OVER
 
-    call_id: Annotated[str, Meta(description="The call's id.")] = always("")
+    call_id: Annotated[str, Meta(description="The call's id; empty: it is the host of the agent.")] = always("")
+    process_id: ProcessId
+    pid: Pid = always(None)
+    name: Name = always("")
+
+
+class ProcessTakenBackData(Data, frozen=True, kw_only=True):
+    """The host that the session kept became the run's: it ends with the run, or is handed over again."""
+
+    event_kind: ClassVar[EventKind] = EventKind.PROCESS_TAKEN_BACK
+
     process_id: ProcessId
     pid: Pid = always(None)
     name: Name = always("")
@@ -243,6 +255,19 @@ class RunStartedData(Data, frozen=True, kw_only=True):
     inputs: Annotated[tuple[str, ...], Meta(description="Ids of the messages that it is given.")] = always(())
     resumed: Annotated[bool, Meta(description="True: a Resume started it.")] = False
     retry_of: Annotated[str | None, Meta(description="The run that it tries again. Left out: none.")] = None
+
+
+class RunOutputData(Data, frozen=True, kw_only=True):
+    """The host of the agent printed something, or a process did that the agent's own code started in it."""
+
+    event_kind: ClassVar[EventKind] = EventKind.RUN_OUTPUT
+
+    process_id: ProcessId
+    stream: Annotated[str, Meta(description="`stdout` or `stderr`.")] = always("")
+    text: Annotated[str, Meta(description="What was printed.")] = always("")
+    marker: Annotated[
+        bool, Meta(description="True: the text is the supervisor's own; no more output of this host is logged.")
+    ] = False
 
 
 class RunStatusData(Data, frozen=True, kw_only=True):
@@ -397,7 +422,9 @@ EventData: TypeAlias = (
     | ProcessStartedData
     | ProcessEndedData
     | ProcessHandedOverData
+    | ProcessTakenBackData
     | RunStartedData
+    | RunOutputData
     | RunStatusData
     | RunEndedData
     | ReceiptFiledData

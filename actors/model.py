@@ -340,6 +340,7 @@ INSIDE_SOURCES: Final = frozenset(
         "call.given_up",
         "tool.deadline",
         "tool.kill",
+        "host.retired",
         "actor.failure",
         "store.failure",
         "supervisor.shutdown",

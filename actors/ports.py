@@ -128,8 +128,8 @@ class Strays(Protocol):
     """
 
     def within(
-        self, address: Address, isolation: Isolation, token: CancelToken, body: Callable[[], Any]
-    ) -> Callable[[], Any]:
+        self, address: Address, isolation: Isolation, token: CancelToken, body: Callable[..., Any]
+    ) -> Callable[..., Any]:
         """Wrap `body` for the executor, so that what it starts is attributed to `address`; see `Executor.start`.
 
         A process that it starts after `token` was cancelled belongs to a clean-up: it is not asked to end before `body`
@@ -274,6 +274,7 @@ class ProcessRow(Struct, frozen=True):
     """A process tree; ``granted`` is on record before the spawn. Times: seconds, epoch, UTC.
 
     end: the receipt's row of a tree that has ended.
+    host: the agent that runs in it, if it is a host. Then `call_id` is empty.
     kind: not ``process`` for a stray, which is on record once it is found: see `Strays`. Then `call_id` is empty if the
         agent started it, and `born` and `ours` are as in `StrayFound`.
 
@@ -301,6 +302,7 @@ class ProcessRow(Struct, frozen=True):
     kind: PartKind = PartKind.PROCESS
     born: str = ""
     ours: bool = True
+    host: str = ""
 
 
 class WaitingRow(Struct, frozen=True):

@@ -21,6 +21,7 @@ The parts of a session, from the top down:
     quarantine.py   a session that fails too often takes Stop and nothing else
     answers.py      answers that need no store
     incarnation.py  the session as it was read last, and its phase
+    session_hosts.py  the hosts that it has reserved, until their runs begin
 
 A child knows its parent only as an address. This package may import every other one.
 """

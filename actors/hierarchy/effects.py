@@ -42,8 +42,10 @@ from actors.protocol.step import (
     HaltRun,
     KeepDeadLetter,
     Keeper,
+    KeepHost,
     KillTree,
     Later,
+    LetTreeGo,
     MakeWait,
     NothingToSteer,
     Now,
@@ -52,6 +54,7 @@ from actors.protocol.step import (
     RefuseHandOver,
     RefuseRequest,
     RefuseSpawn,
+    ReleaseHost,
     ReturnCredit,
     SayHandedOver,
     ShowEphemeral,
@@ -105,6 +108,8 @@ class Effects:
                 self._runs.tell(effect.run_id, PermitWaiting(effect.call_id))
             case RefuseSpawn():
                 self._runs.tell(effect.run_id, SpawnRefused(effect.call_id, effect.process_id, effect.limit))
+            case LetTreeGo():
+                self._trees.let_go(effect.process_id)
             case TakeTree():
                 self._runs.tell(effect.address.run, TreeTaken(effect.address.call or "", effect.process_id))
                 self._trees.adopt(effect.address, effect.process_id, effect.listener)
@@ -157,10 +162,17 @@ class Effects:
                 case SayHandedOver():
                     self._live.protocol.trees.handed_over(effect.process_id)
                     settle(effect.handed, None)
+                case ReleaseHost():
+                    self._live.hosts.release(effect.process_id)
+                case KeepHost():
+                    self._live.protocol.trees.handed_over(effect.process_id)
+                    self._live.hosts.keep(effect.process_id)
+                    self._trees.watch_host(effect.process_id)
                 case AdoptTree():
                     owned = self._live.protocol.state.owned.get(effect.process_id)
                     if owned is not None:
                         self._trees.adopt(owned.address, owned.id, None)
+                        self._trees.watch_host(owned.id)
                 case RefuseDeleted():
                     self._late_stops.refused(effect.request)
                     refuse(self._live.session, effect.request, effect.reply, effect.error)

@@ -10,6 +10,7 @@ import enum
 
 import msgspec
 
+from actors.hierarchy.session_hosts import SessionHosts
 from actors.model import Mode, SessionActivity, SessionStatus
 from actors.plugin.registration import Plugins
 from actors.ports import Ports
@@ -31,6 +32,8 @@ class Phase(enum.Enum):
 class Incarnation:
     """The protocol of one session, its phase, and the id of its incarnation. Used in the turns of its actor only.
 
+    `hosts`: which the session has reserved, through all incarnations.
+
     Args:
         session: the session's id.
         ports: the settings, and what the protocol needs from outside.
@@ -44,6 +47,7 @@ class Incarnation:
         self._ports = ports
         self._plugins = plugins
         self._children = 0
+        self.hosts = SessionHosts(session, plugins, ports.hosts)
         self.protocol = self._new_protocol()
 
     @property
@@ -64,9 +68,13 @@ class Incarnation:
             return msgspec.structs.replace(status, state=SessionActivity.STORE_FAILED)
         return status
 
-    def grace_s(self, mode: Mode) -> float:
-        """How many seconds a part has to end by itself."""
-        return 0.0 if mode is Mode.IMMEDIATE else self._ports.settings.grace_s
+    def grace_s(self, mode: Mode, agent: str = "") -> float:
+        """How many seconds a part has to end by itself; the host of an agent as many as that says."""
+        if mode is Mode.IMMEDIATE:
+            return 0.0
+        hosted = self._plugins.hosted(agent)
+        own = None if hosted is None else hosted.grace_s
+        return self._ports.settings.grace_s if own is None else own
 
     def child_key(self, of: str) -> str:
         """A key for one more child of the session's actor, which works for the run or the tree with the id `of`."""
@@ -88,4 +96,5 @@ class Incarnation:
             ports.executor.call,
             self._plugins.isolation,
             lambda: self._plugins.unavailable(ports.settings.agent),
+            self.hosts,
         )

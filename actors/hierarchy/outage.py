@@ -239,9 +239,9 @@ class Outage:
         stops, unrecorded = self._live.protocol.stops, self.unrecorded
         answer = stops.answer_unstored(stop, unrecorded.ended, unrecorded.undone)
         provenance = provenance_of(stop, at)
-        if stop.scope is Scope.SESSION and stop.run_id is None:
-            for process_id in self._live.protocol.state.owned:
-                self._trees.end(process_id, Halt(provenance, self._live.grace_s(stop.mode)))
+        for owned in self._live.protocol.state.owned.values() if stop.run_id is None else ():
+            if stop.scope is Scope.SESSION or owned.row.host:
+                self._trees.end(owned.id, Halt(provenance, self._live.grace_s(stop.mode, owned.row.host)))
         for info in stops.cancelled_unstored(stop, answer, provenance, unrecorded.undone):
             unrecorded.ended.setdefault(info.run_id, info)
         for record in stops.killed_unstored(stop, answer):

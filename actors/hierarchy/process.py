@@ -42,7 +42,7 @@ class ProcessActor(Actor):
         ports: what it needs from outside.
         address: of the call that asked for the tree.
         process_id: the tree's id.
-        spec: the command; None for a tree that runs already, which is adopted.
+        spec: the command; None for a tree that runs already: whoever starts this actor has it adopt the tree.
         cell: of the spawn; if it is closed, nothing is spawned.
         owner: to whom the tree belongs.
         listener: gets the news first, for the handle that waits in the tool; it must not block.
@@ -80,8 +80,9 @@ class ProcessActor(Actor):
     def on_start(self) -> None:
         """Spawn the tree, unless a fence came first. The compare-and-set of the cell is the last step before it."""
         if self._spec is None:
+            # Its parent has the port report to this actor, in its own turn: a tree may go from one actor to the next
+            # before this one has had its first, and the last to have it is to be told.
             self._running = True
-            self._ports.processes.adopt(self._process_id, self.actor_ref)
             return
         if self._cell is None or not self._cell.start():
             at = self._ports.clock.wall()

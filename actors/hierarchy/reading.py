@@ -83,6 +83,7 @@ class Reading:
             return
         self._runs.replace_all()
         self._trees.stop_all()
+        self._live.hosts.settle(snapshot)
         self._live.begin()
         self._draining.go_on()
         self._batches.begin()

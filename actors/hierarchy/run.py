@@ -10,6 +10,7 @@ when an earlier actor of the run failed.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from actors.gate.cell import Cell, CellState
 from actors.gate.credit import Credit
 from actors.gate.pending import settle
 from actors.gate.token import CancelToken
-from actors.hierarchy.process import claim_for_run_end
+from actors.hierarchy.process import ProcessActor, claim_for_run_end
 from actors.hierarchy.tool import ToolActor
 from actors.kernel.actor import Actor, tell
 from actors.kernel.down import Down
@@ -36,17 +37,20 @@ from actors.messages import (
     ExecutionEnded,
     Halt,
     HandOverRequested,
+    HostGraceOver,
     LateRefused,
     Permit,
     PermitRefused,
     PermitWaiting,
     ProcessEnded,
     ProcessExited,
+    ProcessNews,
     ProcessOutput,
     ProcessRemaining,
     ProcessReport,
     ProcessStarted,
     RecancelExecution,
+    Release,
     RunDeadline,
     RunExpired,
     RunFinished,
@@ -63,9 +67,9 @@ from actors.messages import (
 )
 from actors.model import Address, How, Message, Owner, Provenance
 from actors.plugin import execution
-from actors.plugin.registration import Plugins, is_async
+from actors.plugin.registration import Agent, Plugins, Tool, is_async
 from actors.plugin.turn import AsyncTurn, Turn, TurnCore
-from actors.ports import Isolation, Ports, ProcessRow, Timer
+from actors.ports import HostedAgent, Isolation, Ports, ProcessRow, Timer, ToolOffer
 from actors.thread import Thread
 
 GONE = "what ran it is gone"
@@ -90,17 +94,19 @@ class Adoption:
 class RunStart:
     """What a run begins with.
 
-    `agent`: its function. `thread`: a copy that the run may change. `inputs`: ids of the run's own messages.
-    `deadline_s`: how long it may take, in seconds, without the time in which its calls wait; None for ever.
+    `agent`: its function, or what runs in a host. `thread`: a copy that the run may change. `inputs`: ids of the run's own messages.
+    `deadline_s`: how long it may take, in seconds, without the time in which its calls wait; None for ever. `host`: the
+    id of the tree in which its agent runs, and the cell of that; None: the agent does not run in a host.
     """
 
-    agent: Callable[..., Any]
+    agent: Agent
     agent_name: str
     token: CancelToken
     credit: Credit
     thread: Thread
     inputs: tuple[str, ...]
     deadline_s: float | None
+    host: tuple[str, Cell[None] | None] | None = None
 
 
 class RunActor(Actor):
@@ -142,6 +148,10 @@ class RunActor(Actor):
         self._executions: set[str] = set()
         self._processes: dict[str, str] = {}
         self._strays: set[str] = set()
+        # The tree in which the agent runs, and when its time to end by itself is over (monotonic seconds).
+        self._host: str | None = None
+        self._host_due: float | None = None
+        self._host_timer: Timer | None = None
         self._cells: dict[str, Cell[None]] = {}
         self._waiting: set[str] = set()
         self._halted: Halt | None = None
@@ -180,10 +190,7 @@ class RunActor(Actor):
             case ProcessReport():
                 self._process_report(message)
             case ProcessStarted() | ProcessOutput() | ProcessExited() | ProcessRemaining() | ProcessEnded():
-                # It comes from the port itself: this actor has taken the tree over.
-                call = self._processes.get(message.process_id)
-                address = self._address.of_call(call) if call else self._address
-                self._process_report(ProcessReport(address, message.process_id, message))
+                self._tree_news(message)
             case StrayFound() | StrayEnded():
                 self._stray(message)
             case SteeringRequested():
@@ -206,11 +213,12 @@ class RunActor(Actor):
                     settle(reply, message.messages)
             case Halt():
                 self._halt(message)
+            case HostGraceOver():
+                self._end_host()
             case RunDeadline():
                 self._deadline(message)
             case RecancelExecution():
-                if self._cancel_executions(again_s=message.patience_s):
-                    self._recancel = self._ports.clock.call_later(message.next_s, self.actor_ref, message.next)
+                self._cancel_again(message)
             case Down():
                 self._child_down(message)
             case _:
@@ -224,9 +232,17 @@ class RunActor(Actor):
             self.tell_parent(
                 RunFinished(self._address, How.NOT_STARTED, self._ports.clock.wall(), error="closed before it began")
             )
-            self.stop()
+            if start.host is not None:
+                # It was told nothing. It is the run's on record, and ends with it.
+                host, cell = start.host
+                self._processes[host] = ""
+                if cell is not None:
+                    self._cells[host] = cell
+                self._take_tree(host, self._ports.settings.grace_s)
+            self._stop_if_done()
             return
-        tools, executor, run = self._plugins.tools, self._ports.executor, self._address.run
+        agent, executor, run = start.agent, self._ports.executor, self._address.run
+        tools = self._tools_for(agent)
         # Before the turn adds its waker: so the agent's task is cancelled first, and after it the other tasks that wait
         # in a method of the turn.
         start.token.add_waker(lambda: executor.cancel(run))
@@ -243,28 +259,63 @@ class RunActor(Actor):
             lambda name, arguments: execution.withheld(tools, name, arguments),
             wall=self._ports.clock.wall,
         )
-        as_task = is_async(start.agent)
+        self._agent_running = True
+        if isinstance(agent, HostedAgent):
+            self._begin_in_host(start, core, tools)
+        else:
+            self._begin_here(agent, start, core)
+        self._deadline_left_s = start.deadline_s
+        self._arm_deadline()
+
+    def _tools_for(self, agent: Agent) -> Mapping[str, Tool]:
+        tools = self._plugins.tools
+        if not isinstance(agent, HostedAgent) or agent.tools is None:
+            return tools
+        return {name: tools[name] for name in agent.tools if name in tools}
+
+    def _begin_here(self, agent: Callable[..., Any], start: RunStart, core: TurnCore) -> None:
+        executor, run = self._ports.executor, self._address.run
+        as_task = is_async(agent)
         turn = AsyncTurn(core) if as_task else Turn(core)
         body = execution.agent_body(
-            start.agent,
+            agent,
             turn,
             self._address,
             self._ports.settings.content_max_bytes,
             as_task=as_task,
             token=start.token,
         )
-        self._agent_running = True
         isolation = Isolation.TASK if as_task else Isolation.THREAD
         body = self._ports.strays.within(self._address, isolation, start.token, body)
         self._ports.strays.adopt(self._address, self.actor_ref)
         executor.start(run, f"agent {start.agent_name}", isolation, body, self.actor_ref, start.token)
-        self._deadline_left_s = start.deadline_s
-        self._arm_deadline()
+
+    def _begin_in_host(self, start: RunStart, core: TurnCore, tools: Mapping[str, Tool]) -> None:
+        """Tell the host of the run. Its tree is adopted first: it may end, and that is heard by whoever has it."""
+        hosts, run, content_max = self._ports.hosts, self._address.run, self._ports.settings.content_max_bytes
+        assert hosts is not None, "an agent that runs in hosts needs them"
+        assert start.host is not None, "its host was reserved"
+        host, cell = start.host
+        self._host = host
+        self._processes[host] = ""
+        if cell is not None:
+            self._cells[host] = cell
+        heard = functools.partial(hosts.heard, host)
+        child = self.start_child(ProcessActor, self._ports, self._address, host, None, cell, listener=heard, key=host)
+        self._ports.processes.adopt(host, child)
+        offers = [ToolOffer(name, tool.description, tool.schema) for name, tool in tools.items()]
+        body = execution.hosted_body(lambda finish: hosts.run(host, core, offers, finish), content_max)
+        # What it starts itself is in its host; but it calls tools that run here.
+        body = self._ports.strays.within(self._address, Isolation.HOST, start.token, body)
+        self._ports.strays.adopt(self._address, self.actor_ref)
+        name = f"agent {start.agent_name}"
+        self._ports.executor.start(run, name, Isolation.HOST, body, self.actor_ref, start.token)
 
     def _execution_ended(self, ended: ExecutionEnded) -> None:
         if ended.key == self._address.run:
             self._agent_running = False
             self._disarm_deadline()
+            self._end_host()
             self.tell_parent(execution.run_finished(self._address, ended))
         elif ended.key in self._executions:
             # The call was taken over from an actor that failed.
@@ -398,10 +449,22 @@ class RunActor(Actor):
     def _tree_taken(self, taken: TreeTaken) -> None:
         """A tree belongs to the session now: this run does not end it any more."""
         self._forget_tree(taken.process_id)
+        if taken.process_id == self._host:
+            host = self.children.get(taken.process_id)
+            if host is not None:
+                tell(host, Release())
         child = self.children.get(taken.call_id)
         if child is not None:
             tell(child, taken)
         self._stop_if_done()
+
+    def _tree_news(self, news: ProcessNews) -> None:
+        """From the port itself: of a tree that was taken over."""
+        if news.process_id == self._host and self._ports.hosts is not None:
+            self._ports.hosts.heard(news.process_id, news)
+        call = self._processes.get(news.process_id)
+        address = self._address.of_call(call) if call else self._address
+        self._process_report(ProcessReport(address, news.process_id, news))
 
     def _process_report(self, report: ProcessReport) -> None:
         if isinstance(report.news, ProcessEnded):
@@ -428,12 +491,17 @@ class RunActor(Actor):
         """
         self._halted = halt
         self._disarm_deadline()
-        # Children first, so that a process gets its signal before the agent's own clean-up begins.
-        for child in self.children.values():
-            tell(child, halt)
+        # Children first, so that a process gets its signal before the agent's own clean-up begins. In a host it is done.
+        for key, child in self.children.items():
+            if key != self._host:
+                tell(child, halt)
         for process_id, call in self._processes.items():
-            if call not in self.children and claim_for_run_end(self._cells.get(process_id)):
+            mine = process_id != self._host and call not in self.children
+            if mine and claim_for_run_end(self._cells.get(process_id)):
                 self._ports.processes.kill(process_id, halt.grace_s)
+        due = self._ports.clock.monotonic() + halt.grace_s
+        self._host_due = due if self._host_due is None else min(due, self._host_due)
+        self._end_host()
         self._ports.strays.end(self._address, halt.grace_s)
         # For executions that were adopted; the token has cancelled the others.
         self._cancel_executions()
@@ -443,14 +511,41 @@ class RunActor(Actor):
         self._recancel = self._ports.clock.call_later(patience_s, self.actor_ref, RecancelExecution(patience_s))
         self._stop_if_done()
 
+    def _end_host(self) -> None:
+        """Of a halted run: end the host with the rest of the grace once its agent has ended, and at the grace anyhow.
+
+        The agent was told by the token, and may clean up until then: no signal cuts it off.
+        """
+        halt, host, due, clock = self._halted, self._host, self._host_due, self._ports.clock
+        if self._host_timer is not None:
+            self._host_timer.cancel()
+            self._host_timer = None
+        if halt is None or host is None or due is None or host not in self._processes:
+            return
+        left_s = max(0.0, due - clock.monotonic())
+        if self._agent_running and left_s:
+            self._host_timer = clock.call_later(left_s, self.actor_ref, HostGraceOver())
+            return
+        child = self.children.get(host)
+        if child is not None:
+            tell(child, Halt(halt.provenance, left_s))
+        elif claim_for_run_end(self._cells.get(host)):
+            self._ports.processes.kill(host, left_s)
+
     def _cancel_executions(self, *, again_s: float | None = None) -> bool:
         """Cancel the executions that no child of this actor owns; False if there are none."""
         keys = sorted(call_id for call_id in self._executions if call_id not in self.children)
-        if self._agent_running:
+        if self._agent_running and self._host is None:
+            # One in a host was told by its token, and a second word to it is the end of its host.
             keys.append(self._address.run)
         for key in keys:
             self._ports.executor.cancel(key, again_s=again_s)
         return bool(keys)
+
+    def _cancel_again(self, recancel: RecancelExecution) -> None:
+        """Something goes on after its time: cancel it again, at growing intervals, for as long as it does."""
+        if self._cancel_executions(again_s=recancel.patience_s):
+            self._recancel = self._ports.clock.call_later(recancel.next_s, self.actor_ref, recancel.next)
 
     def _child_down(self, down: Down) -> None:
         """A call's actor has ended: take over what it may have left, and end that."""
@@ -473,7 +568,8 @@ class RunActor(Actor):
                 how = How.NOT_STARTED if state is CellState.VOID else How.RAISED if result is None else How.RETURNED
                 self.tell_parent(CallEnded(address, how, at, result))
         for process_id, call in list(self._processes.items()):
-            if call == call_id:
+            if call_id in (call, process_id):
+                # Of a call that is gone, or the host whose own actor is.
                 self._take_tree(process_id, self._ports.settings.grace_s)
         self._stop_if_done()
 
@@ -508,7 +604,11 @@ class RunActor(Actor):
                 self.tell_parent(CallEnded(self._address.of_call(call_id), How.GONE, at, None, note=GONE))
         for process_id, call_id in adoption.processes:
             self._processes[process_id] = call_id
-            self._take_tree(process_id, adoption.halt.grace_s)
+            if call_id:
+                self._take_tree(process_id, adoption.halt.grace_s)
+            else:
+                self._host = process_id
+                self._ports.processes.adopt(process_id, self.actor_ref)
         self._halt(adoption.halt)
 
     # ── Ends ──────────────────────────────────────────────────────────────────────────────────────

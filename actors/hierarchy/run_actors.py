@@ -56,6 +56,9 @@ class RunActors:
         record = self._live.protocol.runs.claim_start(run_id)
         if record is None:
             return
+        host = record.host
+        if host is not None:
+            self._live.hosts.begun(host.row.process_id)
         start = RunStart(
             agent=self._plugins.agent(record.info.agent),
             agent_name=record.info.agent,
@@ -64,6 +67,7 @@ class RunActors:
             thread=self._live.protocol.state.thread.copy(),
             inputs=record.info.inputs,
             deadline_s=self._ports.settings.run_deadline_s,
+            host=None if host is None else (host.row.process_id, host.cell),
         )
         self._start_actor(record, start, None)
 
@@ -85,7 +89,7 @@ class RunActors:
                 (part.id, record.processes[part.id].row.call_id) for part in open_parts if part.kind == PartKind.PROCESS
             ),
             strays=tuple(record.processes[part.id].row for part in open_parts if part.kind in STRAYS),
-            halt=Halt(provenance, self._live.grace_s(record.mode)),
+            halt=Halt(provenance, self._live.grace_s(record.mode, record.info.agent)),
         )
         self._start_actor(record, None, adoption)
 
@@ -98,7 +102,8 @@ class RunActors:
 
     def halt(self, halt: HaltRun) -> None:
         """End the parts of a run, and set the timer after which what is left is named abandoned."""
-        grace_s = self._live.grace_s(halt.mode)
+        record = self._live.protocol.state.record(halt.run_id)
+        grace_s = self._live.grace_s(halt.mode, "" if record is None else record.info.agent)
         self.end_parts(halt.run_id, Halt(halt.provenance, grace_s))
         deadline = KillDeadline(halt.run_id, halt.stage, self._live.id)
         self._ports.clock.call_later(grace_s + self._ports.settings.kill_s, self._owner.actor_ref, deadline)

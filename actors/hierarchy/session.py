@@ -44,6 +44,7 @@ from actors.messages import (
     Expire,
     GoOn,
     Halt,
+    HostIdle,
     IdleOver,
     Interrupt,
     KillDeadline,
@@ -194,12 +195,8 @@ class SessionActor(Actor):
                 self._protocol.interrupt(message.provenance)
             case GoOn():
                 self._serving.go_on(message.number)
-            case KillDeadline():
-                if message.incarnation == self._live.id:
-                    self._protocol.runs.kill_deadline(message.run_id, message.stage)
-            case TreesDeadline():
-                if message.incarnation == self._live.id:
-                    self._protocol.tree_reports.deadline(message.stage)
+            case KillDeadline() | TreesDeadline() | HostIdle():
+                self._time_over(message)
             case Down():
                 self._child_down(message)
             case _ if self._live.phase is Phase.SERVING:
@@ -208,6 +205,17 @@ class SessionActor(Actor):
                 # A run reports it again when its parts are adopted.
                 logger.trace("{} is {}: not taken: {!r:.200}", self, self._live.phase.value, message)
         return None
+
+    def _time_over(self, timer: KillDeadline | TreesDeadline | HostIdle) -> None:
+        match timer:
+            case KillDeadline() if timer.incarnation == self._live.id:
+                self._protocol.runs.kill_deadline(timer.run_id, timer.stage)
+            case TreesDeadline() if timer.incarnation == self._live.id:
+                self._protocol.tree_reports.deadline(timer.stage)
+            case HostIdle() if self._live.phase is Phase.SERVING:
+                self._protocol.hosts.idle(timer.process_id, timer.since, self._ports.clock.wall())
+            case _:
+                logger.trace("{}: a timer that is over: {!r:.200}", self, timer)
 
     def _request(self, request: OutsideRequest, reply: ReplyFuture[Any] | None) -> None:
         self._passivation.note_use()
@@ -313,6 +321,7 @@ class SessionActor(Actor):
         """Close every gate: what this incarnation started is adopted by the next one, and is already ending."""
         self._hand_back_stash()
         self._late_stops.answer_all_held()
+        self._live.hosts.end(self._ports.processes)
         at = self._ports.clock.wall()
         reason = "the session's actor was stopped"
         self._protocol.abandon(Provenance(source="actor.failure", reason=reason, initiated_at=at))
@@ -326,6 +335,7 @@ class SessionActor(Actor):
         """Close every gate at once: nothing of this generation begins while the session is being restarted."""
         self._hand_back_stash()
         self._late_stops.answer_all_held()
+        self._live.hosts.end(self._ports.processes)
         name = exception_type.__name__ if exception_type else "failure"
         reason = f"the session's actor failed: {name}: {exception_value}"
         cause = Provenance(source="actor.failure", reason=reason, initiated_at=self._ports.clock.wall())

@@ -49,7 +49,7 @@ from actors.messages import (
     SpawnRequested,
     TreeTaken,
 )
-from actors.model import Address, Mode, Owner, Provenance
+from actors.model import Address, Isolation, Mode, Owner, Provenance
 from actors.plugin import execution
 from actors.plugin.foreign import Foreign, Made
 from actors.plugin.registration import Tool
@@ -204,7 +204,7 @@ class ToolActor(Actor):
     def _halt(self, halt: Halt) -> None:
         """End everything of this call; see `RunActor._halt`."""
         self._ports.strays.end(self._address, halt.grace_s)
-        if self._executing:
+        if self._executing and self._tool.isolation is not Isolation.HOST:
             self._ports.executor.cancel(self.key)
             if self._recancel is not None:
                 self._recancel.cancel()

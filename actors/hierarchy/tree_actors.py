@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pykka import ActorRef
+
 from actors.gate.cell import Cell
 from actors.hierarchy.incarnation import Incarnation
 from actors.hierarchy.process import ProcessActor
 from actors.kernel.actor import Actor, tell
-from actors.messages import Halt, ProcessEnded, ProcessNews, ProcessReport, TreesDeadline
+from actors.messages import Halt, HostIdle, ProcessEnded, ProcessNews, ProcessReport, Release, TreesDeadline
 from actors.model import Address, Owner
 from actors.ports import Ports, SpawnSpec
 from actors.protocol.step import EndTrees, SpawnOwn
@@ -53,8 +55,30 @@ class TreeActors:
             self._host(spawn.address, spawn.process_id, spawn.spec, owned.cell, spawn.listener)
 
     def adopt(self, address: Address, process_id: str, listener: Callable[[ProcessNews], None] | None) -> None:
-        """Start an actor for a tree that runs already: a run's until now, or one that an incarnation before left."""
-        self._host(address, process_id, None, None, listener)
+        """Start an actor for a tree that runs already: a run's until now, or one that an incarnation before left.
+
+        The port reports to it from here on: whoever has the tree next, a run or an actor, says so behind this.
+        """
+        owned = self._live.protocol.state.owned.get(process_id)
+        if owned is not None and owned.row.host:
+            listener = self._live.hosts.listener(process_id)
+        child = self._host(address, process_id, None, None, listener)
+        self._ports.processes.adopt(process_id, child)
+
+    def let_go(self, process_id: str) -> None:
+        """A host that the session kept is a run's again: its actor ends, and ends nothing."""
+        host = self._hosts.pop(process_id, None)
+        child = self._owner.children.get(host.key) if host is not None else None
+        if child is not None:
+            tell(child, Release())
+
+    def watch_host(self, process_id: str) -> None:
+        """If a tree is a host that the session keeps, look at it again when it may have been idle for its time."""
+        owned = self._live.protocol.state.owned.get(process_id)
+        agent = None if owned is None else self._live.hosts.hosted(owned.row.host)
+        if owned is not None and agent is not None and owned.row.ending is None:
+            idle = HostIdle(process_id, owned.row.owned_at)
+            self._ports.clock.call_later(agent.keep_idle_s, self._owner.actor_ref, idle)
 
     def _host(
         self,
@@ -63,10 +87,10 @@ class TreeActors:
         spec: SpawnSpec | None,
         cell: Cell[None] | None,
         listener: Callable[[ProcessNews], None] | None,
-    ) -> None:
+    ) -> ActorRef[ProcessActor]:
         key = self._live.child_key(process_id)
         self._hosts[process_id] = TreeHost(key, listener)
-        self._owner.start_child(
+        return self._owner.start_child(
             ProcessActor,
             self._ports,
             address,
@@ -98,11 +122,14 @@ class TreeActors:
 
     def end_all(self, end: EndTrees) -> None:
         """End trees, and set the timer after which what is left is named abandoned."""
-        grace_s = self._live.grace_s(end.mode)
+        longest_s = 0.0
         for process_id in end.process_ids:
+            owned = self._live.protocol.state.owned.get(process_id)
+            grace_s = self._live.grace_s(end.mode, "" if owned is None else owned.row.host)
             self.end(process_id, Halt(end.provenance, grace_s))
+            longest_s = max(grace_s, longest_s)
         deadline = TreesDeadline(end.stage, self._live.id)
-        self._ports.clock.call_later(grace_s + self._ports.settings.kill_s, self._owner.actor_ref, deadline)
+        self._ports.clock.call_later(longest_s + self._ports.settings.kill_s, self._owner.actor_ref, deadline)
 
     def end(self, process_id: str, halt: Halt) -> None:
         """End a tree through its actor, so that the kill comes behind the spawn. One without an actor was spawned."""
@@ -138,4 +165,4 @@ class TreeActors:
             owned.cell.close()
         self._ports.processes.adopt(process_id, self._owner.actor_ref)
         if owned.row.ending is not None:
-            self._ports.processes.kill(process_id, self._live.grace_s(owned.mode))
+            self._ports.processes.kill(process_id, self._live.grace_s(owned.mode, owned.row.host))

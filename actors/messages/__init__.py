@@ -45,6 +45,7 @@ from actors.messages.reports import (
 from actors.messages.result import ToolResult
 from actors.messages.run import (
     CallClosed,
+    HostGraceOver,
     Permit,
     PermitRefused,
     PermitWaiting,
@@ -60,6 +61,7 @@ from actors.messages.session import (
     Drain,
     Expire,
     GoOn,
+    HostIdle,
     IdleOver,
     Interrupt,
     KillDeadline,
@@ -109,6 +111,8 @@ __all__ = [
     "GoOn",
     "Halt",
     "HandOverRequested",
+    "HostGraceOver",
+    "HostIdle",
     "Idle",
     "IdleOver",
     "Interrupt",

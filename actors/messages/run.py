@@ -76,6 +76,10 @@ class Steered(Command, frozen=True):
     messages: tuple[Message, ...]
 
 
+class HostGraceOver(TimerFired, frozen=True):
+    """The host of a halted run has had its time to end by itself."""
+
+
 class RunDeadline(TimerFired, frozen=True):
     """The run's time is up."""
 

@@ -95,6 +95,13 @@ class KillDeadline(TimerFired, frozen=True):
     incarnation: str
 
 
+class HostIdle(TimerFired, frozen=True):
+    """A host that the session keeps since `since` (epoch seconds, UTC) may have been idle for its time."""
+
+    process_id: str
+    since: float | None
+
+
 class TreesDeadline(TimerFired, frozen=True):
     """Trees that the session began to end at `stage`, and that have not ended, are now named `abandoned`.
 

@@ -171,6 +171,19 @@ def agent_body(
     return task if as_task else thread
 
 
+def hosted_body(run: Callable[[Callable[[AgentDone], None]], None], max_bytes: int) -> Callable[[Finish], None]:
+    """Return the function that the executor calls for an agent that runs in a host: `run` tells the host.
+
+    What the host says of its end is converted on the thread that says so.
+    """
+
+    def ended(done: AgentDone) -> AgentDone:
+        error = None if done.error is None else cut(storable(done.error), ERROR_MAX_BYTES)
+        return AgentDone(done.how, plain(done.result, max_bytes), error)
+
+    return lambda finish: run(lambda done: finish(ended(done)))
+
+
 def run_finished(address: Address, ended: ExecutionEnded) -> RunFinished:
     """Convert the executor's report on an agent to a RunFinished."""
     done = ended.value

@@ -17,13 +17,14 @@ import re
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Final, TypeAlias, TypeVar, get_args, get_origin
 
 import msgspec
 from msgspec import Struct
 
 from actors.errors import AgentUnavailable, CountermandError, Invalid, NotFound, described
 from actors.gate.token import AsyncCancelToken, CancelToken
+from actors.hosts import HostedAgent
 from actors.model import JsonObject
 from actors.plugin.spawning import AsyncSpawn, Spawn
 from actors.ports import Isolation
@@ -31,6 +32,8 @@ from actors.secrets import Withheld, is_secret, withheld
 from actors.text import shown, storable
 
 F = TypeVar("F", bound=Callable[..., Any])
+Agent: TypeAlias = Callable[..., Any] | HostedAgent
+"""An agent: a function of a Turn, or the name of what runs in hosts."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 DURATION_MAX_S: Final = 10 * 365.25 * 86_400.0
@@ -155,7 +158,7 @@ class Plugins:
     """The agents and tools of one supervisor, by name.
 
     Args:
-        agents: agents by name: plain or async functions of a Turn, or `Unloaded`.
+        agents: agents by name: plain or async functions of a Turn, `HostedAgent`, or `Unloaded`.
         tools: `Tool`s, functions marked by `tool`, or `Unloaded`.
 
     Raises:
@@ -164,15 +167,15 @@ class Plugins:
 
     def __init__(
         self,
-        agents: Mapping[str, Callable[..., Any] | Unloaded],
+        agents: Mapping[str, Agent | Unloaded],
         tools: Iterable[Tool | Callable[..., Any] | Unloaded],
     ) -> None:
-        self.agents: dict[str, Callable[..., Any]] = {}
+        self.agents: dict[str, Agent] = {}
         self.unloaded_agents: dict[str, Unloaded] = {}
         for name, agent in agents.items():
             if isinstance(agent, Unloaded):
                 self.unloaded_agents[storable(name)] = agent
-            elif callable(agent):
+            elif callable(agent) or isinstance(agent, HostedAgent):
                 self.agents[storable(name)] = agent
             else:
                 raise Invalid(
@@ -204,7 +207,12 @@ class Plugins:
             )
         self.tools[tool.name] = tool
 
-    def agent(self, name: str) -> Callable[..., Any]:
+    def hosted(self, name: str) -> HostedAgent | None:
+        """Return an agent that runs in hosts, by name; None: there is none of that name that does."""
+        agent = self.agents.get(name)
+        return agent if isinstance(agent, HostedAgent) else None
+
+    def agent(self, name: str) -> Agent:
         """Return an agent by name.
 
         Raises:
@@ -238,7 +246,7 @@ class Plugins:
 
     def mend(
         self,
-        agents: Mapping[str, Callable[..., Any] | Unloaded],
+        agents: Mapping[str, Agent | Unloaded],
         tools: Mapping[str, Tool | Callable[..., Any] | Unloaded],
     ) -> list[str]:
         """Add agents and tools that could not be loaded before and are loaded now. Loaded ones stay unchanged.

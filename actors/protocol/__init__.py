@@ -8,6 +8,7 @@
     part_reports.py  reports of the parts of runs: executions, process trees, strays
     tree_reports.py  reports of the session's own process trees
     runs.py          how runs start and end: fence, close, halt, settle; what goes on then
+    run_hosts.py     the hosts of runs: reserved, taken back, kept by the session
     calls.py         calls of the active run
     trees.py         process trees that belong to the session
     turns.py         waiting messages

@@ -38,8 +38,12 @@ class OwnedTree:
 
     @property
     def address(self) -> Address:
-        """The address of the call that asked for it."""
-        return Address(self.row.session, self.row.generation, self.row.run_id, self.row.call_id)
+        """The address of the call that asked for it, or of the run whose host it was."""
+        return Address(self.row.session, self.row.generation, self.row.run_id, self.row.call_id or None)
+
+    def may_be_taken_back(self, agent: str) -> bool:
+        """True if it is a host of the agent, which the session keeps for the next run."""
+        return self.row.host == agent and self.row.ending is None and not self.part.ended and not self.part.lost
 
     @property
     def holds(self) -> bool:

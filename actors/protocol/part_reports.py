@@ -27,6 +27,7 @@ from actors.ports import ProcessRow
 from actors.protocol import notes
 from actors.protocol.calls import Calls
 from actors.protocol.processes import Processes
+from actors.protocol.run_hosts import RunHosts
 from actors.protocol.run_record import AGENT, Part, ProcessRecord, RunRecord
 from actors.protocol.runs import Runs
 from actors.protocol.state import SessionState
@@ -37,8 +38,9 @@ from actors.text import storable
 class PartReports:
     """Decides on what is reported of the parts of runs."""
 
-    def __init__(self, state: SessionState, processes: Processes, calls: Calls, runs: Runs) -> None:
+    def __init__(self, state: SessionState, processes: Processes, calls: Calls, runs: Runs, hosts: RunHosts) -> None:
         self._state = state
+        self._hosts = hosts
         self._processes = processes
         self._calls = calls
         self._runs = runs
@@ -58,6 +60,7 @@ class PartReports:
         record.parts[AGENT].end(report.how, report.at, report.error or "")
         state.step.later.append(ForgetPart(Keeper.EXECUTOR, record.id))
         if report.how is How.RETURNED:
+            self._hosts.keep(record, at)
             self._runs.end(record, RunStatus.COMPLETED, None, at, result=report.result)
         else:
             error = report.error or "the agent ended without saying why"

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import msgspec
 
-from actors.events import ToolOutputData
+from actors.events import RunOutputData, ToolOutputData
 from actors.gate.cell import Cell
 from actors.messages import ProcessOutput, ProcessReport, SpawnPermit, SpawnRequested
 from actors.model import How, Owner, PartKind, TreeState
 from actors.ports import ProcessRow
 from actors.protocol.owned_tree import OwnedTree, part_of
 from actors.protocol.run_record import (
+    AGENT,
     OUTPUT_KEPT_CHARS,
     OUTPUT_LOGGED_MAX_BYTES,
+    CallRecord,
     Part,
     ProcessRecord,
     RunRecord,
 )
 from actors.protocol.state import SessionState
-from actors.protocol.step import GiveSpawn, RefuseSpawn, SpawnOwn
+from actors.protocol.step import GiveSpawn, RefuseSpawn, ReleaseHost, SpawnOwn
 from actors.text import storable, tail
 
 
@@ -50,7 +52,9 @@ class Processes:
             state.dead_letter("spawn", "it was asked for before", request.address, name)
             return
         limit = state.settings.processes_max
-        if len([part for part in record.open_parts() if part.kind == PartKind.PROCESS]) >= limit:
+        # Its host is not one of those that it has spawned.
+        spawned = [part for part in record.open_parts() if part.kind == PartKind.PROCESS and part.parent != AGENT]
+        if len(spawned) >= limit:
             self._refuse_over_limit(record, call_id, request, limit)
             return
         cell: Cell[None] = Cell()
@@ -96,6 +100,9 @@ class Processes:
         """A granted spawn will not take place. Its tool is notified, even if the permit is on its way."""
         part.end(How.NOT_STARTED, at)
         self.end_row(process, part)
+        if process.row.host:
+            self._state.step.later.append(ReleaseHost(process.row.process_id))
+            return
         self._state.step.now.append(RefuseSpawn(record.id, process.row.call_id, process.row.process_id))
         self._state.owned.pop(process.row.process_id, None)
 
@@ -107,33 +114,40 @@ class Processes:
     # ── Output ───────────────────────────────────────────────────────────────────────────────────────
 
     def output(self, record: RunRecord, report: ProcessReport, news: ProcessOutput) -> None:
-        """Log the output of a tree, up to the limit of its call, and keep the tail for the call's result."""
+        """Log the output of a tree, up to the limit of its call, and keep the tail for the call's result.
+
+        A host has a limit of its own.
+        """
         if self._state.open_run(report.address) is None:
             self._state.refuse_stale("output", report.address, news.text)
             return
-        call = record.calls[report.address.call or ""]
-        call.output = tail(call.output + news.text, OUTPUT_KEPT_CHARS)
         process = record.processes.get(report.process_id)
         if process is not None:
             process.output_chars += len(news.text)
-        if call.muted:
+        logged: CallRecord | ProcessRecord | None = process
+        if report.address.call is not None:
+            logged = call = record.calls[report.address.call]
+            call.output = tail(call.output + news.text, OUTPUT_KEPT_CHARS)
+        if logged is None or logged.muted:
             return
         text, marker = storable(news.text), news.marker
-        room = OUTPUT_LOGGED_MAX_BYTES - call.logged_bytes
+        room = OUTPUT_LOGGED_MAX_BYTES - logged.logged_bytes
         encoded = text.encode()
         if len(encoded) > room and not marker:
-            # Each process has this limit; here several processes of the call have reached it together.
+            # Each process has this limit; here several of a call have reached it together, or several runs of a host.
             self._log(record, report, news.stream, encoded[:room].decode(errors="ignore"))
             text = f"[the limit of {OUTPUT_LOGGED_MAX_BYTES} bytes of logged output is reached]"
             marker = True
-        call.muted = marker
-        call.logged_bytes += len(encoded)
+        logged.muted = marker
+        logged.logged_bytes += len(encoded)
         self._log(record, report, news.stream, text, marker=marker)
 
     def _log(self, record: RunRecord, report: ProcessReport, stream: str, text: str, *, marker: bool = False) -> None:
         if not text:
             return
-        data = ToolOutputData(
-            call_id=report.address.call, process_id=report.process_id, stream=stream, text=text, marker=marker
-        )
-        self._state.event(data, record)
+        call_id, process_id = report.address.call, report.process_id
+        if call_id is None:
+            self._state.event(RunOutputData(process_id=process_id, stream=stream, text=text, marker=marker), record)
+        else:
+            data = ToolOutputData(call_id=call_id, process_id=process_id, stream=stream, text=text, marker=marker)
+            self._state.event(data, record)

@@ -11,6 +11,7 @@ up, so a call goes down in this list, never up:
     Stops, Intake  Stop; NewMessage, Resume, Withdraw
     PartReports, TreeReports  ends of executions, processes and strays; news of the session's trees
     Runs           start, fence, close, halt, settle; and what goes on when something has ended
+    RunHosts       the hosts in which agents run: reserved, taken back, kept
     Calls, Trees, Turns, Deletion  calls; the session's trees; waiting messages; the deletion
     Processes      spawns and output
     SessionState   the log, acceptance, the barrier, the step
@@ -50,8 +51,9 @@ from actors.protocol.part_reports import PartReports
 from actors.protocol.processes import Processes
 from actors.protocol.requests import Requests
 from actors.protocol.restoration import Restoration
+from actors.protocol.run_hosts import RunHosts
 from actors.protocol.runs import Runs
-from actors.protocol.state import SessionState
+from actors.protocol.state import Hosting, SessionState
 from actors.protocol.stops import Stops
 from actors.protocol.tree_reports import TreeReports
 from actors.protocol.trees import Trees
@@ -69,6 +71,7 @@ class Protocol:
         notify: where callbacks of cancel tokens run.
         isolation: of each tool, by name.
         unavailable: returns why the agent cannot run; None if it can.
+        hosting: the agents that run in hosts; None: there are none.
     """
 
     def __init__(
@@ -80,28 +83,31 @@ class Protocol:
         notify: Notify,
         isolation: Mapping[str, Isolation],
         unavailable: Callable[[], CountermandError | None] = lambda: None,
+        hosting: Hosting | None = None,
     ) -> None:
-        state = SessionState(session, settings, clock, ids, notify, isolation, unavailable)
+        state = SessionState(session, settings, clock, ids, notify, isolation, unavailable, hosting)
         processes = Processes(state)
         calls = Calls(state, processes)
         trees = Trees(state)
         turns = Turns(state)
         deletion = Deletion(state)
-        runs = Runs(state, calls, trees, turns, deletion)
+        hosts = RunHosts(state, trees)
+        runs = Runs(state, calls, trees, turns, deletion, hosts)
         stops = Stops(state, trees, turns, runs)
         requests = Requests(state, Intake(state, turns, runs), stops, deletion)
         self.state = state
         self.trees = trees
         self.deletion = deletion
         self.runs = runs
-        self.tree_reports = TreeReports(state, processes, calls, trees, runs)
+        self.tree_reports = TreeReports(state, processes, trees, runs)
         self.stops = stops
         self.requests = requests
         self.restoration = Restoration(state, trees, turns, runs, stops, requests)
         self._processes = processes
         self._calls = calls
         self._turns = turns
-        self._part_reports = PartReports(state, processes, calls, runs)
+        self.hosts = hosts
+        self._part_reports = PartReports(state, processes, calls, runs, hosts)
 
     def report(self, report: RunReport) -> None:
         """Decide on a report of a run, or of what it started."""

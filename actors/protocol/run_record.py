@@ -47,6 +47,7 @@ OUTPUT_KEPT_CHARS = 4096
 OUTPUT_LOGGED_MAX_BYTES = 1_048_576
 PARTS_KEPT_MAX = 1000
 HANDED_OVER_NOTE = "it belongs to the session: Stop(scope='session') ends it"
+KEPT_NOTE = "the session keeps it for the next run of its agent: Stop ends it"
 
 
 class HasEnd(Protocol):
@@ -248,12 +249,15 @@ class ProcessRecord:
 
     spool: the path of the file for its output, if that is more than is kept here.
     output_chars: how much it has printed.
+    logged_bytes, muted: of a host: how much of its output is in the log; and a marker, after which comes no more.
     """
 
     row: ProcessRow
     cell: Cell[None] | None
     spool: str | None = None
     output_chars: int = 0
+    logged_bytes: int = 0
+    muted: bool = False
 
 
 @dataclass(slots=True)
@@ -319,6 +323,11 @@ class RunRecord:
         """The address of the agent's own reports."""
         assert self.info.generation is not None, "a run that started has a generation"
         return Address(self.info.session, self.info.generation, self.id)
+
+    @property
+    def host(self) -> ProcessRecord | None:
+        """The host in which its agent runs, while that is the run's; None: it has none."""
+        return next((process for process in self.processes.values() if process.row.host), None)
 
     def move(self, status: RunStatus) -> None:
         """Change its status. Raises InvalidTransition if `TRANSITIONS` does not allow it."""
@@ -477,7 +486,7 @@ def restored(
             part.end(row.how, row.ended_at)
         record.parts[row.call_id] = part
     for process in processes:
-        parent = process.call_id if process.call_id in record.parts else None
+        parent = AGENT if process.host else process.call_id if process.call_id in record.parts else None
         holds = process.owner is Owner.RUN and process.ours
         part = Part(process.process_id, process.kind, process.name, parent, holds, process.ours)
         if process.kind in STRAYS:
@@ -491,7 +500,8 @@ def restored(
                 record.unseen.add(part.id)
         elif process.owner is Owner.SESSION:
             part.pid, part.started_at = process.pid, process.started_at
-            part.end(How.HANDED_OVER, process.owned_at or info.created_at, HANDED_OVER_NOTE)
+            note = KEPT_NOTE if process.host else HANDED_OVER_NOTE
+            part.end(How.HANDED_OVER, process.owned_at or info.created_at, note)
         record.parts[process.process_id] = part
     record.trim()
     return record

@@ -34,6 +34,7 @@ from actors.model import Barrier, Event, Json, Mode, Outcome, PartKind, Provenan
 from actors.protocol import notes
 from actors.protocol.calls import Calls
 from actors.protocol.deletion import Deletion
+from actors.protocol.run_hosts import RunHosts
 from actors.protocol.run_record import AGENT, Part, RunRecord
 from actors.protocol.state import LATE_KEPT_MAX, SessionState
 from actors.protocol.step import AdoptRun, HaltRun, ReturnCredit, ShowEphemeral, StartRun
@@ -48,8 +49,11 @@ ADOPTIONS_MAX: Final = 3
 class Runs:
     """Decides how runs begin and end."""
 
-    def __init__(self, state: SessionState, calls: Calls, trees: Trees, turns: Turns, deletion: Deletion) -> None:
+    def __init__(
+        self, state: SessionState, calls: Calls, trees: Trees, turns: Turns, deletion: Deletion, hosts: RunHosts
+    ) -> None:
         self._state = state
+        self._hosts = hosts
         self._calls = calls
         self._trees = trees
         self._turns = turns
@@ -106,15 +110,25 @@ class Runs:
             self._turns.add_input(message, record)
         retry_of = retry.run_id if retry is not None else None
         state.event(RunStartedData(agent=info.agent, inputs=ids, resumed=resumed, retry_of=retry_of), record)
+        self._hosts.reserve(record, at)
         state.save_run(record)
         state.step.later.append(StartRun(run_id))
 
     def claim_start(self, run_id: str) -> RunRecord | None:
-        """After the commit: put the agent's part on record and return the run; None if a fence came between."""
+        """After the commit: put the agent's part on record and return the run; None if a fence came between.
+
+        None also if it has to wait until all that earlier runs have started is proven to have ended.
+        """
         record = self._state.active
         if record is None or record.id != run_id or AGENT in record.parts:
             return None
-        at = self._state.clock.wall()
+        at, agent = self._state.clock.wall(), self._hosts.agent(record)
+        if agent is not None and not agent.overlap and self._state.barrier():
+            self._state.held = record.id
+            if not self._state.barrier_may_open():
+                self.refuse_waiting(at)
+            return None
+        self._hosts.claim(record)
         record.parts[AGENT] = Part(AGENT, PartKind.AGENT, record.info.agent, None, holds=False, started_at=at)
         return record
 
@@ -138,6 +152,9 @@ class Runs:
         state = self._state
         if state.holding is not None and state.holding not in state.ending:
             state.holding = None
+        if state.held is not None and not state.barrier():
+            state.step.later.append(StartRun(state.held))
+            state.held = None
         self._calls.grant_waiting()
         self.start_next(at)
         self._trees.end_if_drained(at)
@@ -256,6 +273,10 @@ class Runs:
         record.stage += moves
         if record.open_parts():
             self._state.step.now.append(HaltRun(record.id, provenance, mode, record.stage))
+            if AGENT not in record.parts and not record.adoptions:
+                # Its agent was not started, so nobody has the host that it took back.
+                record.adoptions += 1
+                self._state.step.later.append(AdoptRun(record.id))
 
     def join(self, record: RunRecord, provenance: Provenance) -> None:
         """A further Stop of a run that is ending: keep its cause, and raise the mode, never lower it.
@@ -357,7 +378,18 @@ class Runs:
                 state.event(data, state.active or record)
         elif held:
             # Strict: calls that wait are refused, and so are new ones until the parts are proven to have ended.
-            self._calls.refuse_waiting(at)
+            self.refuse_waiting(at)
+
+    def refuse_waiting(self, at: float) -> None:
+        """Something outlived its kill deadline. Where the barrier is strict, nothing waits for it any longer."""
+        state, active = self._state, self._state.active
+        if state.settings.barrier != Barrier.STRICT:
+            return
+        self._calls.refuse_waiting(at)
+        if active is not None and state.held == active.id:
+            names = ", ".join(f"{part.kind} {part.name}" for part in state.barrier())
+            error = f"the agent was not started: something of an earlier run could not be ended ({names})"
+            self.end(active, RunStatus.FAILED, None, at, error=error)
 
     # ── Parts that end ───────────────────────────────────────────────────────────────────────────────
 

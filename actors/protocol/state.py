@@ -13,12 +13,13 @@ Nothing here starts, ends or refuses anything.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from typing import Final, Protocol
 
 from actors.errors import CountermandError
 from actors.events import EventData, as_data
 from actors.gate.credit import Credit
 from actors.gate.token import CancelToken, Notify
+from actors.hosts import HostedAgent
 from actors.model import Address, Event, Fate, Isolation, Provenance, RunInfo, RunStatus, SessionActivity, SessionStatus
 from actors.ports import Clock, Ids, SessionRow, Settings, Snapshot
 from actors.protocol.owned_tree import OwnedTree
@@ -33,6 +34,16 @@ LATE_KEPT_MAX: Final = 256
 """Settled runs that are kept because a part of theirs may still end; and receipts of Stops that wait for trees."""
 
 
+class Hosting(Protocol):
+    """The agents that run in hosts, and the hosts for them; see `actors.hosts`."""
+
+    def hosted(self, agent: str) -> HostedAgent | None:
+        """Return an agent that runs in hosts; None: it does not."""
+
+    def reserve(self, agent: str, kept: str | None) -> str:
+        """Reserve a host for a run; see `Hosts.reserve`."""
+
+
 class SessionState:
     """One session's state. Not thread-safe: it lives in its session's mailbox.
 
@@ -44,6 +55,7 @@ class SessionState:
         notify: where callbacks of cancel tokens run.
         isolation: of each tool, by name.
         unavailable: returns why the agent cannot run; None if it can.
+        hosting: the agents that run in hosts; None: there are none.
 
     Attributes:
         active: the run that is in progress.
@@ -54,6 +66,7 @@ class SessionState:
         room: the messages that wait.
         book: the request ids and their answers.
         queued: runs that have not started, by id.
+        held: the active run, while the start of its agent waits for the barrier.
         holding: the run whose end the queue waits for, after a Stop that keeps what waits.
         cutoffs: when each origin last stopped the session (epoch seconds, UTC).
         owned: the process trees of the session, by id.
@@ -72,6 +85,7 @@ class SessionState:
         notify: Notify,
         isolation: Mapping[str, Isolation],
         unavailable: Callable[[], CountermandError | None] = lambda: None,
+        hosting: Hosting | None = None,
     ) -> None:
         self.session = session
         self.settings = settings
@@ -80,6 +94,7 @@ class SessionState:
         self.notify = notify
         self.isolation = isolation
         self.unavailable = unavailable
+        self.hosting = hosting
         self.generation = 0
         self.seq = 0
         self.thread = Thread()
@@ -92,6 +107,7 @@ class SessionState:
         self.queue = TurnQueue(session, settings.queue_max)
         self.book = RequestBook(session, settings.requests_kept, settings.requests_kept_s)
         self.queued: dict[str, RunInfo] = {}
+        self.held: str | None = None
         self.holding: str | None = None
         self.cutoffs: dict[str, float] = {}
         self.owned: dict[str, OwnedTree] = {}

@@ -124,6 +124,18 @@ class SayHandedOver(Struct, frozen=True):
     handed: Future[None]
 
 
+class ReleaseHost(Struct, frozen=True):
+    """A host that was reserved for a run is not told of it; that is durable, so no record gives it to the run."""
+
+    process_id: str
+
+
+class KeepHost(Struct, frozen=True):
+    """The session keeps a host: that is durable. Then it is ended when it was idle for its time."""
+
+    process_id: str
+
+
 class AdoptTree(Struct, frozen=True):
     """Take over a process tree of the session from an earlier incarnation."""
 
@@ -157,6 +169,8 @@ Later: TypeAlias = (
     | AdoptRun
     | SpawnOwn
     | SayHandedOver
+    | ReleaseHost
+    | KeepHost
     | AdoptTree
     | ForgetStop
     | RefuseDeleted
@@ -222,6 +236,12 @@ class TakeTree(Struct, frozen=True):
     listener: Callable[[ProcessNews], None] | None
 
 
+class LetTreeGo(Struct, frozen=True):
+    """A process tree that was the session's is a run's again: nothing of the session ends it any more."""
+
+    process_id: str
+
+
 class RefuseHandOver(Struct, frozen=True):
     """Tell a tool that its run keeps the process tree."""
 
@@ -277,6 +297,7 @@ Now: TypeAlias = (
     | MakeWait
     | RefuseSpawn
     | TakeTree
+    | LetTreeGo
     | RefuseHandOver
     | RefuseRequest
     | EndTrees

@@ -32,6 +32,7 @@ from actors.model import (
     Waiting,
 )
 from actors.ports import KeptStop
+from actors.protocol.owned_tree import OwnedTree
 from actors.protocol.run_record import RunRecord
 from actors.protocol.runs import Runs
 from actors.protocol.state import SessionState
@@ -152,10 +153,7 @@ class Stops:
             complete=True,
             withdrawn=tuple(message.id for message in withdrawn),
         )
-        if stop.scope is Scope.SESSION:
-            self._trees.end_for_stop(receipt, provenance, at)
-        else:
-            state.step.receipts[receipt.receipt_id] = receipt
+        self._trees.end_for_stop(self._ended_by(stop), receipt, provenance, at)
         return Stopped(StopOutcome.NOTHING_RUNNING, None, receipt.receipt_id, fence_seq, withdrawn=withdrawn)
 
     def _stop_aimed(self, stop: Stop, run_id: str, provenance: Provenance, at: float) -> Stopped:
@@ -190,8 +188,7 @@ class Stops:
         if record.open:
             self._runs.fence(provenance, record, at)
             self._runs.close(record, RunStatus.CANCELLING, provenance, at)
-        if stop.scope is Scope.SESSION:
-            self._trees.end_all(provenance, record)
+        self._trees.end(self._ended_by(stop), provenance, record)
         self._runs.halt(record, provenance, stop.mode)
         withdrawn = self._turns.stop(stop.resolved_waiting, provenance, at, record)
         info = record.info
@@ -206,10 +203,19 @@ class Stops:
         )
 
     def _widen(self, stop: Stop, record: RunRecord, provenance: Provenance) -> None:
-        """A Stop of the whole session joins a run that is ending: its receipt waits for the session's trees too."""
-        if stop.scope is Scope.SESSION and self._trees.end_all(provenance, record):
+        """A Stop joins a run that is ending: its receipt waits for what of the session the Stop ends too."""
+        if self._trees.end(self._ended_by(stop), provenance, record):
             # Their grace begins now, so the receipt waits that long from now.
             self._runs.halt(record, provenance, record.mode)
+
+    def _ended_by(self, stop: Stop) -> list[OwnedTree]:
+        """The trees of the session that a Stop ends: all, if that is its scope; hosts that are kept, if it has no aim.
+
+        Those have been running what the Stop is to end.
+        """
+        if stop.scope is Scope.SESSION:
+            return list(self._state.owned.values())
+        return self._trees.kept_hosts() if stop.run_id is None else []
 
     def _stop_queued(self, run_id: str | None, provenance: Provenance, at: float) -> Stopped | None:
         """Cancel a run that waits for its turn, and return its messages; None: it does not wait."""

@@ -16,7 +16,6 @@ from actors.messages import (
     ProcessStarted,
 )
 from actors.model import Address, Barrier, How, Owner, TreeState
-from actors.protocol.calls import Calls
 from actors.protocol.owned_tree import OwnedTree
 from actors.protocol.processes import Processes
 from actors.protocol.run_record import RunRecord
@@ -29,10 +28,9 @@ from actors.protocol.trees import Trees
 class TreeReports:
     """Decides on what is reported of trees of the session."""
 
-    def __init__(self, state: SessionState, processes: Processes, calls: Calls, trees: Trees, runs: Runs) -> None:
+    def __init__(self, state: SessionState, processes: Processes, trees: Trees, runs: Runs) -> None:
         self._state = state
         self._processes = processes
-        self._calls = calls
         self._trees = trees
         self._runs = runs
 
@@ -149,17 +147,14 @@ class TreeReports:
         for owned in left:
             owned.late = True
             owned.part.how = How.ABANDONED
-        for waiting in list(state.stop_receipts.values()):
-            open_ids = [key for key, part in waiting.parts.items() if not part.ended]
-            if not waiting.filed and all(key in state.owned and state.owned[key].late for key in open_ids):
-                self._trees.file(waiting, at)
+        self._trees.file_without_late(at)
         if state.settings.barrier == Barrier.FORCED:
             for owned in left:
                 owned.forced = True
             names = tuple(f"process {owned.part.name}" for owned in left)
             state.event(SessionBarrierForcedData(run_id=None, abandoned=names), state.active)
         else:
-            self._calls.refuse_waiting(at)
+            self._runs.refuse_waiting(at)
         self._runs.go_on(at)
 
 

@@ -20,7 +20,7 @@ dies, its warden ends it, and the next start records that.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Any
 
@@ -28,11 +28,11 @@ import msgspec
 
 from actors.errors import QueueFull, RunCancelled
 from actors.events import ProcessHandedOverData, ReceiptAmendedData, ReceiptFiledData
-from actors.messages import HandOverRequested
-from actors.model import How, Mode, Owner, Provenance, Receipt, TreeState
+from actors.messages import HandOverRequested, ProcessNews
+from actors.model import Address, How, Mode, Owner, Provenance, Receipt, TreeState
 from actors.ports import Snapshot
 from actors.protocol.owned_tree import OwnedTree, part_of
-from actors.protocol.run_record import HANDED_OVER_NOTE, Part, RunRecord
+from actors.protocol.run_record import HANDED_OVER_NOTE, KEPT_NOTE, Part, ProcessRecord, RunRecord
 from actors.protocol.state import LATE_KEPT_MAX, SessionState
 from actors.protocol.step import AdoptTree, EndTrees, RefuseHandOver, SayHandedOver, TakeTree
 from actors.protocol.stop_receipt import StopReceipt
@@ -79,7 +79,20 @@ class Trees:
             error = ProcessLookupError(f"the process tree {process_id} is being ended")
             self._refuse_hand_over(request.handed, error)
             return
-        at = state.clock.wall()
+        self.hand_over(record, process, address, request.listener, state.clock.wall())
+        state.step.later.append(SayHandedOver(process_id, request.handed))
+
+    def hand_over(
+        self,
+        record: RunRecord,
+        process: ProcessRecord,
+        address: Address,
+        listener: Callable[[ProcessNews], None] | None,
+        at: float,
+    ) -> None:
+        """A tree of a run, whose cell is finished for that, is the session's from here on."""
+        state, process_id = self._state, process.row.process_id
+        part = record.parts[process_id]
         row = msgspec.structs.replace(
             process.row,
             owner=Owner.SESSION,
@@ -94,8 +107,7 @@ class Trees:
         state.step.processes[process_id] = row
         data = ProcessHandedOverData(call_id=row.call_id, process_id=process_id, pid=row.pid, name=row.name)
         state.event(data, record)
-        state.step.now.append(TakeTree(address, process_id, request.listener))
-        state.step.later.append(SayHandedOver(process_id, request.handed))
+        state.step.now.append(TakeTree(address, process_id, listener))
 
     def _refuse_hand_over(self, handed: Future[None], error: BaseException) -> None:
         self._state.step.now.append(RefuseHandOver(handed, error))
@@ -118,7 +130,7 @@ class Trees:
         part = record.parts.get(process_id) if record is not None else None
         if record is None or part is None or part.ended or part is self._state.owned[process_id].part:
             return
-        part.end(How.HANDED_OVER, at, HANDED_OVER_NOTE)
+        part.end(How.HANDED_OVER, at, KEPT_NOTE if self._state.owned[process_id].row.host else HANDED_OVER_NOTE)
         record.processes.pop(process_id, None)
 
     def leave_closed_run(self, record: RunRecord, at: float) -> None:
@@ -135,14 +147,24 @@ class Trees:
     # ── Ending ───────────────────────────────────────────────────────────────────────────────────────
 
     def end_all(self, provenance: Provenance, receipt_of: RunRecord | StopReceipt | None) -> bool:
-        """End all trees of the session. The given receipt waits for them, and names how each ended.
+        """End all trees of the session; see `end`."""
+        return self.end(list(self._state.owned.values()), provenance, receipt_of)
+
+    def kept_hosts(self) -> list[OwnedTree]:
+        """The hosts that the session keeps for further runs, those that are ending too."""
+        return [owned for owned in self._state.owned.values() if owned.row.host]
+
+    def end(
+        self, trees: Iterable[OwnedTree], provenance: Provenance, receipt_of: RunRecord | StopReceipt | None
+    ) -> bool:
+        """End trees of the session. The given receipt waits for them, and names how each ended.
 
         Returns whether a tree begins to end only now, so that its grace begins now.
         """
         state = self._state
         notified: list[str] = []
         began = False
-        for owned in state.owned.values():
+        for owned in trees:
             harder = provenance.mode is Mode.IMMEDIATE and owned.mode is not Mode.IMMEDIATE
             if owned.row.ending is None or harder:
                 notified.append(owned.id)
@@ -178,11 +200,11 @@ class Trees:
 
     # ── Receipts of Stops that found no run ──────────────────────────────────────────────────────────
 
-    def end_for_stop(self, receipt: Receipt, provenance: Provenance, at: float) -> None:
-        """End all trees for a Stop that found no run, and file its receipt: now, or when they have ended."""
+    def end_for_stop(self, trees: Iterable[OwnedTree], receipt: Receipt, provenance: Provenance, at: float) -> None:
+        """End trees for a Stop that found no run, and file its receipt: now, or when they have ended."""
         state = self._state
         waiting = StopReceipt(receipt)
-        self.end_all(provenance, waiting)
+        self.end(trees, provenance, waiting)
         if not waiting.parts:
             state.step.receipts[receipt.receipt_id] = receipt
             return
@@ -193,12 +215,23 @@ class Trees:
                 self.file(oldest, at)
             state.stop_receipts.pop(oldest.receipt.receipt_id, None)
         state.step.pending[receipt.receipt_id] = receipt
+        # What outlived the kill deadline of an earlier end has no other one.
+        self.file_without_late(at)
+
+    def file_without_late(self, at: float) -> None:
+        """File the receipts of Stops that wait only for trees whose kill deadline has passed."""
+        state = self._state
+        for waiting in list(state.stop_receipts.values()):
+            open_ids = [key for key, part in waiting.parts.items() if not part.ended]
+            if not waiting.filed and all(key in state.owned and state.owned[key].late for key in open_ids):
+                self.file(waiting, at)
 
     def file_receipts_of(self, process_id: str, at: float) -> None:
         """A tree ended: file the receipts that waited for it alone, amend those that had named it abandoned."""
         for waiting in list(self._state.stop_receipts.values()):
             if process_id in waiting.parts and (waiting.complete or waiting.filed):
                 self.file(waiting, at)
+        self.file_without_late(at)
 
     def file(self, waiting: StopReceipt, at: float) -> None:
         """File a receipt, or amend it."""

@@ -61,8 +61,8 @@ class Strays:
     # ── For the actors ────────────────────────────────────────────────────────────────────────────────
 
     def within(
-        self, address: Address, isolation: Isolation, token: CancelToken, body: Callable[[], Any]
-    ) -> Callable[[], Any]:
+        self, address: Address, isolation: Isolation, token: CancelToken, body: Callable[..., Any]
+    ) -> Callable[..., Any]:
         """Return `body` with what it starts attributed; see the port."""
         with self._lock:
             run = self._run(address)
@@ -84,6 +84,20 @@ class Strays:
             finally:
                 self._over(starter)
 
+        def elsewhere(finish: Callable[[object], None]) -> None:
+            def finished(value: object) -> None:
+                self._over(starter)
+                finish(value)
+
+            self._begun(starter)
+            try:
+                body(finished)
+            except BaseException:
+                self._over(starter)
+                raise
+
+        if isolation is Isolation.HOST:
+            return elsewhere
         return as_task if isolation is Isolation.TASK else as_thread
 
     def adopt(self, address: Address, owner: ActorRef[Any], claimed: Sequence[ProcessRow] = ()) -> None:
@@ -172,6 +186,9 @@ class Strays:
             return
         try:
             with self._lock:
+                if starter.over:
+                    # Whoever executes it elsewhere says so again.
+                    return
                 run = starter.run
                 self._children.settle(threading.get_native_id())
                 starter.over = True

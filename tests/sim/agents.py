@@ -32,7 +32,7 @@ A message is a list of words, done one after the other:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from copy import copy
@@ -80,7 +80,7 @@ class Effects:
             yield
             returned = True
         finally:
-            self.watch.leaves(fence, returned=returned)
+            self.watch.leaves(fence, returned=returned, elsewhere=elsewhere)
 
     def write(self, fence: str) -> None:
         """The effect of a tool that has looked at its token."""
@@ -157,9 +157,9 @@ async def _do(turn: AsyncTurn, speaker: Speaker, word: str, watch: Watch) -> Non
             await asyncio.sleep(float(value))
         case "write" | "deaf" | "late" | "patient":
             await turn.call(name, seconds=float(value), of=run)
-        case "gate":
+        case "gate" if not hasattr(turn, "host"):
             await _gated(speaker, watch, float(value))
-        case "foreign":
+        case "gate" | "foreign":
             await _foreign(speaker, watch, float(value))
         case "limit":
             await _limited(turn, speaker, watch, float(value))
@@ -219,28 +219,41 @@ async def _gated(speaker: Speaker, watch: Watch, seconds: float) -> None:
 async def _foreign(speaker: Speaker, watch: Watch, seconds: float) -> None:
     """Call a tool that is executed elsewhere, as a closure in a host is."""
     effects, loop, core = Effects(watch), asyncio.get_running_loop(), speaker.turn._core
+    host = getattr(speaker.turn, "host", None) or Elsewhere()
 
     def execute(fence: str, _: JsonObject, token: CancelToken, finish: Callable[[object], None]) -> None:
-        async def closure() -> None:
-            try:
-                with effects.inside(fence, elsewhere=True):
-                    await asyncio.sleep(seconds)
-            except GeneratorExit:
-                raise
-            except BaseException as error:
-                finish(error)
-            else:
-                finish(ToolResult(Outcome.FINISHED, "written"))
+        async def closure() -> ToolResult:
+            with effects.inside(fence, elsewhere=True):
+                await asyncio.sleep(seconds)
+            return ToolResult(Outcome.FINISHED, "written")
 
         def begin() -> None:
             # Its cancel is a word that comes behind: it may begin in spite of a fence, if it was told to before that.
-            task = loop.create_task(closure())
-            token.add_waker(partial(_cancel_soon, loop, task))
+            task = host.executes(closure(), finish, loop)
+            if task is not None:
+                token.add_waker(partial(_cancel_soon, loop, task))
 
         loop.call_soon(begin)
 
     call = core.prepare_call("foreign", {"seconds": seconds, "of": speaker.run}, Foreign("foreign", execute))
     await speaker.turn._called(call)
+
+
+class Elsewhere:
+    """Who executes the calls that bring their tool along, of an agent that is not in a host."""
+
+    def executes(
+        self, closure: Coroutine[Any, Any, object], finish: Callable[[object], None], loop: asyncio.AbstractEventLoop
+    ) -> asyncio.Task[Any]:
+        """Execute a call."""
+
+        def ended(task: asyncio.Task[Any]) -> None:
+            error = None if task.cancelled() else task.exception()
+            finish(asyncio.CancelledError() if task.cancelled() else error or task.result())
+
+        task = loop.create_task(closure)
+        task.add_done_callback(ended)
+        return task
 
 
 def _cancel_soon(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:

@@ -15,6 +15,7 @@ from actors.messages import CallDeadline, RunDeadline, TryStore
 from actors.model import STRAYS, Mode, Owner, Row
 from actors.protocol.run_record import AGENT
 from actors.requests import Stop, Stopped
+from tests.sim.disk import was_released
 
 if TYPE_CHECKING:
     from actors.model import Receipt
@@ -139,7 +140,7 @@ class Bounds:
 
     def _is_of(self, process_id: str, run_id: str) -> bool:
         row = self._disk.process(process_id)
-        return row is not None and row.run_id == run_id and row.owner is Owner.RUN
+        return row is not None and row.run_id == run_id and row.owner is Owner.RUN and not was_released(row)
 
     def erased(self, session: str) -> None:
         """The supervisor hears that a session was deleted: whoever uses the name again begins anew."""
@@ -186,10 +187,14 @@ class Bounds:
         if world is None or row is None:
             return
         of = "run_id" if row.owner is Owner.RUN else "session"
+        # A host is none of those that its run has spawned.
+        rows = [other for other in self._disk.of(row.session).processes.values() if other.owner is row.owner]
         known = [
             other.process_id
-            for other in self._disk.of(row.session).processes.values()
-            if other.owner is row.owner and getattr(other, of) == getattr(row, of) and other.process_id != process_id
+            for other in rows
+            if getattr(other, of) == getattr(row, of)
+            and other.process_id != process_id
+            and not (other.host and other.owner is Owner.RUN)
         ]
         living = [one for one in known if world.processes.lives(one)]
         if len(living) >= world.settings.processes_max:

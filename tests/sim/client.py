@@ -20,10 +20,12 @@ from actors.hierarchy.run import RunActor
 from actors.hierarchy.session import SessionActor
 from actors.hierarchy.tool import ToolActor
 from actors.kernel.actor import Actor
-from actors.model import Event, RunStatus
+from actors.model import Event, Owner, RunStatus
 from actors.ports import Settings
 from actors.requests import Accepted, Delete, NewMessage, OutsideRequest, Resume, Stop, Stopped, Withdraw
 from supervisor.router import RestartPolicy, SupervisorActor
+from tests.sim.disk import was_released
+from tests.sim.hosts import Hosting
 from tests.sim.laws import LogLaws
 from tests.sim.world import Asked, World
 
@@ -88,10 +90,17 @@ class Client:
         seed: of the first world, and of what the client itself draws.
         settings: of every world.
         policy: when a session is quarantined, in every world.
+        hosting: how the agent runs in hosts, in every world; None: it does not.
     """
 
-    def __init__(self, seed: int, settings: Settings | None = None, policy: RestartPolicy | None = None) -> None:
-        self.world = World(seed, settings=settings, policy=policy)
+    def __init__(
+        self,
+        seed: int,
+        settings: Settings | None = None,
+        policy: RestartPolicy | None = None,
+        hosting: Hosting | None = None,
+    ) -> None:
+        self.world = World(seed, settings=settings, policy=policy, hosting=hosting)
         self.worlds = [self.world]
         self.watch = self.world.watch
         self.random = Random(seed)
@@ -445,10 +454,16 @@ class Client:
             assert receipt is not None, f"{execution} runs, and there is no receipt of it"
             assert not receipt.complete, f"{execution} runs, and its receipt is complete (L3)"
         for process_id in world.processes.alive():
+            if world.hosts is not None and world.hosts.is_spare(process_id):
+                continue
             row = world.disk.process(process_id)
-            receipt = world.disk.receipt(row.run_id) if row is not None else None
-            assert receipt is not None, f"{process_id} lives, and there is no receipt of its run"
-            assert not receipt.complete, f"{process_id} lives, and its receipt is complete (L3)"
+            assert row is not None, f"{process_id} lives, and is nobody's"
+            if was_released(row):
+                continue
+            for of in row.receipts if row.owner is Owner.SESSION else (row.run_id,):
+                receipt = world.disk.receipt(of)
+                assert receipt is not None, f"{process_id} lives, and there is no receipt of {of}"
+                assert not receipt.complete, f"{process_id} lives, and the receipt of {of} is complete (L3)"
             alive += 1
         for stray in world.strays.alive():
             receipt = world.disk.receipt(stray.address.run)

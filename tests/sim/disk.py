@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from actors.model import Event, Fate, Message, Owner, Receipt, RunInfo, RunStatus
+from actors.model import Event, Fate, How, Message, Owner, Receipt, RunInfo, RunStatus
 from actors.ports import Batch, CallRow, KeptStop, ProcessRow, RequestRow, SessionRow, Snapshot, WaitingRow
 from actors.protocol.run_record import OUTPUT_KEPT_CHARS
 from actors.text import tail
@@ -19,6 +19,11 @@ from actors.thread import Thread
 
 if TYPE_CHECKING:
     from tests.sim.processes import Ending
+
+
+def was_released(row: ProcessRow) -> bool:
+    """True of a host that was told nothing of its run: it is not its run's any more."""
+    return bool(row.host) and row.end is not None and row.end.how is How.NOT_STARTED
 
 
 @dataclass(slots=True)
@@ -163,10 +168,9 @@ class Disk:
 
     def process(self, process_id: str) -> ProcessRow | None:
         """The row of a process tree, of any session."""
-        for tables in self.tables.values():
-            if process_id in tables.processes:
-                return tables.processes[process_id]
-        return None
+        rows = [tables.processes[process_id] for tables in self.tables.values() if process_id in tables.processes]
+        # A host that was released has a row in each session that had reserved it.
+        return next((row for row in rows if row.state != "ended"), rows[0] if rows else None)
 
     def snapshot(self, session: str) -> Snapshot:
         """All that an actor needs in order to take a session up."""

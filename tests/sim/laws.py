@@ -15,7 +15,18 @@ from actors.plugin.rendering import render_anthropic, render_openai
 from actors.thread import Thread
 from tests.provider_checker import check_anthropic, check_openai
 
-SPOKEN: Final = frozenset({"text", "tool.requested", "tool.started", "tool.output", "process.started", "message"})
+SPOKEN: Final = frozenset(
+    {
+        "text",
+        "tool.requested",
+        "tool.started",
+        "tool.output",
+        "process.started",
+        "run.output",
+        "process.taken_back",
+        "message",
+    }
+)
 """What only an open run may have in the log (law L1); all else is the supervisor's own record of endings."""
 
 ENDINGS: Final = frozenset(

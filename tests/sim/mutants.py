@@ -313,7 +313,7 @@ MUTANTS: Final = (
         "L3",
         RunActor,
         "_halt",
-        "    for child in self.children.values():\n        tell(child, halt)\n",
+        "    for key, child in self.children.items():\n        if key != self._host:\n            tell(child, halt)\n",
         "",
     ),
     _mutant(

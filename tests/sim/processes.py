@@ -126,6 +126,8 @@ class SimProcesses:
         self._watch = watch
         self._trees: dict[str, _Tree] = {}
         self._pids = 100
+        # Told when the command of a tree has exited.
+        self.on_exit: Callable[[str], None] = lambda _: None
         self.spawned: list[str] = []
 
     def spawn(self, process_id: str, spec: SpawnSpec, owner: ActorRef[Any], session: str = "") -> None:
@@ -196,6 +198,12 @@ class SimProcesses:
         """Nothing is kept here of a session's output."""
 
     # ── For the world ─────────────────────────────────────────────────────────────────────────────
+
+    def crash(self, process_id: str) -> None:
+        """The command of a tree dies by itself, of a fault of its own."""
+        tree = self._trees.get(process_id)
+        if tree is not None and tree.pid is not None:
+            self._exit(tree, -11)
 
     @property
     def ready(self) -> bool:
@@ -291,6 +299,7 @@ class SimProcesses:
             tree.process_id, status, at, at - tree.started_at, "output\n", 7, lossy=False, held=False
         )
         self._later(tree, tree.exited)
+        self.on_exit(tree.process_id)
 
     def _sigkill(self, tree: _Tree) -> None:
         if not tree.dead:

@@ -20,10 +20,11 @@ from unittest import mock
 import msgspec
 
 from actors.model import Barrier
-from actors.ports import Settings
+from actors.ports import HostedAgent, Settings
 from actors.protocol import run_record
 from supervisor.router import RestartPolicy
 from tests.sim.client import Client, Op
+from tests.sim.hosts import Hosting
 
 CONTENTS: Final = (
     "say=1",
@@ -91,6 +92,9 @@ TOGETHER: Final = 0.04
 JOINED: Final = 0.01
 """In how many schedules a Stop joins a run beside the next one, of whose start the store does not say what became."""
 
+HOSTED: Final = 0.2
+"""In how many schedules the agent runs in hosts."""
+
 GATED: Final = 0.2
 """In how many schedules functions of the agent's own, and tools that calls bring along, stand for registered ones."""
 
@@ -107,6 +111,7 @@ class Schedule:
     script: tuple[Op, ...]
     failures_max: int = 5
     parts_max: int = 1000
+    hosting: Hosting | None = None
 
     def play(self) -> int:
         """Play it in a fresh world; returns how many steps that took.
@@ -123,7 +128,7 @@ class Schedule:
         """A client of a fresh world with the limits of this schedule."""
         with (
             mock.patch.object(run_record, "PARTS_KEPT_MAX", self.parts_max),
-            Client(self.seed, self.settings, RestartPolicy(failures_max=self.failures_max)) as client,
+            Client(self.seed, self.settings, RestartPolicy(failures_max=self.failures_max), self.hosting) as client,
         ):
             yield client
 
@@ -161,9 +166,17 @@ def draw(seed: int) -> Schedule:
     gated = Random(f"gated {seed}")
     if gated.random() < GATED:
         script = [_gated(gated, op) for op in script]
-    drawn = Schedule(world, settings, tuple(script))
+    drawn = Schedule(world, settings, tuple(script), hosting=_hosting(Random(f"hosted {seed}")))
     tight = Random(f"{seed} tight")
     return _tight(tight, drawn) if tight.random() < 0.25 else drawn
+
+
+def _hosting(random: Random) -> Hosting | None:
+    """How the agent of a schedule runs in hosts; None: it does not."""
+    if random.random() >= HOSTED:
+        return None
+    keep, overlap, idle_s = random.random() < 0.6, random.random() < 0.8, random.choice((0.5, 5.0, 30.0))
+    return Hosting(random.randrange(WORLDS), HostedAgent("scripted", keep, idle_s, overlap))
 
 
 def _tight(random: Random, drawn: Schedule) -> Schedule:

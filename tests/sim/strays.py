@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 from pykka import ActorDeadError
 
 from actors.messages import StrayEnded, StrayFound
-from actors.model import Address, How, PartKind
+from actors.model import Address, How, Isolation, PartKind
 from tests.sim.clock import SimClock
 
 if TYPE_CHECKING:
     from pykka import ActorRef
 
     from actors.gate.token import CancelToken
-    from actors.ports import Isolation, ProcessRow
+    from actors.ports import ProcessRow
 
 LEFT: Final = 1 / 3
 KINDS: Final = (PartKind.SUBPROCESS, PartKind.THREAD, PartKind.TASK)
@@ -53,10 +53,10 @@ class SimStrays:
         self._count = 0
 
     def within(
-        self, address: Address, isolation: Isolation, token: CancelToken, body: Callable[[], Any]
-    ) -> Callable[[], Any]:
+        self, address: Address, isolation: Isolation, token: CancelToken, body: Callable[..., Any]
+    ) -> Callable[..., Any]:
         """Return `body`; where it ends, something may be left, which is told before its end."""
-        if self.random is None or isolation == "thread":
+        if self.random is None or isolation is not Isolation.TASK:
             # The executor refuses what needs a thread.
             return body
 

@@ -22,12 +22,12 @@ from actors.errors import CountermandError, ShuttingDown, StoreUnavailable
 from actors.gate.cell import CellState
 from actors.hierarchy.late_stops import STOPS_KEPT_MAX
 from actors.ids import request_time
-from actors.model import Event, How, Mode, Outcome, Owner, Provenance, Receipt, Row, RunStatus, Scope, Waiting
+from actors.model import Address, Event, How, Mode, Outcome, Owner, Provenance, Receipt, Row, RunStatus, Scope, Waiting
 from actors.ports import Batch, KeptStop, ProcessRow, RequestRow, Settings
 from actors.protocol.run_record import CallRecord, RunRecord
 from actors.requests import UNKNOWN, Accepted, Delete, NewMessage, OutsideRequest, Reply, Resumed, Stop, Stopped
 from tests.sim.bounds import TOLD_S, Bounds
-from tests.sim.disk import journal_takes
+from tests.sim.disk import journal_takes, was_released
 from tests.sim.laws import LogLaws
 
 if TYPE_CHECKING:
@@ -83,6 +83,9 @@ class Watch:
         self.inside: dict[str, str] = {}
         self.in_time: dict[str, str] = {}
         self.spawned: set[str] = set()
+        # Trees of hosts; by tree: the session that it has run for.
+        self.hosts: set[str] = set()
+        self._told: dict[str, str] = {}
         self.halted: set[str] = set()
         self.ended_for_run: set[str] = set()
         self.granted: set[str] = set()
@@ -163,6 +166,9 @@ class Watch:
     def spawns(self, process_id: str) -> None:
         """A command is handed to the port: on record, of an open call, and behind the barrier."""
         self.spawned.add(process_id)
+        if process_id in self.hosts:
+            # Before anybody needs it.
+            return
         row = self._disk.process(process_id)
         if row is None:
             self.break_(f"{process_id} is spawned before it is on record (L12)")
@@ -193,13 +199,41 @@ class Watch:
                 self.break_(f"{fence} begins although it was closed as {call.row.outcome} (L2)")
         self._barrier(session, row.run_id, fence)
 
-    def leaves(self, fence: str, *, returned: bool) -> None:
+    def leaves(self, fence: str, *, returned: bool, elsewhere: bool = False) -> None:
         """A tool leaves its function; what it returns in time is its result (law L2)."""
         self.inside.pop(fence, None)
         self.left.add(fence.rpartition(":")[2])
+        if elsewhere:
+            # He has yet to say so.
+            return
         for call in self._calls(fence):
             if call.cell is not None and call.cell.state is CellState.STARTED:
                 self.in_time[call.row.call_id] = "finished" if returned else "raised"
+
+    def tells_host(self, process_id: str, address: Address, *, overlap: bool, busy: bool) -> None:
+        """A host is told of a run: it is on record as the run's, and of no other use (laws L1, L12, L13)."""
+        session, run = address.session, address.run
+        row = self._disk.of(session).processes.get(process_id)
+        if row is None or row.run_id != run or row.state == "ended":
+            self.break_(f"{process_id} is told of {run} before it is on record as its host (L12)")
+        if busy:
+            self.break_(f"{process_id} is told of {run} while it has another run (L1)")
+        if self._told.setdefault(process_id, session) != session:
+            self.break_(f"{process_id} has run for {self._told[process_id]}, and is told of {run} of {session} (L13)")
+        actor = self._world.session_if_alive(session) if self._world is not None else None
+        record = actor._protocol.state.record(run) if actor is not None else None
+        if record is not None and not record.open:
+            self.break_(f"{process_id} is told of {run}, which is {record.status} (L1)")
+        if not overlap:
+            self._barrier(session, run, process_id)
+
+    def releases(self, process_id: str) -> None:
+        """A host is released: no run is on record that has it (law L12)."""
+        row = self._disk.process(process_id)
+        if row is not None and row.state != "ended" and row.owner is Owner.RUN:
+            self.break_(f"{process_id} is released, and is on record as the host of {row.run_id} (L12)")
+        if process_id in self._told and row is not None and row.owner is Owner.RUN:
+            self.break_(f"{process_id} is released, and was told of a run (L13)")
 
     def tells(self, key: str) -> None:
         """The token of a run or a call is cancelled: its code is told of its end."""
@@ -242,7 +276,12 @@ class Watch:
             if process.owner is Owner.SESSION:
                 continue
             earlier = laws.run_generation.get(process.run_id, 0) < generation and process.run_id not in laws.forced
-            if earlier and process.process_id in self.spawned and world.processes.lives(process.process_id):
+            if (
+                earlier
+                and not was_released(process)
+                and process.process_id in self.spawned
+                and world.processes.lives(process.process_id)
+            ):
                 self.break_(f"{what} begins while {process.process_id} of {process.run_id} lives (L3)")
         for fence, of in self.inside.items():
             call = tables.calls.get(fence.rpartition(":")[2]) if of == session else None
@@ -266,11 +305,12 @@ class Watch:
             self._ends_of_session(process)
             return
         call = self._disk.call(process.call_id if process else key)
-        session = call.session if call else (self._session_of_run(key) or "")
+        run = call.run_id if call else process.run_id if process is not None and process.host else key
+        session = call.session if call else (self._session_of_run(run) or "")
         actor = world.session_if_alive(session)
         if actor is None:
             return
-        record = actor._protocol.state.record(call.run_id if call else key)
+        record = actor._protocol.state.record(run)
         if record is None or not record.open:
             return
         if call is not None and not self._gate_open(record, call.call_id):
@@ -393,13 +433,19 @@ class Watch:
         if world.store.unwritten(session):
             self.break_(f"{session} leaves with a batch under way (L11)")
         for process in tables.processes.values():
-            if process.process_id in self.spawned and world.processes.lives(process.process_id):
+            if self._lives(process):
                 self.break_(f"{session} leaves while {process.process_id} lives (L11)")
             if world.strays.lives(process.process_id):
                 self.break_(f"{session} leaves while {process.process_id} goes on (L11)")
         for fence, of in self.inside.items():
             if of == session and not self.faults:
                 self.break_(f"{session} leaves while {fence} runs (L11)")
+
+    def _lives(self, process: ProcessRow) -> bool:
+        world = self._world
+        assert world is not None, "a world was entered"
+        of_it = process.process_id in self.spawned and not was_released(process)
+        return of_it and world.processes.lives(process.process_id)
 
     def _deletes(self, session: str) -> None:
         """All that is stored of a session is removed: all that it started was proven to have ended (law L3)."""
@@ -411,7 +457,7 @@ class Watch:
         if tables.waiting:
             self.break_(f"{session} is deleted while {list(tables.waiting)} wait (L4)")
         for process in tables.processes.values():
-            if process.process_id in self.spawned and world.processes.lives(process.process_id):
+            if self._lives(process):
                 self.break_(f"{session} is deleted while {process.process_id} lives (L3)")
             if world.strays.lives(process.process_id):
                 self.break_(f"{session} is deleted while {process.process_id} goes on (L3)")
@@ -434,7 +480,7 @@ class Watch:
             if not all(self._is_of_abandoned(event) for one in world.store.unwritten(session) for event in one.events):
                 self.break_(f"the shutdown is over, and {session} is not written (L11)")
             for process in tables.processes.values():
-                if not (process.process_id in self.spawned and world.processes.lives(process.process_id)):
+                if not self._lives(process):
                     continue
                 if not self._given_up(process):
                     self.break_(f"the shutdown is over while {process.process_id} lives (L11)")
@@ -532,7 +578,7 @@ class Watch:
             if call.how is How.GONE and call.call_id in self.left and not (self.crashes or self.restarts):
                 self.break_(f"{call.call_id} is on record as gone, and has returned (L6)")
         for receipt in batch.receipts:
-            self._receipt(batch.session, receipt)
+            self._receipt(batch, receipt)
         self._parked(batch, laws, inputs_before, waiting_before)
         self._of_session(batch)
         self._granted(batch, laws)
@@ -605,7 +651,7 @@ class Watch:
         if event.data["how"] == How.NOT_STARTED and process in self.ran:
             self.break_(f"{process} is on record as never started, and did run (L6)")
 
-    def _receipt(self, session: str, receipt: Receipt) -> None:
+    def _receipt(self, batch: Batch, receipt: Receipt) -> None:
         """A receipt never says more than was seen, and waits for the ends as long as it may (laws L3, L7)."""
         world = self._world
         if receipt.run_id is None or world is None:
@@ -614,13 +660,14 @@ class Watch:
         known = self._receipts.setdefault(receipt.run_id, receipt.receipt_id)
         if known != receipt.receipt_id:
             self.break_(f"{receipt.run_id} has two receipts: {known} and {receipt.receipt_id} (L7)")
-        tables = self._disk.of(session)
+        session, tables = batch.session, self._disk.of(batch.session)
+        rows_now = tables.processes | {row.process_id: row for row in batch.processes}
         rows = list(_all_rows(receipt.rows))
         if receipt.complete:
             if receipt.run_id in self.inside:
                 self.break_(f"the receipt of {receipt.run_id} is complete, and its agent runs (L3)")
-            for process in tables.processes.values():
-                if _of(process, receipt) and world.processes.lives(process.process_id):
+            for process in rows_now.values():
+                if _of(process, receipt) and not was_released(process) and world.processes.lives(process.process_id):
                     self.break_(f"the receipt of {receipt.run_id} is complete, and {process.process_id} lives (L3)")
             for stray in world.strays.alive():
                 if stray.address.run == receipt.run_id:
@@ -632,8 +679,8 @@ class Watch:
             if any(row.ended_at is None for row in rows):
                 self.break_(f"the receipt of {receipt.run_id} is complete with an open row (L3)")
             return
-        for process in tables.processes.values():
-            if _of(process, receipt) and world.processes.lives(process.process_id):
+        for process in rows_now.values():
+            if _of(process, receipt) and not was_released(process) and world.processes.lives(process.process_id):
                 self.abandoned.add(process.process_id)
         if all(row.how is How.OUT_OF_REACH for row in rows if row.ended_at is None):
             # Of nobody knows whom, for whom it does not wait.
@@ -707,12 +754,14 @@ class Watch:
             new = row.owner is Owner.SESSION and known is not None and known.owner is not Owner.SESSION
             if new and row.process_id in self.ended_for_run and not self.faults:
                 self.break_(f"{row.process_id} is handed over, and had been told to end (L3)")
-        stops = [self.requests.get(told.request_id) for told in batch.requests]
-        if not any(isinstance(stop, Stop) and stop.scope is Scope.SESSION and stop.run_id is None for stop in stops):
+        made = [self.requests.get(told.request_id) for told in batch.requests]
+        stops = [stop for stop in made if isinstance(stop, Stop) and stop.run_id is None]
+        if not stops:
             return
+        of_all = any(stop.scope is Scope.SESSION for stop in stops)
         rows = self._disk.of(batch.session).processes | {row.process_id: row for row in batch.processes}
         for row in rows.values():
-            if row.owner is Owner.SESSION and row.state != "ended" and row.ending is None:
+            if row.owner is Owner.SESSION and row.state != "ended" and row.ending is None and (of_all or row.host):
                 self.break_(f"{row.process_id} is left by a Stop of its session (L3)")
 
     def _given(self, request_id: str) -> Given | None:

@@ -35,7 +35,7 @@ from actors.kernel.log_context import speak
 from actors.kernel.mailbox import Mailbox
 from actors.messages import Activate, Erased, Idle, Rested, Route, Shutdown
 from actors.model import Event, Message, RunStatus
-from actors.plugin.registration import Tool, Unloaded
+from actors.plugin.registration import Agent, Tool, Unloaded
 from actors.ports import Ports, Settings
 from actors.requests import Inspect, OutsideRequest
 from supervisor.router import RestartPolicy, SupervisorActor
@@ -43,6 +43,7 @@ from tests.sim.agents import Effects, SimPlugins, scripted, tools
 from tests.sim.clock import SimClock
 from tests.sim.disk import Disk
 from tests.sim.executor import SimExecutor
+from tests.sim.hosts import Hosting, SimHosts
 from tests.sim.ids import SimIds
 from tests.sim.processes import SimProcesses
 from tests.sim.publisher import SimPublisher
@@ -125,6 +126,7 @@ class World:
         settings: graces and limits.
         policy: when a session is quarantined.
         before: the world that crashed, whose disk, ids and time this one takes over.
+        hosting: how the agent that is named so runs in hosts.
     """
 
     def __init__(
@@ -136,6 +138,7 @@ class World:
         settings: Settings | None = None,
         policy: RestartPolicy | None = None,
         before: World | None = None,
+        hosting: Hosting | None = None,
     ) -> None:
         self.seed = seed
         self.random = Random(seed)
@@ -167,6 +170,15 @@ class World:
         self.processes = SimProcesses(self.clock, self.random, self.disk.ledgers, self.watch)
         self.executor = SimExecutor(self.clock, self.random, self.watch)
         self.strays: SimStrays = SimStrays(self.clock, before.strays.random if before else None)
+        inside: dict[str, Agent | Unloaded] = dict(self._agents)
+        self.hosting = hosting
+        self.hosts: SimHosts | None = None
+        if hosting is not None:
+            code = self._agents[hosting.agent.name]
+            assert callable(code), "what runs in hosts is a function here"
+            inside[hosting.agent.name] = hosting.agent
+            loop = self.executor._loop
+            self.hosts = SimHosts(hosting, loop, self.processes, self.ids, self.watch, code)
         self.dispatcher = StepDispatcher(seed)
         # Twice: most of what happens are messages, and a fair share for every port would starve them.
         self._turns = [self.dispatcher.step] * 2
@@ -184,8 +196,9 @@ class World:
             dispatcher=self.dispatcher,
             dead_letters=self.dead_letters,
             settings=self.settings,
+            hosts=self.hosts,
         )
-        plugins = SimPlugins(self._agents, [*tools(self.effects), *self._more_tools])
+        plugins = SimPlugins(inside, [*tools(self.effects), *self._more_tools])
         self.supervisor: ActorRef[SimSupervisor] = SimSupervisor.start(self.watch, ports, plugins, self.policy)
         self.watch.enter(self)
         for session in sorted({*self.disk.unfinished(), *(session for session, _ in self.disk.journal)}):
@@ -439,6 +452,7 @@ class World:
             settings=self.settings,
             policy=self.policy,
             before=self,
+            hosting=self.hosting,
         )
 
     def close(self) -> None:

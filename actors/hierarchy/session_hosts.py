@@ -1,0 +1,76 @@
+"""SessionHosts: the hosts that a session has reserved, until it is known what becomes of them.
+
+A host is reserved when a run is decided, and the record of that may not be stored. Then the host is released; but only
+when the session has read itself again and knows that it is not on record. A run on record has its host, whatever the
+session was told of the store: that host is taken over and ended with it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+from actors.hosts import HostedAgent, Hosts
+from actors.messages import ProcessNews
+from actors.model import TreeState
+from actors.plugin.registration import Plugins
+from actors.ports import Processes, Snapshot
+
+
+class SessionHosts:
+    """The hosts of one session. It lives in the session's mailbox.
+
+    Args:
+        session: the session's id.
+        plugins: the agents.
+        hosts: None where no agent runs in hosts.
+    """
+
+    def __init__(self, session: str, plugins: Plugins, hosts: Hosts | None) -> None:
+        self._session = session
+        self._plugins = plugins
+        self._hosts = hosts
+        self._reserved: set[str] = set()
+
+    def hosted(self, agent: str) -> HostedAgent | None:
+        """Return an agent that runs in hosts, by name; None: it does not."""
+        return self._plugins.hosted(agent)
+
+    def listener(self, process_id: str) -> Callable[[ProcessNews], None] | None:
+        """Who else hears the news of a host."""
+        return None if self._hosts is None else functools.partial(self._hosts.heard, process_id)
+
+    def reserve(self, agent: str, kept: str | None) -> str:
+        """Reserve a host for a run; see `Hosts.reserve`."""
+        assert self._hosts is not None, "an agent that runs in hosts needs them"
+        process_id = self._hosts.reserve(agent, self._session, kept)
+        self._reserved.add(process_id)
+        return process_id
+
+    def begun(self, process_id: str) -> None:
+        """The run of a host begins: from here on the run has it."""
+        self._reserved.discard(process_id)
+
+    def release(self, process_id: str) -> None:
+        """A host is not told of its run, and that is durable."""
+        self._reserved.discard(process_id)
+        if self._hosts is not None:
+            self._hosts.release(process_id)
+
+    def keep(self, process_id: str) -> None:
+        """The session keeps a host, and that is durable."""
+        if self._hosts is not None:
+            self._hosts.keep(process_id, self._session)
+
+    def settle(self, snapshot: Snapshot) -> None:
+        """The session was read again: release what is not on record as its own."""
+        on_record = {row.process_id for row in snapshot.processes if row.state != TreeState.ENDED}
+        for process_id in sorted(self._reserved - on_record):
+            self.release(process_id)
+        self._reserved.clear()
+
+    def end(self, processes: Processes) -> None:
+        """The session's actor ends. Whether they are on record the next one will know; nobody else may have them."""
+        for process_id in sorted(self._reserved):
+            processes.kill(process_id, 0.0)
+        self._reserved.clear()

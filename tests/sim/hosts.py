@@ -1,0 +1,352 @@
+"""SimHosts: hosts in virtual time. What an agent does in one is the code of the scripted agent, until the host dies.
+
+A host is a process tree of `SimProcesses`. Its code is a coroutine that says and asks through the turn of its run, as
+what reads a host's frames does. Words to it take their time: that it is to run, and that its run is cancelled. Its
+answer may be late, or never come; and it may die at each word that it says. Where its command has exited its code does
+not go on, and what it would have said is said to nobody.
+
+One that is kept may have something left of an earlier run, which speaks under the fence of that run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+from actors.events import TextData
+from actors.hosts import HostedAgent, ToolOffer
+from actors.messages import ProcessEnded, ProcessExited, ProcessNews, ProcessStarted
+from actors.model import How
+from actors.plugin.execution import AgentDone, words
+from actors.plugin.turn import AsyncTurn, TurnCore
+from actors.ports import SpawnSpec
+from tests.sim.ids import SimIds
+from tests.sim.processes import SimProcesses
+from tests.sim.watch import Watch
+
+if TYPE_CHECKING:
+    from tests.sim.executor import SimLoop
+
+Finish = Callable[[Any], None]
+SPARES: Final = 1
+LATE_S: Final = 0.5
+DIES: Final = 1 / 60
+NEVER: Final = 1 / 25
+LINGERS: Final = 1 / 3
+REPLACED: Final = 1 / 20
+
+
+@dataclass(frozen=True, slots=True)
+class Hosting:
+    """How the agent of a schedule runs in hosts; `seed` is of what they do."""
+
+    seed: int
+    agent: HostedAgent
+
+
+@dataclass(slots=True, eq=False)
+class Host:
+    """One host. `session`: the only one that it may serve; None while it was told nothing."""
+
+    process_id: str
+    agent: str
+    random: Random
+    session: str | None = None
+    started: bool = False
+    exited: bool = False
+    gone: bool = False
+    core: TurnCore | None = None
+    finish: Finish | None = None
+    cancelled: bool = False
+    task: asyncio.Task[None] | None = None
+    open: dict[asyncio.Task[Any], Finish] = field(default_factory=dict)
+
+    @property
+    def runs(self) -> bool:
+        """True from the moment in which it is told of a run to its answer."""
+        return self.finish is not None
+
+    def executes(self, closure: Coroutine[Any, Any, object], finish: Finish, loop: SimLoop) -> asyncio.Task[Any] | None:
+        """Execute a call; where it has died the call fails."""
+        if self.exited:
+            closure.close()
+            finish(RuntimeError("the host has ended"))
+            return None
+        task = loop.create_task(closure)
+        self.open[task] = finish
+        task.add_done_callback(self._executed)
+        return task
+
+    def _executed(self, task: asyncio.Task[Any]) -> None:
+        finish, error = self.open.pop(task, None), None if task.cancelled() else task.exception()
+        if finish is not None:
+            finish(asyncio.CancelledError() if task.cancelled() else error or task.result())
+
+
+class HostTurn(AsyncTurn):
+    """The turn of an agent in a host."""
+
+    def __init__(self, core: TurnCore, host: Host) -> None:
+        super().__init__(core)
+        self.host = host
+
+
+class SimHosts:
+    """`actors.hosts.Hosts`.
+
+    Args:
+        hosting: which agent runs in them.
+        random: what they do.
+        loop: on which their code runs.
+        processes: where their trees are.
+        ids: of those.
+        watch: asked when a host is told of a run, and when it is released.
+        code: what the agent does.
+    """
+
+    def __init__(
+        self,
+        hosting: Hosting | None,
+        loop: SimLoop,
+        processes: SimProcesses,
+        ids: SimIds,
+        watch: Watch,
+        code: Callable[[AsyncTurn], Awaitable[Any]],
+    ) -> None:
+        self._hosting = hosting
+        self._random = Random(hosting.seed if hosting is not None else 0)
+        self._loop = loop
+        self._processes = processes
+        self._ids = ids
+        self._watch = watch
+        self._code = code
+        self._hosts: dict[str, Host] = {}
+        self._spares: dict[str, list[Host]] = {}
+        self.dead: bool = False
+        processes.on_exit = self._exited
+        if hosting is not None:
+            self._fill(hosting.agent.name)
+
+    # ── The port ──────────────────────────────────────────────────────────────────────────────────
+
+    def reserve(self, agent: str, session: str, kept: str | None = None) -> str:
+        """Reserve the one that is kept, a spare, or a new one."""
+        host = self._hosts.get(kept or "")
+        if host is not None and not host.exited and host.session == session and self._random.random() >= REPLACED:
+            return host.process_id
+        spares = self._spares.setdefault(agent, [])
+        chosen = spares.pop(0) if spares else self._spawn(agent)
+        self._loop.call_later(self._random.random() * LATE_S, self._fill, agent)
+        return chosen.process_id
+
+    def release(self, process_id: str) -> None:
+        """Take back one that was told nothing."""
+        self._watch.releases(process_id)
+        host = self._hosts.get(process_id)
+        if host is None or host.session is not None:
+            return
+        if host.gone:
+            self._forget(host)
+        else:
+            self._spares.setdefault(host.agent, []).append(host)
+
+    def run(
+        self, process_id: str, turn: TurnCore, tools: Sequence[ToolOffer], finish: Callable[[AgentDone], None]
+    ) -> None:
+        """Tell a host to run: the words to it take their time."""
+        host = self._hosts.get(process_id)
+        overlap = self._hosting is None or self._hosting.agent.overlap
+        self._watch.tells_host(process_id, turn.address, overlap=overlap, busy=host is not None and host.runs)
+        assert tools, "there are tools in every world"
+        if host is not None and host.gone:
+            del self._hosts[process_id]
+        if host is None or host.exited:
+            self._loop.call_soon(finish, AgentDone(How.RAISED, None, "the host had ended"))
+            return
+        assert host.session in (None, turn.address.session), "it serves one session"
+        host.session, host.core, host.finish, host.cancelled = turn.address.session, turn, finish, False
+        self._loop.call_later(self._random.random() * 0.01, self._begin, host, turn)
+        turn.token.add_waker(lambda: self._soon(self._cancel, host, turn))
+
+    def keep(self, process_id: str, session: str) -> None:
+        """The session keeps it; something of the run that has ended may go on in it."""
+        host = self._hosts.get(process_id)
+        if host is not None:
+            assert host.session == session, "it has run there"
+
+    def heard(self, process_id: str, news: ProcessNews) -> None:
+        """A report on its tree came to whoever has it."""
+        host = self._hosts.get(process_id)
+        if host is None:
+            return
+        match news:
+            case ProcessStarted():
+                host.started = True
+            case ProcessExited() | ProcessEnded():
+                host.exited = True
+                self._fail(host, f"the host of agent {host.agent} ended: {getattr(news, 'status', None)}")
+            case _:
+                pass
+        if isinstance(news, ProcessEnded):
+            host.gone = True
+            if host.session is not None:
+                del self._hosts[process_id]
+
+    # ── For the world ─────────────────────────────────────────────────────────────────────────────
+
+    def is_spare(self, process_id: str) -> bool:
+        """True of the tree of a host that has no run, and belongs to no session."""
+        return any(process_id == host.process_id for spares in self._spares.values() for host in spares)
+
+    # ── The pool ──────────────────────────────────────────────────────────────────────────────────
+
+    def _fill(self, agent: str) -> None:
+        spares = self._spares.setdefault(agent, [])
+        while len(spares) < SPARES:
+            spares.append(self._spawn(agent))
+
+    def _spawn(self, agent: str) -> Host:
+        random = self._random
+        host = Host(self._ids.new("proc"), agent, Random(random.random()))
+        argv = ["sim", "serves", f"children={int(random.random() * 2)}", f"output={int(random.random() * 3)}"]
+        argv += [word for word, share in (("ignores_term", 0.2), ("never_dies", 0.03)) if random.random() < share]
+        if random.random() < 0.03:
+            argv.append("absent")
+        self._hosts[host.process_id] = host
+        self._watch.hosts.add(host.process_id)
+        self._processes.spawn(host.process_id, SpawnSpec(tuple(argv), f"host {agent}"), _Owner(self, host))  # type: ignore[arg-type]
+        return host
+
+    def spare_news(self, host: Host, news: ProcessNews) -> None:
+        """A report on the tree of a host that nobody has adopted."""
+        self.heard(host.process_id, news)
+        if isinstance(news, ProcessEnded):
+            spares = self._spares.get(host.agent, [])
+            if host in spares:
+                spares.remove(host)
+                self._forget(host)
+
+    def _forget(self, host: Host) -> None:
+        self._processes.forget(host.process_id)
+        del self._hosts[host.process_id]
+
+    # ── In a host ─────────────────────────────────────────────────────────────────────────────────
+
+    def _soon(self, callback: Callable[..., object], *args: Any) -> None:
+        self._loop.call_soon(callback, *args)
+
+    def _begin(self, host: Host, core: TurnCore) -> None:
+        if host.exited or host.core is not core:
+            return
+        if not host.started:
+            self._loop.call_later(0.01, self._begin, host, core)
+            return
+        say = core._tell
+
+        def tell(message: object) -> None:
+            # Of a host that has died nothing is said any more.
+            if not host.exited:
+                say(message)
+                if host.random.random() < DIES:
+                    self._soon(self._dies, host)
+
+        core._tell = tell
+        host.task = self._loop.create_task(self._agent(host, core))
+        host.task.add_done_callback(_looked_at)
+        if host.cancelled:
+            self._soon(self._cancel, host, core)
+
+    async def _agent(self, host: Host, core: TurnCore) -> None:
+        try:
+            done = AgentDone(How.RETURNED, await self._code(HostTurn(core, host)), None)
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            cancelled = core.token.cancelled and isinstance(error, asyncio.CancelledError)
+            done = AgentDone(How.CANCELLED, None, None) if cancelled else AgentDone(How.RAISED, None, words(error))
+        if host.random.random() < NEVER:
+            return
+        late_s = host.random.random() * LATE_S if host.random.random() < 0.3 else 0.0
+        self._loop.call_later(late_s, self._answers, host, core, done)
+
+    def _answers(self, host: Host, core: TurnCore, done: AgentDone) -> None:
+        if not host.exited and host.core is core and host.finish is not None:
+            finish, host.finish, host.task = host.finish, None, None
+            finish(done)
+            if done.how is How.RETURNED and host.random.random() < LINGERS:
+                self._says_more(host, core, 3)
+
+    def _says_more(self, host: Host, core: TurnCore, times: int) -> None:
+        """Something of an earlier run goes on in a host, and says under the fence of that run what it has to say."""
+        if host.exited or self.dead:
+            return
+        self._frame(host, core.address.fence, TextData(text=f"{core.address.run}:999 "))
+        if times:
+            self._loop.call_later(host.random.random(), self._says_more, host, core, times - 1)
+
+    def _frame(self, host: Host, fence: str, data: TextData) -> None:
+        """A word of a host comes: it counts where it is of the run that the host has."""
+        core = host.core
+        if core is None or core.address.fence != fence or not host.runs:
+            return
+        if core.credit.take(len(data.text)) is None:
+            try:
+                core.said(data, len(data.text))
+            except asyncio.CancelledError:
+                return
+
+    def _cancel(self, host: Host, core: TurnCore) -> None:
+        if host.core is not core:
+            return
+        host.cancelled = True
+        for task in (host.task, *host.open):
+            if task is not None and not task.done() and not core.token.has_told(task) and not task.cancelling():
+                task.cancel()
+
+    def _dies(self, host: Host) -> None:
+        if not host.exited and not self.dead:
+            self._processes.crash(host.process_id)
+
+    def _exited(self, process_id: str) -> None:
+        """Its command has exited: no line of its code runs any more."""
+        host = self._hosts.get(process_id)
+        if host is None or host.exited:
+            return
+        host.exited = True
+        for task in (host.task, *host.open):
+            coroutine = task.get_coro() if task is not None else None
+            if inspect.iscoroutine(coroutine) and task is not None and not task.done():
+                task.add_done_callback(_looked_at)
+                coroutine.close()
+        # End of file: that may come before the word of its warden, or behind it.
+        self._loop.call_later(host.random.random() * 0.1, self._fail, host, "the host closed its connection")
+
+    def _fail(self, host: Host, why: str) -> None:
+        open_ones, host.open = list(host.open.items()), {}
+        for _, finish in open_ones:
+            finish(RuntimeError(why))
+        if host.finish is not None:
+            finish, host.finish = host.finish, None
+            finish(AgentDone(How.RAISED, None, why))
+
+
+class _Owner:
+    """Who hears of the tree of a host that nobody has adopted."""
+
+    def __init__(self, hosts: SimHosts, host: Host) -> None:
+        self._hosts = hosts
+        self._host = host
+
+    def tell(self, news: ProcessNews) -> None:
+        """Take a report."""
+        self._hosts.spare_news(self._host, news)
+
+
+def _looked_at(task: asyncio.Task[Any]) -> None:
+    """Take note of how a task ended, so that asyncio does not report it."""
+    if not task.cancelled():
+        task.exception()
