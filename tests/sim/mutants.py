@@ -25,6 +25,7 @@ from actors.hierarchy.passivation import Passivation
 from actors.hierarchy.run import RunActor
 from actors.hierarchy.serving import Serving
 from actors.hierarchy.session import SessionActor
+from actors.hierarchy.session_hosts import SessionHosts
 from actors.hierarchy.stash import Stash
 from actors.hierarchy.tool import ToolActor
 from actors.kernel import mailbox
@@ -50,6 +51,7 @@ from actors.protocol.turns import Turns
 from supervisor.executor import _Execution
 from supervisor.router import SupervisorActor
 from tests.sim.disk import Disk
+from tests.sim.hosts import SimHosts
 from tests.sim.schedule import broken, draw
 from tests.sim.store import SimStore
 
@@ -330,11 +332,78 @@ MUTANTS: Final = (
         "L3",
         Stops,
         "_stop_run",
-        "    if stop.scope is Scope.SESSION:\n        self._trees.end_all(provenance, record)\n",
+        "    self._trees.end(self._ended_by(stop), provenance, record)\n",
         "",
     ),
     _mutant("said to be handed over before its commit", "L12", Batches, "send_step", *_at_once("SayHandedOver")),
     _mutant("spawned for the session before its commit", "L12", Batches, "send_step", *_at_once("SpawnOwn")),
+    # ── hosts ──
+    _mutant(
+        "the host's answer ends its tree's part",
+        "L3",
+        PartReports,
+        "run_finished",
+        '    record.parts[AGENT].end(report.how, report.at, report.error or "")\n',
+        '    record.parts[AGENT].end(report.how, report.at, report.error or "")\n'
+        "    if record.host is not None:\n"
+        "        record.parts[record.host.row.process_id].end(report.how, report.at)\n",
+    ),
+    _mutant("one spare for two runs", "L13", SimHosts, "reserve", "spares.pop(0)", "spares[0]"),
+    Mutant(
+        "a spare that was reserved for a fenced run is told of it",
+        "L1",
+        (
+            Edit(
+                Runs,
+                "claim_start",
+                "record = self._state.active\n    if record is None or record.id != run_id or AGENT",
+                "record = self._state.record(run_id)\n    if record is None or AGENT",
+            ),
+            Edit(RunActor, "_begin", "if start.token.cancelled:", "if False:"),
+        ),
+    ),
+    _mutant("a kept host outlives a Stop", "L3", Stops, "_ended_by", "stop.run_id is None", "False"),
+    _mutant(
+        "a frame of an earlier run is accepted in a kept host",
+        "L1",
+        SimHosts,
+        "_frame",
+        "core.address.fence != fence or ",
+        "",
+    ),
+    _mutant("a host is released before that is on record", "L12", Batches, "send_step", *_at_once("ReleaseHost")),
+    _mutant(
+        "a host is released that may be on record",
+        "L12",
+        SessionHosts,
+        "settle",
+        "self._reserved - on_record",
+        "self._reserved",
+    ),
+    _mutant(
+        "a signal cuts off the clean-up in a host",
+        "L8",
+        RunActor,
+        "_end_host",
+        "if self._agent_running and left_s:",
+        "if False:",
+    ),
+    _mutant(
+        "an agent that may not overlap begins beside an earlier run",
+        "L3",
+        Runs,
+        "claim_start",
+        "not agent.overlap",
+        "False",
+    ),
+    _mutant(
+        "a host that a run took back is left when the run does not begin",
+        "L7",
+        Runs,
+        "halt",
+        "self._state.step.later.append(AdoptRun(record.id))",
+        "pass",
+    ),
     # ── taking over, and what waits ──
     _mutant(
         "takeover in two steps",

@@ -142,6 +142,8 @@ class SimProcesses:
     def kill(self, process_id: str, grace_s: float) -> None:
         """SIGTERM now, SIGKILL after `grace_s` seconds; again with less grace it escalates."""
         self._watch.halts(process_id)
+        if grace_s > 0:
+            self._watch.asks_host(process_id)
         tree = self._trees.get(process_id)
         if tree is None or tree.dead or tree.ended is not None:
             return

@@ -227,6 +227,12 @@ class Watch:
         if not overlap:
             self._barrier(session, run, process_id)
 
+    def asks_host(self, process_id: str) -> None:
+        """A host gets a SIGTERM, which ends most: its agent has ended before, or has had its grace (law L8)."""
+        row = self._disk.process(process_id)
+        if row is not None and row.host and row.owner is Owner.RUN and row.run_id in self.inside and not self.faults:
+            self.break_(f"{process_id} is asked to end while its agent cleans up (L8)")
+
     def releases(self, process_id: str) -> None:
         """A host is released: no run is on record that has it (law L12)."""
         row = self._disk.process(process_id)
