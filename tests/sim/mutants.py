@@ -537,9 +537,9 @@ MUTANTS: Final = (
         "a deadline of an earlier incarnation counts",
         "L7",
         SessionActor,
-        "on_receive",
-        "if message.incarnation == self._live.id:\n                self._protocol.runs.kill_deadline",
-        "if message:\n                self._protocol.runs.kill_deadline",
+        "_time_over",
+        "case KillDeadline() if timer.incarnation == self._live.id:",
+        "case KillDeadline():",
     ),
     _mutant(
         "a proof that comes late amends nothing",
@@ -1115,7 +1115,7 @@ MUTANTS: Final = (
         "L3",
         RunActor,
         "_child_down",
-        "        if call == call_id:\n",
+        "        if call_id in (call, process_id):\n",
         "        if False:\n",
     ),
 )
