@@ -34,18 +34,21 @@ if TYPE_CHECKING:
 Finish = Callable[[Any], None]
 SPARES: Final = 1
 LATE_S: Final = 0.5
+LATE: Final = 0.3
 DIES: Final = 1 / 60
 NEVER: Final = 1 / 25
 LINGERS: Final = 1 / 3
 REPLACED: Final = 1 / 20
+ODD: Final = (("ignores_term", 0.2), ("never_dies", 0.03), ("absent", 0.03))
 
 
 @dataclass(frozen=True, slots=True)
 class Hosting:
-    """How the agent of a schedule runs in hosts; `seed` is of what they do."""
+    """How an agent runs in hosts: `seed` is of what they do. `calm`: they do nothing that a good host does not do."""
 
     seed: int
     agent: HostedAgent
+    calm: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -62,6 +65,7 @@ class Host:
     core: TurnCore | None = None
     finish: Finish | None = None
     cancelled: bool = False
+    old: bool = False
     task: asyncio.Task[None] | None = None
     open: dict[asyncio.Task[Any], Finish] = field(default_factory=dict)
 
@@ -118,6 +122,7 @@ class SimHosts:
         code: Callable[[AsyncTurn], Awaitable[Any]],
     ) -> None:
         self._hosting = hosting
+        self._calm = hosting is not None and hosting.calm
         self._random = Random(hosting.seed if hosting is not None else 0)
         self._loop = loop
         self._processes = processes
@@ -136,7 +141,12 @@ class SimHosts:
     def reserve(self, agent: str, session: str, kept: str | None = None) -> str:
         """Reserve the one that is kept, a spare, or a new one."""
         host = self._hosts.get(kept or "")
-        if host is not None and not host.exited and host.session == session and self._random.random() >= REPLACED:
+        if (
+            host is not None
+            and not (host.exited or host.old)
+            and host.session == session
+            and self._draw(self._random, 1 - REPLACED)
+        ):
             return host.process_id
         spares = self._spares.setdefault(agent, [])
         chosen = spares.pop(0) if spares else self._spawn(agent)
@@ -202,6 +212,15 @@ class SimHosts:
         """True of the tree of a host that has no run, and belongs to no session."""
         return any(process_id == host.process_id for spares in self._spares.values() for host in spares)
 
+    def replace(self) -> None:
+        """The code of the agent is another one: no host that has been started is reserved again."""
+        for host in self._hosts.values():
+            host.old = True
+        for spares in self._spares.values():
+            for host in spares:
+                self._processes.kill(host.process_id, 0.0)
+            spares.clear()
+
     # ── The pool ──────────────────────────────────────────────────────────────────────────────────
 
     def _fill(self, agent: str) -> None:
@@ -212,10 +231,10 @@ class SimHosts:
     def _spawn(self, agent: str) -> Host:
         random = self._random
         host = Host(self._ids.new("proc"), agent, Random(random.random()))
-        argv = ["sim", "serves", f"children={int(random.random() * 2)}", f"output={int(random.random() * 3)}"]
-        argv += [word for word, share in (("ignores_term", 0.2), ("never_dies", 0.03)) if random.random() < share]
-        if random.random() < 0.03:
-            argv.append("absent")
+        argv = ["sim", "serves", "output=0"]
+        if not self._calm:
+            argv = ["sim", "serves", f"children={int(random.random() * 2)}", f"output={int(random.random() * 3)}"]
+            argv += [word for word, share in ODD if random.random() < share]
         self._hosts[host.process_id] = host
         self._watch.hosts.add(host.process_id)
         self._processes.spawn(host.process_id, SpawnSpec(tuple(argv), f"host {agent}"), _Owner(self, host))  # type: ignore[arg-type]
@@ -236,6 +255,10 @@ class SimHosts:
 
     # ── In a host ─────────────────────────────────────────────────────────────────────────────────
 
+    def _draw(self, random: Random, share: float) -> bool:
+        """Draw something that happens to a share of hosts, unless they are calm: then what is likely."""
+        return share > 0.5 if self._calm else random.random() < share
+
     def _soon(self, callback: Callable[..., object], *args: Any) -> None:
         self._loop.call_soon(callback, *args)
 
@@ -251,7 +274,7 @@ class SimHosts:
             # Of a host that has died nothing is said any more.
             if not host.exited:
                 say(message)
-                if host.random.random() < DIES:
+                if self._draw(host.random, DIES):
                     self._soon(self._dies, host)
 
         core._tell = tell
@@ -268,16 +291,16 @@ class SimHosts:
         except BaseException as error:
             cancelled = core.token.cancelled and isinstance(error, asyncio.CancelledError)
             done = AgentDone(How.CANCELLED, None, None) if cancelled else AgentDone(How.RAISED, None, words(error))
-        if host.random.random() < NEVER:
+        if self._draw(host.random, NEVER):
             return
-        late_s = host.random.random() * LATE_S if host.random.random() < 0.3 else 0.0
+        late_s = host.random.random() * LATE_S if self._draw(host.random, LATE) else 0.0
         self._loop.call_later(late_s, self._answers, host, core, done)
 
     def _answers(self, host: Host, core: TurnCore, done: AgentDone) -> None:
         if not host.exited and host.core is core and host.finish is not None:
             finish, host.finish, host.task = host.finish, None, None
             finish(done)
-            if done.how is How.RETURNED and host.random.random() < LINGERS:
+            if done.how is How.RETURNED and self._draw(host.random, LINGERS):
                 self._says_more(host, core, 3)
 
     def _says_more(self, host: Host, core: TurnCore, times: int) -> None:

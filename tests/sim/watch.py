@@ -238,8 +238,6 @@ class Watch:
         row = self._disk.process(process_id)
         if row is not None and row.state != "ended" and row.owner is Owner.RUN:
             self.break_(f"{process_id} is released, and is on record as the host of {row.run_id} (L12)")
-        if process_id in self._told and row is not None and row.owner is Owner.RUN:
-            self.break_(f"{process_id} is released, and was told of a run (L13)")
 
     def tells(self, key: str) -> None:
         """The token of a run or a call is cancelled: its code is told of its end."""
