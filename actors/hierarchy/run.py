@@ -94,9 +94,9 @@ class Adoption:
 class RunStart:
     """What a run begins with.
 
-    `agent`: its function, or what runs in a host. `thread`: a copy that the run may change. `inputs`: ids of the run's own messages.
-    `deadline_s`: how long it may take, in seconds, without the time in which its calls wait; None for ever. `host`: the
-    id of the tree in which its agent runs, and the cell of that; None: the agent does not run in a host.
+    `agent`: its function, or what runs in a host. `thread`: a copy that the run may change. `inputs`: ids of the run's
+    own messages. `deadline_s`: how long it may take, in seconds, without the time in which its calls wait; None for
+    ever. `host`: the id of the tree in which the agent runs, and its cell; None: the agent does not run in a host.
     """
 
     agent: Agent
@@ -491,7 +491,7 @@ class RunActor(Actor):
         """
         self._halted = halt
         self._disarm_deadline()
-        # Children first, so that a process gets its signal before the agent's own clean-up begins. In a host it is done.
+        # Children first, so that a process gets its signal before the agent's own clean-up begins. Its host is for that.
         for key, child in self.children.items():
             if key != self._host:
                 tell(child, halt)

@@ -327,7 +327,7 @@ class SimHosts:
             return
         host.cancelled = True
         for task in (host.task, *host.open):
-            if task is not None and not task.done() and not core.token.has_told(task) and not task.cancelling():
+            if task is not None and not task.done() and not core.token.was_raised_in(task) and not task.cancelling():
                 task.cancel()
 
     def _dies(self, host: Host) -> None:
