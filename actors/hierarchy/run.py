@@ -491,7 +491,7 @@ class RunActor(Actor):
         """
         self._halted = halt
         self._disarm_deadline()
-        # Children first, so that a process gets its signal before the agent's own clean-up begins. Its host is for that.
+        # Children first, so that a process gets its signal before the agent's own clean-up begins; a host is for that.
         for key, child in self.children.items():
             if key != self._host:
                 tell(child, halt)
