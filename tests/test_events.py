@@ -119,6 +119,8 @@ SAMPLES: list[tuple[str, dict[str, Any]]] = [
             "provenance": CAUSE,
         },
     ),
+    ("process.taken_back", {"process_id": "proc_1", "pid": 7, "name": "host mine"}),
+    ("run.output", {"process_id": "proc_1", "stream": "stderr", "text": "warming up", "marker": True}),
     ("process.handed_over", {"call_id": "c1", "process_id": "p1", "pid": None, "name": "sleep"}),
     ("run.started", {"agent": "shell", "inputs": ["m1"]}),
     ("run.started", {"agent": "shell", "inputs": [], "resumed": True}),

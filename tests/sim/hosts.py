@@ -17,11 +17,12 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
+from actors.errors import described
 from actors.events import TextData
 from actors.hosts import HostedAgent, ToolOffer
 from actors.messages import ProcessEnded, ProcessExited, ProcessNews, ProcessStarted
 from actors.model import How
-from actors.plugin.execution import AgentDone, words
+from actors.plugin.execution import AgentDone
 from actors.plugin.turn import AsyncTurn, TurnCore
 from actors.ports import SpawnSpec
 from tests.sim.ids import SimIds
@@ -290,7 +291,7 @@ class SimHosts:
             raise
         except BaseException as error:
             cancelled = core.token.cancelled and isinstance(error, asyncio.CancelledError)
-            done = AgentDone(How.CANCELLED, None, None) if cancelled else AgentDone(How.RAISED, None, words(error))
+            done = AgentDone(How.CANCELLED, None, None) if cancelled else AgentDone(How.RAISED, None, described(error))
         if self._draw(host.random, NEVER):
             return
         late_s = host.random.random() * LATE_S if self._draw(host.random, LATE) else 0.0
