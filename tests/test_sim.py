@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import secrets
 import sqlite3
@@ -1073,6 +1074,19 @@ def test_the_laws_hold_in_schedules_that_nobody_has_seen(chunk: int) -> None:
 def test_what_the_simulator_has_found_stays_mended(name: str, shift: int) -> None:
     schedule = REGRESSIONS[name]
     assert broken(replace(schedule, seed=schedule.seed + shift)) is None
+
+
+@pytest.mark.parametrize("seed", [654])
+def test_a_seed_is_replayed_exactly_whenever_garbage_is_collected(seed: int) -> None:
+    """A crash drops coroutines; one that is collected would run its clean-up in the world behind the crash."""
+    before = gc.get_threshold()
+    try:
+        gc.set_threshold(50)
+        often = timeline(draw(seed))
+        gc.set_threshold(1_000_000)
+        assert timeline(draw(seed)) == often
+    finally:
+        gc.set_threshold(*before)
 
 
 @pytest.mark.parametrize("seed", [3, 94, 207])

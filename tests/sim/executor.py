@@ -127,6 +127,7 @@ class SimExecutor:
         self._executions: dict[str, _Execution] = {}
         self._callbacks: list[Callable[[], None]] = []
         self.errors: list[BaseException] = []
+        self._dropped: set[asyncio.Task[Any]] = set()
 
     def start(
         self,
@@ -215,7 +216,9 @@ class SimExecutor:
 
     def drop(self) -> None:
         """A crash: no coroutine goes on, and nobody is told."""
-        for task in asyncio.all_tasks(self._loop):
+        # Kept until the schedule is over: a coroutine that is collected runs its clean-up, at a moment of no seed.
+        self._dropped = asyncio.all_tasks(self._loop)
+        for task in self._dropped:
             # Read by asyncio when a task that is pending is collected; there is no public way to say it.
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             coroutine = task.get_coro()
