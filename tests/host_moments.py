@@ -113,8 +113,9 @@ class Moment:
         if event == "call":
             if not frame.f_code.co_filename.startswith(TRACED) or frame.f_code in UNTRACED:
                 return None
-            frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        elif event == "opcode":
+            # Python 3.12 leaves out the bytecodes of some frames; Python 3.9 cannot do both.
+            frame.f_trace_opcodes, frame.f_trace_lines = True, sys.version_info >= (3, 12)
+        elif event in {"opcode", "line"}:
             self.count += 1
             if self.count == self.moment:
                 self.first()
@@ -219,7 +220,6 @@ def plain(host: Any, daemon: Daemon, number: int, gap: int) -> bool:
     def cancel() -> None:
         run.token._provenance = None
         run.token._cancel(WHY)
-        host.main.urge()
 
     with Moment(number, gap, set_token, cancel) as moment:
         value, error = host.main.attempt(run.token, lambda: agent(turn))
@@ -322,7 +322,7 @@ def coroutine(host: Any, daemon: Daemon, number: int) -> bool:
     def cancel() -> None:
         asked = any(call.tool == "never" for call in run.calls.values())
         story.waited = asked and getattr(asyncio.current_task(loop), "get_name", str)() != "in_a_door"
-        run.token._cancel(WHY, lambda: host._tell(run))
+        run.token._cancel(WHY)
 
     with Moment(number, 0, lambda: None, cancel) as moment:
         while not ended:

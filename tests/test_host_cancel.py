@@ -18,7 +18,7 @@ MOMENTS = Path(__file__).with_name("host_moments.py")
 
 
 @pytest.mark.parametrize("python", [sys.executable, *interpreters()[2:3]])
-@pytest.mark.parametrize("arguments", [("plain", "13", "0", "2", "60"), ("async", "41")])
+@pytest.mark.parametrize("arguments", [("plain", "13", "0", "2", "160"), ("async", "41")])
 def test_whenever_the_cancel_comes_it_is_told_once_and_cuts_no_clean_up(python: str, arguments: tuple[str]) -> None:
     done = subprocess.run([python, str(MOMENTS), str(RUNTIME), *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -409,3 +409,23 @@ def test_callbacks_of_the_token_run_once(tmp_path: Path) -> None:
         host.take("call")
         host.cancel(number)
         assert host.answered(number)["result"]["value"] == ["first", "late", True]
+
+
+def test_an_agent_that_has_the_classes_of_the_daemons_process_catches_them(tmp_path: Path) -> None:
+    code = """
+        import countermand
+        from actors import RunCancelled
+        def agent(turn):
+            try:
+                turn.call("tool")
+            except RunCancelled as error:
+                return [isinstance(error, countermand.RunCancelled), error.provenance.reason, str(error)]
+    """
+    root = str(RUNTIME.parents[2])
+    with python_host(tmp_path, code, env={"COUNTERMAND_PATH": root}) as host:
+        host.hello()
+        number = host.run()
+        host.take("call")
+        host.cancel(number)
+        value = host.answered(number)["result"]["value"]
+        assert value == [True, "enough", "cancelled by user.console: enough"]

@@ -22,7 +22,7 @@ from supervisor.hosts.runtime.call import Call
 from supervisor.hosts.runtime.plain import as_json
 from supervisor.hosts.runtime.schema import converted
 from supervisor.hosts.runtime.values import Message as HostMessage
-from tests.host_kit import Daemon, Json, python_host
+from tests.host_kit import RUNTIME, Daemon, Json, python_host
 
 # ── Tools of the daemon ──
 
@@ -476,6 +476,26 @@ def test_the_users_tools_are_offered_called_by_name_and_gated(
         assert value == [["look_up", "shout", "shell"], content, "A B", True]
 
 
+def test_a_result_of_the_daemons_class_is_a_result(tmp_path: Path) -> None:
+    code = """
+        import msgspec
+        from actors import Outcome, ToolResult, tool
+        class Facts(msgspec.Struct):
+            size: int
+        @tool(isolation="task")
+        async def f(path: str):
+            return ToolResult(Outcome.FINISHED, "seen", data=Facts(3))
+        async def agent(turn):
+            await turn.call("f", path="x")
+    """
+    root = str(RUNTIME.parents[2])
+    with python_host(tmp_path, code, "--tool", "mine:f", env={"COUNTERMAND_PATH": root}) as host:
+        host.hello()
+        host.run()
+        result = host.answered(execute(host, host.take("call")))["result"]
+        assert result == {"content": "seen", "is_error": False, "data": {"size": 3}}
+
+
 def test_a_secret_is_not_in_what_a_tool_raises(tmp_path: Path) -> None:
     code = f"""{TOOLS}
     async def agent(turn):
@@ -516,6 +536,7 @@ def test_the_cancel_ends_the_users_tool_once(tmp_path: Path, kind: str, wait: st
         ("def f(*x: int): ...", "a parameter that a schema cannot name"),
         ("def f(x: bytes): ...", "a parameter that a schema cannot describe"),
         ("def f(x: 'Nowhere'): ...", "a signature that cannot be read"),
+        ("class Spawn: ...\ndef f(spawn: Spawn): ...", "start processes with subprocess"),
         ("f = 1", "mine:f is not a function"),
     ],
 )

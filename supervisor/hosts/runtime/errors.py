@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from typing import Any
 
 from .values import Provenance, ToolResult
 
@@ -42,6 +44,12 @@ class RunCancelled(asyncio.CancelledError):
     Async code gets `asyncio.CancelledError` itself: in Python 3.11 and 3.12 a TaskGroup treats a subclass as an error.
     """
 
+    def __new__(cls, *arguments: Any) -> RunCancelled:
+        """Make one; if the agent has imported the class of the daemon's process, it is one of that too."""
+        theirs = getattr(sys.modules.get("actors.errors"), "RunCancelled", None)
+        kind = cls if theirs is None else type(cls.__name__, (cls, theirs), {"__module__": cls.__module__})
+        return super().__new__(kind, *arguments)
+
     def __init__(self, provenance: Provenance) -> None:
-        super().__init__(f"cancelled by {provenance.source}: {provenance.reason}")
+        asyncio.CancelledError.__init__(self, f"cancelled by {provenance.source}: {provenance.reason}")
         self.provenance = provenance

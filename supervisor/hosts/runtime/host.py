@@ -185,7 +185,7 @@ class Host:
         number, why = params["requestId"], Provenance.of(params["why"])
         run = self._run
         if run is not None and run.number == number:
-            run.token._cancel(why, lambda: self._tell(run))
+            run.token._cancel(why)
             return
         call = self.executing.get(number)
         if call is not None:
@@ -200,8 +200,8 @@ class Host:
         if run is not None and run.fence == params["fence"]:
             run.credit.give(params["events"], params["bytes"])
 
-    def _tell(self, run: Run) -> None:
-        """Tell the agent that its run is cancelled."""
+    def tell(self, run: Run) -> None:
+        """Tell the agent that its run is cancelled. Any thread."""
         if self.loop is None:
             self.main.urge()
         else:

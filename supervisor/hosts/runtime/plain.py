@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import inspect
 import json
@@ -77,8 +76,10 @@ def _as_json(value: Any, above: tuple[int, ...]) -> Any:
         }
     if isinstance(value, (list, tuple, set, frozenset)):
         return [as_json(item, above) for item in value]
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: as_json(getattr(value, field.name), above) for field in dataclasses.fields(value)}
+    # Of a dataclass, or of a struct of msgspec's.
+    fields = getattr(value, "__dataclass_fields__", getattr(value, "__struct_fields__", None))
+    if fields is not None and not isinstance(value, type):
+        return {name: as_json(getattr(value, name), above) for name in fields}
     if callable(getattr(value, "isoformat", None)):
         return storable(value.isoformat())
     return storable(repr(value))
@@ -113,14 +114,10 @@ def bounded_json(value: Any) -> Any:
 
 def as_result(value: Any) -> ToolResult:
     """Convert a function's return value to the result of its call: a text unchanged, anything else as JSON."""
-    if isinstance(value, ToolResult):
-        return ToolResult(
-            value.outcome,
-            cut(storable(value.content), RESULT_MAX_BYTES),
-            bool(value.is_error),
-            bounded_json(value.data),
-            value.provenance,
-        )
+    if isinstance(value, ToolResult) or type(value).__name__ == ToolResult.__name__:
+        # It may be that of the daemon's process.
+        content = cut(storable(value.content), RESULT_MAX_BYTES)
+        return ToolResult("finished", content, bool(value.is_error), bounded_json(value.data))
     if value is None:
         return ToolResult("finished", "")
     made = bounded_json(value)

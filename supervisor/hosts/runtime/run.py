@@ -50,6 +50,8 @@ class Run:
         self.task_told: asyncio.Event | None = None
         self._lock = threading.RLock()
         self._futures: dict[Future[Any], None] = {}
+        # In this order: the agent hears of it before its doors do.
+        self.token._add_waker(lambda: host.tell(self))
         self.token._add_waker(self._cancelled)
 
     def why(self, given: Mapping[str, Any] | None) -> Provenance:

@@ -94,14 +94,14 @@ class CancelToken:
             waker()
         return lambda: _forget(self._wakers, key)
 
-    def _cancel(self, provenance: Provenance, first: Callable[[], object] = lambda: None) -> None:
-        """Cancel it, and what hangs below it. `first` is called before anybody else is woken."""
+    def _cancel(self, provenance: Provenance) -> None:
+        """Cancel it, and what hangs below it. Wakers are called in the order in which they were added."""
         with self._lock:
             if self._provenance is not None:
                 return
             self._provenance = provenance
             wakers, self._wakers = list(self._wakers.values()), {}
-        for wake in (first, *wakers):
+        for wake in wakers:
             # A closed loop is no reason not to wake the others.
             with contextlib.suppress(Exception):
                 wake()

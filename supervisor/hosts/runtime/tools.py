@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+CONVERT = "take a str, a number, a list or a dict, and convert it in the tool"
 MARK = "[secret]"
 SECRET_MIN_CHARS = 4
 
@@ -73,6 +74,9 @@ class HostTool:
             if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
                 raise self._invalid("a parameter that a schema cannot name", str(parameter))
             kind = getattr(bare(hint), "__name__", "")
+            if kind in ("Spawn", "AsyncSpawn"):
+                remedy = "start processes with subprocess: whatever a host starts is contained, and ends with it"
+                raise self._invalid("a parameter that a host cannot fill in", f"{name}: {kind}", remedy)
             if kind in ("CancelToken", "AsyncCancelToken"):
                 self._given[name] = kind
                 continue
@@ -135,12 +139,12 @@ class HostTool:
         except TypeError as error:
             raise self._invalid("a parameter that a schema cannot describe", f"{name}: {error}") from None
 
-    def _invalid(self, what: str, got: str) -> Invalid:
+    def _invalid(self, what: str, got: str, remedy: str = CONVERT) -> Invalid:
         return Invalid(
             f"the tool {self.name!r} has {what}",
             expected="named parameters of JSON's types, and of dataclasses and enums of them",
             got=got,
-            remedy="take a str, a number, a list or a dict, and convert it in the tool",
+            remedy=remedy,
         )
 
 
