@@ -7,13 +7,16 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from actors.errors import Invalid
 from actors.model import Barrier
 from actors.plugin.registration import Tool, Unloaded, duration
 from actors.ports import Settings
 from actors.text import shown, storable
+
+if TYPE_CHECKING:
+    from supervisor.hosts.spec import HostSpec
 
 Agent = Callable[..., Any]
 
@@ -78,7 +81,8 @@ class Config:
     Args:
         state_dir: the directory of the store, the lock and the ledgers; one supervisor at a time.
         agent: the name of the agent that runs messages.
-        agents: more agents, by name: plain or async functions of a turn.
+        agents: more agents, by name: plain or async functions of a turn; or a `HostSpec`, for one that runs in
+            processes of its own.
         tools: more tools: functions marked by `actors.tool`, or `actors.Tool`s.
         grace_s: time between asking a process to end and killing it.
         kill_s: time after the grace until survivors are named abandoned.
@@ -114,7 +118,7 @@ class Config:
 
     state_dir: str | Path = field(default_factory=default_state_dir, kw_only=False)
     agent: str = "shell"
-    agents: Mapping[str, Agent | Unloaded] = field(default_factory=dict)
+    agents: Mapping[str, Agent | HostSpec | Unloaded] = field(default_factory=dict)
     tools: Sequence[Tool | Agent | Unloaded] = ()
     grace_s: float = 2.0
     kill_s: float = 5.0

@@ -1,7 +1,7 @@
 """The supervisor as a library: start it, get a session by name, and leave the `with` to drain and end it.
 
-They start in this order: lock, clock, store, hub, strays, executor, processes, dispatcher, actors; then the sessions
-that have something to finish. Each needs those before it, so they are ended in the reverse order.
+They start in this order: lock, clock, store, hub, strays, executor, processes, hosts, dispatcher, actors; then the
+sessions that have something to finish. Each needs those before it, so they are ended in the reverse order.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, cast
 
+import msgspec
 from loguru import logger
 from pykka import ActorDeadError, Timeout
 
 from actors.dead_letters import DeadLetter, DeadLetters
 from actors.errors import AgentUnavailable, Invalid, StoreUnavailable
 from actors.hierarchy.session import SessionActor
+from actors.hosts import HostedAgent
 from actors.kernel.dispatcher import PooledDispatcher
 from actors.messages import Activate, DrainOver, Old, Ping, PluginsMended, Pong, Shutdown
 from actors.model import Event, Policy
@@ -32,6 +34,8 @@ from supervisor.config import Agent, Config, absolute
 from supervisor.containment.layers import Layers
 from supervisor.containment.processes.trees import ProcessTrees
 from supervisor.executor import ThreadExecutor
+from supervisor.hosts.pool import AgentStatus, HostPool
+from supervisor.hosts.spec import HostSpec
 from supervisor.ids import RandomIds
 from supervisor.live_processes import LiveProcess, live_processes
 from supervisor.lock import InstanceLock
@@ -68,6 +72,12 @@ class Supervisor:
         # Absolute, so that it stays valid if the working directory changes.
         state_dir = self._state_dir = absolute(Path(config.state_dir))
         plugins = self._plugins = plugins_of(config)
+        self._specs = {
+            name: msgspec.structs.replace(agent, name=name)
+            for name, agent in config.agents.items()
+            if isinstance(agent, HostSpec)
+        }
+        self._hosts: HostPool | None = None
         self._pid = os.getpid()
         # Reentrant: a signal handler may call `close` on a thread that is closing.
         self._closing = threading.RLock()
@@ -142,9 +152,15 @@ class Supervisor:
         agents = {f"agent {name}": one.why for name, one in list(self._plugins.unloaded_agents.items())}
         return agents | {f"tool {spelled}": one.why for spelled, one in list(self._plugins.unloaded_tools.items())}
 
-    def mend(self, agents: Mapping[str, Agent | Unloaded], tools: Mapping[str, Tool | Agent | Unloaded]) -> list[str]:
-        """Add agents and tools that can be loaded now; see `Plugins.mend`. Only one thread at a time."""
-        mended = self._plugins.mend(agents, tools)
+    def mend(
+        self, agents: Mapping[str, Agent | HostSpec | Unloaded], tools: Mapping[str, Tool | Agent | Unloaded]
+    ) -> list[str]:
+        """Add agents and tools that can be loaded now; see `Plugins.mend`. Only one thread at a time.
+
+        Agents that run in hosts are loaded there, again and again; see `hosts`.
+        """
+        here = {name: agent for name, agent in agents.items() if not isinstance(agent, HostSpec)}
+        mended = self._plugins.mend(here, tools)
         if mended:
             self._actor.tell(PluginsMended())
         return mended
@@ -152,6 +168,18 @@ class Supervisor:
     def layers(self) -> Layers:
         """Return the layers of containment that its process trees have."""
         return self._processes.layers
+
+    def hosts(self) -> list[AgentStatus]:
+        """Return the agents that run in hosts, each with its hosts, and why none can be started if that is so."""
+        return [] if self._hosts is None else self._hosts.status()
+
+    def reload_hosts(self, names: Iterable[str] | None = None) -> None:
+        """Replace the spares of these agents, or of all, for example because their code has changed.
+
+        Runs go on in the hosts that they have. A host that a session keeps is replaced at its next run.
+        """
+        if self._hosts is not None:
+            self._hosts.reload(names)
 
     def dead_letters(self) -> list[DeadLetter]:
         """Return the last reports that came too late, the oldest first."""
@@ -268,6 +296,9 @@ class Supervisor:
     def _drain_once(self, drain_s: float) -> None:
         if not self._drained:
             self._drained = True
+            if self._hosts is not None:
+                # Nobody will need them: no run begins any more but those that are decided.
+                self._hosts.drain()
             self._quiet = self._drain(drain_s)
 
     def _close(self, drain_s: float) -> bool:
@@ -323,6 +354,17 @@ class Supervisor:
         # spawn yet.
         self._processes.end_unnamed(self._store.reader.living_trees)
         self._processes.spools.keep_only(self._store.reader.names)
+        if self._specs:
+            self._hosts = HostPool(
+                self._processes,
+                self._clock,
+                RandomIds(),
+                self._specs,
+                config.settings,
+                elsewhere=self._executor.call,
+            )
+            self._undo.append(self._hosts.close)
+            self._hosts.start()
         self._dispatcher = PooledDispatcher(DISPATCHER_THREADS, name="countermand")
         self._undo.append(lambda: self._dispatcher.close(CLOSE_STEP_S))
         self._dead_letters = DeadLetters()
@@ -337,6 +379,7 @@ class Supervisor:
             dispatcher=self._dispatcher,
             dead_letters=self._dead_letters,
             settings=config.settings,
+            hosts=self._hosts,
         )
         self._retention = Retention(config.retention_s, config.sessions_max)
         self._ages = Ages(self._clock)
@@ -394,10 +437,25 @@ def plugins_of(config: Config) -> Plugins:
         Invalid: one of them cannot be used.
         NotFound: there is no agent with the name of the agent that runs messages.
     """
-    plugins = Plugins({"shell": shell_agent, **config.agents}, config.tools)
+    agents = {
+        name: _hosted(name, agent) if isinstance(agent, HostSpec) else agent for name, agent in config.agents.items()
+    }
+    plugins = Plugins({"shell": shell_agent, **agents}, config.tools)
     if "shell" not in plugins.tools:
         plugins.add(Tool(shell_tool))
     with contextlib.suppress(AgentUnavailable):
         # If it could not be loaded, messages are refused, but reading and stopping work.
         plugins.agent(config.agent)
     return plugins
+
+
+def _hosted(name: str, spec: HostSpec) -> HostedAgent:
+    """Return what the actors know of an agent that runs in hosts."""
+    return HostedAgent(
+        name,
+        keep=spec.keep == "session",
+        keep_idle_s=spec.keep_idle_s,
+        overlap=spec.overlap,
+        grace_s=spec.grace_s,
+        tools=spec.tools,
+    )

@@ -121,6 +121,8 @@ class Host:
         self.lost = ""
         self.ended = False
         self.nice = 0
+        self.cancelled = False
+        """Its run was cancelled: that it ended says nothing of its agent."""
         self.hello: frames.Hello | None = None
         self.refused = 0
         self.ignored = 0
@@ -170,6 +172,7 @@ class Host:
     def run_over(self) -> None:
         """The agent has ended. Calls that are executed here may be open."""
         if self._run is not None:
+            self.cancelled = self._run.cancelled
             self._earlier = [run for run in self._earlier if run.executing]
             self._earlier.append(self._run)
             self._run = None

@@ -406,9 +406,11 @@ class HostPool:
     # ── Hosts that end ────────────────────────────────────────────────────────────────────────────
 
     def _end(self, host: Host) -> None:
-        """End a host that nobody has. Under the lock."""
+        """End a host that nobody has, and has it forgotten when it has ended. Under the lock."""
         host.state = HostState.ENDING
         self._processes.kill(host.process_id, 0.0)
+        # No run and no session has adopted it, so no row names it.
+        self._processes.forget(host.process_id)
         if host.ended:
             self._forget(host)
 
@@ -416,9 +418,6 @@ class HostPool:
         """Forget a host of which no process is left. Under the lock."""
         self._hosts.pop(host.process_id, None)
         self._kept.pop(host.process_id, None)
-        if not host.told:
-            # No run and no session has adopted it, so no row names it.
-            self._processes.forget(host.process_id)
 
     # ── What the hosts say of themselves: see `host.Keeper`. Thread of all channels ───────────────
 
@@ -465,7 +464,7 @@ class HostPool:
         if host in entry.spares:
             entry.spares.remove(host)
         if not host.ready:
-            if host.state is not HostState.ENDING and not host.outdated:
+            if host.state is not HostState.ENDING and not host.outdated and not host.cancelled:
                 logger.error("{}", why)
                 entry.broken, entry.output = why, host.output
                 entry.failed(now)

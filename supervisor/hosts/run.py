@@ -90,6 +90,11 @@ class HostRun:
         return self._finish is None
 
     @property
+    def cancelled(self) -> bool:
+        """True once its token is cancelled."""
+        return self._turn.token.cancelled
+
+    @property
     def told(self) -> bool:
         """True once the host was told of it."""
         return self._request is not None
