@@ -133,6 +133,8 @@ class SimHosts:
         self._hosts: dict[str, Host] = {}
         self._spares: dict[str, list[Host]] = {}
         self.dead: bool = False
+        # What the last run was offered.
+        self.offered: Sequence[ToolOffer] = ()
         processes.on_exit = self._exited
         if hosting is not None:
             self._fill(hosting.agent.name)
@@ -172,7 +174,7 @@ class SimHosts:
         host = self._hosts.get(process_id)
         overlap = self._hosting is None or self._hosting.agent.overlap
         self._watch.tells_host(process_id, turn.address, overlap=overlap, busy=host is not None and host.runs)
-        assert tools, "there are tools in every world"
+        self.offered = tools
         if host is not None and host.gone:
             del self._hosts[process_id]
         if host is None or host.exited:
