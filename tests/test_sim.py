@@ -21,7 +21,7 @@ from pykka import ActorRef
 from rich.console import Console
 
 from actors.model import Barrier
-from actors.ports import Batch, KeptStop, Settings
+from actors.ports import Batch, HostedAgent, KeptStop, Settings
 from actors.requests import NewMessage, Stop
 from supervisor.store import tables
 from supervisor.store.events import events as read_events
@@ -32,6 +32,7 @@ from supervisor.store.snapshot import snapshot
 from tests.sim import main
 from tests.sim.client import Client
 from tests.sim.disk import Disk
+from tests.sim.hosts import Hosting
 from tests.sim.mutants import MUTANTS, Mutant
 from tests.sim.schedule import Schedule, broken, draw, shrink
 from tests.sim.store import SimStore
@@ -1016,6 +1017,34 @@ REGRESSIONS = {
             ("new", "serve=0.5 hand=0.5 leave=0.5 sleep=1", "enqueue", "bot", False, 5.0),
             ("idle", 3),
             ("stop", "graceful", 0, "withdraw", "session", "bot", 0.0),
+        ),
+    ),
+    # The session's actor for a host had its first turn behind that of the run's, and had the port report to itself.
+    "a host that goes from the session to a run and back": Schedule(
+        4129002311,
+        Settings(agent="scripted"),
+        (
+            ("new", "serve=60 say=1", None, "user", True, None),
+            ("new", "leave=60 say=1 sleep=1", "enqueue", "user", True, 0.0),
+            ("new", "open=5", "enqueue", "user", False, None),
+            ("steps", 15),
+        ),
+        hosting=Hosting(718104191, HostedAgent("scripted", keep=True, keep_idle_s=0.5)),
+    ),
+    # A tree that was ending outlived its kill deadline, and the receipts of later Stops waited for it for ever.
+    "a Stop of what outlived an earlier end": Schedule(
+        1,
+        Settings(agent="scripted"),
+        (
+            ("new", "hand=60,never_dies say=1", None, "user", True, None),
+            ("wait", 1.0),
+            ("stop", "graceful", None, None, "session", "user", None),
+            ("wait", 9.0),
+            ("new", "hand=60 say=1", None, "user", True, None),
+            ("wait", 1.0),
+            ("stop", "graceful", None, None, "session", "user", None),
+            ("wait", 1.0),
+            ("stop", "graceful", None, None, "session", "user", None),
         ),
     ),
     # Code that was to end was told 7 s later, since the machine was slow, and a second time at once.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import ctypes
+import gc
 import multiprocessing
 import os
 import signal
@@ -14,14 +15,17 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from pykka import ActorRef
 
-from actors import AsyncTurn, Receipt, Row, Stop, Turn, tool
-from actors.model import Address, How
+from actors import AsyncTurn, CancelToken, Receipt, Row, Stop, Turn, tool
+from actors.messages import StrayEnded, StrayFound
+from actors.model import Address, How, Isolation
 from actors.ports import ProcessRow
 from supervisor import Config, Supervisor
+from supervisor.clock import SystemClock
 from supervisor.containment import offspring
 from supervisor.containment.guard import procfs
 from supervisor.daemon.serve import DaemonExit
@@ -394,6 +398,7 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from actors import NewMessage, Stop
 from supervisor import Config, Supervisor
+from supervisor.clock import SystemClock
 
 def work(s):
     time.sleep(s)
@@ -1006,3 +1011,46 @@ def test_as_process_1_the_daemon_reaps_what_falls_to_it(daemon: Foreground, tmp_
     finally:
         process.kill()
         process.wait(WAIT_S)
+
+
+def test_l3_the_strays_of_a_tool_are_told_to_the_run_of_an_agent_that_is_executed_elsewhere() -> None:
+    """The agent's own code is in its host; what it calls here is attributed, and told before the agent's end."""
+    clock, told, ends = SystemClock(), list[object](), list[Callable[[object], None]]()
+    strays = Strays(clock)
+    run, call = Address("s", 1, "r"), Address("s", 1, "r", "c")
+    token = CancelToken(lambda callback: callback())
+
+    class Owner:
+        def tell(self, message: object) -> None:
+            told.append(message)
+
+    try:
+        strays.within(run, Isolation.HOST, token, ends.append)(told.append)
+        strays.adopt(run, cast("ActorRef[Any]", Owner()))
+        gc.collect()
+        release = threading.Event()
+
+        def starts() -> None:
+            child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+            KEPT.append(child)
+            release.wait(WAIT_S)
+
+        thread = threading.Thread(target=strays.within(call, Isolation.THREAD, token, starts), daemon=True)
+        thread.start()
+        until(lambda: any(isinstance(one, StrayFound) for one in told))
+        release.set()
+        thread.join(WAIT_S)
+        strays.end(run, 0.0)
+        until(lambda: any(isinstance(one, StrayEnded) for one in told))
+        ends[0]("done")
+        # Whoever executes it says so again: that is none of the strays' business.
+        ends[0]("again")
+        assert told[-2:] == ["done", "again"]
+        assert [type(one) for one in told[:2]] == [StrayFound, StrayEnded]
+    finally:
+        strays.close()
+        clock.close()
+        for child in KEPT:
+            child.kill()
+            child.wait(WAIT_S)
+        KEPT.clear()

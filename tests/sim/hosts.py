@@ -132,7 +132,6 @@ class SimHosts:
         self._code = code
         self._hosts: dict[str, Host] = {}
         self._spares: dict[str, list[Host]] = {}
-        self.dead: bool = False
         # What the last run was offered.
         self.offered: Sequence[ToolOffer] = ()
         processes.on_exit = self._exited
@@ -308,7 +307,7 @@ class SimHosts:
 
     def _says_more(self, host: Host, core: TurnCore, times: int) -> None:
         """Something of an earlier run goes on in a host, and says under the fence of that run what it has to say."""
-        if host.exited or self.dead:
+        if host.exited:
             return
         self._frame(host, core.address.fence, TextData(text=f"{core.address.run}:999 "))
         if times:
@@ -334,7 +333,7 @@ class SimHosts:
                 task.cancel()
 
     def _dies(self, host: Host) -> None:
-        if not host.exited and not self.dead:
+        if not host.exited:
             self._processes.crash(host.process_id)
 
     def _exited(self, process_id: str) -> None:
