@@ -29,6 +29,7 @@ from actors.errors import CountermandError, Invalid, described
 from actors.plugin.registration import Plugins, Unloaded
 from actors.text import one_line, shown
 from supervisor.config import Config, default_state_dir, expanded
+from supervisor.hosts.spec import HostSpec
 from supervisor.supervisor import plugins_of
 
 PREFIX: Final = "COUNTERMAND_"
@@ -217,7 +218,8 @@ def default_file(environment: Mapping[str, str]) -> Path:
 
 def _key_types() -> dict[str, Any]:
     """Return every key by its dotted name, with its type; functions in Config are named by texts here."""
-    hints = typing.get_type_hints(Config)
+    # The configuration names the class for its type checker only: it is below the room of that.
+    hints = typing.get_type_hints(Config, localns={"HostSpec": HostSpec})
     types = {field.name: hints[field.name] for field in dataclasses.fields(Config)}
     types.update(state_dir=str, agents=dict[str, str], tools=list[str])
     for table, kind in TABLES.items():
