@@ -3,6 +3,9 @@
 supervisord's distribution, `supervisor`, has a package of that name too. In one environment the later install writes
 over the earlier, and where the folders differ the first on the path hides the other. So this module is outside of both
 packages, and imports neither before it can say what is wrong.
+
+An agent can import what it needs from here (`from countermand import AsyncTurn`). In a host, another package has this
+name, with the same names in it: so the agent's module runs in the daemon's process and in a host as it stands.
 """
 
 from __future__ import annotations
@@ -12,10 +15,38 @@ import importlib.util
 import sys
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 OTHER = "supervisor"
 """The name of supervisord's distribution."""
+
+FOR_AGENTS = {
+    "actors": (
+        "AsyncCancelToken",
+        "AsyncTurn",
+        "CancelToken",
+        "CountermandError",
+        "Invalid",
+        "Message",
+        "Provenance",
+        "Refused",
+        "RunCancelled",
+        "Secret",
+        "ToolResult",
+        "Turn",
+        "tool",
+    ),
+    "actors.model": ("Address", "ToolCall"),
+}
+"""What agents import, by the module that has it."""
+
+
+def __getattr__(name: str) -> Any:
+    """Return what an agent imports."""
+    for module, names in FOR_AGENTS.items():
+        if name in names:
+            return getattr(importlib.import_module(module), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def main() -> NoReturn:

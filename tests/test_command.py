@@ -117,3 +117,14 @@ def test_where_no_other_is_the_command_starts_and_doctor_says_so(tmp_path: Path)
     assert run(tmp_path, "--version").stdout.startswith("countermand ")
     done = run(tmp_path, "doctor", "--json")
     assert packages(done)["ok"]
+
+
+def test_what_an_agent_imports_in_a_host_it_can_import_in_the_daemons_process() -> None:
+    import countermand
+    from supervisor.hosts import runtime
+
+    # The log of the daemon's process is the application's.
+    for name in set(runtime.__all__) - {"log"}:
+        assert getattr(countermand, name).__name__ == name
+    with pytest.raises(AttributeError):
+        countermand.log  # noqa: B018
