@@ -208,7 +208,7 @@ class Processes(Protocol):
         """
 
     def kill_session(self, session: str, grace_s: float) -> None:
-        """End every tree of a session that was spawned here; see `kill`."""
+        """End every tree of a session that was spawned here, or adopted for it; see `kill`."""
 
     def set_nice(self, process_id: str, nice: int) -> None:
         """Change how much nicer than the daemon a tree is: its command, and what that has started.
@@ -216,11 +216,13 @@ class Processes(Protocol):
         A process of it that has chosen another value keeps that. Unknown ids, and trees that have ended, are ignored.
         """
 
-    def adopt(self, process_id: str, owner: ActorRef[Any]) -> None:
+    def adopt(self, process_id: str, owner: ActorRef[Any], session: str = "") -> None:
         """Report to `owner` from now on, and repeat what it may have missed, in order: start, exit, survivors, end.
 
         For an id that this instance never spawned, the ledger of its warden is read: ProcessEnded follows when that
         warden is done, or it says that nothing was found.
+
+        `session`: to which it belongs from now on, if it was spawned for none; see `kill_session`.
         """
 
     def forget(self, process_id: str) -> None:

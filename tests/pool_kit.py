@@ -98,7 +98,7 @@ class Trees:
     def kill_session(self, session: str, grace_s: float) -> None:
         raise AssertionError("the pool kills hosts one by one")
 
-    def adopt(self, process_id: str, owner: Any) -> None:
+    def adopt(self, process_id: str, owner: Any, session: str = "") -> None:
         raise AssertionError("the pool adopts nothing")
 
     def forget(self, process_id: str) -> None:

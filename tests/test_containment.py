@@ -517,6 +517,16 @@ def test_l3_killing_the_trees_of_a_session_leaves_those_of_another_alone(b: Benc
     assert "ProcessEnded" not in b.owner.kinds("three")
 
 
+def test_l3_a_tree_that_was_spawned_for_nobody_is_killed_with_the_session_that_adopted_it(b: Bench) -> None:
+    for process_id in ("kept", "spare"):
+        b.sh("sleep 1000", process_id)
+        b.owner.started(process_id)
+    b.trees.adopt("kept", b.owner, "mine")  # type: ignore[arg-type]
+    b.trees.kill_session("mine", 0.0)
+    assert b.owner.ended("kept").proven
+    assert "ProcessEnded" not in b.owner.kinds("spare")
+
+
 def test_an_unknown_id_is_ignored_by_kill_and_forget(b: Bench) -> None:
     b.trees.kill("nobody", 0.0)
     b.trees.forget("nobody")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from actors.errors import StoreUnavailable
+from actors.hierarchy.incarnation import Phase
 from actors.hierarchy.process import ProcessActor
 from actors.hierarchy.run import RunActor
 from actors.hierarchy.session import SessionActor
@@ -602,3 +603,27 @@ def test_l12_a_host_that_is_kept_survives_its_sessions_actor_and_serves_the_next
         assert world.run(lambda: world.status(second) is RunStatus.COMPLETED)
         assert len(hosts(world)) == 1
         settled(world)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_l3_the_host_that_a_session_keeps_is_ended_when_the_session_is_quarantined(seed: int) -> None:
+    with hosted(seed, keep=True) as world:
+        say(world, "say=1")
+        assert world.run(lambda: bool(of(world, "run.ended")))
+        world.wait(0.1)
+        (row,) = hosts(world)
+        world.poison(SessionActor)
+        world.inspect("s")
+
+        def loading() -> bool:
+            return any(actor._live.phase is Phase.LOADING for actor in world.actors(SessionActor))
+
+        failures = 1
+        while world.run(loading, max_steps=3000):
+            # Each incarnation fails before it has read what is its own.
+            world.poison(SessionActor)
+            world.run(lambda: not loading())
+            failures += 1
+        assert failures > world.policy.failures_max
+        world.wait(3.0)
+        assert not world.processes.lives(row.process_id)

@@ -302,7 +302,7 @@ class RunActor(Actor):
             self._cells[host] = cell
         heard = functools.partial(hosts.heard, host)
         child = self.start_child(ProcessActor, self._ports, self._address, host, None, cell, listener=heard, key=host)
-        self._ports.processes.adopt(host, child)
+        self._ports.processes.adopt(host, child, self._address.session)
         offers = [ToolOffer(name, tool.description, tool.schema) for name, tool in tools.items()]
         body = execution.hosted_body(lambda finish: hosts.run(host, core, offers, finish), content_max)
         # What it starts itself is in its host; but it calls tools that run here.
@@ -608,7 +608,7 @@ class RunActor(Actor):
                 self._take_tree(process_id, adoption.halt.grace_s)
             else:
                 self._host = process_id
-                self._ports.processes.adopt(process_id, self.actor_ref)
+                self._ports.processes.adopt(process_id, self.actor_ref, self._address.session)
         self._halt(adoption.halt)
 
     # ── Ends ──────────────────────────────────────────────────────────────────────────────────────

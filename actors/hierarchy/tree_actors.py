@@ -63,7 +63,7 @@ class TreeActors:
         if owned is not None and owned.row.host:
             listener = self._live.hosts.listener(process_id)
         child = self._host(address, process_id, None, None, listener)
-        self._ports.processes.adopt(process_id, child)
+        self._ports.processes.adopt(process_id, child, address.session)
 
     def let_go(self, process_id: str) -> None:
         """A host that the session kept is a run's again: its actor ends, and ends nothing."""

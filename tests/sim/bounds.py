@@ -139,8 +139,11 @@ class Bounds:
                 self._break(f"{left} of {run_id} live on {now - since:g} s after a Stop that kills at once (L3)")
 
     def _is_of(self, process_id: str, run_id: str) -> bool:
-        row = self._disk.process(process_id)
-        return row is not None and row.run_id == run_id and row.owner is Owner.RUN and not was_released(row)
+        row, hosts = self._disk.process(process_id), self._world.hosts if self._world is not None else None
+        if row is None or row.run_id != run_id or row.owner is not Owner.RUN or was_released(row):
+            return False
+        # A host that was told nothing may be released, and that not be on record yet.
+        return not row.host or hosts is None or hosts.was_told(process_id)
 
     def erased(self, session: str) -> None:
         """The supervisor hears that a session was deleted: whoever uses the name again begins anew."""

@@ -214,6 +214,11 @@ class SimHosts:
         """True of the tree of a host that has no run, and belongs to no session."""
         return any(process_id == host.process_id for spares in self._spares.values() for host in spares)
 
+    def was_told(self, process_id: str) -> bool:
+        """True of the tree of a host that was told of a run."""
+        host = self._hosts.get(process_id)
+        return host is not None and host.session is not None
+
     def replace(self) -> None:
         """The code of the agent is another one: no host that has been started is reserved again."""
         for host in self._hosts.values():

@@ -173,7 +173,7 @@ class SimProcesses:
     def set_nice(self, process_id: str, nice: int) -> None:
         """Virtual time has no processor to share."""
 
-    def adopt(self, process_id: str, owner: ActorRef[Any]) -> None:
+    def adopt(self, process_id: str, owner: ActorRef[Any], session: str = "") -> None:
         """From here on tell `owner`; an unknown id is looked up in the ledgers."""
         tree = self._trees.get(process_id)
         if tree is None:
@@ -182,7 +182,7 @@ class SimProcesses:
             self._trees[process_id] = tree
             self._look(tree)
             return
-        tree.owner = owner
+        tree.owner, tree.session = owner, tree.session or session
         for report in (tree.started, tree.exited, tree.remaining, tree.ended):
             if report is not None:
                 self._tell(tree, report)

@@ -756,7 +756,8 @@ class Watch:
         for row in batch.processes:
             known = self._disk.process(row.process_id)
             new = row.owner is Owner.SESSION and known is not None and known.owner is not Owner.SESSION
-            if new and row.process_id in self.ended_for_run and not self.faults:
+            # A host may have been taken back since, by a run that has been ended since.
+            if new and not row.host and row.process_id in self.ended_for_run and not self.faults:
                 self.break_(f"{row.process_id} is handed over, and had been told to end (L3)")
         made = [self.requests.get(told.request_id) for told in batch.requests]
         stops = [stop for stop in made if isinstance(stop, Stop) and stop.run_id is None]

@@ -186,9 +186,9 @@ class ProcessTrees:
         """See `actors.ports.Processes.set_nice`. The warden does it, by the daemon's rights."""
         self._reactor.post(lambda: self._set_nice(process_id, nice))
 
-    def adopt(self, process_id: str, owner: ActorRef[Any]) -> None:
+    def adopt(self, process_id: str, owner: ActorRef[Any], session: str = "") -> None:
         """See `actors.ports.Processes.adopt`."""
-        self._reactor.post(lambda: self._adopt(process_id, owner))
+        self._reactor.post(lambda: self._adopt(process_id, owner, session))
 
     def forget(self, process_id: str) -> None:
         """See `actors.ports.Processes.forget`. A tree that has not ended is forgotten when it has."""
@@ -235,7 +235,7 @@ class ProcessTrees:
     def _spawn(self, process_id: str, spec: SpawnSpec, owner: ActorRef[Any], session: str, channel: Channel) -> None:
         if process_id in self._trees.by_id:
             channel.close()
-            self._adopt(process_id, owner)
+            self._adopt(process_id, owner, session)
         else:
             self._launcher.spawn(process_id, spec, owner, session, channel)
 
@@ -259,12 +259,12 @@ class ProcessTrees:
             with suppress(OSError):
                 tree.sock.send(encode({"word": "nice", "nice": nice}))
 
-    def _adopt(self, process_id: str, owner: ActorRef[Any]) -> None:
+    def _adopt(self, process_id: str, owner: ActorRef[Any], session: str) -> None:
         tree = self._trees.by_id.get(process_id)
         if tree is None:
             self._adoptions.adopt(process_id, owner)
             return
-        tree.owner = owner
+        tree.owner, tree.session = owner, tree.session or session
         remaining = None if tree.end_report else tree.remaining
         for report in (tree.start_report, tree.exit_report, remaining, tree.end_report):
             if report is not None:
