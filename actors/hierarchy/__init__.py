@@ -2,6 +2,7 @@
 
     session.py      SessionActor: routes messages to the parts of a session, which it owns
     run.py          RunActor: the agent's execution, its calls, its deadline
+    run_host.py     the host in which the agent of a run runs
     tool.py         ToolActor: one call, its cell and its processes
     process.py      ProcessActor: one process tree
 

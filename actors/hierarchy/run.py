@@ -10,7 +10,6 @@ when an earlier actor of the run failed.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -23,7 +22,8 @@ from actors.gate.cell import Cell, CellState
 from actors.gate.credit import Credit
 from actors.gate.pending import settle
 from actors.gate.token import CancelToken
-from actors.hierarchy.process import ProcessActor, claim_for_run_end
+from actors.hierarchy.process import claim_for_run_end
+from actors.hierarchy.run_host import RunHost
 from actors.hierarchy.tool import ToolActor
 from actors.kernel.actor import Actor, tell
 from actors.kernel.down import Down
@@ -50,7 +50,6 @@ from actors.messages import (
     ProcessReport,
     ProcessStarted,
     RecancelExecution,
-    Release,
     RunDeadline,
     RunExpired,
     RunFinished,
@@ -148,10 +147,7 @@ class RunActor(Actor):
         self._executions: set[str] = set()
         self._processes: dict[str, str] = {}
         self._strays: set[str] = set()
-        # The tree in which the agent runs, and when its time to end by itself is over (monotonic seconds).
-        self._host: str | None = None
-        self._host_due: float | None = None
-        self._host_timer: Timer | None = None
+        self._host = RunHost(self, ports, address)
         self._cells: dict[str, Cell[None]] = {}
         self._waiting: set[str] = set()
         self._halted: Halt | None = None
@@ -214,7 +210,7 @@ class RunActor(Actor):
             case Halt():
                 self._halt(message)
             case HostGraceOver():
-                self._end_host()
+                self._host.end(agent_runs=self._agent_running)
             case RunDeadline():
                 self._deadline(message)
             case RecancelExecution():
@@ -235,9 +231,7 @@ class RunActor(Actor):
             if start.host is not None:
                 # It was told nothing. It is the run's on record, and ends with it.
                 host, cell = start.host
-                self._processes[host] = ""
-                if cell is not None:
-                    self._cells[host] = cell
+                self._has_tree(host, cell)
                 self._take_tree(host, self._ports.settings.grace_s)
             self._stop_if_done()
             return
@@ -267,6 +261,11 @@ class RunActor(Actor):
         self._deadline_left_s = start.deadline_s
         self._arm_deadline()
 
+    def _has_tree(self, host: str, cell: Cell[None] | None) -> None:
+        self._processes[host] = ""
+        if cell is not None:
+            self._cells[host] = cell
+
     def _tools_for(self, agent: Agent) -> Mapping[str, Tool]:
         tools = self._plugins.tools
         if not isinstance(agent, HostedAgent) or agent.tools is None:
@@ -292,17 +291,11 @@ class RunActor(Actor):
 
     def _begin_in_host(self, start: RunStart, core: TurnCore, tools: Mapping[str, Tool]) -> None:
         """Tell the host of the run. Its tree is adopted first: it may end, and that is heard by whoever has it."""
-        hosts, run, content_max = self._ports.hosts, self._address.run, self._ports.settings.content_max_bytes
-        assert hosts is not None, "an agent that runs in hosts needs them"
+        hosts, run, content_max = self._host.hosts, self._address.run, self._ports.settings.content_max_bytes
         assert start.host is not None, "its host was reserved"
         host, cell = start.host
-        self._host = host
-        self._processes[host] = ""
-        if cell is not None:
-            self._cells[host] = cell
-        heard = functools.partial(hosts.heard, host)
-        child = self.start_child(ProcessActor, self._ports, self._address, host, None, cell, listener=heard, key=host)
-        self._ports.processes.adopt(host, child, self._address.session)
+        self._has_tree(host, cell)
+        self._host.begin(host, cell)
         offers = [ToolOffer(name, tool.description, tool.schema) for name, tool in tools.items()]
         body = execution.hosted_body(lambda finish: hosts.run(host, core, offers, finish), content_max)
         # What it starts itself is in its host; but it calls tools that run here.
@@ -315,7 +308,7 @@ class RunActor(Actor):
         if ended.key == self._address.run:
             self._agent_running = False
             self._disarm_deadline()
-            self._end_host()
+            self._host.end(agent_runs=False)
             self.tell_parent(execution.run_finished(self._address, ended))
         elif ended.key in self._executions:
             # The call was taken over from an actor that failed.
@@ -449,10 +442,8 @@ class RunActor(Actor):
     def _tree_taken(self, taken: TreeTaken) -> None:
         """A tree belongs to the session now: this run does not end it any more."""
         self._forget_tree(taken.process_id)
-        if taken.process_id == self._host:
-            host = self.children.get(taken.process_id)
-            if host is not None:
-                tell(host, Release())
+        if taken.process_id == self._host.id:
+            self._host.let_go()
         child = self.children.get(taken.call_id)
         if child is not None:
             tell(child, taken)
@@ -460,8 +451,7 @@ class RunActor(Actor):
 
     def _tree_news(self, news: ProcessNews) -> None:
         """From the port itself: of a tree that was taken over."""
-        if news.process_id == self._host and self._ports.hosts is not None:
-            self._ports.hosts.heard(news.process_id, news)
+        self._host.hear(news)
         call = self._processes.get(news.process_id)
         address = self._address.of_call(call) if call else self._address
         self._process_report(ProcessReport(address, news.process_id, news))
@@ -493,15 +483,14 @@ class RunActor(Actor):
         self._disarm_deadline()
         # Children first, so that a process gets its signal before the agent's own clean-up begins; a host is for that.
         for key, child in self.children.items():
-            if key != self._host:
+            if key != self._host.id:
                 tell(child, halt)
         for process_id, call in self._processes.items():
-            mine = process_id != self._host and call not in self.children
+            mine = process_id != self._host.id and call not in self.children
             if mine and claim_for_run_end(self._cells.get(process_id)):
                 self._ports.processes.kill(process_id, halt.grace_s)
-        due = self._ports.clock.monotonic() + halt.grace_s
-        self._host_due = due if self._host_due is None else min(due, self._host_due)
-        self._end_host()
+        if self._host.id in self._processes:
+            self._host.halt(halt, agent_runs=self._agent_running)
         self._ports.strays.end(self._address, halt.grace_s)
         # For executions that were adopted; the token has cancelled the others.
         self._cancel_executions()
@@ -511,31 +500,10 @@ class RunActor(Actor):
         self._recancel = self._ports.clock.call_later(patience_s, self.actor_ref, RecancelExecution(patience_s))
         self._stop_if_done()
 
-    def _end_host(self) -> None:
-        """Of a halted run: end the host with the rest of the grace once its agent has ended, and at the grace anyhow.
-
-        The agent was told by the token, and may clean up until then: no signal cuts it off.
-        """
-        halt, host, due, clock = self._halted, self._host, self._host_due, self._ports.clock
-        if self._host_timer is not None:
-            self._host_timer.cancel()
-            self._host_timer = None
-        if halt is None or host is None or due is None or host not in self._processes:
-            return
-        left_s = max(0.0, due - clock.monotonic())
-        if self._agent_running and left_s:
-            self._host_timer = clock.call_later(left_s, self.actor_ref, HostGraceOver())
-            return
-        child = self.children.get(host)
-        if child is not None:
-            tell(child, Halt(halt.provenance, left_s))
-        elif claim_for_run_end(self._cells.get(host)):
-            self._ports.processes.kill(host, left_s)
-
     def _cancel_executions(self, *, again_s: float | None = None) -> bool:
         """Cancel the executions that no child of this actor owns; False if there are none."""
         keys = sorted(call_id for call_id in self._executions if call_id not in self.children)
-        if self._agent_running and self._host is None:
+        if self._agent_running and self._host.id is None:
             # One in a host was told by its token, and a second word to it is the end of its host.
             keys.append(self._address.run)
         for key in keys:
@@ -607,8 +575,7 @@ class RunActor(Actor):
             if call_id:
                 self._take_tree(process_id, adoption.halt.grace_s)
             else:
-                self._host = process_id
-                self._ports.processes.adopt(process_id, self.actor_ref, self._address.session)
+                self._host.adopt(process_id)
         self._halt(adoption.halt)
 
     # ── Ends ──────────────────────────────────────────────────────────────────────────────────────

@@ -23,6 +23,7 @@ from actors.hierarchy.late_stops import LateStops
 from actors.hierarchy.outage import Outage
 from actors.hierarchy.passivation import Passivation
 from actors.hierarchy.run import RunActor
+from actors.hierarchy.run_host import RunHost
 from actors.hierarchy.serving import Serving
 from actors.hierarchy.session import SessionActor
 from actors.hierarchy.session_hosts import SessionHosts
@@ -315,8 +316,8 @@ MUTANTS: Final = (
         "L3",
         RunActor,
         "_halt",
-        "    for key, child in self.children.items():\n        if key != self._host:\n            tell(child, halt)\n",
-        "",
+        "            tell(child, halt)\n",
+        "            pass\n",
     ),
     _mutant(
         "nothing is taken over after a restart",
@@ -383,9 +384,9 @@ MUTANTS: Final = (
     _mutant(
         "a signal cuts off the clean-up in a host",
         "L8",
-        RunActor,
-        "_end_host",
-        "if self._agent_running and left_s:",
+        RunHost,
+        "end",
+        "if agent_runs and left_s:",
         "if False:",
     ),
     _mutant(

@@ -1,0 +1,99 @@
+"""RunHost: the tree of the host in which a run's agent runs, in the hands of the run's actor.
+
+Its news go two ways: up to the session, as of any tree, and to whoever speaks with the host (`Hosts.heard`). A halt of
+the run ends it, but not at once: its agent was told by the token, and cleans up in it. No signal cuts that off before
+the agent has ended, or the grace is over.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from actors.gate.cell import Cell
+from actors.hierarchy.process import ProcessActor, claim_for_run_end
+from actors.kernel.actor import Actor, tell
+from actors.messages import Halt, HostGraceOver, ProcessNews, Release
+from actors.model import Address
+from actors.ports import Hosts, Ports, Timer
+
+
+class RunHost:
+    """The host of one run, if it has one. Used in the turns of the run's actor only.
+
+    Attributes:
+        id: of its tree; None: the run has no host.
+
+    Args:
+        owner: the run's actor.
+        ports: what it needs from outside.
+        address: of the run.
+    """
+
+    def __init__(self, owner: Actor, ports: Ports, address: Address) -> None:
+        self.id: str | None = None
+        self._owner = owner
+        self._ports = ports
+        self._address = address
+        self._cell: Cell[None] | None = None
+        self._halt: Halt | None = None
+        # When its time to end by itself is over, in monotonic seconds.
+        self._due = 0.0
+        self._timer: Timer | None = None
+
+    @property
+    def hosts(self) -> Hosts:
+        """Whoever speaks with hosts."""
+        assert self._ports.hosts is not None, "an agent that runs in hosts needs them"
+        return self._ports.hosts
+
+    def begin(self, process_id: str, cell: Cell[None] | None) -> None:
+        """The run begins in this host. The tree gets an actor, which hears its news before the host is told of it."""
+        self.id, self._cell = process_id, cell
+        heard = functools.partial(self.hosts.heard, process_id)
+        child = self._owner.start_child(
+            ProcessActor, self._ports, self._address, process_id, None, cell, listener=heard, key=process_id
+        )
+        self._ports.processes.adopt(process_id, child, self._address.session)
+
+    def adopt(self, process_id: str) -> None:
+        """An earlier actor of the run has left this host: the run's actor hears its news."""
+        self.id = process_id
+        self._ports.processes.adopt(process_id, self._owner.actor_ref, self._address.session)
+
+    def hear(self, news: ProcessNews) -> None:
+        """News from the port itself: if they are of this host, bring them to whoever speaks with it."""
+        if news.process_id == self.id and self._ports.hosts is not None:
+            self._ports.hosts.heard(news.process_id, news)
+
+    def let_go(self) -> None:
+        """The tree belongs to the session now: its actor ends, and ends nothing."""
+        child = self._owner.children.get(self.id or "")
+        if child is not None:
+            tell(child, Release())
+
+    # ── Its end ───────────────────────────────────────────────────────────────────────────────────
+
+    def halt(self, halt: Halt, *, agent_runs: bool) -> None:
+        """The run is halted, perhaps again: with less grace the host has less time."""
+        due = self._ports.clock.monotonic() + halt.grace_s
+        self._due = due if self._halt is None else min(due, self._due)
+        self._halt = halt
+        self.end(agent_runs=agent_runs)
+
+    def end(self, *, agent_runs: bool) -> None:
+        """End the host of a halted run: with the rest of the grace if its agent has ended, else when that is over."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._halt is None or self.id is None:
+            return
+        left_s = max(0.0, self._due - self._ports.clock.monotonic())
+        if agent_runs and left_s:
+            self._timer = self._ports.clock.call_later(left_s, self._owner.actor_ref, HostGraceOver())
+            return
+        child: Any = self._owner.children.get(self.id)
+        if child is not None:
+            tell(child, Halt(self._halt.provenance, left_s))
+        elif claim_for_run_end(self._cell):
+            self._ports.processes.kill(self.id, left_s)
