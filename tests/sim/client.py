@@ -454,12 +454,11 @@ class Client:
             assert receipt is not None, f"{execution} runs, and there is no receipt of it"
             assert not receipt.complete, f"{execution} runs, and its receipt is complete (L3)"
         for process_id in world.processes.alive():
-            if world.hosts is not None and world.hosts.is_spare(process_id):
-                continue
             row = world.disk.process(process_id)
-            assert row is not None, f"{process_id} lives, and is nobody's"
-            if was_released(row):
+            if process_id in self.watch.hosts and (row is None or was_released(row)):
+                # It was told nothing, and is of no run.
                 continue
+            assert row is not None, f"{process_id} lives, and is nobody's"
             for of in row.receipts if row.owner is Owner.SESSION else (row.run_id,):
                 receipt = world.disk.receipt(of)
                 assert receipt is not None, f"{process_id} lives, and there is no receipt of {of}"
