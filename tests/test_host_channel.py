@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -12,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 
+from supervisor.containment.reactor import Alarm
 from supervisor.hosts import channel as channel_module
-from supervisor.hosts.channel import PIECE_BYTES, UNSENT_MAX_BYTES, Channel
+from supervisor.hosts.channel import MUCH_BYTES, PIECE_BYTES, REST_S, UNSENT_MAX_BYTES, Channel
 from supervisor.hosts.frames import LINE_MAX_BYTES, Code, Empty, Notification, Ping, Request
 from supervisor.hosts.peer import Peer
 from tests.channel_kit import Loop, OtherEnd, looping
@@ -247,6 +249,112 @@ def test_a_flood_of_one_host_leaves_the_others_their_turn(loop: Loop, pairs: Pai
     loop.call(both)
     loop.until(lambda: seen_at, "the line of the quiet host")
     assert seen_at[0] <= PIECE_BYTES, "it waited for one piece at the most"
+
+
+class HandReactor:
+    """A reactor whose time, and whose turns, a test makes."""
+
+    def __init__(self) -> None:
+        self.time = 100.0
+        self.watched: dict[int, Callable[[], None]] = {}
+        self.alarms: list[tuple[float, Alarm]] = []
+
+    def now(self) -> float:
+        return self.time
+
+    def watch(self, fd: int, call: Callable[[], None], *, writable: bool = False) -> None:
+        assert not writable
+        self.watched[fd] = call
+
+    def unwatch(self, fd: int) -> None:
+        del self.watched[fd]
+
+    def later(self, delay_s: float, call: Callable[[], None]) -> Alarm:
+        alarm = Alarm(call)
+        self.alarms.append((self.time + delay_s, alarm))
+        return alarm
+
+    def elapse(self, seconds: float) -> None:
+        self.time += seconds
+        due = [alarm for at, alarm in self.alarms if at <= self.time]
+        self.alarms = [(at, alarm) for at, alarm in self.alarms if at > self.time]
+        for alarm in due:
+            if alarm.call is not None:
+                alarm.call()
+
+    def turn(self) -> int:
+        """Call for everything that is readable; returns how many there were."""
+        ready = [self.watched[fd] for fd in select.select(list(self.watched), [], [], 0)[0]]
+        for call in ready:
+            call()
+        return len(ready)
+
+
+@pytest.fixture
+def by_hand() -> Iterator[tuple[HandReactor, Lines, OtherEnd]]:
+    reactor, lines = HandReactor(), Lines()
+    ours, theirs = sockets(small=False)
+    lines.channel = Channel(reactor, ours, lines)  # type: ignore[arg-type]  # it has what a channel uses
+    lines.channel.open()
+    yield reactor, lines, OtherEnd(theirs)
+    lines.channel.close()
+    theirs.close()
+
+
+def test_who_says_little_and_seldom_is_heard_at_once(by_hand: tuple[HandReactor, Lines, OtherEnd]) -> None:
+    reactor, lines, other = by_hand
+    for count in range(1, 6):
+        other.write(b"a token\n")
+        assert reactor.turn() == 1
+        assert len(lines.lines) == count
+        reactor.elapse(REST_S * 2)
+
+
+def test_who_says_little_all_the_time_is_heard_in_one_go_after_a_rest(
+    by_hand: tuple[HandReactor, Lines, OtherEnd],
+) -> None:
+    reactor, lines, other = by_hand
+    for _ in range(2):
+        other.write(b"a token\n")
+        assert reactor.turn() == 1
+    for _ in range(40):
+        other.write(b"a token\n")
+        assert reactor.turn() == 0, "it is not looked at"
+    assert len(lines.lines) == 2
+    reactor.elapse(REST_S)
+    assert reactor.turn() == 1
+    assert len(lines.lines) == 42
+
+
+def test_who_says_much_at_a_time_gets_no_rest(by_hand: tuple[HandReactor, Lines, OtherEnd]) -> None:
+    reactor, lines, other = by_hand
+    for count in range(1, 6):
+        other.write(b"x" * MUCH_BYTES + b"\n")
+        while reactor.turn():
+            reactor.elapse(0.0)
+        if len(lines.lines) < count:
+            reactor.elapse(REST_S)
+            reactor.turn()
+        assert len(lines.lines) == count
+
+
+def test_a_rest_does_not_end_a_pause_and_is_over_with_the_channel(
+    by_hand: tuple[HandReactor, Lines, OtherEnd],
+) -> None:
+    reactor, lines, other = by_hand
+    for _ in range(2):
+        other.write(b"a token\n")
+        reactor.turn()
+    lines.channel.pause()
+    reactor.elapse(REST_S)
+    assert not reactor.watched
+    lines.channel.resume()
+    other.write(b"a token\n")
+    reactor.turn()
+    reactor.turn()
+    lines.channel.close()
+    reactor.elapse(REST_S)
+    assert not reactor.watched
 
 
 # ── Writing ───────────────────────────────────────────────────────────────────────────────────────

@@ -511,6 +511,22 @@ def test_a_reserved_host_that_has_ended_is_known_until_its_run_or_its_release() 
         assert not second.forgotten, "its run forgets it"
 
 
+@pytest.mark.parametrize("ready", [True, False])
+def test_a_reserved_host_that_was_lost_and_that_nobody_asks_for_is_forgotten(
+    ready: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "RESERVED_S", 0.05)
+    with hosting() as hosts:
+        tree = hosts.spare() if ready else hosts.trees.next()
+        assert hosts.reserved() is tree
+        tree.die(-9)
+        hosts.until_state(tree, None)
+        # It does not matter if somebody comes all the same.
+        run = OneRun()
+        hosts.pool.run(tree.process_id, run.core, (), run.finish)
+        assert "there is no such host" in str(run.end().error)
+
+
 def test_a_spare_that_exits_and_leaves_processes_behind_is_killed() -> None:
     with hosting(mortal=False) as hosts:
         tree = hosts.spare()

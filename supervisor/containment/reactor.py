@@ -120,6 +120,10 @@ class Reactor:
         """Forget `fd`, before it is closed; also one that is not read."""
         self._readers.remove(fd)
 
+    def now(self) -> float:
+        """Return the time of its timers, in seconds."""
+        return self._clock.monotonic()
+
     def later(self, delay_s: float, call: Call) -> Alarm:
         """Run `call` after `delay_s` seconds."""
         alarm = Alarm(call)

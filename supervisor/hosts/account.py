@@ -15,12 +15,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from supervisor.hosts import frames
 
+TELL_S: Final = 0.002
+"""What comes back within this time is told together: a host that gets credit for one frame at a time is slow."""
+
+SHARE: Final = 4
+"""A part of the credit, one in so many, is told at once."""
+
 if TYPE_CHECKING:
     from actors.plugin.turn import TurnCore
+    from supervisor.containment.reactor import Alarm
     from supervisor.hosts.around import Around, Terms
     from supervisor.hosts.peer import Peer
 
@@ -41,12 +48,14 @@ class Account:
         self._turn = turn
         self._around = around
         self._peer = peer
+        self._events_max = terms.credit_events
         self._size_max = terms.credit_bytes
         self._open = True
         self._waits = False
         # A session gives credit back on its own thread.
         self._lock = threading.Lock()
         self._back_events = self._back_bytes = 0
+        self._alarm: Alarm | None = None
         if counts:
             turn.credit.on_given = self._given
 
@@ -109,16 +118,31 @@ class Account:
     def _given(self, size: int) -> None:
         """Credit is back. Any thread; what comes back meanwhile is told together."""
         with self._lock:
-            first = not self._back_events
+            first, much = not self._back_events, self._is_much()
             self._back_events += 1
             self._back_bytes += size
-        if first:
+            much = not much and self._is_much()
+        if much:
             self._around.post(self._tell)
+        elif first:
+            self._around.post(self._tell_soon)
+
+    def _is_much(self) -> bool:
+        return self._back_events * SHARE >= self._events_max or self._back_bytes * SHARE >= self._size_max
+
+    def _tell_soon(self) -> None:
+        if self._alarm is None:
+            self._alarm = self._around.later(TELL_S, self._tell)
 
     def _tell(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
         with self._lock:
             events, size = self._back_events, self._back_bytes
             self._back_events = self._back_bytes = 0
+        if not events:
+            return
         if self._open and not self._turn.token.cancelled:
             given = frames.CreditGiven(fence=self._turn.address.fence, events=events, bytes=size)
             self._peer.notify("credit", given)

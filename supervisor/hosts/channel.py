@@ -26,13 +26,19 @@ from typing import TYPE_CHECKING, Final, Protocol
 from supervisor.hosts.frames import LINE_MAX_BYTES
 
 if TYPE_CHECKING:
-    from supervisor.containment.reactor import Reactor
+    from supervisor.containment.reactor import Alarm, Reactor
 
 PIECE_BYTES: Final = 65_536
 """How much is read at a time."""
 
 UNSENT_MAX_BYTES: Final = 1_048_576
 """While more than this of answers is unsent, the host is not read."""
+
+MUCH_BYTES: Final = 4_096
+"""A piece of this size is worth to be woken for."""
+
+REST_S: Final = 0.001
+"""A host that says little within this time, again and again, is read this often."""
 
 SEND_BYTES: Final = 262_144
 """How much is written at a time."""
@@ -81,6 +87,8 @@ class Channel:
         self._paused = False
         self._handing = False
         self._watched = False
+        self._read_at = 0.0
+        self._rest: Alarm | None = None
         self._ended = False
         self._unsent: deque[Unsent] = deque()
         self._begun = 0
@@ -129,6 +137,8 @@ class Channel:
         if self._watched:
             self._reactor.unwatch(self._sock.fileno())
             self._watched = False
+        if self._rest is not None:
+            self._rest.cancel()
         self._stop_writing()
         self._sock.close()
         self._sock = None
@@ -142,7 +152,8 @@ class Channel:
         """Read if that is wanted and possible."""
         if self._sock is None:
             return
-        wanted = not self._paused and not self._ended and self._answers_bytes <= UNSENT_MAX_BYTES
+        may_read = not self._paused and not self._ended and self._rest is None
+        wanted = may_read and self._answers_bytes <= UNSENT_MAX_BYTES
         if wanted and not self._watched:
             self._reactor.watch(self._sock.fileno(), self._readable)
         elif not wanted and self._watched:
@@ -162,7 +173,16 @@ class Channel:
             self._unread += piece
         else:
             self._ended = True
+        now, before = self._reactor.now(), self._read_at
+        self._read_at = now
+        if piece and len(piece) < MUCH_BYTES and now - before < REST_S:
+            # It says little at a time, and often.
+            self._rest = self._reactor.later(REST_S, self._go_on_reading)
         self._hand_over()
+        self._rewatch()
+
+    def _go_on_reading(self) -> None:
+        self._rest = None
         self._rewatch()
 
     def _hand_over(self) -> None:

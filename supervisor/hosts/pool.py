@@ -55,6 +55,9 @@ KEPT_MAX: Final = 64
 SPARE_NICE: Final = 10
 """How much nicer than the daemon a spare is until it has said hello: its start competes with runs."""
 
+RESERVED_S: Final = 600.0
+"""For so long a host is known that was lost while it was reserved: its run is told why, if it comes."""
+
 STOP_S: Final = 2.0
 SHUT_DOWN: Final = "the supervisor is shutting down"
 
@@ -473,7 +476,16 @@ class HostPool:
             if now - host.ready_at >= RETRY_MAX_S:
                 entry.failures = 0
             entry.failed(now)
+        if host.state is HostState.RESERVED:
+            # Its run is still to come; or that was closed before it began, and only its session hears of the tree.
+            self._reactor.later(RESERVED_S, lambda: self._drop(host))
         self._refill_soon(entry)
+
+    def _drop(self, host: Host) -> None:
+        """Forget a host that was lost while it was reserved, and that nobody has asked for since."""
+        with self._lock:
+            if host.state is HostState.RESERVED:
+                self._forget(host)
 
     def host_ended(self, host: Host) -> None:
         """No process of its tree is left."""
