@@ -155,7 +155,7 @@ class Story:
 
 
 def new_run(host: Any, number: int) -> Any:
-    params = {"fence": "s:1:", "session": "s", "generation": 1, "run": "r", "thread": [], "inputs": []}
+    params = {"fence": "s:1:", "session": "s", "generation": 1, "run": "r", "thread": [], "inputs": [], "tools": []}
     run = parts["run"].Run(host, number, {**params, "credit": {"events": 256, "bytes": 1_048_576}})
     host._run = run
     return run

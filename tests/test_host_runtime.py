@@ -98,7 +98,7 @@ def test_a_daemon_that_refuses_the_host_ends_it(tmp_path: Path) -> None:
         frame = host.take("hello")
         host.send(id=frame["id"], error={"code": -32002, "message": "no common protocol", "data": {"expected": [9]}})
         assert host.exit_status() == 3
-        assert "no common protocol" in host.stderr()
+        assert "no common protocol; expected [9]" in host.stderr()
 
 
 def test_a_daemon_that_closes_the_socket_ends_the_host(tmp_path: Path) -> None:
@@ -261,6 +261,25 @@ def test_what_tasks_and_threads_raise_does_not_end_the_host(tmp_path: Path) -> N
         host.take("emit")
         assert host.answered(number)["result"]["value"] == "well"
         assert "a thread failed" in host.stderr()
+
+
+def test_an_agent_may_close_its_output_and_fail(tmp_path: Path) -> None:
+    code = """
+        import sys
+        def agent(turn):
+            sys.stdout.close()
+            sys.stderr.close()
+            raise ValueError("no words")
+    """
+    with python_host(tmp_path, code) as host:
+        host.hello()
+        assert host.answered(host.run())["error"]["message"] == "ValueError: no words"
+        # What cannot be reported does not end the thread that reports it.
+        host.send(method="credit", params={})
+        number = host.run(fence="s:2:")
+        host.send(method="credit", params={})
+        assert host.answered(number)["error"]["code"] == -32000
+        host.ping()
 
 
 # ── The wire ──

@@ -451,7 +451,8 @@ def test_the_users_tools_are_offered_called_by_name_and_gated(
         assert schema["required"] == ["place", "unit"]
         assert set(schema["properties"]) == {"place", "unit", "tries", "key"}
         assert schema["properties"]["tries"] == {"type": "integer", "default": 3}
-        number = host.run(tools=[{"name": "shell", "description": "", "parameters": {}}])
+        theirs: list[Json] = [{"name": name, "description": "", "parameters": {}} for name in ("shell", "shout")]
+        number = host.run(tools=theirs)
         call = host.take("call")
         arguments = {"place": {"city": "Bern"}, "unit": "celsius", "key": "[secret]"}
         assert call["params"] == {
@@ -474,6 +475,11 @@ def test_the_users_tools_are_offered_called_by_name_and_gated(
             host.answer(call, call="c1", outcome="finished", content=said, is_error=result["is_error"], data=None)
         value = host.answered(number)["result"]["value"]
         assert value == [["look_up", "shout", "shell"], content, "A B", True]
+
+
+def test_two_tools_of_one_name_are_refused(tmp_path: Path) -> None:
+    with python_host(tmp_path, f"{TOOLS}\n    def agent(turn): ...", *["--tool", "mine:shout"] * 2) as host:
+        assert "two tools have the same name; got shout" in host.hello()["error"]
 
 
 def test_a_result_of_the_daemons_class_is_a_result(tmp_path: Path) -> None:

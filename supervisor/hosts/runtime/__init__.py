@@ -22,12 +22,14 @@ gives credit, answers `ping`. The *main thread* has the agent. An async one has 
 process, so that clients bound to a loop live on in a host that is kept; a plain one is called. Whoever says something
 writes it, under the lock of the wire.
 
-A run's end is told once. The wire thread sets the token first. Then it tells the main thread, and last it fails what
-the methods of the turn ("doors") wait for. After that each door raises (law L8): that is the agent's own doing.
+A run's end is told once to each task, or to the main thread. The wire thread sets the token first. Then it tells the
+agent, and last it fails what the methods of the turn ("doors") wait for. After that each door raises (law L8): that is
+the agent's own doing.
 
 - Async. Telling is a callback on the loop, which cancels the agent's task, unless a door has raised in that task
-  before. Doors that are woken come later on the loop, so the agent's task hears first. When the agent's function has
-  ended, each other task that was not told is cancelled once. Then async generators are closed, and the functions
+  before. A door of another task waits until that has happened, and a few turns of the loop more: a task group that
+  hears of the end cancels its tasks, and would cut the clean-up of one that a door had told. When the agent's function
+  has ended, each other task that was not told is cancelled once. Then async generators are closed, and the functions
   registered with `atexit` are run; then the host answers.
 - Plain. Telling is a signal to the main thread, whose handler raises RunCancelled. That ends a read, a sleep or a wait.
   The handler raises only where the agent's own code is. In a door it does nothing, since half a frame may be written:

@@ -16,19 +16,20 @@ import queue
 import signal
 import socket
 import sys
-import traceback
 import typing
 import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, TypeVar
 
 from . import daemon_log
 from .call import Call
 from .credit import fail, settle
+from .errors import Invalid
 from .loading import imported, is_async, why_broken
 from .main_thread import MainThread
-from .plain import as_json, bounded_json, words
+from .plain import as_json, bounded_json, report, words
 from .run import Run
 from .token import tell
 from .tools import HostTool
@@ -37,7 +38,7 @@ from .values import Provenance
 from .wire import CANCELLED, RAISED, REFUSED, Wire, WireError, line
 
 PROTOCOL = 1
-CAN = ("credit", "ping", "host_tools", "steering")
+CAN = ("credit", "ping")
 PATH = "COUNTERMAND_PATH"
 GOODBYE_S = 5.0
 """How long a host whose agent cannot be loaded waits for the daemon to have heard why."""
@@ -110,7 +111,7 @@ class Host:
         try:
             agent = self._load()
         except BaseException as error:  # noqa: BLE001  # whatever is raised, the daemon is told why
-            traceback.print_exc()
+            report(error)
             self._hello({**hello, "error": why_broken(self._spelled, error)}, GOODBYE_S)
             _flush()
             os._exit(EXIT_BROKEN)
@@ -127,6 +128,8 @@ class Host:
         agent = imported(self._spelled)
         for spelled in self._spelled_tools:
             made = HostTool(imported(spelled))
+            if made.name in self.tools:
+                raise Invalid("two tools have the same name", got=made.name, remedy="rename one: tool(name=…)")
             self.tools[made.name] = made
         if is_async(agent):
             # Made here and not before: the module may have chosen another kind of loop.
@@ -151,10 +154,10 @@ class Host:
         try:
             answered.result(timeout)
         except WireError as error:
-            print(f"countermand: the daemon refused this host: {error} {dict(error.data)}", file=sys.stderr)  # noqa: T201
+            report(error.public())
             _flush()
             os._exit(EXIT_BROKEN)
-        except Exception:  # noqa: BLE001  # it has not answered in time
+        except FutureTimeoutError:
             return
 
     # ── Frames; on the wire thread ──
@@ -334,8 +337,8 @@ def _run_exit_functions() -> None:
         atexit._run_exitfuncs()
         if util is not None:
             util._exit_function(active_children=list)
-    except BaseException:  # noqa: BLE001  # the answer follows
-        traceback.print_exc()
+    except BaseException as error:  # noqa: BLE001  # the answer follows
+        report(error)
 
 
 class _Exited(Exception):
@@ -353,7 +356,7 @@ def _answer(run: Run, value: Any, error: BaseException | None) -> dict[str, Any]
     if isinstance(error, asyncio.CancelledError) and run.token.cancelled:
         data = as_json({"provenance": run.token.provenance})
         return {"error": {"code": CANCELLED, "message": "cancelled", "data": data}}
-    traceback.print_exception(type(error), error, error.__traceback__)
+    report(error)
     text = words(error)
     data = {"type": type(error).__name__, "message": text.partition(": ")[2]}
     return {"error": {"code": RAISED, "message": text, "data": data}}

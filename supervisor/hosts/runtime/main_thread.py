@@ -34,7 +34,7 @@ class Target:
 
 
 class MainThread:
-    """Raises RunCancelled on the main thread, once, where the agent's own code is. See the head of this file."""
+    """Raises RunCancelled on the main thread, once, where the agent's own code is."""
 
     def __init__(self) -> None:
         self.ident = threading.get_ident()

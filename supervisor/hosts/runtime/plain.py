@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import inspect
 import json
 import math
+import traceback
 from collections.abc import Mapping
 from typing import Any
 
@@ -42,6 +44,12 @@ def words(error: BaseException) -> str:
     except BaseException:  # noqa: BLE001  # an exception class may do anything in its __str__
         text = "(its text could not be made)"
     return cut(storable(f"{type(error).__name__}: {text}"), ERROR_MAX_BYTES)
+
+
+def report(error: BaseException) -> None:
+    """Print an error with its traceback, unless the agent has closed where it goes to."""
+    with contextlib.suppress(Exception):
+        traceback.print_exception(type(error), error, error.__traceback__)
 
 
 def as_json(value: Any, above: tuple[int, ...] = ()) -> Any:

@@ -42,7 +42,8 @@ class Run:
         self.token = CancelToken()
         self.thread = Thread(params)
         self.credit = Credit(params["credit"]["events"], params["credit"]["bytes"])
-        self.tools = [*(tool.offer for tool in host.tools.values()), *params.get("tools", ())]
+        daemons = [tool for tool in params["tools"] if tool["name"] not in host.tools]
+        self.tools = [*(tool.offer for tool in host.tools.values()), *daemons]
         # Open calls, by the id of their request.
         self.calls: dict[int, Call] = {}
         # Of an async agent: its task, and whether that was told of the run's end.
@@ -113,8 +114,10 @@ class Run:
         be a second one, and cut its clean-up. Who is cancelled in here has been told by that.
         """
         task, told = asyncio.current_task(), self.task_told
-        is_first = self.task is None or self.task.done() or task in (self.task, None)
-        if is_first or told is None or task in self.token._told or asyncio.get_running_loop() is not self.host.loop:
+        heard = task in (self.task, None) or task in self.token._told
+        if heard or told is None or self.task is None or self.task.done():
+            return
+        if asyncio.get_running_loop() is not self.host.loop:
             return
         await told.wait()
         for _ in range(LEVELS_MAX):

@@ -7,12 +7,11 @@ import json
 import os
 import socket
 import threading
-import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, Optional
 
 from .errors import CountermandError, Invalid
-from .plain import dumped, words
+from .plain import dumped, report, words
 
 LINE_MAX_BYTES = 8 * 1024 * 1024
 READ_BYTES = 262_144
@@ -126,8 +125,8 @@ class Wire:
                 if taken is not None:
                     error = frame.get("error")
                     taken(frame.get("result"), None if error is None else WireError(error))
-        except Exception:  # noqa: BLE001  # this thread has to live on: the cancel comes through it
-            traceback.print_exc()
+        except Exception as error:  # noqa: BLE001  # this thread has to live on: the cancel comes through it
+            report(error)
 
     def _handle(self, number: int | None, method: str, params: Mapping[str, Any]) -> None:
         handler = self.handlers.get(method)
