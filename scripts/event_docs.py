@@ -32,6 +32,7 @@ from actors.model import (
     Signalled,
     StopOutcome,
 )
+from generated import write_or_check
 
 TARGET: Final = Path(__file__).parents[1] / "docs" / "events.md"
 _FIELDS: Final = re.compile(r"^([a-z_]+(, [a-z_]+)*: )")
@@ -153,16 +154,5 @@ def _type(hint: Any, *, null: bool) -> str:
     return simple[hint]
 
 
-def main() -> int:
-    """Write the document, or check it."""
-    if "--check" not in sys.argv[1:]:
-        TARGET.write_text(document())
-        return 0
-    if TARGET.read_text() == document():
-        return 0
-    print("docs/events.md is out of date: run scripts/event_docs.py", file=sys.stderr)
-    return 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(TARGET, document(), "event_docs.py"))
