@@ -421,6 +421,20 @@ def test_a_kept_host_that_is_not_to_be_used_is_not_given(ended: str, monkeypatch
         assert hosts.pool.reserve(NAME, SESSION, tree.process_id) != tree.process_id
 
 
+def test_a_kept_host_that_has_just_died_is_not_given() -> None:
+    with hosting() as hosts:
+        tree = kept(hosts)
+        hosts.until_state(tree, HostState.KEPT)
+
+        def dies_and_is_reserved() -> str:
+            # On the thread of its channel, which so has not heard of the end.
+            tree.host.sock.close()
+            return hosts.pool.reserve(NAME, SESSION, tree.process_id)
+
+        assert hosts.loop.call(dies_and_is_reserved) != tree.process_id
+        tree.die(0)
+
+
 def test_of_too_many_kept_hosts_the_longest_unused_is_ended() -> None:
     with hosting(kept_max=2) as hosts:
         first, second = kept(hosts, "s1"), kept(hosts, "s2")

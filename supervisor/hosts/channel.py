@@ -68,7 +68,7 @@ class Unsent:
 
 
 class Channel:
-    """One socket. Reactor thread only, except the constructor.
+    """One socket. Reactor thread only, except the constructor and `hung_up`.
 
     Args:
         reactor: the thread of all channels.
@@ -98,6 +98,19 @@ class Channel:
     def closed(self) -> bool:
         """True once it is closed by this side."""
         return self._sock is None
+
+    def hung_up(self) -> bool:
+        """Return True if the host has closed its end and nothing is left to read. Any thread: it asks the socket."""
+        sock = self._sock
+        if sock is None or self._ended:
+            return True
+        try:
+            return not sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            # Reset by a host that died with something unread, or closed on our side meanwhile.
+            return True
 
     @property
     def ended(self) -> bool:

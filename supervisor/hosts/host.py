@@ -8,8 +8,8 @@ hello is *cut off*: nothing more of it is heard, its run fails, and whoever owns
 Whatever is said names the run that it is for by its fence. The host is given one run at a time (W8); what names another
 is of a run that is over, and has no effect (W1).
 
-Everything but the constructor and `tell` runs on the thread of all channels. Who may have the host is decided by the
-pool; `state` is guarded by the pool's lock.
+Everything but the constructor, `tell` and `hung_up` runs on the thread of all channels. Who may have the host is
+decided by the pool; `state` is guarded by the pool's lock.
 """
 
 from __future__ import annotations
@@ -184,6 +184,10 @@ class Host:
         return [*self._earlier, self._run] if self._run is not None else list(self._earlier)
 
     # ── What its tree does ────────────────────────────────────────────────────────────────────────
+
+    def hung_up(self) -> bool:
+        """Return True if its process has closed the socket, which it does at the latest by dying. Any thread."""
+        return self._peer.channel.hung_up()
 
     def tell(self, news: object) -> None:
         """Take a report on its tree; one may come twice. Any thread."""

@@ -186,6 +186,9 @@ class HostPool:
         host = self._hosts.get(process_id) if process_id is not None else None
         if host is None or host.outdated or host.lost or host.session != session:
             return None
+        if host.hung_up():
+            # It has died, and the thread of its channel has not heard of that yet.
+            return None
         self._kept.pop(host.process_id, None)
         return host if host.state in (HostState.KEPT, HostState.RUNNING) else None
 
