@@ -33,6 +33,8 @@ from actors.model import Provenance
 
 R = TypeVar("R")
 
+GROUP_TURNS: Final = 50
+"""How many turns of the loop a further task waits for its group to cancel it: enough for a dozen nested groups."""
 CALLBACKS_MAX: Final = 1000
 
 Notify = Callable[[Callable[[], None]], None]
@@ -54,6 +56,7 @@ class CancelToken:
         "_keys",
         "_lock",
         "_notify",
+        "_own_task",
         "_parent",
         "_provenance",
         "_raised_in",
@@ -76,6 +79,8 @@ class CancelToken:
         self._waiters: list[threading.Event] = []
         # Tasks in which a door has raised this token's cancel.
         self._raised_in: weakref.WeakSet[asyncio.Task[Any]] | None = None
+        # The task of the agent or the tool itself; its own tasks are others.
+        self._own_task: weakref.ref[asyncio.Task[Any]] | None = None
         if parent is not None:
             parent._attach(self)
 
@@ -173,9 +178,19 @@ class CancelToken:
             self._notify(callback)
         return True
 
+    def note_own_task(self) -> None:
+        """The current task is that of the agent or of the tool: its executor tells it of the cancel."""
+        task = asyncio.current_task()
+        self._own_task = None if task is None else weakref.ref(task)
+
     def was_raised_in(self, task: asyncio.Task[Any]) -> bool:
         """Return True if a door has raised the cancel in `task`. On the task's own loop."""
         return self._raised_in is not None and task in self._raised_in
+
+    def _group_may_tell(self) -> bool:
+        """Return True in a further task of the agent or the tool that was not told of the cancel yet."""
+        task, own = asyncio.current_task(), self._own_task
+        return task is not None and own is not None and own() is not task and not self.was_raised_in(task)
 
     def _note_raised_here(self) -> None:
         """Record that a door raises the cancel in the current task, if there is one."""
@@ -229,6 +244,10 @@ class CancelBoundary:
 
     The error has an attribute `provenance`. A CancelledError with another cause, such as the code's own time limit,
     passes unchanged.
+
+    The agent's own task is told by its executor, and task groups pass that on, a level in a few turns of the loop. So
+    with ``async with`` a further task waits for that, and is told here only if no group tells it: told twice, its
+    clean-up would be cut (law L8).
     """
 
     __slots__ = ("_token",)
@@ -249,6 +268,22 @@ class CancelBoundary:
         if isinstance(error, asyncio.CancelledError) and self._token.provenance is not None:
             # The task was cancelled while it waited here.
             _with_provenance(error, self._token.provenance)
+
+    async def __aenter__(self) -> None:
+        """Do nothing."""
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Convert RunCancelled; in a further task not before its group had the time to cancel it."""
+        if isinstance(error, RunCancelled) and self._token._group_may_tell():
+            try:
+                for _ in range(GROUP_TURNS):
+                    await asyncio.sleep(0)
+            except asyncio.CancelledError as told:
+                _with_provenance(told, error.provenance)
+                raise
+        self.__exit__(kind, error, traceback)
 
 
 def _with_provenance(error: asyncio.CancelledError, provenance: Provenance) -> asyncio.CancelledError:
@@ -290,7 +325,7 @@ class AsyncCancelToken:
         Returns True if it is cancelled. The task of the agent or tool is itself cancelled then, so only another task
         sees the return.
         """
-        with self._boundary:
+        async with self._boundary:
             return await _wait(self._token, timeout)
 
 

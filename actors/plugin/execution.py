@@ -77,6 +77,7 @@ def body(
 
     async def as_task() -> Executed:
         name_task(address.log_context)
+        token.note_own_task()
         try:
             result = as_result(await tool.function(**tool.convert(arguments), **extra), max_bytes)
         except BaseException as error:  # noqa: BLE001  # whatever is raised, the cell records the outcome
@@ -156,6 +157,8 @@ def agent_body(
 
     async def task() -> AgentDone:
         name_task(address.log_context)
+        if token is not None:
+            token.note_own_task()
         try:
             return AgentDone(How.RETURNED, plain(await agent(turn), max_bytes), None)
         except BaseException as error:  # noqa: BLE001  # every end of an agent is reported

@@ -137,7 +137,7 @@ class AsyncProcess:
 
     async def wait(self, timeout: float | None = None) -> Exit:
         """Wait until the command has exited; see `Process.wait`."""
-        with self._boundary:
+        async with self._boundary:
             async with asyncio.timeout(timeout):
                 return await self._process._pending.wait_async(self._process._exited)
 
@@ -147,7 +147,7 @@ class AsyncProcess:
 
     async def hand_over(self, timeout: float | None = None) -> None:
         """Hand the whole tree over to the session; see `Process.hand_over`."""
-        with self._boundary:
+        async with self._boundary:
             async with asyncio.timeout(timeout):
                 await self._process._pending.wait_async(self._process._begin_hand_over())
 
@@ -328,7 +328,7 @@ class AsyncSpawn:
         stdin: bytes | None = None,
     ) -> AsyncProcess:
         """Run a command; see `Spawn.__call__`."""
-        with self._boundary:
+        async with self._boundary:
             process = self._spawn.begin(_spec(argv, cwd, env, name, pty, pty_size, stdin), owner)
             await self._spawn._pending.wait_async(process._started)
         return AsyncProcess(process)

@@ -412,19 +412,19 @@ class AsyncTurn(_TurnBase):
 
     async def emit(self, text: str) -> None:
         """Emit a text. It waits for credit if much of the run's output is not in the log yet."""
-        with self._boundary:
+        async with self._boundary:
             self._core.token.raise_if_cancelled()
             for piece in _pieces(text):
                 await self._say(TextData(text=piece), len(piece.encode()))
 
     async def progress(self, **data: Any) -> None:
         """Show progress to subscribers. It is fenced like other output, and not stored. Raises Invalid if too large."""
-        with self._boundary:
+        async with self._boundary:
             await self._say(*self._core.shown(data))
 
     async def typing(self) -> None:
         """Show that the agent is at work; not stored."""
-        with self._boundary:
+        async with self._boundary:
             await self._say(TypingData(), 0)
 
     async def call(self, tool: str, /, **arguments: Any) -> ToolResult:
@@ -433,7 +433,7 @@ class AsyncTurn(_TurnBase):
         If this await is cancelled (`asyncio.timeout`, a framework's limit), the call is ended with the source
         ``call.given_up``, and its result is added to the thread. Only then does your code get the CancelledError.
         """
-        with self._boundary:
+        async with self._boundary:
             return await self._called(self._core.prepare_call(tool, arguments))
 
     async def gate(
@@ -473,7 +473,7 @@ class AsyncTurn(_TurnBase):
             Whatever the function raised, the exception itself.
         """
         del schema, provider_id
-        with self._boundary:
+        async with self._boundary:
             gated = GatedTask(name, function, show, _deadline_s(deadline_s))
             result = await self._called(self._core.prepare_call(name, dict(arguments), gated))
             return gated.outcome(result)
@@ -497,7 +497,7 @@ class AsyncTurn(_TurnBase):
     async def steering(self) -> tuple[Message, ...]:
         """Take the waiting messages that steer this run; none while a call is open."""
         core = self._core
-        with self._boundary:
+        async with self._boundary:
             return core.steered(await core.pending.wait_async(core.request_steering()))
 
     async def _say(self, data: Emitted, size: int) -> None:

@@ -619,3 +619,48 @@ def test_l8_a_plain_tool_is_told_that_its_call_was_given_up_and_the_run_goes_on(
     assert [error.provenance.source for error in told] == ["call.given_up"]
     assert [one.role for one in session.thread()] == ["user", "assistant", "tool", "assistant"]
     assert session.thread()[-1].content in ("without it: ['interrupted']", "without it: ['not_started']")
+
+
+@pytest.mark.parametrize("says", [False, True], ids=["waits", "emits"])
+@pytest.mark.parametrize("depth", [0, 1, 2, 3, 9])
+def test_l8_a_task_in_nested_groups_is_told_once_and_its_clean_up_is_not_cut(kit: Kit, depth: int, says: bool) -> None:
+    """The groups pass the cancel of the agent's task on, a level at a time; a door could be ahead of them."""
+    told: list[str] = []
+    inside = threading.Event()
+
+    @tool(isolation="task")
+    async def forever() -> None:
+        inside.set()
+        await asyncio.Event().wait()
+
+    async def leaf(turn: AsyncTurn) -> None:
+        try:
+            if not says:
+                await turn.call("forever")
+            while True:
+                await turn.typing()
+                inside.set()
+                await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            told.append("once")
+            for _ in range(200):
+                await asyncio.sleep(0)
+            told.append("undisturbed")
+            raise
+
+    async def nested(turn: AsyncTurn, levels: int) -> None:
+        if not levels:
+            await leaf(turn)
+            return
+        async with asyncio.TaskGroup() as group:
+            group.create_task(nested(turn, levels - 1))
+
+    async def agent(turn: AsyncTurn) -> None:
+        await nested(turn, depth)
+
+    session = kit.session(agent, tools=[forever])
+    run_id = say(session)
+    assert inside.wait(WAIT_S)
+    stop(session, "enough")
+    assert session.receipt(run_id, timeout=WAIT_S).complete
+    assert told == ["once", "undisturbed"]
