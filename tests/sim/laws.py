@@ -57,6 +57,8 @@ class LogLaws:
         self.started_calls: set[str] = set()
         self.outcomes: dict[str, str] = {}
         self.spoken: set[str] = set()
+        # The last event says that the session was deleted.
+        self.deleted = False
         self.stopped: set[str] = set()
         self.processes: set[str] = set()
         self.dead: set[str] = set()
@@ -82,6 +84,10 @@ class LogLaws:
     def _take(self, event: Event) -> None:
         assert event.seq == self.seq + 1, f"a gap: {event.seq} after {self.seq}"
         self.seq = event.seq
+        assert not self.deleted or event.kind != "session.stop_durable", (
+            "a session is begun anew to say what it was (L12)"
+        )
+        self.deleted = event.kind == "session.deleted"
         self._check_generation(event)
         run = event.run_id
         match event.kind:

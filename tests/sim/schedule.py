@@ -154,7 +154,7 @@ def draw(seed: int) -> Schedule:
     together = Random(f"together {seed}")
     if together.random() < TOGETHER:
         place = together.randint(0, len(script))
-        script[place:place] = together.choice((_unstored, _outlived, _hurried))(together)
+        script[place:place] = together.choice((_unstored, _outlived, _hurried, _erased))(together)
     joined = Random(f"joined {seed}")
     if joined.random() < JOINED:
         place = joined.randint(0, len(script))
@@ -357,6 +357,21 @@ def _hurried(random: Random) -> list[Op]:
         ("wait", 3.0),
         ("stop", "immediate", None, "keep", random.choice(("run", "session")), "user", None),
         ("wait", 9.0),
+    ]
+
+
+def _erased(random: Random) -> list[Op]:
+    """A Stop and a deletion wait for a store that hangs, the Stop for so long that it is answered early."""
+    return [
+        ("new", random.choice(("say=1", "run=5", "sleep=60")), None, "user", True, None),
+        ("wait", random.choice((0.05, 1.0))),
+        ("hold", True),
+        ("stop", random.choice(("graceful", "immediate")), None, None, random.choice(("run", "session")), "user", None),
+        ("wait", 0.3),
+        ("delete",),
+        random.choice((("steps", 9), ("wait", 3.0))),
+        ("hold", False),
+        ("wait", 3.0),
     ]
 
 
