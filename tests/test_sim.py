@@ -1071,6 +1071,19 @@ REGRESSIONS = {
             ("steps", 3),
         ),
     ),
+    # What a shutdown had interrupted was on record at the next start, of which the simulator knew no shutdown.
+    "a Stop that joins what a shutdown interrupts, while the store is down": Schedule(
+        475861295,
+        Settings(agent="scripted"),
+        (
+            ("new", "say=1", None, "user", True, None),
+            ("steps", 10),
+            ("later", 0.5, ("stop", "graceful", None, None, "run", "user", None)),
+            ("shutdown", 0.0),
+            ("down", True),
+            ("wait", 9.0),
+        ),
+    ),
 }
 
 

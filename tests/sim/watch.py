@@ -115,6 +115,8 @@ class Watch:
         self._disk = disk
         self._fold = fold
         self._world: World | None = None
+        # Of the worlds before: from when to when a shutdown interrupted what ran; virtual seconds since the epoch.
+        self._interrupts: list[tuple[float, float]] = []
         self._laws: dict[str, LogLaws] = {}
         self._answers: dict[str, Any] = {}
         self._receipts: dict[str, str] = {}
@@ -129,6 +131,8 @@ class Watch:
 
     def enter(self, world: World) -> None:
         """From here on this is the world that is watched; what was inside a function in the last one is gone."""
+        if self._world is not None and self._world.interrupts_at is not None:
+            self._interrupts.append((self._world.interrupts_at, world.clock.wall()))
         self.inside.clear()
         self.refused_at.clear()
         self.under_way.clear()
@@ -599,10 +603,8 @@ class Watch:
             self.break_(f"{run} is fenced, and not closed in the same step (L4)")
         if source in FROM_FAULTS and not self.faults and not self.crashes:
             self.break_(f"{run} ends by {source}, and nothing has failed (L5)")
-        if source == "supervisor.shutdown":
-            world = self._world
-            if world is None or world.interrupts_at is None or event.at < world.interrupts_at - INSTANT_S:
-                self.break_(f"{run} is interrupted while it may end by itself (L11)")
+        if source == "supervisor.shutdown" and not self._is_interrupted(run, provenance["initiated_at"], batch):
+            self.break_(f"{run} is interrupted while it may end by itself (L11)")
         request = self.requests.get(str(by))
         refused_at, ended = self.refused.get(str(by), math.inf), self._disk.run(run or "")
         again = self.under_way[str(by)] or self.sent.get(str(by), (0.0, 0.0))[1] > refused_at
@@ -617,6 +619,17 @@ class Watch:
             touched = {e.data["id"] for e in batch.events if e.kind == "message"}
             if by not in touched:
                 self.break_(f"{by} took over from {run}, and is no input in the same step (L4)")
+
+    def _is_interrupted(self, run_id: str, at: float, batch: Batch) -> bool:
+        """True if a shutdown was interrupting what ran at that time, and the run had begun before it was over.
+
+        That may be on record later, when the next daemon decides a Stop of the journal that has joined the end.
+        """
+        world = self._world
+        now = [(world.interrupts_at, math.inf)] if world is not None and world.interrupts_at is not None else []
+        run = self._disk.run(run_id) or next(one for one in batch.runs if one.run_id == run_id)
+        began = run.started_at or 0.0
+        return any(since - INSTANT_S <= at <= until and began < until for since, until in (*self._interrupts, *now))
 
     def _aimed(self, event: Event) -> None:
         """A Stop that was aimed at a run ends that run and no other (law L9)."""
