@@ -6,7 +6,7 @@
 
 Figures are of this machine at this moment: compare them within a run. The exit code is 1 if a figure is over its
 limit: how much later a Stop is answered behind a hundred thousand messages, what containment may cost, and what it
-costs to read two hundred chatty children.
+costs to read two hundred chatty children, and what an agent in a host costs next to the same agent inside.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from loguru import logger
 from tests.bench.figure import QUICK, Figure, Rounds
 from tests.bench.measures.actors_cost import actors_cost
 from tests.bench.measures.after_many_spawns import after_many_spawns
+from tests.bench.measures.agents_in_hosts import agents_in_hosts
 from tests.bench.measures.answer_latency import answer_latency
 from tests.bench.measures.big_trees import big_trees
 from tests.bench.measures.chatty_children import chatty_children
@@ -60,6 +61,7 @@ MEASUREMENTS: tuple[Callable[[Path, Rounds], Iterator[Figure]], ...] = (
     after_many_spawns,
     chatty_children,
     flood,
+    agents_in_hosts,
 )
 
 
