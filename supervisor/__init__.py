@@ -21,6 +21,7 @@ The map, from the outside in:
     ages.py             what is too old, by a wall clock that may be wrong
     wire.py             the API's JSON, for the server and the client
     states.py           the states of the store
+    agent.py            Agent: an agent that runs in processes of its own
     config.py           Config: the configuration of a supervisor
 """
 
@@ -30,14 +31,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from supervisor.agent import Agent
     from supervisor.config import Config
     from supervisor.live_processes import LiveProcess
     from supervisor.session_handle import AsyncSessionHandle, SessionHandle
     from supervisor.supervisor import Supervisor
 
-__all__ = ["AsyncSessionHandle", "Config", "LiveProcess", "SessionHandle", "Supervisor"]
+__all__ = ["Agent", "AsyncSessionHandle", "Config", "LiveProcess", "SessionHandle", "Supervisor"]
 
 _HOMES = {
+    "Agent": "supervisor.agent",
     "AsyncSessionHandle": "supervisor.session_handle",
     "Config": "supervisor.config",
     "LiveProcess": "supervisor.live_processes",

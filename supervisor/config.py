@@ -16,9 +16,10 @@ from actors.ports import Settings
 from actors.text import shown, storable
 
 if TYPE_CHECKING:
-    from supervisor.hosts.spec import HostSpec
+    from supervisor.agent import Agent
 
-Agent = Callable[..., Any]
+AgentFunction = Callable[..., Any]
+"""An agent that runs in the supervisor's own process: a plain or an async function of a turn."""
 
 LAYERS = frozenset({"cgroup", "subreaper", "zygote", "marker"})
 """The default layers of containment. Each can be switched off, to test the others alone."""
@@ -81,8 +82,8 @@ class Config:
     Args:
         state_dir: the directory of the store, the lock and the ledgers; one supervisor at a time.
         agent: the name of the agent that runs messages.
-        agents: more agents, by name: plain or async functions of a turn; or a `HostSpec`, for one that runs in
-            processes of its own.
+        agents: more agents, by name: an `Agent`, which runs in processes of its own; or a plain or an async function of
+            a turn, which runs in this process.
         tools: more tools: functions marked by `actors.tool`, or `actors.Tool`s.
         grace_s: time between asking a process to end and killing it.
         kill_s: time after the grace until survivors are named abandoned.
@@ -118,8 +119,8 @@ class Config:
 
     state_dir: str | Path = field(default_factory=default_state_dir, kw_only=False)
     agent: str = "shell"
-    agents: Mapping[str, Agent | HostSpec | Unloaded] = field(default_factory=dict)
-    tools: Sequence[Tool | Agent | Unloaded] = ()
+    agents: Mapping[str, AgentFunction | Agent | Unloaded] = field(default_factory=dict)
+    tools: Sequence[Tool | AgentFunction | Unloaded] = ()
     grace_s: float = 2.0
     kill_s: float = 5.0
     drain_s: float = 10.0
@@ -156,8 +157,8 @@ class Config:
         checks: tuple[tuple[str, Callable[[object], bool], str], ...] = (
             ("state_dir", _is_path, "a path, as a str or a Path"),
             ("agent", _is_text, "the name of an agent"),
-            ("agents", _is_by_name, "a mapping of names to functions"),
-            ("limits", _is_limits, f"a mapping of {' | '.join(sorted(LIMITS))} to whole numbers, at least 0"),
+            ("agents", _is_by_name, "a mapping of names to Agents and functions"),
+            ("limits", is_limits, f"a mapping of {' | '.join(sorted(LIMITS))} to whole numbers, at least 0"),
             ("layers", _is_layers, f"a set of {' | '.join(sorted(LAYERS | OPTIONAL_LAYERS))}"),
             ("subreaper", lambda value: isinstance(value, bool), "true or false"),
             ("tools", _is_list, "a list of functions marked by actors.tool, or of actors.Tools"),
@@ -216,7 +217,8 @@ def _is_list(value: object) -> bool:
     return isinstance(value, Collection) and not isinstance(value, str | bytes | Mapping)
 
 
-def _is_limits(value: object) -> bool:
+def is_limits(value: object) -> bool:
+    """Return True if `value` has limits of processes by name."""
     return isinstance(value, Mapping) and all(
         name in LIMITS and isinstance(limit, int) and not isinstance(limit, bool) and 0 <= limit < 2**63
         for name, limit in value.items()

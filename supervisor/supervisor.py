@@ -7,13 +7,13 @@ sessions that have something to finish. Each needs those before it, so they are 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, cast
 
-import msgspec
 from loguru import logger
 from pykka import ActorDeadError, Timeout
 
@@ -27,15 +27,16 @@ from actors.model import Event, Policy
 from actors.plugin.registration import Plugins, Tool, Unloaded, duration
 from actors.ports import Ports
 from actors.text import shown
+from supervisor.agent import Agent
 from supervisor.agents.shell import shell as shell_agent
 from supervisor.ages import Ages
 from supervisor.clock import SystemClock
-from supervisor.config import Agent, Config, absolute
+from supervisor.config import AgentFunction, Config, absolute
 from supervisor.containment.layers import Layers
 from supervisor.containment.processes.trees import ProcessTrees
 from supervisor.executor import ThreadExecutor
-from supervisor.hosts.pool import AgentStatus, HostPool
-from supervisor.hosts.spec import HostSpec
+from supervisor.hosts.pool import HostPool
+from supervisor.hosts.status import AgentStatus
 from supervisor.ids import RandomIds
 from supervisor.live_processes import LiveProcess, live_processes
 from supervisor.lock import InstanceLock
@@ -73,9 +74,9 @@ class Supervisor:
         state_dir = self._state_dir = absolute(Path(config.state_dir))
         plugins = self._plugins = plugins_of(config)
         self._specs = {
-            name: msgspec.structs.replace(agent, name=name)
+            name: dataclasses.replace(agent, name=name)
             for name, agent in config.agents.items()
-            if isinstance(agent, HostSpec)
+            if isinstance(agent, Agent)
         }
         self._hosts: HostPool | None = None
         self._pid = os.getpid()
@@ -153,13 +154,15 @@ class Supervisor:
         return agents | {f"tool {spelled}": one.why for spelled, one in list(self._plugins.unloaded_tools.items())}
 
     def mend(
-        self, agents: Mapping[str, Agent | HostSpec | Unloaded], tools: Mapping[str, Tool | Agent | Unloaded]
+        self,
+        agents: Mapping[str, AgentFunction | Agent | Unloaded],
+        tools: Mapping[str, Tool | AgentFunction | Unloaded],
     ) -> list[str]:
         """Add agents and tools that can be loaded now; see `Plugins.mend`. Only one thread at a time.
 
         Agents that run in hosts are loaded there, again and again; see `hosts`.
         """
-        here = {name: agent for name, agent in agents.items() if not isinstance(agent, HostSpec)}
+        here = {name: agent for name, agent in agents.items() if not isinstance(agent, Agent)}
         mended = self._plugins.mend(here, tools)
         if mended:
             self._actor.tell(PluginsMended())
@@ -176,7 +179,8 @@ class Supervisor:
     def reload_hosts(self, names: Iterable[str] | None = None) -> None:
         """Replace the spares of these agents, or of all, for example because their code has changed.
 
-        Runs go on in the hosts that they have. A host that a session keeps is replaced at its next run.
+        Their `env_files` are read again: it may block. Runs go on in the hosts that they have. A host that a session
+        keeps is replaced at its next run.
         """
         if self._hosts is not None:
             self._hosts.reload(names)
@@ -438,24 +442,40 @@ def plugins_of(config: Config) -> Plugins:
         NotFound: there is no agent with the name of the agent that runs messages.
     """
     agents = {
-        name: _hosted(name, agent) if isinstance(agent, HostSpec) else agent for name, agent in config.agents.items()
+        name: _hosted(name, agent) if isinstance(agent, Agent) else agent for name, agent in config.agents.items()
     }
     plugins = Plugins({"shell": shell_agent, **agents}, config.tools)
     if "shell" not in plugins.tools:
         plugins.add(Tool(shell_tool))
+    _check_granted(config, plugins)
     with contextlib.suppress(AgentUnavailable):
         # If it could not be loaded, messages are refused, but reading and stopping work.
         plugins.agent(config.agent)
     return plugins
 
 
-def _hosted(name: str, spec: HostSpec) -> HostedAgent:
+def _hosted(name: str, agent: Agent) -> HostedAgent:
     """Return what the actors know of an agent that runs in hosts."""
     return HostedAgent(
         name,
-        keep=spec.keep == "session",
-        keep_idle_s=spec.keep_idle_s,
-        overlap=spec.overlap,
-        grace_s=spec.grace_s,
-        tools=spec.tools,
+        keep=agent.keep == "session",
+        keep_idle_s=agent.keep_idle_s,
+        overlap=agent.overlap,
+        grace_s=agent.grace_s,
+        tools=agent.granted,
     )
+
+
+def _check_granted(config: Config, plugins: Plugins) -> None:
+    """Raise Invalid if an agent is granted a tool that is not there; one that could not be loaded may be it."""
+    if plugins.unloaded_tools:
+        return
+    for name, agent in config.agents.items():
+        missing = [one for one in (agent.granted or () if isinstance(agent, Agent) else ()) if one not in plugins.tools]
+        if missing:
+            raise Invalid(
+                f"the key {f'agents.{name}.tools'!r} names a tool that is not there",
+                expected=" | ".join(sorted(plugins.tools)) + " | module:function",
+                got=missing[0],
+                remedy="register it (tools), or correct its name",
+            )

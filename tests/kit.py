@@ -28,8 +28,8 @@ from actors.model import TERMINAL, Event
 from actors.plugin.registration import Unloaded
 from actors.ports import Snapshot
 from supervisor import Config, SessionHandle, Supervisor
+from supervisor.agent import Agent
 from supervisor.containment.guard import procfs
-from supervisor.hosts.spec import HostSpec
 from supervisor.store.groups import GroupWriter
 from supervisor.store.sqlite import SqliteStore
 from tests.process_kit import until as poll
@@ -195,7 +195,7 @@ class Kit:
         self.supervisor: Supervisor | None = None
         self._releases: list[threading.Event] = []
 
-    def start(self, agent: Callable[..., Any] | HostSpec | Unloaded | None = None, **options: Any) -> Supervisor:
+    def start(self, agent: Callable[..., Any] | Agent | Unloaded | None = None, **options: Any) -> Supervisor:
         """Start a supervisor with short graces; `agent` is the function that runs messages, else it is the shell."""
         assert self.supervisor is None, "one at a time"
         chosen: dict[str, Any] = {"grace_s": GRACE_S, "kill_s": KILL_S, "drain_s": 0.1, **options}

@@ -29,17 +29,18 @@ from actors.plugin.execution import AgentDone
 from actors.plugin.turn import TurnCore
 from actors.ports import Settings, SpawnSpec
 from actors.thread import Thread
+from supervisor.agent import Agent
 from supervisor.clock import SystemClock
 from supervisor.hosts.host import HostState
-from supervisor.hosts.pool import AgentStatus, HostPool, HostStatus
-from supervisor.hosts.spec import HostSpec
+from supervisor.hosts.pool import HostPool
+from supervisor.hosts.status import AgentStatus, HostStatus
 from supervisor.ids import RandomIds
 from tests.channel_kit import WAIT_S, Loop, OtherEnd
 from tests.process_kit import until
 
 NAME: Final = "mine"
 SESSION: Final = "s1"
-SPEC: Final = HostSpec(NAME, ("the", "host"))
+SPEC: Final = Agent(name=NAME, command=("the", "host"))
 SETTINGS: Final = Settings(grace_s=0.5, credit_events=4, credit_bytes=2_000)
 HELLO: Final = {"protocol": [1], "runtime": "by hand"}
 WHY: Final = Provenance(source="user.test", reason="enough")
@@ -263,9 +264,7 @@ class Hosting:
 
 
 @contextmanager
-def hosting(
-    *specs: HostSpec, settings: Settings = SETTINGS, mortal: bool = True, kept_max: int = 64
-) -> Iterator[Hosting]:
+def hosting(*specs: Agent, settings: Settings = SETTINGS, mortal: bool = True, kept_max: int = 64) -> Iterator[Hosting]:
     clock, trees = SystemClock(), Trees(mortal=mortal)
     threads: list[threading.Thread] = []
 

@@ -317,7 +317,7 @@ def test_l6_after_a_kill_of_the_daemon_the_thread_says_what_a_call_had_printed(d
 
 def test_a_stop_of_a_session_waits_for_the_proof_of_what_the_session_itself_runs(desk: Desk) -> None:
     plugins = "tests.daemon_plugins"
-    desk.serve("--set", "grace_s=1", "--set", "agent=keeps", "--set", f"agents={{keeps='{plugins}:keeps'}}",
+    desk.serve("--set", "grace_s=1", "--set", "agent=keeps", "--set", f"agents.keeps={plugins}:keeps",
                "--set", f"tools=['{plugins}:keep']")  # fmt: skip
     for session in ("s1", "s2"):
         assert desk.run("", "send", session, desk.mark, "--wait").returncode == 0

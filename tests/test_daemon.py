@@ -41,8 +41,8 @@ def daemon(tmp_path: Path) -> Iterator[Foreground]:
 
 
 def agent(name: str) -> tuple[str, str]:
-    """Settings that have an agent of tests/daemon_plugins.py run messages."""
-    return f'agents={{{name} = "{PLUGINS}:{name}"}}', f"agent={name}"
+    """Settings that have an agent of tests/daemon_plugins.py run messages, in the daemon's own process."""
+    return f'agents={{{name} = {{run = "{PLUGINS}:{name}", in_process = true}}}}', f"agent={name}"
 
 
 # ── One of it ─────────────────────────────────────────────────────────────────────────────────────
@@ -121,7 +121,8 @@ def test_l13_a_daemon_serves_without_its_agent_says_so_and_takes_it_at_a_reload(
     module.write_text("import no_such_model\n")
     # The kit's own path comes first.
     monkeypatch.setattr("tests.daemon_kit.PROJECT", f"{PROJECT}:{module.parent}")
-    daemon.ready("agents={mine = 'my_agent:answer', other = 'no_such:thing'}", "agent=mine")
+    inside = ("agents.mine.in_process=true", "agents.other.in_process=true")
+    daemon.ready("agents={mine = 'my_agent:answer', other = 'no_such:thing'}", *inside, "agent=mine")
     assert "no_such_model" in daemon.wait_says("agent mine cannot be used")["message"]
     transport = httpx.HTTPTransport(uds=str(daemon.state_dir / "countermand.sock"))
     with httpx.Client(transport=transport, base_url="http://countermand", timeout=WAIT_S) as client:

@@ -16,11 +16,11 @@ from loguru import logger
 from actors.gate.pending import settle
 from actors.messages import LateRefused, Said
 from actors.model import How
+from supervisor.agent import Agent
 from supervisor.hosts import channel as channel_module
 from supervisor.hosts.channel import PIECE_BYTES, UNSENT_MAX_BYTES
 from supervisor.hosts.frames import CANCEL_REQUEST
 from supervisor.hosts.peer import REQUESTS_MAX
-from supervisor.hosts.spec import HostSpec
 from tests.pool_kit import FINISHED, HELLO, NAME, Execution, Hosting, OneRun, Tree, hosting
 from tests.process_kit import until
 
@@ -213,7 +213,7 @@ class Hostile:
 def hosts() -> Iterator[Hosting]:
     patch = pytest.MonkeyPatch()
     patch.setattr(channel_module, "LINE_MAX_BYTES", LINE_MAX)
-    with hosting(HostSpec(NAME, ("the", "host"), spares=1)) as made:
+    with hosting(Agent(name=NAME, command=("the", "host"), spares=1)) as made:
         yield made
     patch.undo()
 

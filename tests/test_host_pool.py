@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import socket
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from actors.messages import ProcessEnded, ProcessExited
 from actors.model import How
+from supervisor.agent import Agent
 from supervisor.hosts import host as host_module
 from supervisor.hosts import pool as pool_module
 from supervisor.hosts.host import HostState
 from supervisor.hosts.pool import HostPool
-from supervisor.hosts.spec import HostSpec
 from tests.pool_kit import HELLO, NAME, SESSION, SPEC, Hosting, OneRun, Tree, hosting
 from tests.process_kit import until
 
 
-def spec(**options: Any) -> HostSpec:
-    return HostSpec(NAME, ("the", "host"), **options)
+def spec(**options: Any) -> Agent:
+    return Agent(name=NAME, command=("the", "host"), **options)
 
 
 def states(hosts: Hosting) -> list[HostState]:
@@ -89,7 +90,9 @@ def test_a_spare_is_nice_until_it_has_said_hello_or_somebody_waits_for_it() -> N
 
 
 def test_each_agent_has_its_own_spares() -> None:
-    with hosting(spec(), HostSpec("other", ("other",), spares=2), HostSpec("cold", ("cold",), spares=0)) as hosts:
+    with hosting(
+        spec(), Agent(name="other", command=("other",), spares=2), Agent(name="cold", command=("cold",), spares=0)
+    ) as hosts:
         hosts.spare()
         hosts.spare()
         hosts.spare()
@@ -226,7 +229,7 @@ def test_a_spare_that_was_used_or_that_lived_long_has_not_failed() -> None:
 
 
 def test_an_agent_that_cannot_be_loaded_is_broken_with_the_reason_and_the_end_of_its_output() -> None:
-    with hosting(spec(), HostSpec("other", ("other",))) as hosts:
+    with hosting(spec(), Agent(name="other", command=("other",))) as hosts:
         for _ in range(2):
             tree = hosts.trees.next()
             if tree.spec.argv == ("other",):
@@ -486,6 +489,84 @@ def test_a_reload_of_a_reserved_host_ends_it_when_it_goes_back() -> None:
         hosts.pool.reload()
         hosts.pool.release(tree.process_id)
         hosts.until_state(tree, None)
+
+
+# ── What an agent has in files ────────────────────────────────────────────────────────────────────
+
+
+def test_a_reload_reads_the_files_of_variables_again(tmp_path: Path) -> None:
+    file = tmp_path / "mine.env"
+    file.write_text("KEY=old\n")
+    with hosting(spec(env_files=[str(file)])) as hosts:
+        old = hosts.spare()
+        assert old.spec.env == {"KEY": "old"}
+        file.write_text("KEY=new\n")
+        hosts.pool.reload()
+        hosts.until_state(old, None)
+        assert hosts.spare().spec.env == {"KEY": "new"}
+
+
+def test_an_agent_whose_files_cannot_be_read_is_broken_until_they_can(tmp_path: Path) -> None:
+    file = tmp_path / "mine.env"
+    with hosting(spec(env_files=[str(file)])) as hosts:
+        status = hosts.status()
+        assert (status.broken, status.hosts) == (status.failure, ())
+        assert f"{file} of agents.{NAME}.env_files cannot be used: No such file" in status.broken
+        hosts.pool.run(hosts.pool.reserve(NAME, SESSION), (failed := OneRun()).core, (), failed.finish)
+        assert "No such file" in str(failed.end().error)
+        file.write_text("KEY=1\n")
+        # It is tried again by itself.
+        assert hosts.spare().spec.env == {"KEY": "1"}
+        assert hosts.status().broken == ""
+        assert hosts.status().failed_s_ago is not None
+
+
+def test_without_spares_a_run_has_the_files_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "mine.env"
+    with hosting(spec(env_files=[str(file)], spares=0)) as hosts:
+        file.write_text("KEY=1\n")
+        hosts.pool.reserve(NAME, SESSION)
+        until(lambda: hosts.pool._agents[NAME].env is not None, "it to be read")
+        assert hosts.reserved().spec.env == {"KEY": "1"}
+
+
+def test_files_that_cannot_be_read_at_a_reload_leave_runs_alone(tmp_path: Path) -> None:
+    file = tmp_path / "mine.env"
+    file.write_text("KEY=1\n")
+    with hosting(spec(env_files=[str(file)])) as hosts:
+        running, run, frame = hosts.running()
+        spare = hosts.spare()
+        file.unlink()
+        hosts.pool.reload()
+        hosts.until_state(spare, None)
+        assert "No such file" in hosts.status().broken
+        running.host.answer(frame, value=1)
+        assert run.end().how is How.RETURNED
+
+
+def test_a_failure_is_remembered_when_it_is_mended() -> None:
+    with hosting() as hosts:
+        tree = hosts.trees.next()
+        tree.die(1)
+        hosts.until_state(tree, None)
+        hosts.pool.reload()
+        hosts.spare()
+        status = hosts.status()
+        assert (status.broken, status.ready) == ("", True)
+        assert "exit status 1" in status.failure
+
+
+def test_a_host_has_its_state_since_it_changed() -> None:
+    with hosting() as hosts:
+        tree = hosts.spare()
+        spare = hosts.host(tree)
+        assert spare is not None
+        assert 0.0 <= spare.state_s <= spare.age_s
+        until(lambda: getattr(hosts.host(tree), "state_s", 0.0) > 0.05, "time to pass")
+        hosts.reserved()
+        reserved = hosts.host(tree)
+        assert reserved is not None
+        assert reserved.state_s < reserved.age_s - 0.05
 
 
 # ── Hosts that die while somebody has them ────────────────────────────────────────────────────────

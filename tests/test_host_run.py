@@ -19,11 +19,11 @@ from actors.hosts import ToolOffer
 from actors.messages import CallGivenUp, Said, SteeringRequested, ToolResult
 from actors.model import How, Mode, Outcome, Provenance
 from actors.plugin.execution import AgentDone
+from supervisor.agent import Agent
 from supervisor.hosts import host as host_module
 from supervisor.hosts.frames import CANCEL_REQUEST, TEXT_MAX_BYTES, Code
 from supervisor.hosts.host import LOG_LINES_MAX
 from supervisor.hosts.peer import REQUESTS_MAX
-from supervisor.hosts.spec import HostSpec
 from tests.pool_kit import (
     FINISHED,
     HELLO,
@@ -1008,7 +1008,7 @@ def test_a_host_that_speaks_later_protocols_too_is_told_ours(hosts: Hosting) -> 
 
 
 def test_a_host_that_does_not_say_hello_in_time_fails_its_run() -> None:
-    with hosting(HostSpec(NAME, ("slow",), spares=0, start_s=0.05)) as hosts:
+    with hosting(Agent(name=NAME, command=("slow",), spares=0, start_s=0.05)) as hosts:
         run, tree = OneRun(), hosts.reserved()
         hosts.pool.run(tree.process_id, run.core, (), run.finish)
         assert run.end().error == f"the host of agent {NAME} did not say hello within 0.05 s"

@@ -18,9 +18,9 @@ from actors.hosts import ToolOffer
 from actors.messages import CallRequested, ProcessEnded, ProcessExited, ToolResult
 from actors.model import How, Outcome
 from actors.ports import SpawnSpec
+from supervisor.agent import Agent
 from supervisor.clock import SystemClock
 from supervisor.hosts.pool import HostPool
-from supervisor.hosts.spec import HostSpec
 from supervisor.ids import RandomIds
 from tests.channel_kit import WAIT_S
 from tests.host_kit import RUNTIME
@@ -70,7 +70,7 @@ class Commands(Trees):
 @contextmanager
 def started(folder: Path, code: str, *options: str) -> Iterator[tuple[HostPool, Commands]]:
     (folder / "mine.py").write_text(textwrap.dedent(code))
-    spec = HostSpec(NAME, (sys.executable, str(RUNTIME), "mine:agent", *options), keep="session")
+    spec = Agent(name=NAME, command=(sys.executable, str(RUNTIME), "mine:agent", *options), keep="session")
     clock, commands = SystemClock(), Commands(folder)
     pool = HostPool(commands, clock, RandomIds(), {NAME: spec}, SETTINGS, elsewhere=lambda callback: callback())
     pool.start()

@@ -14,8 +14,8 @@ import pytest
 from actors import Receipt
 from actors.model import How, Mode, PartKind, Policy, Row, RunInfo
 from supervisor import SessionHandle, Supervisor
+from supervisor.agent import Agent
 from supervisor.hosts.host import HostState
-from supervisor.hosts.spec import HostSpec
 from tests.kit import WAIT_S, Kit, check_rest, log, rows, say, settled, stop, until
 
 TESTS = Path(__file__).parent
@@ -24,17 +24,12 @@ LONG_S = 60.0
 """Longer than any test: what has to end ends by what the test does."""
 
 
-def hosted(kit: Kit, run: str = "hosted_agents:agent", **options: Any) -> HostSpec:
+def hosted(kit: Kit, run: str = "hosted_agents:agent", **options: Any) -> Agent:
     """An agent of `hosted_agents` in hosts that carry the mark of the test."""
-    return HostSpec(
-        "test",
-        (sys.executable, str(RUNTIME), run),
-        env={kit.mark: "1", "COUNTERMAND_PATH": str(TESTS)},
-        **{"spares": 0, **options},
-    )
+    return Agent(run=run, env={kit.mark: "1"}, **{"path": [str(TESTS)], "spares": 0, **options})
 
 
-def session_of(kit: Kit, spec: HostSpec | None = None, **options: Any) -> SessionHandle:
+def session_of(kit: Kit, spec: Agent | None = None, **options: Any) -> SessionHandle:
     return kit.start(spec or hosted(kit), **options).session("s1")
 
 
@@ -220,9 +215,7 @@ def test_a_stop_ends_a_function_that_is_gated_and_its_call_is_interrupted(kit: K
 
 def test_a_stop_before_the_host_has_said_hello_ends_it_untold(kit: Kit, tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text("import time\ntime.sleep(1000)\nasync def agent(turn): ...\n")
-    spec = hosted(kit, "slow:agent")
-    spec = HostSpec("test", spec.argv, env={**spec.env, "COUNTERMAND_PATH": str(tmp_path)}, spares=0)
-    session = session_of(kit, spec)
+    session = session_of(kit, hosted(kit, "slow:agent", path=[str(tmp_path)]))
     run_id = say(session, "anything")
     until(kit.alive, "the host to start")
     stop(session)
@@ -333,9 +326,7 @@ def test_a_host_that_fails_leaves_nobody_of_what_it_has_started(kit: Kit) -> Non
 
 def test_an_agent_that_cannot_be_imported_fails_its_runs_and_nobody_elses(kit: Kit, tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("import nothing_of_this_name\n")
-    spec = hosted(kit, "broken:agent", spares=1)
-    broken = HostSpec("broken", spec.argv, env={**spec.env, "COUNTERMAND_PATH": str(tmp_path)}, spares=1)
-    session = session_of(kit, broken)
+    session = session_of(kit, hosted(kit, "broken:agent", path=[str(tmp_path)], spares=1))
     until(lambda: kit.supervisor is not None and kit.supervisor.hosts()[0].broken, "it to be broken")
     run = ended(session, say(session, "anything"))
     assert run.status == "failed"
@@ -350,8 +341,39 @@ def test_an_agent_that_cannot_be_imported_fails_its_runs_and_nobody_elses(kit: K
     assert texts(session) == ["mended"]
 
 
+def test_an_agent_has_its_own_tools_its_variables_and_its_modules(kit: Kit, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        """
+import os
+from countermand import tool
+
+@tool(isolation="thread")
+def double(number: int) -> int:
+    return 2 * number
+
+async def agent(turn):
+    found = await turn.call("double", number=21)
+    await turn.emit(f"{found.content} {os.environ['KEY']} {os.environ['MODEL']} {os.getcwd()}")
+    await turn.emit(f" {[one['name'] for one in turn.tools]} {os.environ.get('COUNTERMAND_PATH')}")
+"""
+    )
+    (tmp_path / "secrets").write_text("KEY='hush'\nMODEL=large\n")
+    agent = Agent(
+        run="mine:agent",
+        path=[str(tmp_path)],
+        cwd=str(tmp_path),
+        env={kit.mark: "1", "MODEL": "small"},
+        env_files=[str(tmp_path / "secrets")],
+        tools=["mine:double"],
+    )
+    session = session_of(kit, agent)
+    run = ended(session, say(session, "anything"))
+    assert run.status == "completed", run
+    assert "".join(texts(session)) == f"42 hush small {tmp_path} ['double'] None"
+
+
 def test_a_command_that_is_not_there_fails_its_runs(kit: Kit) -> None:
-    session = session_of(kit, HostSpec("test", ("/no/such/command",), spares=1))
+    session = session_of(kit, Agent(command=["/no/such/command"]))
     run = ended(session, say(session, "anything"))
     assert run.status == "failed"
     assert "/no/such/command" in str(run.error)
@@ -418,7 +440,8 @@ def test_a_kept_host_that_dies_is_replaced(kit: Kit) -> None:
     until(lambda: not kit.alive(), "it to be gone")
     settled(session)
     second = ended(session, say(session, "say two"))
-    assert (second.status, second.result["pid"] != first.result["pid"]) == ("completed", True)
+    assert second.status == "completed", second
+    assert second.result["pid"] != first.result["pid"]
 
 
 def test_a_kept_host_that_is_idle_ends(kit: Kit) -> None:
@@ -438,7 +461,7 @@ from tests.kit import Kit, say
 from tests.test_hosts import hosted
 from actors.requests import NewMessage
 from supervisor import Config, Supervisor
-from supervisor.hosts.spec import HostSpec
+from supervisor.agent import Agent
 from pathlib import Path
 kit = Kit(Path(sys.argv[1])); kit.mark = sys.argv[2]
 agents = {

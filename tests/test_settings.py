@@ -14,6 +14,7 @@ import pytest
 
 from actors import Invalid, NewMessage
 from supervisor import Config, Supervisor
+from supervisor.daemon.agent_tables import AGENT_KEYS
 from supervisor.daemon.settings import KEYS, VARIABLES, DaemonSettings, HttpSettings, Source, WrongSettings, as_toml
 from tests.daemon_plugins import deaf
 
@@ -79,7 +80,6 @@ def test_the_file_is_looked_for_in_the_users_configuration_and_where_the_environ
         ("[log]\nlevel = 'loud'", "'log.level' has an invalid value", "'debug'"),
         ("log = 'loud'", "'log' has an invalid value", "a table"),
         ("agents = ['x']", "'agents' has an invalid value", "module:name"),
-        ("agents = {x = 'os'}", "'os' cannot be imported", "module:name"),
         ("tools = ['os']", "'os' cannot be imported", "module:name"),
         ("agent = 'nobody'", "no such agent", "shell"),
         ("[http]\nlisten = '0.0.0.0:80'", "not served on such an address", "loopback"),
@@ -108,15 +108,16 @@ def test_a_variable_that_is_nearly_a_key_is_refused_and_others_are_let_be(tmp_pa
     assert "COUNTERMAND_DRAIN_S" in wrong(source(tmp_path, "", {"COUNTERMAND_DRAINS": "5"}))[0]
 
 
-def test_an_agent_is_imported_by_its_name(tmp_path: Path) -> None:
-    text = "agent = 'deaf'\n[agents]\ndeaf = 'tests.daemon_plugins:deaf'"
+def test_an_agent_in_the_daemons_process_is_imported_by_its_name(tmp_path: Path) -> None:
+    text = "agent = 'deaf'\n[agents.deaf]\nrun = 'tests.daemon_plugins:deaf'\nin_process = true"
     settings = source(tmp_path, text).load()
     assert settings.config.agents["deaf"] is deaf
-    assert settings.found["agents"].value == {"deaf": "tests.daemon_plugins:deaf"}
+    assert settings.found["agents"].value == {"deaf": {"run": "tests.daemon_plugins:deaf", "in_process": True}}
 
 
 def test_what_show_prints_is_toml_that_says_the_same(tmp_path: Path) -> None:
-    text = "drain_s = 3\n[agents]\n'a b' = 'tests.daemon_plugins:deaf'\n[http]\nlisten = '[::1]:0'"
+    text = "drain_s = 3\n[agents]\n'a b' = 'tests.daemon_plugins:deaf'\n[agents.c]\ncommand = ['a', \"b'\"]\n"
+    text += "env = {X = 'é', Y = ''}\ngrace_s = 1.5\n[http]\nlisten = '[::1]:0'"
     settings = source(tmp_path, text).load()
     printed = as_toml(settings.found)
     again = source(tmp_path, printed).load()
@@ -185,10 +186,15 @@ def test_show_prints_what_holds_and_who_said_it(tmp_path: Path) -> None:
 
 
 def test_the_documentation_names_every_key_and_no_other() -> None:
-    page = (PROJECT / "docs" / "daemon.md").read_text().partition("| key | default |")[2].partition("\n\n")[0]
-    names = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
-    named = [key for cell in names for key in re.findall(r"`([a-z_.0-9]+)`", cell)]
-    assert sorted(named) == sorted(KEYS)
+    assert _documented("| key | default |") == sorted(KEYS)
+    assert _documented("| key of an agent | default |") == sorted(AGENT_KEYS)
+
+
+def _documented(head: str) -> list[str]:
+    """The keys of a table of the documentation."""
+    table = (PROJECT / "docs" / "daemon.md").read_text().partition(head)[2].partition("\n\n")[0]
+    names = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    return sorted(key for cell in names for key in re.findall(r"`([a-z_.0-9]+)`", cell))
 
 
 @pytest.mark.parametrize("key", ["state_dir", "http.socket", "http.token_file"])
@@ -205,9 +211,9 @@ def test_a_file_that_is_nested_too_deeply_cannot_be_read(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("agents = {x = 'no.such:thing'}", "'no.such:thing' cannot be imported: ModuleNotFoundError: No module named"),
-        ("agents = {x = 'leaves_at_once:x'}", "'leaves_at_once:x' cannot be imported: SystemExit: 3"),
-        ("agents = {x = 'os:sep'}", "is not a function: '/'"),
+        ("agents = {x = {run = 'no.such:thing', in_process = true}}", "'no.such:thing' cannot be imported: ModuleNot"),
+        ("agents = {x = {run = 'leaves_at_once:x', in_process = true}}", "cannot be imported: SystemExit: 3"),
+        ("agents = {x = {run = 'os:sep', in_process = true}}", "is not a function: '/'"),
         ("tools = ['leaves_at_once:x']", "'leaves_at_once:x' cannot be imported: SystemExit: 3"),
         ("tools = ['os:getcwd']", "the tool 'getcwd' has no isolation"),
     ],
@@ -227,7 +233,7 @@ def test_l13_an_agent_or_a_tool_that_cannot_be_loaded_is_its_own_failure(
 
 
 def test_check_names_what_cannot_be_loaded(tmp_path: Path) -> None:
-    done = command(tmp_path, "check", "--set", "agents={x = 'no.such:thing'}", "--json")
+    done = command(tmp_path, "check", "--set", "agents={x = {run = 'no.such:thing', in_process = true}}", "--json")
     assert done.returncode == 2
     assert "'no.such:thing' cannot be imported" in done.stderr
     said = json.loads(done.stdout)

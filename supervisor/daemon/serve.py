@@ -166,7 +166,7 @@ class Daemon:
         """Read the settings again. Changes that would touch a run take effect at the next start (law L11).
 
         Agents and tools that could not be loaded are tried again, under the names of the start: nothing that runs uses
-        them.
+        them. The hosts that no run has are replaced, so their agents' code is loaded again.
         """
         self._notifier.reloading()
         status = f"serving {place}"
@@ -184,6 +184,7 @@ class Daemon:
             self._logs.apply(fresh.log)
             logger.info("the configuration was read again; changed: {}", ", ".join(now) or "nothing")
             self._mend(fresh, supervisor)
+            supervisor.reload_hosts()
             if later:
                 logger.warning("changed, but only at the next start: {}", ", ".join(later))
                 status += f"; at the next start: {', '.join(later)}"

@@ -1,8 +1,9 @@
 """The daemon's settings, from a TOML file, the environment and the command line; each overrides the ones before.
 
 The keys are those of `supervisor.Config` that can be written as text, and those of the tables ``[http]`` and ``[log]``.
-An agent or a tool is written as ``module:name``. A key has a dotted name (``http.listen``), which is
-``COUNTERMAND_HTTP_LISTEN`` in the environment and ``--set http.listen=…`` on the command line.
+An agent is a table ``[agents.NAME]`` (see `agent_tables`), a tool is written as ``module:name``. A key has a dotted
+name (``http.listen``), which is ``COUNTERMAND_HTTP_LISTEN`` in the environment and ``--set http.listen=…`` on the
+command line. There a key of one agent can be set too: ``--set agents.mine.spares=0``.
 
 All mistakes are found at once; each is reported with its source, the key, and what is allowed.
 """
@@ -11,12 +12,11 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import importlib
 import ipaddress
 import os
 import tomllib
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -25,11 +25,13 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from actors.errors import CountermandError, Invalid, described
-from actors.plugin.registration import Plugins, Unloaded
+from actors.errors import CountermandError, Invalid
+from actors.plugin.registration import Unloaded
 from actors.text import one_line, shown
+from supervisor.agent import Agent
 from supervisor.config import Config, default_state_dir, expanded
-from supervisor.hosts.spec import HostSpec
+from supervisor.daemon.agent_tables import AGENT_KEYS, AgentTables
+from supervisor.daemon.plug_ins import plug_in_tool
 from supervisor.supervisor import plugins_of
 
 PREFIX: Final = "COUNTERMAND_"
@@ -216,12 +218,16 @@ def default_file(environment: Mapping[str, str]) -> Path:
     return (Path(base) if base else Path.home() / ".config") / "countermand" / "countermand.toml"
 
 
+Agents = dict[str, str | dict[str, Any]]
+"""Agents as they are written, by name: ``module:function``, or a table of keys; see `agent_tables`."""
+
+
 def _key_types() -> dict[str, Any]:
     """Return every key by its dotted name, with its type; functions in Config are named by texts here."""
     # The configuration names the class for its type checker only: it is below the room of that.
-    hints = typing.get_type_hints(Config, localns={"HostSpec": HostSpec})
+    hints = typing.get_type_hints(Config, localns={"Agent": Agent})
     types = {field.name: hints[field.name] for field in dataclasses.fields(Config)}
-    types.update(state_dir=str, agents=dict[str, str], tools=list[str])
+    types.update(state_dir=str, agents=Agents, tools=list[str])
     for table, kind in TABLES.items():
         types.update({f"{table}.{name}": hint for name, hint in typing.get_type_hints(kind).items()})
     return types
@@ -334,6 +340,8 @@ class _Loading:
         """Store a value under its key, if the key exists and the value has its type."""
         if key in TABLES:
             self._wrong(key, source, "a table of keys", value)
+        elif key.startswith("agents."):
+            self._store_of_agent(key, value, source)
         elif key not in KEYS:
             self._problems.append(_unknown(key, source))
         else:
@@ -342,6 +350,22 @@ class _Loading:
                 self._values[key] = Found(msgspec.convert(value, KEYS[key]), source)
             except msgspec.ValidationError:
                 self._wrong(key, source, _allowed(KEYS[key]), value)
+
+    def _store_of_agent(self, key: str, value: object, source: str) -> None:
+        """Store one agent, or one key of it, over what an earlier source has said of it."""
+        name, _, inner = key.removeprefix("agents.").rpartition(".")
+        before = self._values.get("agents", Found({}, source))
+        agents: Agents = dict(before.value)
+        if name and inner in AGENT_KEYS:
+            said = agents.get(name, {})
+            agents[name] = {**({"run": said} if isinstance(said, str) else said), inner: value}
+        elif not isinstance(value, str | dict):
+            self._wrong(key, source, "module:function, or a table of keys", value)
+            return
+        else:
+            agents[key.removeprefix("agents.")] = value
+        sources = before.source if before.source.endswith(source) else f"{before.source}, {source}"
+        self._values["agents"] = Found(agents, sources)
 
     def _wrong(self, key: str, source: str, expected: str, got: object) -> None:
         self._problems.append(
@@ -360,6 +384,11 @@ class _Loading:
         options: dict[str, Any] = {}
         for key, found in self._values.items():
             if "." in key:
+                continue
+            if key == "agents":
+                tables = AgentTables(found.value, found.source)
+                self._problems.extend(tables.problems)
+                options[key] = tables.agents
                 continue
             with self._noting(found.source):
                 value = self._loaded(key, found.value)
@@ -380,13 +409,7 @@ class _Loading:
         return config
 
     def _loaded(self, key: str, value: Any) -> Any:
-        if key == "agents":
-            return {
-                name: _plug_in(spelled, lambda agent: Plugins({"it": agent}, ())) for name, spelled in value.items()
-            }
-        if key == "tools":
-            return [_plug_in(spelled, lambda tool: Plugins({}, (tool,))) for spelled in value]
-        return value
+        return [plug_in_tool(spelled) for spelled in value] if key == "tools" else value
 
     def _table(self, table: str, kind: type[Struct]) -> Struct:
         prefix = f"{table}."
@@ -423,44 +446,6 @@ class _Loading:
         except CountermandError as error:
             text = f"{source}: {error.message}"
             self._problems.append(Invalid(text, expected=error.expected, got=error.got, remedy=error.remedy))
-
-
-def _plug_in(spelled: str, check: Callable[[Any], object]) -> Any:
-    """Load an agent or a tool. If it cannot be loaded, return an `Unloaded`; its error is reported when it is used."""
-    try:
-        value = load(spelled)
-        check(value)
-    except CountermandError as error:
-        if ":" not in spelled:
-            # The mistake is in the configuration, not in the named module.
-            raise
-        return Unloaded(spelled, error)
-    return value
-
-
-def load(spelled: str) -> Any:
-    """Import the object that ``module:name`` names.
-
-    Raises:
-        Invalid: there is no such module or name, or importing it failed.
-    """
-    module, colon, name = spelled.partition(":")
-    try:
-        if not colon:
-            raise ImportError("there is no ':' in it")
-        # Find modules that were installed since the last attempt.
-        importlib.invalidate_caches()
-        value: Any = importlib.import_module(module)
-        for part in name.split("."):
-            value = getattr(value, part)
-    except (Exception, SystemExit) as error:  # a module may raise anything while it is imported
-        raise Invalid(
-            f"{spelled!r} cannot be imported",
-            expected="module:name, of a module that Python can find",
-            got=described(error),
-            remedy="install the package into this environment, or set PYTHONPATH",
-        ) from error
-    return value
 
 
 def _defaults(config: Config, http: HttpSettings, log: LogSettings) -> dict[str, Found]:
@@ -513,7 +498,7 @@ def _allowed(kind: Any) -> str:
         int: "a whole number",
         float: "a number",
         bool: "true or false",
-        dict[str, str]: "a table of names, each module:name",
+        Agents: "a table of names, each module:name or a table of keys",
         list[str]: "a list of texts, each module:name",
         type(None): "",
     }
@@ -556,5 +541,4 @@ __all__ = [
     "Source",
     "WrongSettings",
     "as_toml",
-    "load",
 ]

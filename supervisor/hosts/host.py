@@ -31,9 +31,9 @@ from supervisor.hosts.peer import REQUESTS_MAX, Peer
 if TYPE_CHECKING:
     import socket
 
+    from supervisor.agent import Agent
     from supervisor.containment.reactor import Alarm, Reactor
     from supervisor.hosts.run import HostRun
-    from supervisor.hosts.spec import HostSpec
 
 EXIT_S: Final = 1.0
 """For so long the end of a process is waited for after the end of its socket: it explains that."""
@@ -102,7 +102,7 @@ class Host:
         self,
         reactor: Reactor,
         keeper: Keeper,
-        spec: HostSpec,
+        spec: Agent,
         process_id: str,
         sock: socket.socket,
         state: HostState,
@@ -111,7 +111,7 @@ class Host:
         self.spec = spec
         self.process_id = process_id
         # Guarded by the pool's lock, up to `nice`.
-        self.state = state
+        self._state, self.state_at = state, started_at
         self.session: str | None = None
         self.started_at = started_at
         self.ready = False
@@ -139,6 +139,16 @@ class Host:
         self._gone = ""
         self._alarm: Alarm | None = None
         self._ping_alarm: Alarm | None = None
+
+    @property
+    def state(self) -> HostState:
+        """Who has it, since `state_at`."""
+        return self._state
+
+    @state.setter
+    def state(self, state: HostState) -> None:
+        if state is not self._state:
+            self._state, self.state_at = state, self._reactor.now()
 
     @property
     def name(self) -> str:

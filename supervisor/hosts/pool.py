@@ -14,8 +14,11 @@ A host that ends before it says hello, or says that its agent cannot be loaded, 
 started for 1, 2, 4 … 60 s. A run of a broken agent tries all the same, once, and fails with the reason. A spare that
 dies is replaced after the same times.
 
+An agent whose files of variables cannot be read is broken likewise: they are read again after the same times.
+
 Threads. `_lock` guards the tables and the state of every host. It is held for moments: nothing waits inside, and
-nothing of a run is called. Everything else belongs to one thread, which serves all channels.
+nothing of a run is called. `_reading` is held, outside of it, while files are read, by threads that may block.
+Everything else belongs to one thread, which serves all channels.
 """
 
 from __future__ import annotations
@@ -26,8 +29,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from loguru import logger
-from msgspec import Struct
 
+from actors.errors import Invalid
 from actors.messages import ProcessNews
 from actors.model import How
 from actors.plugin.execution import AgentDone
@@ -36,6 +39,7 @@ from supervisor.containment.reactor import Reactor
 from supervisor.hosts.around import Around, Terms
 from supervisor.hosts.host import Host, HostState
 from supervisor.hosts.run import Finish, HostRun
+from supervisor.hosts.status import AgentStatus, status_of
 
 if TYPE_CHECKING:
     from pykka import ActorRef
@@ -43,8 +47,8 @@ if TYPE_CHECKING:
     from actors.hosts import ToolOffer
     from actors.plugin.turn import TurnCore
     from actors.ports import Clock, Ids, Processes, Settings
+    from supervisor.agent import Agent
     from supervisor.containment.reactor import Alarm
-    from supervisor.hosts.spec import HostSpec
 
 RETRY_MAX_S: Final = 60.0
 """The longest time between two tries to start a spare; a spare that lived for longer has not failed."""
@@ -62,54 +66,25 @@ STOP_S: Final = 2.0
 SHUT_DOWN: Final = "the supervisor is shutting down"
 
 
-class HostStatus(Struct, frozen=True):
-    """One host. Times in seconds.
-
-    session: that it has a run of, or that keeps it.
-    runtime: what it says that it runs with; empty until it has said hello.
-    age_s: since its start.
-    refused: frames that came for a run that was over.
-    ignored: notifications that this daemon does not know.
-    """
-
-    agent: str
-    process_id: str
-    state: HostState
-    session: str | None
-    runtime: str
-    age_s: float
-    refused: int
-    ignored: int
-
-
-class AgentStatus(Struct, frozen=True):
-    """An agent that runs in hosts.
-
-    broken: why no host of it could be started the last time; empty if one could, or none was tried.
-    output: the end of what that host had printed.
-    retry_in_s: seconds until the next spare is tried; None: none is waited for.
-    """
-
-    name: str
-    hosts: tuple[HostStatus, ...]
-    broken: str = ""
-    output: str = ""
-    retry_in_s: float | None = None
-
-
 class _Agent:
     """The spares of one agent. Guarded by the pool's lock."""
 
-    def __init__(self, spec: HostSpec) -> None:
+    def __init__(self, spec: Agent) -> None:
         self.spec = spec
+        self.env: dict[str, str] | None = None
+        """What is added to the environment of its hosts; None: it is not read, or could not be."""
+        self.reading = False
         self.spares: list[Host] = []
         self.failures = 0
         self.broken = self.output = ""
+        self.failure = ""
+        self.failed_at = 0.0
         self.retry_at = 0.0
         self.retry: Alarm | None = None
 
-    def failed(self, now: float) -> None:
+    def failed(self, now: float, why: str) -> None:
         """Wait before the next spare, twice as long as the last time."""
+        self.failure, self.failed_at = why, now
         self.retry_at = now + min(RETRY_MAX_S, 2.0 ** min(self.failures, 6))
         self.failures += 1
 
@@ -137,7 +112,7 @@ class HostPool:
         processes: Processes,
         clock: Clock,
         ids: Ids,
-        specs: Mapping[str, HostSpec],
+        specs: Mapping[str, Agent],
         settings: Settings,
         *,
         elsewhere: Callable[[Callable[[], None]], None],
@@ -150,6 +125,7 @@ class HostPool:
         self._elsewhere = elsewhere
         self._kept_max = kept_max
         self._lock = threading.Lock()
+        self._reading = threading.Lock()
         self._agents = {name: _Agent(spec) for name, spec in specs.items()}
         self._hosts: dict[str, Host] = {}
         # Ordered: the longest unused first.
@@ -160,7 +136,9 @@ class HostPool:
         self._reactor = Reactor("cm-hosts", clock)
 
     def start(self) -> None:
-        """Start the thread, and the first spares; once."""
+        """Read what agents have in files, and start the thread, and the first spares; once."""
+        for agent in self._agents.values():
+            self._read_environment(agent)
         self._reactor.start()
         for agent in self._agents.values():
             self._reactor.post(lambda agent=agent: self._refill(agent))  # type: ignore[misc]  # a default binds it
@@ -240,7 +218,7 @@ class HostPool:
         if not self._reactor.post(lambda: host.begin(run)):
             run.lost(SHUT_DOWN)
 
-    def _terms(self, spec: HostSpec) -> Terms:
+    def _terms(self, spec: Agent) -> Terms:
         settings = self._settings
         return Terms(
             agent=spec.name,
@@ -293,13 +271,17 @@ class HostPool:
     def reload(self, names: Iterable[str] | None = None) -> None:
         """Replace the spares of these agents, or of all; a host that a session keeps goes at its next run.
 
-        Unknown names are ignored. Runs go on in the hosts that they have.
+        Their files of variables are read again: it may block. Unknown names are ignored. Runs go on in the hosts that
+        they have.
         """
-        with self._lock:
-            named = self._agents if names is None else self._agents.keys() & set(names)
-            entries = [self._agents[name] for name in named]
-            for entry in entries:
+        named = self._agents if names is None else self._agents.keys() & set(names)
+        entries = [self._agents[name] for name in named]
+        for entry in entries:
+            with self._lock:
                 entry.mend()
+            self._read_environment(entry)
+        with self._lock:
+            for entry in entries:
                 for host in self._hosts.values():
                     if host.spec.name == entry.spec.name:
                         host.outdated = True
@@ -316,9 +298,12 @@ class HostPool:
             return [
                 AgentStatus(
                     name=name,
-                    hosts=tuple(_status(host, now) for host in self._hosts.values() if host.spec.name == name),
+                    spares=entry.spec.spares,
+                    hosts=tuple(status_of(host, now) for host in self._hosts.values() if host.spec.name == name),
                     broken=entry.broken,
                     output=entry.output,
+                    failure=entry.failure,
+                    failed_s_ago=now - entry.failed_at if entry.failure else None,
                     retry_in_s=max(0.0, entry.retry_at - now) if entry.retry is not None else None,
                 )
                 for name, entry in self._agents.items()
@@ -362,7 +347,7 @@ class HostPool:
                 entry.retry.cancel()
                 entry.retry = None
             starting = any(not host.ready for host in entry.spares)
-            if self._draining or starting or len(entry.spares) >= entry.spec.spares:
+            if self._draining or starting or entry.reading or len(entry.spares) >= entry.spec.spares:
                 return
             wait_s = entry.retry_at - self._clock.monotonic()
             if wait_s > 0:
@@ -374,14 +359,38 @@ class HostPool:
                 return
         self._refill_soon(entry)
 
+    def _read_environment(self, entry: _Agent) -> None:
+        """Read what an agent has in files. It blocks: not under the lock, nor on the thread of all channels."""
+        with self._reading:
+            # One at a time: what was read last holds.
+            try:
+                env, why = entry.spec.environment(), ""
+            except Invalid as error:
+                env, why = None, f"{error.message}: {error.got}"
+            with self._lock:
+                entry.env, entry.reading = env, False
+                if why:
+                    logger.error("{}", why)
+                    entry.broken, entry.output = why, ""
+                    entry.failed(self._clock.monotonic(), why)
+
+    def _read_again(self, entry: _Agent) -> None:
+        self._read_environment(entry)
+        self._refill_soon(entry)
+
     def _new(self, entry: _Agent, state: HostState) -> Host | None:
-        """Start a host. None: there is no socket for it. Under the lock; nothing here waits."""
+        """Start a host. None: there is no socket, or no environment for it. Under the lock; nothing here waits."""
         spec = entry.spec
+        if entry.env is None:
+            if not entry.reading:
+                entry.reading = True
+                self._elsewhere(lambda: self._read_again(entry))
+            return None
         try:
             ours, theirs = socket.socketpair()
         except OSError as error:
             entry.broken = f"{spec.name} gets no socket for its host: {error.strerror}"
-            entry.failed(self._clock.monotonic())
+            entry.failed(self._clock.monotonic(), entry.broken)
             return None
         with theirs:
             process_id = self._ids.new("proc")
@@ -393,7 +402,7 @@ class HostPool:
                 spec.argv,
                 f"host {spec.name}",
                 spec.cwd,
-                dict(spec.env),
+                dict(entry.env),
                 channel=theirs.fileno(),
                 nice=host.nice,
                 user=spec.user,
@@ -473,12 +482,12 @@ class HostPool:
             if host.state is not HostState.ENDING and not host.outdated and not host.cancelled:
                 logger.error("{}", why)
                 entry.broken, entry.output = why, host.output
-                entry.failed(now)
+                entry.failed(now, why)
         elif host.state is HostState.SPARE:
             logger.warning("{}", why)
             if now - host.ready_at >= RETRY_MAX_S:
                 entry.failures = 0
-            entry.failed(now)
+            entry.failed(now, why)
         if host.state is HostState.RESERVED:
             # Its run is still to come; or that was closed before it began, and only its session hears of the tree.
             self._reactor.later(RESERVED_S, lambda: self._drop(host))
@@ -497,16 +506,3 @@ class HostPool:
             # One that is reserved is waited for: its run adopts it, or releases it.
             if host.state is not HostState.RESERVED:
                 self._forget(host)
-
-
-def _status(host: Host, now: float) -> HostStatus:
-    return HostStatus(
-        agent=host.spec.name,
-        process_id=host.process_id,
-        state=host.state,
-        session=host.session,
-        runtime=host.hello.runtime if host.hello is not None else "",
-        age_s=now - host.started_at,
-        refused=host.refused,
-        ignored=host.ignored,
-    )

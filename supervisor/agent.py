@@ -1,0 +1,293 @@
+"""Agent: how an agent that runs in processes of its own is started, and what becomes of those. A value.
+
+In a library it is a value of `Config(agents={name: Agent(run=…)})`, in the daemon's settings the table
+``[agents.NAME]``. The same keys, the same words.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal
+
+from actors.errors import Invalid
+from actors.plugin.registration import duration
+from actors.text import shown
+from supervisor.config import LIMITS, absolute, is_limits
+
+RUNTIME: Final = Path(__file__).parent / "hosts" / "countermand_host.py"
+"""The host of a Python agent: run by the agent's own interpreter."""
+
+SPARES_MAX: Final = 64
+ENV_FILE_MAX_BYTES: Final = 1_048_576
+TIMES: Final = {"keep_idle_s": 0.0, "start_s": 0.001, "grace_s": 0.0}
+"""The keys that are seconds, and the least of each."""
+
+RESERVED: Final = {
+    "COUNTERMAND_CHANNEL": "it is the number of the host's socket",
+    "COUNTERMAND_FENCE": "it marks the processes of a run",
+    "COUNTERMAND_PATH": "it has what the key 'path' names",
+}
+"""Variables of a host's that are the daemon's own."""
+
+_SPELLED: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+_VARIABLE: Final = re.compile(r"[^=\0]+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agent:
+    """An agent that runs in *hosts*: processes of its own, which end with their run. Times in seconds.
+
+    Either `run` or `command` is given. Paths may begin with ``~``; a relative one is meant from the directory in which
+    the supervisor was started.
+
+    Args:
+        run: a Python function of a turn, ``module:function``.
+        command: a program in any language, as for exec, which speaks the protocol of hosts (docs/host-protocol.md).
+        python: the interpreter of `run`, such as that of a virtual environment (3.9 or later); None: the supervisor's.
+        path: directories where Python finds the modules of `run` first.
+        cwd: the working directory; None: that in which the supervisor was started.
+        user: the name or the uid of whom it runs as; None: as the supervisor. That needs a supervisor that may change
+            users.
+        env: is added to its environment, which has of the supervisor's only PATH, HOME and the like.
+        env_files: files of lines ``NAME=value``, read whenever the agent is loaded: for secrets. `env` goes over them.
+        tools: what it may call: names of the supervisor's tools, and ``module:function`` for functions of the agent's
+            own, which run in its host. None: all of the supervisor's.
+        spares: how many hosts are ready before they are needed. 0: every run starts one, and waits for it.
+        keep: ``session``: after a run that has ended by itself the host stays, for the session's next run.
+        keep_idle_s: after so long without a run such a host is ended.
+        overlap: False: a run begins only when all earlier runs of its session are proven to have ended.
+        grace_s: how long a host has to end by itself after a cancel; None: as configured for all.
+        start_s: how long a host has to be ready for its first run.
+        limits: as in `Config`, over those that are configured for all.
+        name: its key in `Config.agents`, which the supervisor fills in.
+
+    Raises:
+        Invalid: a value is invalid, or two do not go together; the error names the key and what is allowed.
+    """
+
+    run: str | None = None
+    command: Sequence[str] | None = None
+    python: str | None = None
+    path: Sequence[str] = ()
+    cwd: str | None = None
+    user: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    env_files: Sequence[str] = ()
+    tools: Sequence[str] | None = None
+    spares: int = 1
+    keep: Literal["run", "session"] = "run"
+    keep_idle_s: float = 600.0
+    overlap: bool = True
+    grace_s: float | None = None
+    start_s: float = 60.0
+    limits: Mapping[str, int] = field(default_factory=dict)
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        checks: tuple[tuple[str, Callable[[object], bool], str], ...] = (
+            (
+                "run",
+                lambda value: value is None or is_spelled(value),
+                "module:function, a function that can be imported",
+            ),
+            (
+                "command",
+                lambda value: value is None or (_is_texts(value) and bool(value)),
+                "a program and its arguments",
+            ),
+            ("python", _is_text_or_none, "the path of an interpreter"),
+            ("path", lambda value: _is_texts(value) and not _has_separator(value), "a list of directories"),
+            ("cwd", _is_text_or_none, "the path of a directory"),
+            ("user", _is_text_or_none, "the name or the uid of a user"),
+            ("env", _is_environment, "names of variables, each with its text"),
+            ("env_files", _is_texts, "a list of paths"),
+            (
+                "tools",
+                lambda value: value is None or _is_tools(value),
+                "a list of names of tools, or of module:function",
+            ),
+            ("spares", _is_spares, f"a whole number from 0 to {SPARES_MAX}"),
+            ("keep", lambda value: value in ("run", "session"), "'run' or 'session'"),
+            ("overlap", lambda value: isinstance(value, bool), "true or false"),
+            ("limits", is_limits, f"a mapping of {' | '.join(sorted(LIMITS))} to whole numbers, at least 0"),
+        )
+        for key, fits, expected in checks:
+            if not fits(getattr(self, key)):
+                raise self._invalid(key, expected, getattr(self, key))
+        for key, least in TIMES.items():
+            if getattr(self, key) is not None:
+                seconds = duration(f"the key {self._key(key)!r}", getattr(self, key), least=least)
+                object.__setattr__(self, key, seconds)
+        self._check_together()
+        self._settle()
+
+    def _check_together(self) -> None:
+        if (self.run is None) == (self.command is None):
+            raise Invalid(
+                f"it is not clear what {self._called()} runs",
+                expected="either 'run' (module:function) or 'command' (a program and its arguments)",
+                got="neither" if self.run is None else "both",
+                remedy="give one of the two",
+            )
+        for name in self.env:
+            if name in RESERVED:
+                raise self._invalid("env", f"variables other than {name}: {RESERVED[name]}", name)
+        if self.command is None:
+            return
+        of_python = {"python": self.python, "path": self.path, "tools": [one for one in self.tools or () if ":" in one]}
+        for key, value in of_python.items():
+            if value:
+                raise Invalid(
+                    f"the key {self._key(key)!r} is for an agent in Python",
+                    expected="'run' instead of 'command'"
+                    + (", or names of tools without a ':'" if key == "tools" else ", or no such key"),
+                    got=shown(value),
+                    remedy=f"say it in the command, and leave {key} out",
+                )
+
+    def _settle(self) -> None:
+        """Copy what could be changed, and make its paths hold wherever they are used."""
+        fixed = {
+            "command": None if self.command is None else tuple(self.command),
+            "python": None if self.python is None else _program(self.python),
+            "path": tuple(str(absolute(Path(one))) for one in self.path),
+            "cwd": None if self.cwd is None else str(absolute(Path(self.cwd))),
+            "env": dict(self.env),
+            "env_files": tuple(str(absolute(Path(one))) for one in self.env_files),
+            "tools": None if self.tools is None else tuple(self.tools),
+            "limits": dict(self.limits),
+        }
+        for key, value in fixed.items():
+            object.__setattr__(self, key, value)
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """The command of its hosts, as for exec."""
+        if self.run is None:
+            return tuple(self.command or ())
+        own = [word for tool in self.tools or () if ":" in tool for word in ("--tool", tool)]
+        return (self.python or sys.executable, str(RUNTIME), self.run, *own)
+
+    @property
+    def spelled(self) -> str:
+        """What it runs, in one line for people."""
+        return self.run if self.run is not None else " ".join(self.command or ())
+
+    @property
+    def granted(self) -> tuple[str, ...] | None:
+        """The names of the supervisor's tools that it may call; None: all of them."""
+        return None if self.tools is None else tuple(one for one in self.tools if ":" not in one)
+
+    def environment(self) -> dict[str, str]:
+        """Return what is added to the environment of its hosts. It reads files: for a thread that may block.
+
+        Raises:
+            Invalid: one of `env_files` cannot be read, or has a line that is no variable. The error shows no line.
+        """
+        found: dict[str, str] = {}
+        inherited = os.environ.get("PYTHONPATH")
+        if self.run is not None and self.python is None and inherited:
+            # The same interpreter finds the same modules.
+            found["PYTHONPATH"] = inherited
+        for file in self.env_files:
+            found.update(self._read(file))
+        found.update(self.env)
+        if self.path:
+            found["COUNTERMAND_PATH"] = os.pathsep.join(self.path)
+        return found
+
+    def _read(self, file: str) -> dict[str, str]:
+        try:
+            with open(file, "rb") as opened:
+                content = opened.read(ENV_FILE_MAX_BYTES + 1)
+            if len(content) > ENV_FILE_MAX_BYTES:
+                raise ValueError(f"more than {ENV_FILE_MAX_BYTES} bytes")
+            lines = content.decode().splitlines()
+        except (OSError, ValueError) as error:
+            # The text of an error of decoding shows bytes of the file.
+            got = error.strerror or "" if isinstance(error, OSError) else "not UTF-8, or too large"
+            raise self._unreadable(file, "a text file of at most 1 MiB that the supervisor may read", got) from None
+        found = {}
+        for number, line in enumerate(lines, start=1):
+            said = line.strip()
+            if not said or said.startswith("#"):
+                continue
+            name, equals, value = said.removeprefix("export ").partition("=")
+            name, value = name.strip(), value.strip()
+            if not equals or not name.isidentifier() or name in RESERVED or "\0" in value:
+                raise self._unreadable(
+                    file, "lines NAME=value, and comments that begin with #", f"another, line {number}"
+                )
+            quoted = len(value) > 1 and value[0] in "'\"" and value[-1] == value[0]
+            found[name] = value[1:-1] if quoted else value
+        return found
+
+    def _unreadable(self, file: str, expected: str, got: str) -> Invalid:
+        return Invalid(
+            f"the file {file} of {self._key('env_files')} cannot be used",
+            expected=expected,
+            got=got,
+            remedy="mend it, then: countermand agents reload",
+        )
+
+    def _invalid(self, key: str, expected: str, got: object) -> Invalid:
+        # What is in the environment may be secret.
+        value = ", ".join(map(str, got)) if key == "env" and isinstance(got, Mapping) else shown(got)
+        return Invalid(
+            f"the key {self._key(key)!r} has an invalid value",
+            expected=expected,
+            got=value,
+            remedy=f"change {key}, or leave it out for its default",
+        )
+
+    def _key(self, key: str) -> str:
+        return f"agents.{self.name}.{key}" if self.name else key
+
+    def _called(self) -> str:
+        return f"the agent {self.name!r}" if self.name else "an agent"
+
+
+def is_spelled(value: object) -> bool:
+    """Return True if `value` can be the spelling of a function, ``module:function``."""
+    return isinstance(value, str) and _SPELLED.fullmatch(value) is not None
+
+
+def _program(command: str) -> str:
+    """Return a path as one that holds anywhere; a name without a slash is looked for in PATH when it is started."""
+    return str(absolute(Path(command))) if "/" in command else command
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip()) and "\0" not in value
+
+
+def _is_text_or_none(value: object) -> bool:
+    return value is None or _is_text(value)
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str) and all(_is_text(one) for one in value)
+
+
+def _has_separator(value: object) -> bool:
+    return isinstance(value, Sequence) and any(os.pathsep in one for one in value)
+
+
+def _is_tools(value: object) -> bool:
+    return isinstance(value, Sequence) and _is_texts(value) and all(":" not in one or is_spelled(one) for one in value)
+
+
+def _is_spares(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= SPARES_MAX
+
+
+def _is_environment(value: object) -> bool:
+    return isinstance(value, Mapping) and all(
+        isinstance(name, str) and isinstance(text, str) and _VARIABLE.fullmatch(name) is not None and "\0" not in text
+        for name, text in value.items()
+    )
