@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,23 +11,20 @@ from typing import Any
 
 import psutil
 
-import supervisor
 from actors import NewMessage, Stop
-from supervisor import Config, SessionHandle, Supervisor
+from supervisor import Agent, Config, SessionHandle, Supervisor
 from supervisor.hosts.host import HostState
-from supervisor.hosts.spec import HostSpec
 from tests.bench.figure import Figure, Rounds
 from tests.bench.kit import WAIT_S, median_ms, timed
 from tests.bench.talker import talker
 
 GROUP = "an agent in a host"
-RUNTIME = Path(supervisor.__file__).parent / "hosts" / "countermand_host.py"
-ARGV = (sys.executable, str(RUNTIME), "tests.bench.talker:talker")
-ENV = {"COUNTERMAND_PATH": str(Path(__file__).parents[3])}
+RUN = "tests.bench.talker:talker"
+PATH = [str(Path(__file__).parents[3])]
 SPARE, KEPT, INSIDE = "spare host", "kept host", "inside"
-AGENTS: dict[str, HostSpec | Callable[..., Any]] = {
-    SPARE: HostSpec(SPARE, ARGV, env=ENV),
-    KEPT: HostSpec(KEPT, ARGV, env=ENV, keep="session"),
+AGENTS: dict[str, Agent | Callable[..., Any]] = {
+    SPARE: Agent(run=RUN, path=PATH),
+    KEPT: Agent(run=RUN, path=PATH, keep="session"),
     INSIDE: talker,
 }
 SPARE_TIMES_MAX, KEPT_TIMES_MAX, PUBLISHED_TIMES_MAX, TEXTS_TIMES_MAX = 2.0, 1.1, 1.3, 1 / 0.85
@@ -137,5 +133,6 @@ def _stop(session: SessionHandle) -> float:
 
 def _private_mb() -> float:
     """The private memory of the one host that runs below this process."""
-    (host,) = (child for child in psutil.Process().children(recursive=True) if child.cmdline()[:3] == list(ARGV))
+    argv = Agent(run=RUN).argv
+    (host,) = (child for child in psutil.Process().children(recursive=True) if tuple(child.cmdline()[:3]) == argv)
     return float(host.memory_full_info().uss) / 1e6
