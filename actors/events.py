@@ -230,7 +230,9 @@ class ProcessHandedOverData(Data, frozen=True, kw_only=True):
 
     event_kind: ClassVar[EventKind] = EventKind.PROCESS_HANDED_OVER
 
-    call_id: Annotated[str, Meta(description="The call's id; empty: it is the host of the agent.")] = always("")
+    call_id: Annotated[str, Meta(description="The call's id; empty: it is the agent's host, or was its own.")] = always(
+        ""
+    )
     process_id: ProcessId
     pid: Pid = always(None)
     name: Name = always("")

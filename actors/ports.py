@@ -276,7 +276,8 @@ class ProcessRow(Struct, frozen=True):
     """A process tree; ``granted`` is on record before the spawn. Times: seconds, epoch, UTC.
 
     end: the receipt's row of a tree that has ended.
-    host: the agent that runs in it, if it is a host. Then `call_id` is empty.
+    call_id: of the call that asked for it; empty if the agent did, and if it is a host.
+    host: the agent that runs in it, if it is a host.
     kind: not ``process`` for a stray, which is on record once it is found: see `Strays`. Then `call_id` is empty if the
         agent started it, and `born` and `ours` are as in `StrayFound`.
 

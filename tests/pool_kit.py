@@ -8,11 +8,12 @@ import queue
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, Final
 
 from actors.gate.credit import Credit
-from actors.gate.pending import settle
+from actors.gate.pending import Pending, settle
 from actors.gate.token import CancelToken
 from actors.hosts import ToolOffer
 from actors.messages import (
@@ -24,8 +25,9 @@ from actors.messages import (
     SteeringRequested,
     ToolResult,
 )
-from actors.model import Address, How, JsonObject, Message, Mode, Outcome, Provenance, Role
+from actors.model import Address, How, JsonObject, Message, Mode, Outcome, Owner, Provenance, Role
 from actors.plugin.execution import AgentDone
+from actors.plugin.spawning import Process, Spawn
 from actors.plugin.turn import TurnCore
 from actors.ports import Settings, SpawnSpec
 from actors.thread import Thread
@@ -117,6 +119,35 @@ class Trees:
             tree.host.sock.close()
 
 
+class AskedTrees:
+    """What the actor of a run, or of a call, hears of processes: it keeps it, and the test says what becomes of it."""
+
+    _numbers = itertools.count(1)
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[SpawnSpec, Owner, Process]] = []
+        self.killed: list[tuple[str, float]] = []
+        self.handed: list[tuple[str, Future[None]]] = []
+
+    def spawn(self, pending: Pending) -> Spawn:
+        """Return what the code asks."""
+        return Spawn(
+            self._request,
+            pending,
+            lambda process, grace_s: self.killed.append((process.process_id, grace_s)),
+            lambda process, handed: self.handed.append((process.process_id, handed)),
+        )
+
+    def _request(self, spec: SpawnSpec, owner: Owner, process: Process) -> None:
+        process._id = f"proc_{next(self._numbers)}"
+        self.asked.append((spec, owner, process))
+
+    def next(self, number: int = 0) -> Process:
+        """The process that was asked for, when it was."""
+        until(lambda: len(self.asked) > number, "a spawn")
+        return self.asked[number][2]
+
+
 class OneRun:
     """A run without a session: it keeps what its actor would be told."""
 
@@ -136,6 +167,7 @@ class OneRun:
         self.credit = Credit(settings.credit_events, settings.credit_bytes)
         self.done: queue.SimpleQueue[AgentDone] = queue.SimpleQueue()
         self.thread_of_finish: str | None = None
+        self.trees = AskedTrees()
         self.core = TurnCore(
             self.told.append,
             Address(session, generation, f"run_{next(self._numbers)}"),
@@ -146,6 +178,7 @@ class OneRun:
             lambda: f"call_{next(self._numbers)}",
             check,
             settings.content_max_bytes,
+            spawn=self.trees.spawn,
             wall=lambda: 1.0,
         )
         self.core.steered(tuple(thread))
@@ -208,8 +241,9 @@ class Execution:
         self.fence = request.address.fence
         self.token = CancelToken(lambda callback: callback(), token)
         self.ends: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self.trees = AskedTrees()
         request.made.execute(  # type: ignore[union-attr]  # a host's call brings a Foreign
-            self.fence, request.arguments, self.token, self.ends.put
+            self.fence, request.arguments, self.token, self.trees.spawn(Pending(self.token)), self.ends.put
         )
 
     def end(self) -> Any:

@@ -35,7 +35,7 @@ from actors import (
     tool,
 )
 from actors.events import TextData
-from actors.hierarchy.tool import ToolActor
+from actors.hierarchy.spawns import Spawns
 from actors.messages import CallEnded, RunDeadline, RunFinished, SpawnPermit
 from actors.model import Address
 from supervisor import SessionHandle
@@ -178,14 +178,14 @@ def test_a_stop_after_the_permit_and_before_the_spawn_leaves_no_process(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     permitted, gate = threading.Event(), kit.gate()
-    original = ToolActor._spawn
+    original = Spawns.permitted
 
-    def late(self: ToolActor, permit: SpawnPermit) -> None:
+    def late(self: Spawns, permit: SpawnPermit) -> None:
         permitted.set()
         gate.wait()
         original(self, permit)
 
-    monkeypatch.setattr(ToolActor, "_spawn", late)
+    monkeypatch.setattr(Spawns, "permitted", late)
     session = kit.session()
     run_id = say(session, kit.script("sleep 30; :"))
     assert permitted.wait(WAIT_S)

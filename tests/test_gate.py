@@ -254,18 +254,22 @@ def test_l2_a_function_that_waits_for_an_earlier_run_never_begins_when_its_run_i
     assert not began
 
 
+SPAWN: Any = None
+"""Nothing is spawned here."""
+
+
 def executed(cell: Cell[ToolResult], execute: Callable[..., None], token: CancelToken | None = None) -> list[Executed]:
     """Hand a call to somebody else, as its actor does, and return what it is told of the end."""
     ends: list[Any] = []
     token = token or CancelToken(lambda callback: callback())
-    foreign_body(Foreign("t", execute), {}, ADDRESS, cell, token, lambda: None, 1000)(ends.append)
+    foreign_body(Foreign("t", execute), {}, ADDRESS, cell, token, SPAWN, lambda: None, 1000)(ends.append)
     return ends
 
 
 def test_l2_the_cell_of_a_call_is_started_before_somebody_else_is_asked_to_execute_it() -> None:
     cell, states, asked = Cell[ToolResult](), list[CellState](), list[object]()
 
-    def execute(fence: str, arguments: object, token: CancelToken, finish: Finish) -> None:
+    def execute(fence: str, arguments: object, token: CancelToken, _: object, finish: Finish) -> None:
         states.append(cell.state)
         asked.append(fence)
         finish(ToolResult(Outcome.FINISHED, "done"))
@@ -293,13 +297,13 @@ def test_l6_what_somebody_else_says_of_a_call_is_its_result_and_too_late_it_is_n
     value: object, how: How, content: str
 ) -> None:
     cell, later = Cell[ToolResult](), list[Finish]()
-    (end,) = executed(cell, lambda *rest: rest[3](value))
+    (end,) = executed(cell, lambda *rest: rest[4](value))
     assert end.how is how
     assert end.result is not None
     assert end.result.content.startswith(content)
     assert end.result.is_error is (how is How.RAISED)
     closed = Cell[ToolResult]()
-    ends = executed(closed, lambda *rest: later.append(rest[3]))
+    ends = executed(closed, lambda *rest: later.append(rest[4]))
     closed.close()
     later[0](value)
     assert [(one.how, one.result, one.late) for one in ends] == [(how, None, True)]
@@ -341,7 +345,7 @@ def test_l2_whatever_comes_before_the_thread_has_woken_the_call_ends_once_and_be
     def happens(what: str) -> None:
         match what:
             case "permit":
-                gated.foreign.execute("s:1:c", {}, token, ends.append)
+                gated.foreign.execute("s:1:c", {}, token, SPAWN, ends.append)
             case "cancel":
                 token.cancel(CAUSE)
             case _:
@@ -376,7 +380,7 @@ def test_l2_a_permit_that_comes_after_the_thread_has_gone_ends_its_call() -> Non
     token.cancel(CAUSE)
     with pytest.raises(RunCancelled):
         gated.run(Future())
-    gated.foreign.execute("s:1:c", {}, token, ends.append)
+    gated.foreign.execute("s:1:c", {}, token, SPAWN, ends.append)
     assert [type(one) for one in ends] == [asyncio.CancelledError]
 
 

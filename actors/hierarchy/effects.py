@@ -107,7 +107,8 @@ class Effects:
             case MakeWait():
                 self._runs.tell(effect.run_id, PermitWaiting(effect.call_id))
             case RefuseSpawn():
-                self._runs.tell(effect.run_id, SpawnRefused(effect.call_id, effect.process_id, effect.limit))
+                refused = SpawnRefused(effect.call_id, effect.process_id, effect.limit, effect.reason)
+                self._runs.tell(effect.run_id, refused)
             case LetTreeGo():
                 self._trees.let_go(effect.process_id)
             case TakeTree():

@@ -24,6 +24,7 @@ from actors.gate.pending import settle
 from actors.gate.token import CancelToken
 from actors.hierarchy.process import claim_for_run_end
 from actors.hierarchy.run_host import RunHost
+from actors.hierarchy.spawns import Spawns
 from actors.hierarchy.tool import ToolActor
 from actors.kernel.actor import Actor, tell
 from actors.kernel.down import Down
@@ -38,6 +39,7 @@ from actors.messages import (
     Halt,
     HandOverRequested,
     HostGraceOver,
+    KillProcess,
     LateRefused,
     Permit,
     PermitRefused,
@@ -79,7 +81,8 @@ class Adoption:
     """What an earlier actor of a run left, and how to end it.
 
     `agent`: the agent may still be executing. `calls`: ids of calls that may. `processes`: the id of each process tree
-    that may be alive, with the id of its call. `strays`: what code of the run started by itself. `halt`: ends all.
+    that may be alive, with the id of its call; that is empty if the agent itself spawned it. `host`: the id of the tree
+    in which the agent runs, if that may be alive. `strays`: what code of the run started by itself. `halt`: ends all.
     """
 
     agent: bool
@@ -87,6 +90,7 @@ class Adoption:
     processes: tuple[tuple[str, str], ...]
     strays: tuple[ProcessRow, ...]
     halt: Halt
+    host: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +152,7 @@ class RunActor(Actor):
         self._processes: dict[str, str] = {}
         self._strays: set[str] = set()
         self._host = RunHost(self, ports, address)
+        self._spawns = Spawns(self, ports, address, "the agent" if start is None else f"the agent {start.agent_name}")
         self._cells: dict[str, Cell[None]] = {}
         self._waiting: set[str] = set()
         self._halted: Halt | None = None
@@ -178,9 +183,9 @@ class RunActor(Actor):
             case CallEnded():
                 self._call_ended(message)
             case SpawnRequested():
-                if message.owner is Owner.RUN:
-                    self._processes[message.process_id] = message.address.call or ""
-                self.tell_parent(message)
+                self._spawn_requested(message)
+            case KillProcess():
+                self._spawns.kill(message)
             case TreeTaken():
                 self._tree_taken(message)
             case ProcessReport():
@@ -251,6 +256,7 @@ class RunActor(Actor):
             lambda name, arguments: execution.problem(tools, name, arguments),
             self._ports.settings.content_max_bytes,
             lambda name, arguments: execution.withheld(tools, name, arguments),
+            self._spawns.spawn,
             wall=self._ports.clock.wall,
         )
         self._agent_running = True
@@ -385,9 +391,10 @@ class RunActor(Actor):
         self._waiting.add(waits.call_id)
         self._disarm_deadline()
 
-    def _no_longer_waits(self, call_id: str) -> None:
-        self._waiting.discard(call_id)
-        if not self._waiting:
+    def _no_longer_waits(self, waited: str) -> None:
+        """A call, or a tree of the agent's own, does not wait for the barrier any more."""
+        self._waiting.discard(waited)
+        if not self._waiting and self._agent_running:
             self._arm_deadline()
 
     def _permit_refused(self, refused: PermitRefused) -> None:
@@ -424,11 +431,23 @@ class RunActor(Actor):
 
     # ── Processes ─────────────────────────────────────────────────────────────────────────────────
 
+    def _spawn_requested(self, request: SpawnRequested) -> None:
+        if request.owner is Owner.RUN:
+            self._processes[request.process_id] = request.address.call or ""
+        if request.address.call is None:
+            self._spawns.requested(request)
+        else:
+            self.tell_parent(request)
+
     def _spawn_decided(self, decided: SpawnPermit | SpawnRefused) -> None:
+        self._no_longer_waits(decided.process_id)
         if isinstance(decided, SpawnRefused):
             self._forget_tree(decided.process_id)
         else:
             self._cells[decided.process_id] = decided.cell
+        if not decided.call_id:
+            self._own_spawn_decided(decided)
+            return
         child = self.children.get(decided.call_id)
         if child is not None:
             tell(child, decided)
@@ -439,11 +458,22 @@ class RunActor(Actor):
             address = self._address.of_call(decided.call_id)
             self._process_report(ProcessReport(address, decided.process_id, news))
 
+    def _own_spawn_decided(self, decided: SpawnPermit | SpawnRefused) -> None:
+        """Of a tree that the agent itself has asked for."""
+        if isinstance(decided, SpawnPermit):
+            self._spawns.permitted(decided)
+        else:
+            self._spawns.refused(decided)
+            self._stop_if_done()
+
     def _tree_taken(self, taken: TreeTaken) -> None:
         """A tree belongs to the session now: this run does not end it any more."""
+        self._no_longer_waits(taken.process_id)
         self._forget_tree(taken.process_id)
         if taken.process_id == self._host.id:
             self._host.let_go()
+        elif not taken.call_id:
+            self._spawns.taken(taken)
         child = self.children.get(taken.call_id)
         if child is not None:
             tell(child, taken)
@@ -457,6 +487,7 @@ class RunActor(Actor):
         self._process_report(ProcessReport(address, news.process_id, news))
 
     def _process_report(self, report: ProcessReport) -> None:
+        self._spawns.heard(report)
         if isinstance(report.news, ProcessEnded):
             self._forget_tree(report.process_id)
         self.tell_parent(report)
@@ -486,7 +517,7 @@ class RunActor(Actor):
             if key != self._host.id:
                 tell(child, halt)
         for process_id, call in self._processes.items():
-            mine = process_id != self._host.id and call not in self.children
+            mine = process_id != self._host.id and not {call, process_id} & self.children.keys()
             if mine and claim_for_run_end(self._cells.get(process_id)):
                 self._ports.processes.kill(process_id, halt.grace_s)
         if self._host.id in self._processes:
@@ -572,10 +603,10 @@ class RunActor(Actor):
                 self.tell_parent(CallEnded(self._address.of_call(call_id), How.GONE, at, None, note=GONE))
         for process_id, call_id in adoption.processes:
             self._processes[process_id] = call_id
-            if call_id:
-                self._take_tree(process_id, adoption.halt.grace_s)
-            else:
-                self._host.adopt(process_id)
+            self._take_tree(process_id, adoption.halt.grace_s)
+        if adoption.host is not None:
+            self._processes[adoption.host] = ""
+            self._host.adopt(adoption.host)
         self._halt(adoption.halt)
 
     # ── Ends ──────────────────────────────────────────────────────────────────────────────────────

@@ -82,12 +82,12 @@ class RunActors:
         provenance = record.info.provenance or record.token.provenance
         assert provenance is not None, "only a closed run is adopted"
         open_parts = record.runner_parts()
+        trees = [record.processes[part.id].row for part in open_parts if part.kind == PartKind.PROCESS]
         adoption = Adoption(
             agent=any(part.kind == PartKind.AGENT for part in open_parts),
             calls=tuple(part.id for part in open_parts if part.kind == PartKind.CALL),
-            processes=tuple(
-                (part.id, record.processes[part.id].row.call_id) for part in open_parts if part.kind == PartKind.PROCESS
-            ),
+            processes=tuple((row.process_id, row.call_id) for row in trees if not row.host),
+            host=next((row.process_id for row in trees if row.host), None),
             strays=tuple(record.processes[part.id].row for part in open_parts if part.kind in STRAYS),
             halt=Halt(provenance, self._live.grace_s(record.mode, record.info.agent)),
         )

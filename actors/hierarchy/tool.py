@@ -9,19 +9,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from contextvars import Context
 from typing import Any
 
-import msgspec
 from loguru import logger
 from pykka import ActorDeadError, ActorRef
 from pykka._envelope import Envelope
 
-from actors.errors import QueueFull, RunCancelled
-from actors.gate.cell import Cell, CellState
-from actors.gate.pending import Pending, fail, settle
-from actors.hierarchy.process import ProcessActor, claim_for_run_end
+from actors.gate.cell import CellState
+from actors.gate.pending import Pending
+from actors.hierarchy.spawns import Spawns
 from actors.kernel.actor import Actor, tell
 from actors.kernel.down import Down
 from actors.messages import (
@@ -36,25 +33,21 @@ from actors.messages import (
     Permit,
     ProcessEnded,
     ProcessExited,
-    ProcessKilled,
-    ProcessNews,
     ProcessOutput,
     ProcessRemaining,
     ProcessReport,
     ProcessStarted,
     RecancelExecution,
-    Release,
     SpawnPermit,
     SpawnRefused,
     SpawnRequested,
     TreeTaken,
 )
-from actors.model import Address, Isolation, Mode, Owner, Provenance
+from actors.model import Address, Isolation, Provenance
 from actors.plugin import execution
 from actors.plugin.foreign import Foreign, Made
 from actors.plugin.registration import Tool
-from actors.plugin.spawning import Exit, Process, Spawn
-from actors.ports import Ports, SpawnSpec, Timer
+from actors.ports import Ports, Timer
 
 
 class ToolActor(Actor):
@@ -91,12 +84,7 @@ class ToolActor(Actor):
         self._address = address
         self._context = context
         self._executing = False
-        self._processes: dict[str, Process] = {}
-        self._specs: dict[str, SpawnSpec] = {}
-        self._cells: dict[str, Cell[None]] = {}
-        self._open: set[str] = set()
-        # Trees that were asked for on behalf of the session: whatever it decides, this call does not end them.
-        self._asked: set[str] = set()
+        self._spawns = Spawns(self, ports, address, f"the tool {tool.name}")
         self._timer: Timer | None = None
         self._recancel: Timer | None = None
 
@@ -123,7 +111,14 @@ class ToolActor(Actor):
         tool, permit, settings = self._tool, self._permit, self._ports.settings
         if isinstance(tool, Foreign):
             return execution.foreign_body(
-                tool, self._arguments, self._address, permit.cell, permit.token, started, settings.content_max_bytes
+                tool,
+                self._arguments,
+                self._address,
+                permit.cell,
+                permit.token,
+                self._spawns.spawn(Pending(permit.token)),
+                started,
+                settings.content_max_bytes,
             )
         return execution.body(
             tool,
@@ -131,7 +126,7 @@ class ToolActor(Actor):
             self._address,
             permit.cell,
             permit.token,
-            Spawn(self._request_spawn, Pending(permit.token), self._kill_process, self._request_hand_over),
+            self._spawns.spawn(Pending(permit.token)),
             started,
             settings.content_max_bytes,
             functools.partial(self._ports.strays.within, self._address, tool.isolation, permit.token),
@@ -145,15 +140,17 @@ class ToolActor(Actor):
             case ExecutionEnded():
                 self._execution_ended(message)
             case SpawnRequested():
-                self._spawn_requested(message)
+                self._spawns.requested(message)
             case SpawnPermit():
-                self._spawn(message)
+                self._spawns.permitted(message)
             case SpawnRefused():
-                self._spawn_refused(message)
+                self._spawns.refused(message)
+                self._stop_if_done()
             case HandOverRequested():
-                self._hand_over_requested(message)
+                self.tell_parent(message)
             case TreeTaken():
-                self._tree_taken(message)
+                self._spawns.taken(message)
+                self._stop_if_done()
             case ProcessReport():
                 self._process_news(message)
             case ProcessStarted() | ProcessOutput() | ProcessExited() | ProcessRemaining() | ProcessEnded():
@@ -166,7 +163,7 @@ class ToolActor(Actor):
             case RecancelExecution():
                 self._cancel_again(message)
             case KillProcess():
-                self._kill(message)
+                self._spawns.kill(message)
             case Down():
                 self._child_down(message)
             case _:
@@ -213,9 +210,7 @@ class ToolActor(Actor):
             self._recancel = self._ports.clock.call_later(patience_s, self.actor_ref, again)
         for child in self.children.values():
             tell(child, halt)
-        for process_id in sorted(self._open):
-            if process_id not in self.children and claim_for_run_end(self._cells.get(process_id)):
-                self._ports.processes.kill(process_id, halt.grace_s)
+        self._spawns.halt(halt)
 
     def _cancel_again(self, recancel: RecancelExecution) -> None:
         """The execution goes on after its time: cancel it again, at growing intervals, until it ends."""
@@ -223,124 +218,20 @@ class ToolActor(Actor):
             self._ports.executor.cancel(self.key, again_s=recancel.patience_s)
             self._recancel = self._ports.clock.call_later(recancel.next_s, self.actor_ref, recancel.next)
 
-    # ── Its processes ─────────────────────────────────────────────────────────────────────────────
-
-    def _request_spawn(self, spec: SpawnSpec, owner: Owner, process: Process) -> None:
-        """Ask for a process. Called on the tool's thread."""
-        process_id = process._id = self._ports.ids.new("proc")
-        env = {**spec.env, "COUNTERMAND_FENCE": self._address.fence}
-        spec = msgspec.structs.replace(spec, env=env)
-        try:
-            self.actor_ref.tell(SpawnRequested(self._address, process_id, spec, process, owner))
-        except ActorDeadError:
-            self._nobody_spawns(process)
-
-    def _kill_process(self, process: Process, grace_s: float) -> None:
-        """End a process. Called on the tool's thread."""
-        tell(self.actor_ref, KillProcess(process._id, grace_s))
-
-    def _kill(self, kill: KillProcess) -> None:
-        """End a process for the tool. Who ended it is reported first, and so before its end is."""
-        provenance = Provenance(
-            source="tool.kill",
-            reason=f"the tool {self._tool.name} ended it",
-            mode=Mode.GRACEFUL if kill.grace_s > 0 else Mode.IMMEDIATE,
-            requested_by=self._address.call,
-            initiated_at=self._ports.clock.wall(),
-        )
-        killed = ProcessKilled(kill.process_id, provenance, kill.grace_s)
-        self.tell_parent(ProcessReport(self._address, kill.process_id, killed))
-        if kill.process_id in self._open:
-            self._ports.processes.kill(kill.process_id, kill.grace_s)
-
-    def _request_hand_over(self, process: Process, handed: Future[None]) -> None:
-        """Hand a process over to the session. Called on the tool's thread."""
-        request = HandOverRequested(self._address, process._id, handed, _listener(process))
-        try:
-            self.actor_ref.tell(request)
-        except ActorDeadError:
-            self._nobody_hands_over(request)
-
-    def _hand_over_requested(self, request: HandOverRequested) -> None:
-        self.tell_parent(request)
-
-    def _spawn_requested(self, request: SpawnRequested) -> None:
-        assert request.process is not None, "a tool asks with the handle it waits on"
-        process_id, spec = request.process_id, request.spec
-        self._processes[process_id] = request.process
-        if request.owner is Owner.SESSION:
-            self._asked.add(process_id)
-            listener = _listener(request.process)
-            self.tell_parent(SpawnRequested(request.address, process_id, spec, owner=Owner.SESSION, listener=listener))
-            return
-        self._specs[process_id] = spec
-        self._open.add(process_id)
-        self.tell_parent(SpawnRequested(request.address, process_id, spec))
-
-    def _tree_taken(self, taken: TreeTaken) -> None:
-        """A tree belongs to the session, from the start or by a hand-over. Its handle gets its news from there."""
-        self._asked.discard(taken.process_id)
-        self._open.discard(taken.process_id)
-        self._cells.pop(taken.process_id, None)
-        self._processes.pop(taken.process_id, None)
-        child = self.children.get(taken.process_id)
-        if child is not None:
-            tell(child, Release())
-        self._stop_if_done()
-
-    def _spawn(self, permit: SpawnPermit) -> None:
-        spec = self._specs.pop(permit.process_id, None)
-        if spec is None:
-            # A fence refused it while the permit was on the way: a refusal waits for no commit, so it came first.
-            return
-        if self._permit.token.cancelled:
-            # The call's deadline passed while the permit was on the way, and the session does not know that yet.
-            permit.cell.close()
-        process_id = permit.process_id
-        self._cells[process_id] = permit.cell
-        self.start_child(ProcessActor, self._ports, self._address, process_id, spec, permit.cell, key=process_id)
-
-    def _spawn_refused(self, refused: SpawnRefused) -> None:
-        self._open.discard(refused.process_id)
-        self._asked.discard(refused.process_id)
-        self._specs.pop(refused.process_id, None)
-        process = self._processes.pop(refused.process_id, None)
-        provenance = self._permit.token.provenance
-        if process is not None and provenance is None and refused.limit is not None:
-            process._fail(
-                QueueFull(
-                    "there are as many processes of this owner as there may be",
-                    expected=f"at most {refused.limit} at once",
-                    got="one more",
-                    remedy="wait for one of them to end, or kill it",
-                )
-            )
-        elif process is not None:
-            process._fail(RunCancelled(provenance or self._gone("run.ended", "the call is closed")))
-        self._stop_if_done()
-
     def _process_news(self, report: ProcessReport) -> None:
-        process = self._processes.get(report.process_id)
-        if process is not None and not isinstance(report.news, ProcessKilled):
-            _tell_handle(process, report.news)
-        if isinstance(report.news, ProcessEnded):
-            self._open.discard(report.process_id)
-            self._cells.pop(report.process_id, None)
-            self._processes.pop(report.process_id, None)
+        self._spawns.heard(report)
         self.tell_parent(report)
         self._stop_if_done()
 
     def _child_down(self, down: Down) -> None:
-        """A process actor has ended: take its tree over, if that is still open, and end it."""
-        if down.key in self._open and claim_for_run_end(self._cells.get(down.key)):
-            self._ports.processes.adopt(down.key, self.actor_ref)
-            self._ports.processes.kill(down.key, self._ports.settings.grace_s)
+        """A process actor has ended."""
+        self._spawns.take_over(down.key)
         self._stop_if_done()
 
     # ── Ends ──────────────────────────────────────────────────────────────────────────────────────
 
     def _stop_if_done(self) -> None:
-        if not self._executing and not self._open and not self._asked and not self.children:
+        if not self._executing and self._spawns.idle and not self.children:
             self.stop()
 
     def on_stop(self) -> None:
@@ -354,54 +245,10 @@ class ToolActor(Actor):
     def on_undelivered(self, envelope: Envelope[Any]) -> None:
         """A thread of the tool that outlived its call asked for something: refuse it."""
         message = envelope.message
-        if isinstance(message, SpawnRequested) and message.process is not None:
-            self._nobody_spawns(message.process)
-        elif isinstance(message, HandOverRequested):
-            self._nobody_hands_over(message)
+        if isinstance(message, SpawnRequested | HandOverRequested):
+            self._spawns.undelivered(message)
         else:
             super().on_undelivered(envelope)
-
-    def _nobody_spawns(self, process: Process) -> None:
-        process._fail(RunCancelled(self._gone("actor.failure", "the call's actor is gone")))
-
-    def _nobody_hands_over(self, request: HandOverRequested) -> None:
-        fail(request.handed, RunCancelled(self._gone("actor.failure", "the call's actor is gone")))
-
-    def _gone(self, source: str, reason: str) -> Provenance:
-        """Why a request of the tool is refused, if nobody has cancelled the call."""
-        return Provenance(source=source, reason=reason, initiated_at=self._ports.clock.wall())
-
-
-def _tell_handle(process: Process, news: ProcessNews) -> None:
-    """Bring news to those who wait for a process. Any thread; idempotent."""
-    match news:
-        case ProcessStarted():
-            settle(process._started, news.pid)
-        case ProcessExited():
-            settle(process._exited, _as_exit(news))
-        case ProcessEnded():
-            process._fail(OSError(news.note or "the process tree was lost"))
-        case ProcessOutput() | ProcessRemaining():
-            pass
-
-
-def _listener(process: Process) -> Callable[[ProcessNews], None]:
-    return functools.partial(_tell_handle, process)
-
-
-def _as_exit(news: ProcessExited) -> Exit:
-    return Exit(
-        status=news.status,
-        output=news.tail,
-        total_bytes=news.total_bytes,
-        duration_s=news.duration_s,
-        lossy=news.lossy,
-        held=news.held,
-        cpu_s=news.cpu_s,
-        max_rss_kb=news.max_rss_kb,
-        spool=news.spool,
-        spooled_bytes=news.spooled_bytes,
-    )
 
 
 def _contained(callback: Any) -> Any:

@@ -103,9 +103,9 @@ ProcessNews: TypeAlias = ProcessStarted | ProcessOutput | ProcessExited | Proces
 
 
 class ProcessKilled(Report, frozen=True):
-    """A tool ends a tree that it started, with `grace_s` seconds of grace.
+    """A tool, or an agent, ends a tree that it started, with `grace_s` seconds of grace.
 
-    That is the cause of its end, unless it was being ended already. The tool's own actor ends a tree of the run, after
+    That is the cause of its end, unless it was being ended already. Its own actor ends a tree of the run, after
     it has sent this; the session ends a tree of its own when it receives this.
     """
 

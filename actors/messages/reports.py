@@ -96,7 +96,7 @@ class CallExpired(Report, frozen=True):
 
 
 class SpawnRequested(Report, frozen=True):
-    """A tool asks for a process; `process` is the handle in the tool.
+    """A tool, or an agent (then no call is in `address`), asks for a process; `process` is the handle that it has.
 
     If the session is to own it, `listener` brings its news to that handle; it never blocks.
     """
@@ -110,7 +110,7 @@ class SpawnRequested(Report, frozen=True):
 
 
 class HandOverRequested(Report, frozen=True):
-    """A tool hands a process tree over to the session, and waits on `handed`. `listener` as in SpawnRequested."""
+    """A process tree is handed over to the session by who started it, and waits on `handed`; see SpawnRequested."""
 
     address: Address
     process_id: str

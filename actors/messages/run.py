@@ -23,7 +23,10 @@ class Permit(Command, frozen=True):
 
 
 class PermitWaiting(Command, frozen=True):
-    """A call waits for the barrier. The run's deadline is suspended until a Permit or a refusal."""
+    """A call waits for the barrier. The run's deadline is suspended until a Permit or a refusal.
+
+    Of a spawn that the agent itself has asked for, `call_id` is the id of the tree.
+    """
 
     call_id: str
 
@@ -47,7 +50,7 @@ class CallClosed(Command, frozen=True):
 
 
 class SpawnPermit(Command, frozen=True):
-    """A process may be spawned: its record is committed and its cell granted."""
+    """A process may be spawned: its record is committed and its cell granted. No `call_id`: it is the agent's own."""
 
     call_id: str
     process_id: str
@@ -55,11 +58,12 @@ class SpawnPermit(Command, frozen=True):
 
 
 class SpawnRefused(Command, frozen=True):
-    """A process will not be spawned. `limit` is the run's limit on processes, if that is the reason."""
+    """A process will not be spawned: by the limit on processes, or for a `reason`, or because the run is over."""
 
     call_id: str
     process_id: str
     limit: int | None = None
+    reason: str = ""
 
 
 class TreeTaken(Command, frozen=True):

@@ -1,4 +1,4 @@
-"""Messages to a tool: one call of a run."""
+"""Messages to a tool: one call of a run. What is about a process goes to a run too, for its agent's own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from actors.messages.lanes import Command, TimerFired
 
 
 class KillProcess(Command, frozen=True):
-    """A tool ends a process that it started."""
+    """A tool, or an agent, ends a process that it started."""
 
     process_id: str
     grace_s: float

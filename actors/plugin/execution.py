@@ -115,6 +115,7 @@ def foreign_body(
     address: Address,
     cell: Cell[ToolResult],
     token: CancelToken,
+    spawn: Spawn,
     started: Callable[[], None],
     max_bytes: int,
 ) -> Callable[[Finish], None]:
@@ -137,7 +138,7 @@ def foreign_body(
             return
         started()
         try:
-            tool.execute(address.fence, arguments, token, lambda value: finish(ended(value)))
+            tool.execute(address.fence, arguments, token, spawn, lambda value: finish(ended(value)))
         except BaseException as error:  # noqa: BLE001  # whatever is raised, the cell records the outcome
             finish(ended(error))
 

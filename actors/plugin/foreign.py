@@ -22,6 +22,7 @@ from actors.gate.pending import Pending, settle
 from actors.gate.token import CancelToken
 from actors.messages import ToolResult
 from actors.model import Isolation, JsonObject, Outcome
+from actors.plugin.spawning import Spawn
 from actors.secrets import NOTHING, Withheld
 
 T = TypeVar("T")
@@ -37,15 +38,15 @@ class Foreign:
 
     Attributes:
         name: the tool's name in the log.
-        execute: called with the fencing token of the call, its arguments, its cancel token, and `finish`, once the cell
-            is started. It may not block. `finish` is to be called once, from any thread: with a `ToolResult`, or with
-            the exception that ends the call. Anything else is converted as what a tool returns. After a cancel too: the
-            call is a part of its run until then.
+        execute: called with the fencing token of the call, its arguments, its cancel token, what spawns processes for
+            it, and `finish`, once the cell is started. It may not block. `finish` is to be called once, from any
+            thread: with a `ToolResult`, or with the exception that ends the call. Anything else is converted as what a
+            tool returns. After a cancel too: the call is a part of its run until then.
         deadline_s: as of a tool.
     """
 
     name: str
-    execute: Callable[[str, JsonObject, CancelToken, Finish], None]
+    execute: Callable[[str, JsonObject, CancelToken, Spawn, Finish], None]
     deadline_s: float | None = None
     isolation: ClassVar[Isolation] = Isolation.HOST
 
@@ -142,7 +143,7 @@ class GatedThread(_Gated[T]):
         """The tool that the call brings along."""
         return Foreign(self.name, self._permitted, self.deadline_s)
 
-    def _permitted(self, _: str, __: JsonObject, ___: CancelToken, finish: Finish) -> None:
+    def _permitted(self, _: str, __: JsonObject, ___: CancelToken, ____: Spawn, finish: Finish) -> None:
         if not settle(self._permit, finish):
             finish(asyncio.CancelledError(NOBODY_WAITS))
 

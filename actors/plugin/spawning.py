@@ -1,9 +1,9 @@
-"""Processes for tools: `spawn(argv)`, which needs a permit like the call itself, and a handle of the process.
+"""Processes for tools and agents: `spawn(argv)`, which needs a permit as a call does, and a handle of the process.
 
 A spawn asks the session for a permit. After a fence, or after its own call was closed, it raises RunCancelled instead
 (asyncio.CancelledError in async code). Each process has an owner. A process of the run may outlive its call, and dies
 with the run. A process of the session outlives the run too, until it is stopped with the session. A whole tree of the
-run can be handed over to the session while its call is open.
+run can be handed over to the session while its call is open; one that the agent spawned itself, while the run is.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ HandOver = Callable[["Process", Future[None]], None]
 
 
 class Process:
-    """A process tree that a tool started. The tool's actor sets its fields; any thread may wait on it."""
+    """A process tree that a tool or an agent started. Its actor sets the fields; any thread may wait on it."""
 
     def __init__(
         self, pending: Pending, kill: Callable[[float], None], hand_over: Callable[[Future[None]], None] | None = None
@@ -289,6 +289,7 @@ class Spawn:
             OSError: it could not be started.
             Invalid: a parameter is invalid.
             QueueFull: its owner has reached the limit of processes.
+            Refused: an agent asked, and something of an earlier run could not be ended (strict barrier).
         """
         process = self.begin(_spec(argv, cwd, env, name, pty, pty_size, stdin), owner)
         self._pending.wait(process._started, None)

@@ -36,6 +36,7 @@ from actors.messages import CallGivenUp, CallRequested, LateRefused, Said, Steer
 from actors.model import Address, Event, JsonObject, Message, Provenance, Role
 from actors.plugin.foreign import GatedTask, GatedThread, Made, Show
 from actors.plugin.registration import duration, is_async
+from actors.plugin.spawning import AsyncSpawn, Spawn
 from actors.secrets import NOTHING, Withheld
 from actors.text import shown, storable, storable_json
 from actors.thread import Thread
@@ -76,6 +77,7 @@ class TurnCore:
         check: returns why a call of a tool with these arguments is invalid, or None; it may run foreign code.
         size_max: limit on the JSON, in bytes, of the arguments of one call, and of one `progress`.
         withhold: separates the secret arguments of a call; see `actors.secrets`.
+        spawn: makes what spawns processes for the agent itself.
         wall: returns seconds since the epoch, UTC.
     """
 
@@ -91,6 +93,7 @@ class TurnCore:
         check: Callable[[str, JsonObject], str | None],
         size_max: int,
         withhold: Callable[[str, JsonObject], tuple[JsonObject, Withheld]] = lambda _, arguments: (arguments, NOTHING),
+        spawn: Callable[[Pending], Spawn] = lambda pending: Spawn(_nobody_spawns, pending, lambda _, __: None),
         *,
         wall: Callable[[], float],
     ) -> None:
@@ -99,6 +102,7 @@ class TurnCore:
         self.token = token
         self.credit = credit
         self.pending = Pending(token)
+        self.spawn = spawn(self.pending)
         # Reentrant: see pending.py.
         self._lock = threading.RLock()
         self._thread = thread
@@ -255,6 +259,10 @@ class TurnCore:
         self._thread.add(event, data)
 
 
+def _nobody_spawns(*_: object) -> None:
+    raise Invalid("this turn cannot start processes", expected="the turn of a run", got="one without a run")
+
+
 def _brought(take: Callable[[Any], object]) -> Callable[[Future[Any]], None]:
     """Return a callback that calls `take` with a reply's result, on the thread that resolves the reply: it is quick."""
 
@@ -372,6 +380,11 @@ class Turn(_TurnBase):
         gated.run(reply)
         return gated.outcome(core.called(call_id, core.pending.wait(reply, None)))
 
+    @property
+    def spawn(self) -> Spawn:
+        """``turn.spawn(argv, …)`` runs a command in a process tree of this run, in no call; see `AsyncTurn.spawn`."""
+        return self._core.spawn
+
     def steering(self) -> tuple[Message, ...]:
         """Take the waiting messages that steer this run; none while a call is open."""
         core = self._core
@@ -404,6 +417,7 @@ class AsyncTurn(_TurnBase):
     def __init__(self, core: TurnCore) -> None:
         super().__init__(core)
         self._boundary = CancelBoundary(core.token)
+        self._spawn = AsyncSpawn(core.spawn)
 
     @property
     def cancel_token(self) -> AsyncCancelToken:
@@ -493,6 +507,16 @@ class AsyncTurn(_TurnBase):
                 await core.give_up(call_id, reply)
             raise
         return core.called(call_id, result)
+
+    @property
+    def spawn(self) -> AsyncSpawn:
+        """``await turn.spawn(argv, …)`` runs a command in a process tree of this run, in no call.
+
+        It is as `spawn` of a tool, and is on record and contained likewise: it begins when the parts of earlier runs
+        have ended, not after a Stop, and ends with the run; see `actors.plugin.spawning.Spawn`. The thread has nothing
+        of it. Behind a strict barrier that does not open it raises Refused.
+        """
+        return self._spawn
 
     async def steering(self) -> tuple[Message, ...]:
         """Take the waiting messages that steer this run; none while a call is open."""

@@ -81,10 +81,11 @@ class Calls:
     # ── The barrier ──────────────────────────────────────────────────────────────────────────────────
 
     def grant_waiting(self) -> None:
-        """Grant the calls that wait for the barrier, if it is open now."""
+        """Grant the calls that wait for the barrier, and the agent's own spawns, if it is open now."""
         active = self._state.active
         if active is None or self._state.barrier():
             return
+        self._processes.grant_waiting(active)
         for call in active.open_calls():
             if call.waits:
                 self._grant(active, call)
@@ -94,6 +95,7 @@ class Calls:
         active = self._state.active
         if active is None:
             return
+        self._processes.refuse_waiting(active)
         for call in active.open_calls():
             if call.waits:
                 self._refuse(active, call, at)
@@ -110,12 +112,7 @@ class Calls:
         self._state.step.later.append(GivePermit(record.id, call_id, cell, token))
 
     def _refuse(self, record: RunRecord, call: CallRecord, at: float) -> None:
-        names = ", ".join(f"{part.kind} {part.name}" for part in self._state.barrier())
-        result = ToolResult(
-            Outcome.NOT_STARTED,
-            f"Not started: something of an earlier run could not be ended ({names}).",
-            is_error=True,
-        )
+        result = ToolResult(Outcome.NOT_STARTED, notes.behind_barrier(self._state.barrier()), is_error=True)
         self.end(record, call, result, at)
         self._state.step.now.append(RefuseCall(record.id, call.row.call_id, result))
 
@@ -193,6 +190,7 @@ class Calls:
 
         `cause` is why the run ends.
         """
+        self._processes.drop_waiting(record)
         for call in record.open_calls():
             state, finished = call.cell.close() if call.cell is not None else (None, None)
             if call.waits:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final
 
 from actors.gate.cell import CellState
 from actors.messages import ToolResult
 from actors.model import How, Outcome, Provenance
 from actors.text import one_line
+
+if TYPE_CHECKING:
+    from actors.protocol.run_record import Part
 
 GIVEN_UP: Final = "the agent stopped waiting for the call"
 
@@ -47,6 +50,12 @@ def run_note(provenance: Provenance, *, calls_started: bool) -> str:
 def failure_note(error: str) -> str:
     """Return the note on a run whose agent failed."""
     return f"The run before this failed: {error}"
+
+
+def behind_barrier(parts: Iterable[Part]) -> str:
+    """Return why nothing begins any more behind a strict barrier: these could not be ended."""
+    names = ", ".join(f"{part.kind} {part.name}" for part in parts)
+    return f"Not started: something of an earlier run could not be ended ({names})."
 
 
 def lost_result(how: How, note: str) -> ToolResult:

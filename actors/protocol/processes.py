@@ -11,8 +11,9 @@ import msgspec
 from actors.events import RunOutputData, ToolOutputData
 from actors.gate.cell import Cell
 from actors.messages import ProcessOutput, ProcessReport, SpawnPermit, SpawnRequested
-from actors.model import How, Owner, PartKind, TreeState
+from actors.model import Barrier, How, Owner, PartKind, TreeState
 from actors.ports import ProcessRow
+from actors.protocol import notes
 from actors.protocol.owned_tree import OwnedTree, part_of
 from actors.protocol.run_record import (
     AGENT,
@@ -24,7 +25,7 @@ from actors.protocol.run_record import (
     RunRecord,
 )
 from actors.protocol.state import SessionState
-from actors.protocol.step import GiveSpawn, RefuseSpawn, ReleaseHost, SpawnOwn
+from actors.protocol.step import GiveSpawn, MakeWait, RefuseSpawn, ReleaseHost, SpawnOwn
 from actors.text import storable, tail
 
 
@@ -35,16 +36,60 @@ class Processes:
         self._state = state
 
     def spawn_requested(self, request: SpawnRequested) -> None:
-        """A tool asks for a process, for its run or for the session."""
+        """A tool or an agent asks for a process, for its run or for the session.
+
+        Each call has waited for the barrier. What an agent asks for itself waits for it here.
+        """
         state, address = self._state, request.address
         record = state.open_run(address)
-        if record is None or address.call is None or state.call(address) is None:
+        if record is None or (address.call is not None and state.call(address) is None):
             state.refuse_stale("spawn", address, request.spec.name)
             state.step.now.append(RefuseSpawn(address.run, address.call or "", request.process_id))
-        elif request.owner is Owner.SESSION:
-            self._spawn_for_session(record, address.call, request)
+        elif request.process_id in record.spawns:
+            state.dead_letter("spawn", "it was asked for before", address, request.spec.name)
+        elif address.call is not None or not state.barrier():
+            self._decide(record, request)
+        elif state.settings.barrier == Barrier.STRICT and not state.barrier_may_open():
+            self._refuse_behind_barrier(record, request)
+        elif len(record.spawns) >= state.settings.processes_max:
+            self._refuse_over_limit(record, request, state.settings.processes_max)
         else:
-            self._spawn_for_run(record, address.call, request)
+            record.spawns[request.process_id] = request
+            state.step.now.append(MakeWait(record.id, request.process_id))
+
+    def _decide(self, record: RunRecord, request: SpawnRequested) -> None:
+        """Grant a spawn, or refuse it because there are too many."""
+        record.called = record.called or request.address.call is None
+        if request.owner is Owner.SESSION:
+            self._spawn_for_session(record, request.address.call or "", request)
+        else:
+            self._spawn_for_run(record, request.address.call or "", request)
+
+    # ── The barrier ──────────────────────────────────────────────────────────────────────────────────
+
+    def grant_waiting(self, record: RunRecord) -> None:
+        """The barrier is open: decide what the agent has asked for meanwhile."""
+        waiting, record.spawns = record.spawns, {}
+        for request in waiting.values():
+            self._decide(record, request)
+
+    def refuse_waiting(self, record: RunRecord) -> None:
+        """The barrier is strict, and something that it waits for outlived its kill deadline."""
+        waiting, record.spawns = record.spawns, {}
+        for request in waiting.values():
+            self._refuse_behind_barrier(record, request)
+
+    def drop_waiting(self, record: RunRecord) -> None:
+        """The run is closed: what waits for the barrier is not spawned."""
+        waiting, record.spawns = record.spawns, {}
+        for process_id in waiting:
+            self._state.step.now.append(RefuseSpawn(record.id, "", process_id))
+
+    def _refuse_behind_barrier(self, record: RunRecord, request: SpawnRequested) -> None:
+        reason = notes.behind_barrier(self._state.barrier())
+        self._state.step.now.append(RefuseSpawn(record.id, "", request.process_id, reason=reason))
+
+    # ── Granted, or one too many ─────────────────────────────────────────────────────────────────────
 
     def _spawn_for_run(self, record: RunRecord, call_id: str, request: SpawnRequested) -> None:
         state, process_id, name = self._state, request.process_id, request.spec.name
@@ -53,14 +98,15 @@ class Processes:
             return
         limit = state.settings.processes_max
         # Its host is not one of those that it has spawned.
-        spawned = [part for part in record.open_parts() if part.kind == PartKind.PROCESS and part.parent != AGENT]
+        trees = [part.id for part in record.open_parts() if part.kind == PartKind.PROCESS]
+        spawned = [one for one in trees if one not in record.processes or not record.processes[one].row.host]
         if len(spawned) >= limit:
-            self._refuse_over_limit(record, call_id, request, limit)
+            self._refuse_over_limit(record, request, limit)
             return
         cell: Cell[None] = Cell()
         row = ProcessRow(state.session, record.id, call_id, process_id, storable(name), TreeState.GRANTED)
         record.processes[process_id] = ProcessRecord(row, cell)
-        record.add(Part(process_id, PartKind.PROCESS, row.name, call_id, holds=True))
+        record.add(Part(process_id, PartKind.PROCESS, row.name, call_id or AGENT, holds=True))
         state.step.processes[process_id] = row
         state.step.later.append(GiveSpawn(record.id, SpawnPermit(call_id, process_id, cell)))
 
@@ -71,7 +117,7 @@ class Processes:
             return
         limit = state.settings.processes_max
         if len(state.owned) >= limit:
-            self._refuse_over_limit(record, call_id, request, limit)
+            self._refuse_over_limit(record, request, limit)
             return
         cell: Cell[None] = Cell()
         row = ProcessRow(
@@ -87,13 +133,14 @@ class Processes:
         )
         # Until the spawn has passed the cell it is a part of the run: a fence may void it, as it may any spawn.
         record.processes[process_id] = ProcessRecord(row, cell)
-        record.add(Part(process_id, PartKind.PROCESS, row.name, call_id, holds=False))
+        record.add(Part(process_id, PartKind.PROCESS, row.name, call_id or AGENT, holds=False))
         state.owned[process_id] = OwnedTree(row, part_of(row), cell)
         state.step.processes[process_id] = row
         state.step.later.append(SpawnOwn(request.address, process_id, request.spec, request.listener))
 
-    def _refuse_over_limit(self, record: RunRecord, call_id: str, request: SpawnRequested, limit: int) -> None:
+    def _refuse_over_limit(self, record: RunRecord, request: SpawnRequested, limit: int) -> None:
         self._state.refuse_stale("spawn_over_limit", request.address, request.spec.name)
+        call_id = request.address.call or ""
         self._state.step.now.append(RefuseSpawn(record.id, call_id, request.process_id, limit))
 
     def void_spawn(self, record: RunRecord, process: ProcessRecord, part: Part, at: float) -> None:
@@ -116,7 +163,7 @@ class Processes:
     def output(self, record: RunRecord, report: ProcessReport, news: ProcessOutput) -> None:
         """Log the output of a tree, up to the limit of its call, and keep the tail for the call's result.
 
-        A host has a limit of its own.
+        A host has a limit of its own, and so has each tree that the agent has asked for itself.
         """
         if self._state.open_run(report.address) is None:
             self._state.refuse_stale("output", report.address, news.text)

@@ -19,7 +19,7 @@ import msgspec
 from actors.gate.cell import Cell
 from actors.gate.credit import Credit
 from actors.gate.token import CancelToken
-from actors.messages import ProcessEnded, ProcessRemaining, StrayEnded, ToolResult
+from actors.messages import ProcessEnded, ProcessRemaining, SpawnRequested, StrayEnded, ToolResult
 from actors.model import (
     STRAYS,
     TERMINAL,
@@ -264,8 +264,9 @@ class ProcessRecord:
 class RunRecord:
     """One run in the memory of its session, until no report of it can arrive any more.
 
-    said, called: its agent has emitted text; has asked for a call.
-    effects: a call that was forgotten may have had effects.
+    said, called: its agent has emitted text; has asked for a call, or for a process.
+    spawns: processes that the agent has asked for, and that wait for the barrier, by id.
+    effects: a call that was forgotten may have had effects; or a tree that was the agent's own.
     unseen: ids of the parts whose processes cannot be seen. With one of them the receipt is never complete.
     refused: stale reports, counted by kind.
     omitted, reaped: numbers of the parts that were forgotten, and of their processes that were proven dead.
@@ -282,6 +283,7 @@ class RunRecord:
     calls: OpenIndex[CallRecord] = field(default_factory=OpenIndex)
     processes: dict[str, ProcessRecord] = field(default_factory=dict)
     parts: OpenIndex[Part] = field(default_factory=OpenIndex)
+    spawns: dict[str, SpawnRequested] = field(default_factory=dict)
     unseen: set[str] = field(default_factory=set)
     refused: Counter[str] = field(default_factory=Counter)
     said: bool = False
@@ -337,6 +339,10 @@ class RunRecord:
         """Return the calls without a result, in the order of the requests."""
         return self.calls.open()
 
+    def own_spawns(self) -> Iterable[ProcessRecord]:
+        """Return the trees that the agent itself has asked for, in no call."""
+        return (process for process in self.processes.values() if is_own(process.row))
+
     def spools_of(self, call: CallRecord) -> list[str]:
         """Return the paths of the output files of a call's processes that printed more than is kept here."""
         return [
@@ -383,8 +389,10 @@ class RunRecord:
         for part_id in list(gone):
             self.reaped += self.parts[part_id].reaped
             self.omitted += 1
+            process = self.processes.pop(part_id, None)
+            if process is not None and is_own(process.row):
+                self.effects = self.effects or self.parts[part_id].how is not How.NOT_STARTED
             del self.parts[part_id]
-            self.processes.pop(part_id, None)
             call = self.calls.get(part_id)
             if call is not None:
                 self.effects = self.effects or call.row.outcome != Outcome.NOT_STARTED
@@ -455,6 +463,11 @@ class RunRecord:
         return rows(None)
 
 
+def is_own(row: ProcessRow) -> bool:
+    """True of a tree that the agent of a run has asked for itself, in no call."""
+    return row.kind == PartKind.PROCESS and not row.call_id and not row.host
+
+
 def restored(
     info: RunInfo,
     token: CancelToken,
@@ -486,7 +499,9 @@ def restored(
             part.end(row.how, row.ended_at)
         record.parts[row.call_id] = part
     for process in processes:
-        parent = AGENT if process.host else process.call_id if process.call_id in record.parts else None
+        record.called = record.called or is_own(process)
+        of_agent = process.host or is_own(process)
+        parent = AGENT if of_agent else process.call_id if process.call_id in record.parts else None
         holds = process.owner is Owner.RUN and process.ours
         part = Part(process.process_id, process.kind, process.name, parent, holds, process.ours)
         if process.kind in STRAYS:

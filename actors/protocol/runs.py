@@ -30,7 +30,7 @@ from actors.events import (
 )
 from actors.gate.cell import CellState
 from actors.messages import ProcessRemaining, RunExpired, Said
-from actors.model import Barrier, Event, Json, Mode, Outcome, PartKind, Provenance, RunInfo, RunStatus
+from actors.model import Barrier, Event, How, Json, Mode, Outcome, PartKind, Provenance, RunInfo, RunStatus
 from actors.protocol import notes
 from actors.protocol.calls import Calls
 from actors.protocol.deletion import Deletion
@@ -256,12 +256,24 @@ class Runs:
 
     @staticmethod
     def calls_started(record: RunRecord) -> bool:
-        """True if a call of a run whose cells are closed had started, so that it may have had effects."""
-        return record.effects or any(
-            call.row.outcome not in (None, Outcome.NOT_STARTED)
-            if call.cell is None
-            else call.cell.state in (CellState.CLOSED, CellState.FINISHED)
-            for call in record.calls.values()
+        """True if a call of a run whose cells are closed had started, so that it may have had effects.
+
+        Or a process that the agent itself had asked for.
+        """
+        spawned = any(
+            record.parts[process.row.process_id].how is not How.NOT_STARTED
+            and (process.cell is None or process.cell.state is not CellState.VOID)
+            for process in record.own_spawns()
+        )
+        return (
+            record.effects
+            or spawned
+            or any(
+                call.row.outcome not in (None, Outcome.NOT_STARTED)
+                if call.cell is None
+                else call.cell.state in (CellState.CLOSED, CellState.FINISHED)
+                for call in record.calls.values()
+            )
         )
 
     def halt(self, record: RunRecord, provenance: Provenance, mode: Mode, *, moves: bool = True) -> None:

@@ -209,19 +209,20 @@ class CloseCall(Struct, frozen=True):
 
 
 class MakeWait(Struct, frozen=True):
-    """Tell a run that a call waits for the barrier. The run's deadline is suspended."""
+    """Tell a run that a call waits for the barrier, or a spawn of the agent's own. The run's deadline is suspended."""
 
     run_id: str
     call_id: str
 
 
 class RefuseSpawn(Struct, frozen=True):
-    """Tell a run that a process will not be spawned. `limit` is the run's limit on processes, if that is the reason."""
+    """Tell a run that a process will not be spawned; see `SpawnRefused`."""
 
     run_id: str
     call_id: str
     process_id: str
     limit: int | None = None
+    reason: str = ""
 
 
 class TakeTree(Struct, frozen=True):

@@ -63,7 +63,7 @@ class TreeReports:
             part.pid, part.started_at = news.pid, news.at
         if record is not None and record is self._state.active:
             data = ProcessStartedData(
-                call_id=owned.row.call_id,
+                call_id=owned.row.call_id or None,
                 process_id=owned.id,
                 pid=news.pid,
                 name=owned.row.name,
@@ -100,7 +100,7 @@ class TreeReports:
             self._not_started(record, owned, news)
         data = ProcessEndedData(
             run_id=owned.row.run_id,
-            call_id=owned.row.call_id,
+            call_id=owned.row.call_id or None,
             process_id=owned.id,
             how=news.how,
             status=news.status,

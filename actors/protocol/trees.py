@@ -32,7 +32,7 @@ from actors.messages import HandOverRequested, ProcessNews
 from actors.model import Address, How, Mode, Owner, Provenance, Receipt, TreeState
 from actors.ports import Snapshot
 from actors.protocol.owned_tree import OwnedTree, part_of
-from actors.protocol.run_record import HANDED_OVER_NOTE, KEPT_NOTE, Part, ProcessRecord, RunRecord
+from actors.protocol.run_record import HANDED_OVER_NOTE, KEPT_NOTE, Part, ProcessRecord, RunRecord, is_own
 from actors.protocol.state import LATE_KEPT_MAX, SessionState
 from actors.protocol.step import AdoptTree, EndTrees, RefuseHandOver, SayHandedOver, TakeTree
 from actors.protocol.stop_receipt import StopReceipt
@@ -54,12 +54,13 @@ class Trees:
         """A tool hands a tree of its run over to the session."""
         state, address, process_id = self._state, request.address, request.process_id
         record = state.open_run(address)
-        if record is None or address.call is None:
+        if record is None:
             state.refuse_stale("hand_over", address, process_id)
             call = state.call(address)
             cause = call.token.provenance if call is not None and call.token is not None else None
             if cause is None:
-                reason, at = "the call that hands it over is closed", state.clock.wall()
+                what = "run" if address.call is None else "call"
+                reason, at = f"the {what} that hands it over is closed", state.clock.wall()
                 cause = Provenance(source="run.ended", reason=reason, initiated_at=at)
             self._refuse_hand_over(request.handed, RunCancelled(cause))
             return
@@ -67,7 +68,8 @@ class Trees:
             state.step.later.append(SayHandedOver(process_id, request.handed))
             return
         process, part = record.processes.get(process_id), record.parts.get(process_id)
-        if process is None or part is None or part.ended or part.lost or process.row.call_id != address.call:
+        not_its_own = process is None or process.row.host or process.row.call_id != (address.call or "")
+        if process is None or part is None or part.ended or part.lost or not_its_own:
             error = ProcessLookupError(f"the process tree {process_id} has ended")
             self._refuse_hand_over(request.handed, error)
             return
@@ -130,8 +132,10 @@ class Trees:
         part = record.parts.get(process_id) if record is not None else None
         if record is None or part is None or part.ended or part is self._state.owned[process_id].part:
             return
-        part.end(How.HANDED_OVER, at, KEPT_NOTE if self._state.owned[process_id].row.host else HANDED_OVER_NOTE)
+        row = self._state.owned[process_id].row
+        part.end(How.HANDED_OVER, at, KEPT_NOTE if row.host else HANDED_OVER_NOTE)
         record.processes.pop(process_id, None)
+        record.effects = record.effects or is_own(row)
 
     def leave_closed_run(self, record: RunRecord, at: float) -> None:
         """A run is closed: what was spawned for the session in it is no part of it."""

@@ -31,6 +31,7 @@ from supervisor.hosts.frames import CANCEL_REQUEST, Answer, Code, NotAFrame, Req
 
 if TYPE_CHECKING:
     from actors.gate.token import CancelToken
+    from actors.plugin.spawning import Spawn
     from actors.plugin.turn import PreparedCall, TurnCore
     from supervisor.hosts.account import Account
     from supervisor.hosts.around import Around, Terms
@@ -52,6 +53,7 @@ class _Execution:
 
     fence: str
     token: CancelToken
+    spawn: Spawn
     finish: Finish
     frame: Unsent
     forget: Callable[[], None]
@@ -160,16 +162,22 @@ class HostCalls:
         """True while the host executes a call."""
         return bool(self._executing)
 
+    def spawn(self, fence: str) -> Spawn | None:
+        """Return what spawns processes for a call that the host executes, by the call's fence; None: there is none."""
+        return next((one.spawn for one in self._executing.values() if one.fence == fence), None)
+
     def _foreign(self, of: int, call: frames.Call) -> Foreign:
         deadline_s = call.deadline_s or self._terms.call_deadline_s
 
-        def execute(fence: str, _: JsonObject, token: CancelToken, finish: Finish) -> None:
-            if not self._around.post(lambda: self._execute(of, fence, deadline_s, token, finish)):
+        def execute(fence: str, _: JsonObject, token: CancelToken, spawn: Spawn, finish: Finish) -> None:
+            if not self._around.post(lambda: self._execute(of, fence, deadline_s, token, spawn, finish)):
                 finish(HostFailed("the supervisor has shut down"))
 
         return Foreign(storable(call.tool), execute, call.deadline_s)
 
-    def _execute(self, of: int, fence: str, deadline_s: float | None, token: CancelToken, finish: Finish) -> None:
+    def _execute(
+        self, of: int, fence: str, deadline_s: float | None, token: CancelToken, spawn: Spawn, finish: Finish
+    ) -> None:
         """Tell the host to execute a call: its cell is started."""
         if token.provenance is not None:
             # What was not written never begins.
@@ -182,7 +190,7 @@ class HostCalls:
         params = frames.Execute(fence=fence, call=call_id, of=of, deadline_s=deadline_s)
         number, frame = self._peer.request("execute", params, lambda answer: self._executed(number, answer))
         forget = token.add_waker(lambda: self._post(lambda: self._cancel_one(number)))
-        self._executing[number] = _Execution(fence, token, finish, frame, forget)
+        self._executing[number] = _Execution(fence, token, spawn, finish, frame, forget)
 
     def _executed(self, number: int, answer: Answer) -> None:
         """The host has answered `execute`: the code of the call has ended."""

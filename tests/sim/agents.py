@@ -21,6 +21,9 @@ A message is a list of words, done one after the other:
     serve=60       a tool that starts it for the session, and returns
     hand=60        a tool that starts it for the run, hands it over to the session, and returns; ``hand=60,after=1``
                    hands it over a second later
+    own=5,exit=1   the agent itself runs the process, in no call, and waits for it
+    own_left=60    it starts it, and goes on; ``own_serve`` for the session, ``own_hand`` hands it over
+    own_many=4     it starts so many at once, as far as it may
     bad            a call of a tool that does not exist
     fail           a tool that raises
     steer          asks for messages that wait to steer, and says them
@@ -46,7 +49,7 @@ from actors.messages import ToolResult
 from actors.model import Isolation, JsonObject, Outcome
 from actors.plugin.foreign import Foreign
 from actors.plugin.registration import Plugins, Tool
-from actors.plugin.spawning import AsyncSpawn
+from actors.plugin.spawning import AsyncSpawn, Spawn
 from actors.plugin.turn import AsyncTurn, PreparedCall
 from tests.sim.bounds import PATIENT_S
 from tests.sim.watch import Watch
@@ -179,6 +182,8 @@ async def _do(turn: AsyncTurn, speaker: Speaker, word: str, watch: Watch) -> Non
             await asyncio.sleep(0)
         case "run" | "leave" | "serve" | "hand":
             await turn.call(name, argv=["sim", *f"runs={value}".split(",")], of=run)
+        case "own" | "own_left" | "own_serve" | "own_hand" | "own_many":
+            await _own(turn, watch, name, value)
         case "bad":
             await turn.call("no_such_tool")
         case "fail":
@@ -196,6 +201,24 @@ async def _do(turn: AsyncTurn, speaker: Speaker, word: str, watch: Watch) -> Non
             await asyncio.Event().wait()
         case _:
             await turn.emit(word)
+
+
+async def _own(turn: AsyncTurn, watch: Watch, name: str, value: str) -> None:
+    """Start a process in no call. It may be one too many, or be refused by a strict barrier."""
+    with suppress(QueueFull, Refused):
+        if name == "own_many":
+            for _ in range(int(value)):
+                await turn.spawn(["sim", "runs=3"])
+            return
+        owner = "session" if name == "own_serve" else "run"
+        process = await turn.spawn(["sim", *f"runs={value}".split(",")], owner=owner)
+        if name == "own":
+            with suppress(OSError):
+                await process.wait()
+        elif name == "own_hand":
+            with suppress(ProcessLookupError):
+                await process.hand_over()
+                watch.handed_over(process.process_id)
 
 
 async def _gated(speaker: Speaker, watch: Watch, seconds: float) -> None:
@@ -221,7 +244,9 @@ async def _foreign(speaker: Speaker, watch: Watch, seconds: float) -> None:
     effects, loop, core = Effects(watch), asyncio.get_running_loop(), speaker.turn._core
     host = getattr(speaker.turn, "host", None) or Elsewhere()
 
-    def execute(fence: str, _: JsonObject, token: CancelToken, finish: Callable[[object], None]) -> None:
+    def execute(fence: str, _: JsonObject, token: CancelToken, spawn: Spawn, finish: Callable[[object], None]) -> None:
+        del spawn
+
         async def closure() -> ToolResult:
             with effects.inside(fence, elsewhere=True):
                 await asyncio.sleep(seconds)

@@ -228,7 +228,7 @@ MUTANTS: Final = (
         execution,
         "foreign_body",
         "        if not cell.start():\n            finish(NOT_STARTED)\n            return\n        started()\n",
-        "        tool.execute(address.fence, arguments, token, lambda value: finish(ended(value)))\n"
+        "        tool.execute(address.fence, arguments, token, spawn, lambda value: finish(ended(value)))\n"
         "        if cell.start():\n            started()\n        return\n",
     ),
     _mutant(
@@ -1066,6 +1066,38 @@ MUTANTS: Final = (
         "_permit",
         "tool.deadline_s or permit.deadline_s",
         "permit.deadline_s or tool.deadline_s",
+    ),
+    _mutant(
+        "a process of the agent's own does not wait for the barrier",
+        "L3",
+        Processes,
+        "spawn_requested",
+        "elif address.call is not None or not state.barrier():",
+        "elif True:",
+    ),
+    _mutant(
+        "a process of the agent's own is asked for by a run that is over",
+        "L1",
+        Processes,
+        "spawn_requested",
+        "if record is None or (",
+        "record = state.record(address.run)\n    if record is None or (",
+    ),
+    _mutant(
+        "a process that waits for the barrier is not refused at the end of its run",
+        "L7",
+        Processes,
+        "drop_waiting",
+        "for process_id in waiting:",
+        "for process_id in ():",
+    ),
+    _mutant(
+        "a process of the agent's own is not ended with its run",
+        "L3",
+        RunActor,
+        "_halt",
+        "if key != self._host.id:",
+        "if key != self._host.id and key not in self._processes:",
     ),
     _mutant(
         "one process of a run too many",

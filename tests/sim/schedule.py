@@ -98,6 +98,11 @@ HOSTED: Final = 0.2
 GATED: Final = 0.2
 """In how many schedules functions of the agent's own, and tools that calls bring along, stand for registered ones."""
 
+OWN: Final = 0.2
+"""In how many schedules agents start processes themselves, in no call."""
+
+OWN_WORDS: Final = {"run": "own", "leave": "own_left", "serve": "own_serve", "hand": "own_hand", "crowd": "own_many"}
+
 AWOKEN: Final = 0.1
 """In how many of the schedules in which sessions leave memory one is in use again as it leaves, or soon behind it."""
 
@@ -168,7 +173,9 @@ def draw(seed: int) -> Schedule:
         script = [_gated(gated, op) for op in script]
     drawn = Schedule(world, settings, tuple(script), hosting=_hosting(Random(f"hosted {seed}")))
     tight = Random(f"{seed} tight")
-    return _tight(tight, drawn) if tight.random() < 0.25 else drawn
+    drawn = _tight(tight, drawn) if tight.random() < 0.25 else drawn
+    own = Random(f"own {seed}")
+    return replace(drawn, script=tuple(_own(own, op) for op in drawn.script)) if own.random() < OWN else drawn
 
 
 def _hosting(random: Random) -> Hosting | None:
@@ -212,6 +219,22 @@ def _gated(random: Random, op: Op) -> Op:
             return ("new", " ".join(words), *rest)
         case ("at" | "later", place, inner):
             return (op[0], place, _gated(random, inner))
+        case _:
+            return op
+
+
+def _own(random: Random, op: Op) -> Op:
+    """Have most words of a message that start a process do so in no call."""
+    match op:
+        case ("new", str(content), *rest):
+            words = []
+            for word in content.split():
+                name, equals, value = word.partition("=")
+                own = name in OWN_WORDS and random.random() < 0.8
+                words.append(f"{OWN_WORDS[name]}{equals}{value.partition(',after')[0]}" if own else word)
+            return ("new", " ".join(words), *rest)
+        case ("at" | "later", place, inner):
+            return (op[0], place, _own(random, inner))
         case _:
             return op
 

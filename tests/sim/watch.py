@@ -22,7 +22,21 @@ from actors.errors import CountermandError, ShuttingDown, StoreUnavailable
 from actors.gate.cell import CellState
 from actors.hierarchy.late_stops import STOPS_KEPT_MAX
 from actors.ids import request_time
-from actors.model import Address, Event, How, Mode, Outcome, Owner, Provenance, Receipt, Row, RunStatus, Scope, Waiting
+from actors.model import (
+    TERMINAL,
+    Address,
+    Event,
+    How,
+    Mode,
+    Outcome,
+    Owner,
+    Provenance,
+    Receipt,
+    Row,
+    RunStatus,
+    Scope,
+    Waiting,
+)
 from actors.ports import Batch, KeptStop, ProcessRow, RequestRow, Settings
 from actors.protocol.run_record import CallRecord, RunRecord
 from actors.requests import UNKNOWN, Accepted, Delete, NewMessage, OutsideRequest, Reply, Resumed, Stop, Stopped
@@ -177,9 +191,10 @@ class Watch:
         if row is None:
             self.break_(f"{process_id} is spawned before it is on record (L12)")
             return
-        call = self._disk.call(row.call_id)
-        if call is None or call.state == "ended":
-            self.break_(f"{process_id} is spawned for a call that is closed (L1)")
+        call, run = self._disk.call(row.call_id), self._disk.run(row.run_id)
+        closed = call is None or call.state == "ended" if row.call_id else run is None or run.status in TERMINAL
+        if closed:
+            self.break_(f"{process_id} is spawned for a call, or by an agent, whose time is over (L1)")
         self._barrier(row.session, row.run_id, process_id)
         self.bounds.spawns(process_id)
 
@@ -313,7 +328,7 @@ class Watch:
             self._ends_of_session(process)
             return
         call = self._disk.call(process.call_id if process else key)
-        run = call.run_id if call else process.run_id if process is not None and process.host else key
+        run = call.run_id if call else process.run_id if process is not None and process.kind == "process" else key
         session = call.session if call else (self._session_of_run(run) or "")
         actor = world.session_if_alive(session)
         if actor is None:
