@@ -370,6 +370,16 @@ def test_l3_nobody_outlives_a_restart_of_the_machine(b: Bench) -> None:
     assert "restarted" in ended.note
 
 
+@pytest.mark.parametrize("boot", ["another-boot", procfs.boot_id()])
+def test_l3_a_restart_of_the_machine_proves_gone_what_no_search_could(b: Bench, boot: str) -> None:
+    found = {**ledger.fold([]), "how": "sigkill", "reaped": 2, "note": "2 killed", "at": 3.0}
+    leave(b, "x", sent(boot), SPAWNING, STARTED, {**found, "word": "swept", "proven": False})
+    ended = adopted(b, "x").ended("x")
+    restarted = boot == "another-boot"
+    assert (ended.how, ended.reaped, ended.proven) == (How.SIGKILL, 2, restarted)
+    assert ("restarted" in ended.note) == restarted
+
+
 def test_l3_after_a_restart_of_the_machine_a_missing_ledger_does_not_say_never_spawned(b: Bench) -> None:
     b.trees.close()
     (b.state_dir / "wardens" / "boot").write_text("another-boot")

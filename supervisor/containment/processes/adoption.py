@@ -221,16 +221,19 @@ class Adoptions:
     def _read_verdict(self, adoption: Adoption, held: Ledger, now: float) -> ProcessEnded | None:
         process_id, words = adoption.process_id, held.words
         last = ledger.said(words, "swept") or ledger.said(words, "empty")
-        if last is not None:
-            return ended(process_id, last, proven=last.get("proven", True))
-        if ledger.said(words, "spawning") is None:
+        if last is not None and last.get("proven", True):
+            return ended(process_id, last, proven=True)
+        if last is None and ledger.said(words, "spawning") is None:
             if ledger.said(words, "void") is None:
                 held.write({"word": "void", "at": self._clock.wall()})
             return not_started(process_id, "never spawned", self._clock.wall())
         sent = ledger.said(words, "sent")
         if self._warden_dir.boot and sent is not None and sent["boot"] != self._warden_dir.boot:
             note = "the machine was restarted, which nothing of it can have outlived"
-            return ended(process_id, self._abandoned(words, note), proven=True)
+            word = self._abandoned(words, note) if last is None else {**last, "note": note, "at": self._clock.wall()}
+            return ended(process_id, word, proven=True)
+        if last is not None:
+            return ended(process_id, last, proven=False)
         # The warden was killed. While its zygote lives, that is about to take the lock over and to finish its work;
         # it cannot have written between our reading and its death, for it writes only under the lock we hold.
         if _zygote_lives(words) and now - adoption.since < self._give_up_s + LOCK_SLACK_S:
