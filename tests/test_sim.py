@@ -1047,6 +1047,33 @@ REGRESSIONS = {
             ("stop", "graceful", None, None, "session", "user", None),
         ),
     ),
+    # A tree that had ended with its daemon was no longer the session's when nobody could prove its end. The receipt of
+    # a Stop that had named it waited for it for ever, and a Delete with it.
+    "a Delete of what ended with its daemon, and is not proven to have ended": Schedule(
+        1188327046,
+        Settings(agent="scripted"),
+        (
+            ("new", "serve=60,never_dies say=1", None, "user", True, None),
+            ("wait", 1.0),
+            ("crash",),
+            ("stop", "graceful", None, None, "session", "user", None),
+            ("wait", 9.0),
+            ("wait", 9.0),
+            ("delete",),
+        ),
+    ),
+    # The same, where that is told while the receipt still waits: it was never filed.
+    "a Stop of what ended with its daemon, and is not proven to have ended": Schedule(
+        1,
+        Settings(agent="scripted"),
+        (
+            ("new", "hand=60,lost say=1", None, "user", True, None),
+            ("wait", 1.0),
+            ("crash",),
+            ("stop", "graceful", None, None, "session", "user", None),
+            ("wait", 9.0),
+        ),
+    ),
     # Code that was to end was told 7 s later, since the machine was slow, and a second time at once.
     "code that hears late of its end": Schedule(
         3524309667,

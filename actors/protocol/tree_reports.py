@@ -112,13 +112,12 @@ class TreeReports:
         )
         # Not in the generation of its run, which may have ended long ago: it is an event of the session.
         state.event(data, None)
-        if not news.proven and not _ended_with_daemon(owned):
+        if not news.proven:
             return
         self._trees.leave_run(record, owned.id, at)
         del state.owned[owned.id]
         self._trees.save(owned, state=TreeState.ENDED, end=part.as_row(()))
-        if news.proven:
-            state.step.later.append(ForgetPart(Keeper.PROCESSES, owned.id))
+        state.step.later.append(ForgetPart(Keeper.PROCESSES, owned.id))
         for one in list(state.records()):
             if one.parts.get(owned.id) is part:
                 self._runs.part_ended(one, at)
@@ -156,8 +155,3 @@ class TreeReports:
         else:
             self._runs.refuse_waiting(at)
         self._runs.go_on(at)
-
-
-def _ended_with_daemon(owned: OwnedTree) -> bool:
-    """True if nothing more can be learnt of a tree: its daemon died, and no ledger proves that it ended."""
-    return owned.row.ending is not None and owned.row.ending.source == "supervisor.recovery"

@@ -48,6 +48,7 @@ from actors.protocol.run_record import Part, RunRecord
 from actors.protocol.runs import Runs
 from actors.protocol.state import SessionState
 from actors.protocol.stops import Stops
+from actors.protocol.tree_reports import TreeReports
 from actors.protocol.turns import Turns
 from supervisor.executor import _Execution
 from supervisor.router import SupervisorActor
@@ -311,6 +312,14 @@ MUTANTS: Final = (
         "    for part in record.open_parts():\n        part.end(report.how, report.at)\n",
     ),
     _mutant("an unproven end taken as proof", "L3", Part, "end_process", "if news.proven:", "if True:"),
+    _mutant(
+        "what ended with its daemon needs no proof",
+        "L3",
+        TreeReports,
+        "_ended",
+        "if not news.proven:",
+        "if not news.proven and str(owned.row.ending and owned.row.ending.source) != 'supervisor.recovery':",
+    ),
     _mutant(
         "halt does not reach the trees",
         "L3",

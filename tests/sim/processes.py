@@ -79,7 +79,10 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What a ledger says after a crash: when its tree is gone, and how. None: it does not go."""
+    """What a ledger says after a crash.
+
+    at: when its tree is gone; None: it does not go, or nobody can say so. report: what is told of it at once.
+    """
 
     at: float | None
     report: ProcessEnded | None
@@ -257,7 +260,12 @@ class SimProcesses:
                 continue
             if tree.ended is not None and tree.ended.proven:
                 self._ledgers[tree.process_id] = Ending(now, tree.ended)
-            elif tree.command.never_dies or tree.command.lost:
+            elif tree.command.lost:
+                # Its warden was killed too, which the next daemon sees at once.
+                note, at = "its warden was lost", self._clock.wall()
+                unproven = ProcessEnded(tree.process_id, How.ABANDONED, proven=False, at=at, note=note)
+                self._ledgers[tree.process_id] = Ending(None, unproven)
+            elif tree.command.never_dies:
                 self._ledgers[tree.process_id] = Ending(None, None)
             else:
                 self._ledgers[tree.process_id] = Ending(now + WARDEN_S, None)

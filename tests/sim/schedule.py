@@ -92,6 +92,9 @@ TOGETHER: Final = 0.04
 JOINED: Final = 0.01
 """In how many schedules a Stop joins a run beside the next one, of whose start the store does not say what became."""
 
+UNPROVEN: Final = 0.01
+"""In how many schedules a tree of the session is not proven to have ended with its daemon."""
+
 HOSTED: Final = 0.2
 """In how many schedules the agent runs in hosts."""
 
@@ -164,6 +167,10 @@ def draw(seed: int) -> Schedule:
     if joined.random() < JOINED:
         place = joined.randint(0, len(script))
         script[place:place] = _joined(joined)
+    unproven = Random(f"unproven {seed}")
+    if unproven.random() < UNPROVEN:
+        place = unproven.randint(0, len(script))
+        script[place:place] = _unproven(unproven)
     awoken = Random(f"awoken {seed}")
     if settings.passivate_s is not None and awoken.random() < AWOKEN:
         place = awoken.randint(0, len(script))
@@ -410,6 +417,20 @@ def _joined(random: Random) -> list[Op]:
         _stop(random),
         ("steps", random.randint(6, 20)),
         ("crash",),
+    ]
+
+
+def _unproven(random: Random) -> list[Op]:
+    """Of a tree of the session nobody can say that it has ended with its daemon. A Stop, and a deletion."""
+    end = random.choice(("never_dies", "lost"))
+    return [
+        ("new", f"{random.choice(('serve=60', 'hand=60'))},{end} say=1", None, "user", True, None),
+        ("wait", 1.0),
+        ("crash",),
+        random.choice((("steps", random.randint(1, 9)), ("wait", 3.0), ("wait", 9.0))),
+        random.choice((_stop, _news))(random),
+        random.choice((("steps", 20), ("wait", 9.0))),
+        ("delete",),
     ]
 
 

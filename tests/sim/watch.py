@@ -480,8 +480,10 @@ class Watch:
         if tables.waiting:
             self.break_(f"{session} is deleted while {list(tables.waiting)} wait (L4)")
         for process in tables.processes.values():
-            if self._lives(process):
-                self.break_(f"{session} is deleted while {process.process_id} lives (L3)")
+            of_it = process.process_id in self.spawned and not was_released(process)
+            # Not whether it lives: of a tree whose daemon has died nobody but its ledger says that it is gone.
+            if of_it and not world.processes.proven(process.process_id):
+                self.break_(f"{session} is deleted, and {process.process_id} is not proven to have ended (L3)")
             if world.strays.lives(process.process_id):
                 self.break_(f"{session} is deleted while {process.process_id} goes on (L3)")
         for fence, of in self.inside.items():
