@@ -248,12 +248,14 @@ class Kit:
         def found() -> bool:
             with clock._changed:
                 entries = [timer for _, _, timer in clock._heap if timer.ref is not None]
-            timers[:] = [(timer.ref, timer.message) for timer in entries if isinstance(timer.message, kind)]
+                timers[:] = [(timer, timer.ref, timer.message) for timer in entries if isinstance(timer.message, kind)]
+                for timer, _, _ in timers:
+                    timer.cancel()
             return bool(timers)
 
         until(found, f"a {kind.__name__}")
-        for ref, timer in timers:
-            ref.tell(timer)
+        for _, ref, fired in timers:
+            ref.tell(fired)
 
     def close(self, drain_s: float | None = None) -> bool:
         """End the supervisor; another may be started after it."""

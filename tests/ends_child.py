@@ -1,0 +1,36 @@
+"""A supervisor that kills itself at a moment of a run, with whatever runs in its hosts.
+
+    python -m tests.ends_child STATE_DIR SPEC RUNS
+
+SPEC is the agent's, as JSON; RUNS is a list of messages, each with its moment, as JSON. Each message gets a session,
+`s0` and so on. The moment of the first one is awaited.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import msgspec
+
+from supervisor import Config, Supervisor
+from supervisor.hosts.spec import HostSpec
+from tests.ends_kit import Moment
+from tests.kit import GRACE_S, KILL_S, say
+
+
+def main() -> None:
+    state_dir, spec, runs = sys.argv[1:]
+    agents = {"test": msgspec.json.decode(spec, type=HostSpec)}
+    supervisor = Supervisor.start(
+        Config(state_dir=state_dir, agents=agents, agent="test", grace_s=GRACE_S, kill_s=KILL_S)
+    )
+    told = msgspec.json.decode(runs, type=list[tuple[str, Moment]])
+    run_ids = [say(supervisor.session(f"s{number}"), message) for number, (message, _) in enumerate(told)]
+    told[0][1].wait(supervisor.session("s0"), run_ids[0])
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

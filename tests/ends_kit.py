@@ -1,0 +1,249 @@
+"""Ends at drawn moments: what runs, how it is ended, at which moment, and what has to hold afterwards.
+
+Theory of operation. A run tells the steps that it is at. A moment is a step and a time after it, drawn from a seed: the
+moments of a test spread over the start of a host, the imports of an agent, each of its steps and what lies between
+them. The seed is printed, and a failure is tried again with `COUNTERMAND_SEED` set to it; in CI it is the test's own.
+
+What is left is looked for from outside, by a mark in the environment of all that a host starts. What the receipt says
+is held against what was seen there just before the end.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import time
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from actors import Receipt
+from actors.messages import RunDeadline
+from actors.model import How, PartKind, Policy, RunInfo
+from supervisor import SessionHandle
+from supervisor.hosts.spec import HostSpec
+from tests.kit import WAIT_S, Kit, alive, check_rest, log, rows, say, stop, until
+
+TESTS = Path(__file__).parent
+RUNTIME = TESTS.parent / "supervisor" / "hosts" / "countermand_host.py"
+START_S = 0.4
+"""Moments that follow no step are drawn up to so long after the message was accepted."""
+PAUSE_S = 0.05
+"""Moments that follow a step are drawn up to so long after it."""
+SIGTERM_BIT = 1 << 14
+
+
+@dataclass
+class Kind:
+    """A kind of agent: the word that it does, its steps, and what is drawn to follow the word."""
+
+    word: str
+    steps: int
+    ways: tuple[str, ...] = ("",)
+    module: str = "ending_agents"
+
+    def spec(self, mark: str, python: str = sys.executable) -> HostSpec:
+        """How its hosts are started; all that they start carries the mark."""
+        env = {mark: "1", "COUNTERMAND_PATH": str(TESTS)}
+        return HostSpec("test", (python, str(RUNTIME), f"{self.module}:agent"), env=env, spares=0)
+
+    def message(self, draw: random.Random) -> str:
+        return f"{self.word} {draw.choice(self.ways)}".strip()
+
+    def prepare(self, folder: Path, mark: str, patch: pytest.MonkeyPatch) -> None:
+        """Make what its runs need beside the agent."""
+
+    def look(self, mark: str) -> Seen:
+        """Look for the processes of its runs, from outside."""
+        return look(mark)
+
+    def hold(self) -> None:
+        """Have the runs from here on go on for good."""
+
+    def release(self) -> None:
+        """Let them come to their end: the one that is to be ended has been told."""
+
+    def answer(self, text: str) -> str:
+        """What is said of a message `say TEXT`."""
+        return f"said: {text}"
+
+
+@dataclass
+class Example(Kind):
+    """The example in Node, as it stands. Its `make` goes on until it is released, and leaves somebody behind."""
+
+    word: str = "docs/examples/agent.mjs"
+    steps: int = 2
+
+    def spec(self, mark: str, python: str = "node") -> HostSpec:
+        return HostSpec("test", (python, str(TESTS.parent / self.word)), env={mark: "1"}, spares=0)
+
+    def message(self, draw: random.Random) -> str:
+        return "<1>"
+
+    def prepare(self, folder: Path, mark: str, patch: pytest.MonkeyPatch) -> None:
+        self.released = folder / "released"
+        work = folder / "work"
+        work.write_text(
+            f"""
+            trap "" TERM
+            [ -e {self.released} ] || setsid sleep 1000 >/dev/null 2>&1 &
+            echo "<2>"
+            until [ -e {self.released} ]; do sleep 0.02; done
+            printf made
+            """
+        )
+        make = folder / "bin" / "make"
+        make.parent.mkdir()
+        make.write_text(f"#!/bin/sh\n{mark}=1 exec sh {work}\n")
+        make.chmod(0o755)
+        patch.setenv("PATH", str(make.parent), prepend=os.pathsep)
+
+    def look(self, mark: str) -> Seen:
+        # They come to their own end when they are released.
+        return Seen(look(mark).pids, frozenset())
+
+    def hold(self) -> None:
+        self.released.unlink(missing_ok=True)
+
+    def release(self) -> None:
+        self.released.touch()
+
+    def answer(self, text: str) -> str:
+        return f"You said: say {text}\n<2>\nmade"
+
+
+class Moment(NamedTuple):
+    """A moment in a run: so long after a step, or, with step 0, after its message was accepted."""
+
+    step: int
+    delay_s: float
+
+    def wait(self, session: SessionHandle, run_id: str) -> None:
+        """Wait for it, or for the run to end by itself."""
+        if self.step:
+            until(lambda: f"<{self.step}>" in told(session, run_id), f"step {self.step}")
+        time.sleep(self.delay_s)
+
+
+def draw_moment(draw: random.Random, kind: Kind) -> Moment:
+    if draw.random() < 0.2:
+        return Moment(0, draw.uniform(0.0, START_S))
+    return Moment(draw.randint(1, kind.steps), draw.uniform(0.0, PAUSE_S))
+
+
+def drawn(name: str) -> random.Random:
+    """What the moments of a test are drawn from. Its seed is printed, so that a failure shows it."""
+    given = os.environ.get("COUNTERMAND_SEED", "")
+    if given:
+        seed = int(given)
+    elif os.environ.get("CI"):
+        seed = zlib.crc32(name.encode())
+    else:
+        seed = int.from_bytes(os.urandom(4), "big")
+    print(f"COUNTERMAND_SEED={seed}")
+    return random.Random(seed)
+
+
+# ── What a session says ───────────────────────────────────────────────────────────────────────────
+
+
+def said(session: SessionHandle, run_id: str) -> str:
+    """All that a run has said."""
+    return "".join(event.data["text"] for event in log(session) if event.kind == "text" and event.run_id == run_id)
+
+
+def told(session: SessionHandle, run_id: str) -> str:
+    """All that a run has said, and its commands."""
+    kinds = {"text", "tool.output"}
+    return "".join(event.data["text"] for event in log(session) if event.kind in kinds and event.run_id == run_id)
+
+
+def run_of(session: SessionHandle, run_id: str) -> RunInfo:
+    return next(run for run in session.runs() if run.run_id == run_id)
+
+
+def ended(session: SessionHandle, run_id: str) -> RunInfo:
+    """The run, once it has ended."""
+    until(lambda: run_of(session, run_id).ended_at is not None, f"run {run_id} to end")
+    return run_of(session, run_id)
+
+
+def receipt_of(session: SessionHandle, run_id: str) -> Receipt:
+    return session.receipt(run_of(session, run_id).receipt_id, timeout=WAIT_S)
+
+
+# ── What is seen from outside ─────────────────────────────────────────────────────────────────────
+
+
+class Seen(NamedTuple):
+    """The processes of a run, as they were seen from outside before its end."""
+
+    pids: frozenset[int]
+    stubborn: frozenset[int]
+    """Those that ignored SIGTERM, and do not end by themselves."""
+
+
+def look(mark: str) -> Seen:
+    """Look for the processes that carry the mark."""
+    pids = frozenset(alive(mark))
+    return Seen(pids, frozenset(pid for pid in pids if _is_stubborn(pid)))
+
+
+def _is_stubborn(pid: int) -> bool:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+    if b"resource_tracker" in command:
+        # The helper of multiprocessing ignores SIGTERM, and ends when nobody needs it.
+        return False
+    ignored = next((line for line in status.splitlines() if line.startswith("SigIgn:")), "SigIgn: 0")
+    return bool(int(ignored.split()[1], 16) & SIGTERM_BIT)
+
+
+def check_receipt(receipt: Receipt, seen: Seen) -> None:
+    """Hold a receipt against what was seen before the end that it is about."""
+    assert receipt.complete, receipt
+    all_rows = rows(receipt)
+    assert all(row.how is not None for row in all_rows), receipt
+    assert not [row for row in all_rows if row.how in (How.ABANDONED, How.OUT_OF_REACH)], receipt
+    assert [row.kind for row in all_rows].count(PartKind.AGENT) == 1, receipt
+    processes = [row for row in all_rows if row.kind == PartKind.PROCESS]
+    host = next(row for row in processes if row.name == "host test")
+    assert not seen.pids or host.pid in seen.pids, (receipt, seen)
+    listed = [row.pid for row in processes if row.how != How.NOT_STARTED]
+    assert receipt.reaped >= len(listed) == len(set(listed)), receipt
+    # Nothing else ends one that ignores SIGTERM.
+    assert seen.stubborn <= set(listed), (receipt, seen)
+    assert not seen.stubborn or "SIGKILL" in [one.signal for one in host.signals], (receipt, seen)
+
+
+# ── Ends ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def by_stop(kit: Kit, session: SessionHandle, draw: random.Random) -> None:
+    stop(session, mode=draw.choice(("graceful", "graceful", "immediate")))
+
+
+def by_takeover(kit: Kit, session: SessionHandle, draw: random.Random) -> None:
+    say(session, "say again", policy=Policy.INTERRUPT)
+
+
+def by_expiry(kit: Kit, session: SessionHandle, draw: random.Random) -> None:
+    kit.fire(RunDeadline)
+
+
+def next_turn_works(session: SessionHandle, kind: Kind, run_id: str = "") -> None:
+    """Check the session's next run: it says what it should, and nobody is left of it."""
+    run_id = run_id or say(session, "say again")
+    assert ended(session, run_id).status == "completed"
+    assert said(session, run_id) == kind.answer("again")
+    receipt = receipt_of(session, run_id)
+    assert receipt.complete, receipt
+    check_rest(session)
