@@ -464,6 +464,30 @@ def test_l3_a_tree_of_twenty_is_gone_and_counted(b: Bench) -> None:
     assert (ended.reaped, len(ended.rows)) == (21, 21)
 
 
+def test_l5_who_is_killed_at_once_is_listed_also_where_the_parent_takes_its_status(b: Bench) -> None:
+    # The children die while the memory of their parent is freed, and nobody is told of their end.
+    b.run((PYTHON, "-S", "-c", TAKES_THE_STATUS))
+    b.owner.wait_text("ready")
+    b.trees.kill("p", 0.0)
+    ended = b.owner.ended()
+    b.assert_nobody_left()
+    assert (ended.reaped, len(ended.rows)) == (9, 9)
+    assert {row.how for row in ended.rows} <= {How.SIGKILL, How.GONE}
+    assert all([signal.signal for signal in row.signals] == ["SIGKILL"] for row in ended.rows), ended
+
+
+TAKES_THE_STATUS = """
+import os, signal, time
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+memory = bytearray(b"x" * 300_000_000)
+for _ in range(8):
+    if os.fork() == 0:
+        os.execlp("sleep", "sleep", "1000")
+print("ready", flush=True)
+time.sleep(1000)
+"""
+
+
 def test_l3_rows_are_bounded_and_reaped_counts_all(b: Bench) -> None:
     script = "import os\nfor _ in range(150):\n    if os.fork() == 0: os._exit(0)"
     b.run((PYTHON, "-S", "-c", script))

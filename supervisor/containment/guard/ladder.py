@@ -22,6 +22,7 @@ from contextlib import suppress
 
 from supervisor.containment.guard import cgroups, procfs
 from supervisor.containment.guard.killing import Killing, kill_descendant, kill_quietly
+from supervisor.containment.guard.ledger import ROWS_MAX
 from supervisor.containment.guard.moment import Moment, forked_before
 from supervisor.containment.guard.out_of_reach import SOUGHT_MAX
 from supervisor.containment.guard.survivors import Remaining
@@ -115,7 +116,7 @@ class Ladder:
             if self._record.anchor:
                 # In a crowd its end would have to wait, and the proof for it.
                 go_first(self._record.anchor)
-            self._look_for_far_sides()
+            self._look_at_the_living()
         if self._group is not None and not self._kill_group(self._group) and now - self._kill_at < GROUP_ALONE_S:
             return self._pause(GROUP_PAUSE_MAX_S)
         if busy and self.group_removed and now - self._kill_at < GROUP_ALONE_S:
@@ -316,7 +317,9 @@ class Ladder:
         seen = procfs.stat(keeper) if since_s >= KEEPER_ALONE_S else None
         return set() if seen is not None and seen.state in "Tt" else {keeper}
 
-    def _look_for_far_sides(self) -> None:
-        """Before they are killed: the dead have no command line, and most of a tree is met only when it is dead."""
+    def _look_at_the_living(self) -> None:
+        """Before they are killed: the dead have no command line, and one whose parent reaps it is not met any more."""
+        for pid in procfs.descendants(most=ROWS_MAX):
+            self._record.see(pid)
         there = cgroups.pids_below(self._group) if self._group is not None else procfs.descendants(most=SOUGHT_MAX)
         self._record.look_for_far_sides(there)
