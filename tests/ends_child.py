@@ -1,9 +1,9 @@
 """A supervisor that kills itself at a moment of a run, with whatever runs in its hosts.
 
-    python -m tests.ends_child STATE_DIR SPEC RUNS
+    python -m tests.ends_child STATE_DIR OPTIONS RUNS
 
-SPEC is the agent's, as JSON; RUNS is a list of messages, each with its moment, as JSON. Each message gets a session,
-`s0` and so on. The moment of the first one is awaited.
+OPTIONS are the agent's, as JSON; RUNS is a list of messages, each with its moment, as JSON. Each message gets a
+session, `s0` and so on. The moment of the first one is awaited.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ import sys
 
 import msgspec
 
-from supervisor import Config, Supervisor
-from supervisor.hosts.spec import HostSpec
+from supervisor import Agent, Config, Supervisor
 from tests.ends_kit import Moment
 from tests.kit import GRACE_S, KILL_S, say
 
 
 def main() -> None:
-    state_dir, spec, runs = sys.argv[1:]
-    agents = {"test": msgspec.json.decode(spec, type=HostSpec)}
+    state_dir, options, runs = sys.argv[1:]
+    agents = {"test": Agent(**msgspec.json.decode(options))}
     supervisor = Supervisor.start(
         Config(state_dir=state_dir, agents=agents, agent="test", grace_s=GRACE_S, kill_s=KILL_S)
     )

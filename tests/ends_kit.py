@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import os
 import random
-import sys
 import time
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -25,11 +24,9 @@ from actors import Receipt
 from actors.messages import RunDeadline
 from actors.model import How, PartKind, Policy, RunInfo
 from supervisor import SessionHandle
-from supervisor.hosts.spec import HostSpec
 from tests.kit import WAIT_S, Kit, alive, check_rest, log, rows, say, stop, until
 
 TESTS = Path(__file__).parent
-RUNTIME = TESTS.parent / "supervisor" / "hosts" / "countermand_host.py"
 START_S = 0.4
 """Moments that follow no step are drawn up to so long after the message was accepted."""
 PAUSE_S = 0.05
@@ -46,10 +43,9 @@ class Kind:
     ways: tuple[str, ...] = ("",)
     module: str = "ending_agents"
 
-    def spec(self, mark: str, python: str = sys.executable) -> HostSpec:
-        """How its hosts are started; all that they start carries the mark."""
-        env = {mark: "1", "COUNTERMAND_PATH": str(TESTS)}
-        return HostSpec("test", (python, str(RUNTIME), f"{self.module}:agent"), env=env, spares=0)
+    def options(self, mark: str) -> dict[str, Any]:
+        """How its hosts are started, as arguments of `Agent`; all that they start carries the mark."""
+        return {"run": f"{self.module}:agent", "path": [str(TESTS)], "env": {mark: "1"}, "spares": 0}
 
     def message(self, draw: random.Random) -> str:
         return f"{self.word} {draw.choice(self.ways)}".strip()
@@ -79,8 +75,8 @@ class Example(Kind):
     word: str = "docs/examples/agent.mjs"
     steps: int = 2
 
-    def spec(self, mark: str, python: str = "node") -> HostSpec:
-        return HostSpec("test", (python, str(TESTS.parent / self.word)), env={mark: "1"}, spares=0)
+    def options(self, mark: str) -> dict[str, Any]:
+        return {"command": ["node", str(TESTS.parent / self.word)], "env": {mark: "1"}, "spares": 0}
 
     def message(self, draw: random.Random) -> str:
         return "<1>"

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from supervisor import SessionHandle
+from supervisor import Agent, SessionHandle
 from tests.ends_kit import (
     TESTS,
     Example,
@@ -69,7 +69,7 @@ def test_l3_nobody_is_left_however_and_whenever_a_run_is_ended(
     draw = drawn(f"{kind.word} {way}")
     end, status, times = ENDS[way]
     kind.prepare(tmp_path, kit.mark, monkeypatch)
-    supervisor = kit.start(kind.spec(kit.mark), run_deadline_s=YEAR_S)
+    supervisor = kit.start(Agent(**kind.options(kit.mark)), run_deadline_s=YEAR_S)
     for number in range(times):
         session = supervisor.session(f"s{number}")
         message, moment = kind.message(draw), draw_moment(draw, kind)
@@ -110,16 +110,16 @@ def test_l3_nobody_is_left_of_a_daemon_whenever_it_is_killed(
 
 def killed(kit: Kit, kind: Kind, draw: random.Random) -> None:
     """Kill a daemon with a few runs; start another one."""
-    spec = kind.spec(kit.mark)
+    options = kind.options(kit.mark)
     runs: list[tuple[str, Moment]] = [(kind.message(draw), draw_moment(draw, kind)) for _ in range(SESSIONS)]
     print(f"killed: {runs}")
     kind.hold()
-    argv = [str(kit.state_dir), msgspec.json.encode(spec).decode(), msgspec.json.encode(runs).decode()]
+    argv = [str(kit.state_dir), msgspec.json.encode(options).decode(), msgspec.json.encode(runs).decode()]
     child = subprocess.run([sys.executable, "-m", "tests.ends_child", *argv], cwd=TESTS.parent, check=False)
     assert child.returncode == -signal.SIGKILL
     until(lambda: not kit.alive(), "everybody to die with the daemon")
     kind.release()
-    supervisor = kit.start(spec)
+    supervisor = kit.start(Agent(**options))
     for number in range(SESSIONS):
         session = supervisor.session(f"s{number}")
         first = session.runs()[0].run_id
