@@ -23,6 +23,7 @@ from rich.console import Console
 from actors.model import Barrier
 from actors.ports import Batch, HostedAgent, KeptStop, Settings
 from actors.requests import NewMessage, Stop
+from supervisor.router import SupervisorActor
 from supervisor.store import tables
 from supervisor.store.events import events as read_events
 from supervisor.store.journal import StopJournal
@@ -1156,6 +1157,22 @@ def test_a_seed_is_replayed_exactly_whenever_garbage_is_collected(seed: int) -> 
         assert timeline(draw(seed)) == often
     finally:
         gc.set_threshold(*before)
+
+
+def test_a_session_is_seen_for_as_long_as_it_lives_though_its_root_has_failed_and_is_collected() -> None:
+    """Else a call that begins in it is said to begin while its session is down, where garbage was collected."""
+    with World(1) as world:
+        world.answer("s", NewMessage(content="sleep=60"))
+        session = world.session()
+        assert world.poison(SupervisorActor)
+        world.ask("s", NewMessage(content="say=1"))
+        assert world.run(lambda: not world.supervisor.is_alive())
+        gc.collect()
+        assert not session.actor_stopped.is_set(), "it is told to stop, and has not been there yet"
+        assert world.session_if_alive("s") is session
+        world.settle()
+        gc.collect()
+        assert world.session_if_alive("s") is None
 
 
 @pytest.mark.parametrize("seed", [3, 94, 207])

@@ -200,6 +200,10 @@ class World:
         )
         plugins = SimPlugins(inside, [*tools(self.effects), *self._more_tools])
         self.supervisor: ActorRef[SimSupervisor] = SimSupervisor.start(self.watch, ports, plugins, self.policy)
+        # Sessions are found through it after it has failed too, whenever garbage is collected.
+        root = self.supervisor._actor_weakref()
+        assert root is not None, "it was started just now"
+        self._root: SimSupervisor = root
         self.watch.enter(self)
         for session in sorted({*self.disk.unfinished(), *(session for session, _ in self.disk.journal)}):
             self.supervisor.tell(Activate(session))
@@ -284,8 +288,7 @@ class World:
 
     def someone_is_to_leave(self) -> bool:
         """True while a session is asked to leave memory, and has not answered."""
-        supervisor = self.supervisor._actor_weakref()
-        return supervisor is not None and bool(supervisor._asked_to_leave - supervisor._leaving)
+        return bool(self._root._asked_to_leave - self._root._leaving)
 
     # ── Steps ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -398,8 +401,7 @@ class World:
 
     def session_if_alive(self, session: str) -> SessionActor | None:
         """The live actor of a session, if it has one that serves."""
-        supervisor = self.supervisor._actor_weakref()
-        ref = supervisor.children.get(session) if supervisor is not None else None
+        ref = self._root.children.get(session)
         actor: SessionActor | None = ref._actor_weakref() if ref is not None else None
         if actor is None or actor.actor_stopped.is_set() or actor._live.phase is not Phase.SERVING:
             return None
