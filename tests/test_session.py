@@ -311,6 +311,34 @@ def test_a_crash_before_a_run_said_anything_tries_its_inputs_again_once(seed: in
         world.close()
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_l12_what_a_failure_ended_is_tried_again_though_a_stop_is_about_another_run_and_the_store_fails_again(
+    seed: int,
+) -> None:
+    """The Stop names the failure. What is decided after a crash is not stored, and has to be decided anew."""
+    with World(seed) as world:
+        over = world.answer("s", message("a", "say=1"))
+        world.settle()
+        run = world.answer("s", message("b", "sleep=5"))
+        world.store.fail_next()
+        with pytest.raises(StoreUnavailable):
+            world.answer("s", message("c", "say=1", policy="enqueue"))
+        told = world.answer("s", stop(run_id=over.run_id))
+        assert (told.outcome, told.journalled) == ("already_over", True)
+        again = world.crash()
+    with again as world:
+        world.store.fail_next()
+        laws = settled(world)
+        assert world.store.failures, "the store did not take what was decided first"
+        (retry,) = laws.retry_of
+        assert laws.retry_of == {retry: run.run_id}
+        assert world.status(retry) is RunStatus.COMPLETED
+        info = world.disk.run(run.run_id)
+        assert info is not None
+        assert info.provenance is not None
+        assert info.provenance.source == "store.failure"
+
+
 # ── A store that hangs, and the stop journal ──────────────────────────────────────────────────────
 
 

@@ -1075,6 +1075,25 @@ REGRESSIONS = {
             ("wait", 9.0),
         ),
     ),
+    # The journal named the failure that had ended a run. What was restored was not stored, and the next Stop named
+    # another one.
+    "a Stop behind a failure that an earlier Stop names": Schedule(
+        838963167,
+        Settings(agent="scripted"),
+        (
+            ("new", "hand=60,after=0.4998", None, "user", True, None),
+            ("wait", 0.05),
+            ("lose", 1),
+            ("new", "say=1", None, "user", True, None),
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("steps", 17),
+            ("crash",),
+            ("unfit", 2),
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("wait", 0.05),
+            ("crash",),
+        ),
+    ),
     # Code that was to end was told 7 s later, since the machine was slow, and a second time at once.
     "code that hears late of its end": Schedule(
         3524309667,

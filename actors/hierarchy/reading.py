@@ -21,7 +21,6 @@ from actors.hierarchy.tree_actors import TreeActors
 from actors.kernel.actor import Actor
 from actors.messages import Erased
 from actors.ports import Ports, Snapshot
-from actors.protocol.restoration import recovery_cause
 from actors.requests import Inspect
 
 
@@ -124,8 +123,7 @@ class Reading:
         unrecorded = self._outage.unrecorded
         unrecorded.undone.clear()
         # The first cause stands until it is on record, however often that has to be tried.
-        unrecorded.cause = unrecorded.cause or recovery_cause(self._ports.clock.wall())
-        self._live.protocol.restoration.restore(
+        unrecorded.cause = self._live.protocol.restoration.restore(
             snapshot,
             unrecorded.cause,
             quarantined=self._quarantine.on,

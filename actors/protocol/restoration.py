@@ -48,7 +48,7 @@ class Restoration:
         stops: Iterable[KeptStop] = (),
         trees: Mapping[str, Provenance] | None = None,
         crashed: bool = False,
-    ) -> None:
+    ) -> Provenance:
         """Restore the session, and start what is next.
 
         Args:
@@ -61,6 +61,9 @@ class Restoration:
                 that nothing runs that they withdrew or stopped.
             trees: why trees of the session are being ended, of those whose rows do not say it.
             crashed: the supervisor was restarted, so the wardens are ending all of its trees.
+
+        Returns:
+            The first cause that there is. It has ended all that was open.
         """
         state, at = self._state, self._state.clock.wall()
         state.restoring = True
@@ -87,7 +90,7 @@ class Restoration:
         # A Stop that came after a failure names it, even if nothing else is left that does.
         named = (one for kept in new_stops for one in (kept.failure, kept.cause))
         failures = (one for one in named if one is not None and one.source in FAILURES)
-        cause = next(failures, cause) or recovery_cause(at)
+        cause = next(failures, cause) or _recovery_cause(at)
         retry: RunInfo | None = None
         for info in snapshot.runs:
             if info.status is not RunStatus.QUEUED and not info.settled:
@@ -109,10 +112,11 @@ class Restoration:
         self._trees.file_restored(at)
         self._trees.end_if_drained(at)
         if state.draining or state.quarantined:
-            return
+            return cause
         if retry is not None:
             self._runs.start(state.ids.new("run"), (), at, retry=retry)
         self._runs.start_next(at)
+        return cause
 
     def _after_deletion(self, stops: tuple[KeptStop, ...], row: SessionRow | None) -> tuple[KeptStop, ...]:
         """Drop the Stops that came before the session was deleted: what they stopped has ended, and is erased."""
@@ -233,7 +237,7 @@ class Restoration:
         return record
 
 
-def recovery_cause(at: float) -> Provenance:
+def _recovery_cause(at: float) -> Provenance:
     """Return the cause of runs that were open when the supervisor died; `at` is now (epoch seconds, UTC)."""
     reason = "the supervisor ended while the run was going on"
     return Provenance(source="supervisor.recovery", reason=reason, initiated_at=at)

@@ -22,6 +22,7 @@ from actors.hierarchy.draining import Draining
 from actors.hierarchy.late_stops import LateStops
 from actors.hierarchy.outage import Outage
 from actors.hierarchy.passivation import Passivation
+from actors.hierarchy.reading import Reading
 from actors.hierarchy.run import RunActor
 from actors.hierarchy.run_host import RunHost
 from actors.hierarchy.serving import Serving
@@ -857,6 +858,16 @@ MUTANTS: Final = (
         "return self.stop.run_id is None",
     ),
     _mutant(
+        "the failure that a Stop of the journal names is forgotten where the session is restored in vain",
+        "L12",
+        Reading,
+        "_restore",
+        "    unrecorded.cause = self._live.protocol.restoration.restore(\n",
+        "    from actors.protocol.restoration import _recovery_cause\n"
+        "    unrecorded.cause = unrecorded.cause or _recovery_cause(self._ports.clock.wall())\n"
+        "    self._live.protocol.restoration.restore(\n",
+    ),
+    _mutant(
         "the journal does not name the failure that came before a Stop",
         "L5",
         Outage,
@@ -999,7 +1010,7 @@ MUTANTS: Final = (
         "L11",
         Restoration,
         "restore",
-        "    if state.draining or state.quarantined:\n        return\n",
+        "    if state.draining or state.quarantined:\n        return cause\n",
         "    state.draining, draining = False, state.draining\n"
         "    self._runs.start_next(at)\n    state.draining = draining\n",
     ),

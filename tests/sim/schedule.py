@@ -89,7 +89,7 @@ LITTERED: Final = 0.25
 TOGETHER: Final = 0.04
 """In how many schedules there is something that needs several things at once."""
 
-JOINED: Final = 0.01
+JOINED: Final = 0.02
 """In how many schedules a Stop joins a run beside the next one, of whose start the store does not say what became."""
 
 UNPROVEN: Final = 0.01
@@ -406,7 +406,10 @@ def _erased(random: Random) -> list[Op]:
 
 
 def _joined(random: Random) -> list[Op]:
-    """A run that takes its time to end is taken over from; that is stored, and said not to be. A Stop, and a crash."""
+    """A run that takes its time to end is taken over from; that is stored, and said not to be. A Stop, and a crash.
+
+    Then what is restored may not be stored either, and there is another Stop.
+    """
     slow = random.choice(("run=30,ignores_term", "hand=60,after=0.4998", "late=4 say=1", "serve=60 say=1"))
     return [
         ("new", slow, None, "user", True, None),
@@ -417,6 +420,7 @@ def _joined(random: Random) -> list[Op]:
         _stop(random),
         ("steps", random.randint(6, 20)),
         ("crash",),
+        *random.choice(([], [(random.choice(("fail", "unfit")), 1), _stop(random), ("wait", 0.05), ("crash",)])),
     ]
 
 

@@ -576,6 +576,7 @@ class Watch:
                         self.break_(f"{event.run_id} starts, and the supervisor is shutting down (L11)")
                 case "run.status":
                     self._aimed(event)
+                    self._not_tried_again(event, batch)
                     self._first_cause(event.session, event.run_id or "")
                 case "message" | "session.message_waiting":
                     message = event.data["id" if event.kind == "message" else "message_id"]
@@ -843,6 +844,23 @@ class Watch:
             began = (before.started_at if before is not None else None) or 0.0
             if earlier and self.sent[request_id][0] >= began:
                 self.break_(f"{event.run_id} is another attempt, and {request_id} had stopped the first (L12)")
+
+    def _not_tried_again(self, event: Event, batch: Batch) -> None:
+        """What a failure or a crash ended before it said anything begins anew, unless a Stop was about it (law L12)."""
+        source, run = (event.data.get("provenance") or {}).get("source"), self._disk.run(event.run_id or "")
+        actor = self._world.session_if_alive(batch.session) if self._world is not None else None
+        if source not in ("store.failure", "supervisor.recovery") or run is None or actor is None:
+            return
+        state, began = actor._protocol.state, run.started_at or 0.0
+        barred = state.draining or state.quarantined or state.unavailable() is not None
+        if barred or run.attempt >= state.settings.attempts_max:
+            return
+        kept = [one.stop for one in self.kept.values() if one.session == run.session and one.at >= began]
+        stopped = any(stop.run_id in (None, run.run_id) for stop in kept)
+        spoken = run.run_id in self.laws(run.session).spoken
+        again = any(one.data.get("retry_of") == run.run_id for one in batch.events)
+        if run.status is RunStatus.IN_PROGRESS and not (spoken or stopped or again):
+            self.break_(f"{run.run_id} ends by {source}, had said nothing, and is not tried again (L12)")
 
     def told_why(self, session: str, run_id: str, why: Provenance | None) -> None:
         """An agent is told that its run is over, and why: that is the first cause, and goes on record (law L5)."""
