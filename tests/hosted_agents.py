@@ -221,3 +221,29 @@ def plain(turn: Any) -> Any:
         return turn.call("shell", script=rest).content
     turn.emit(f"said: {rest}")
     return None
+
+
+async def do_spawn(turn: Any, rest: str) -> list[Any]:
+    """Have the daemon run a script, and wait for it."""
+    process = await turn.spawn(["sh", "-c", rest], env=marked())
+    await turn.emit(f"pid {process.pid}")
+    done = await process.wait()
+    return [done.status, done.output]
+
+
+async def do_serve(turn: Any, rest: str) -> str:
+    """Hand a process over to the session, and end."""
+    process = await turn.spawn(["sh", "-c", rest], env=marked())
+    await process.hand_over()
+    return str(process.process_id)
+
+
+async def do_spawn_and_die(turn: Any, rest: str) -> None:
+    await turn.spawn(["sh", "-c", rest], env=marked())
+    await turn.emit("asleep")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def marked() -> dict[str, str]:
+    """The mark of the test, for what is started by the daemon."""
+    return {name: value for name, value in os.environ.items() if name.startswith("CM_")}

@@ -16,6 +16,7 @@ from loguru import logger
 from actors.gate.pending import settle
 from actors.messages import LateRefused, Said
 from actors.model import How
+from actors.plugin.spawning import Exit, Process
 from supervisor.agent import Agent
 from supervisor.hosts import channel as channel_module
 from supervisor.hosts.channel import PIECE_BYTES, UNSENT_MAX_BYTES
@@ -36,11 +37,15 @@ JSON = st.recursive(
     max_leaves=6,
 )
 REQUESTS = st.sampled_from(["call", "steering", "hello", "emit", "run", "execute", "delegate", ""])
+OF_PROCESSES = st.sampled_from(["process.wait", "process.kill", "process.hand_over"])
 NOTES = st.sampled_from(["emit", "progress", "typing", "log", CANCEL_REQUEST, "credit", "nothing known"])
 OPS: st.SearchStrategy[Op] = st.one_of(
     st.tuples(st.just("note"), NOTES, FENCES, JSON),
     st.tuples(st.just("request"), REQUESTS, FENCES, JSON, st.integers(1, 6)),
     st.tuples(st.just("host_call"), FENCES, st.integers(1, 6)),
+    st.tuples(st.just("spawn"), FENCES, st.lists(st.text(max_size=3), max_size=2), JSON),
+    st.tuples(st.just("process"), OF_PROCESSES, FENCES, st.integers(0, 3)),
+    st.tuples(st.just("happens"), st.integers(0, 3), st.sampled_from(["starts", "exits", "fails"])),
     st.tuples(st.just("answer"), st.integers(1, 6), JSON),
     st.tuples(st.just("error"), st.integers(1, 6), st.sampled_from([-32800, -32000, 5])),
     st.tuples(st.just("emit"), FENCES, st.text(max_size=30)),
@@ -107,6 +112,30 @@ class Hostile:
 
     def op_host_call(self, fence: str, number: int) -> None:
         self.send(id=number, method="call", params={"fence": self.fence(fence), "tool": "t", "where": "host"})
+
+    def op_spawn(self, fence: str, argv: list[str], data: Any) -> None:
+        self.send(
+            id=next(self.numbers), method="spawn", params={"fence": self.fence(fence), "argv": argv, "stdin": data}
+        )
+
+    def op_process(self, method: str, fence: str, which: int) -> None:
+        asked = self.processes()
+        process = asked[which].process_id if which < len(asked) else "proc_0"
+        self.send(id=next(self.numbers), method=method, params={"fence": self.fence(fence), "process": process})
+
+    def op_happens(self, which: int, what: str) -> None:
+        """What becomes of a process that was asked for."""
+        for process in self.processes()[which : which + 1]:
+            if what == "starts":
+                settle(process._started, 1)
+            elif what == "exits" and process._started.done():
+                settle(process._exited, Exit(0, "x" * 1_000, 1_000, 0.1))
+            else:
+                process._fail(OSError("it was lost"))
+
+    def processes(self) -> list[Process]:
+        of_calls = [one for execution in self.executions for one in execution.trees.asked]
+        return [process for _, _, process in (*self.run.trees.asked, *of_calls)]
 
     def op_answer(self, number: int, result: Any) -> None:
         self.send(id=number, result=result)

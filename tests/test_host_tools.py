@@ -542,7 +542,6 @@ def test_the_cancel_ends_the_users_tool_once(tmp_path: Path, kind: str, wait: st
         ("def f(*x: int): ...", "a parameter that a schema cannot name"),
         ("def f(x: bytes): ...", "a parameter that a schema cannot describe"),
         ("def f(x: 'Nowhere'): ...", "a signature that cannot be read"),
-        ("class Spawn: ...\ndef f(spawn: Spawn): ...", "start processes with subprocess"),
         ("f = 1", "mine:f is not a function"),
     ],
 )

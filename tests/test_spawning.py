@@ -14,7 +14,7 @@ from actors.gate.pending import Pending
 from actors.hierarchy.tool import ToolActor
 from actors.messages import SpawnRequested
 from actors.model import Address, How
-from actors.plugin.spawning import STDIN_MAX_BYTES, Process, _owner, _spec
+from actors.plugin.spawning import STDIN_MAX_BYTES, Process, _owner, checked
 from actors.ports import SpawnSpec
 from tests.kit import Kit, check_rest, say
 from tests.process_kit import bench, until
@@ -75,21 +75,21 @@ def test_the_texts_of_a_command_are_exact() -> None:
     class Text(str):
         __slots__ = ()
 
-    spec = _spec([Text("ls")], Text("/"), {Text("A"): Text("b")}, Text("n"))
+    spec = checked([Text("ls")], Text("/"), {Text("A"): Text("b")}, Text("n"))
     assert spec == SpawnSpec(("ls",), "n", "/", {"A": "b"})
     texts = [*spec.argv, spec.name, spec.cwd, *spec.env, *spec.env.values()]
     assert {type(text) for text in texts} == {str}
-    assert _spec(["ls"], None, None, None).name == "ls"
+    assert checked(["ls"], None, None, None).name == "ls"
 
 
 def test_what_a_command_reads_and_its_terminal_are_of_built_in_types() -> None:
     class Number(int):
         __slots__ = ()
 
-    spec = _spec(["ls"], None, None, None, False, [Number(100), Number(40)], bytearray(b"x"))  # type: ignore[arg-type]
+    spec = checked(["ls"], None, None, None, False, [Number(100), Number(40)], bytearray(b"x"))  # type: ignore[arg-type]
     assert (spec.pty, spec.pty_size, spec.stdin) == (False, (100, 40), b"x")
     assert [type(spec.stdin), *map(type, spec.pty_size)] == [bytes, int, int]
-    assert _spec(["ls"], None, None, None, True).pty
+    assert checked(["ls"], None, None, None, True).pty
 
 
 def test_after_a_spawn_that_was_refused_the_next_one_runs(kit: Kit) -> None:

@@ -152,7 +152,7 @@ class AsyncProcess:
                 await self._process._pending.wait_async(self._process._begin_hand_over())
 
 
-def _spec(
+def checked(
     argv: Sequence[str],
     cwd: str | None,
     env: Mapping[str, str] | None,
@@ -291,7 +291,7 @@ class Spawn:
             QueueFull: its owner has reached the limit of processes.
             Refused: an agent asked, and something of an earlier run could not be ended (strict barrier).
         """
-        process = self.begin(_spec(argv, cwd, env, name, pty, pty_size, stdin), owner)
+        process = self.begin(checked(argv, cwd, env, name, pty, pty_size, stdin), owner)
         self._pending.wait(process._started, None)
         return process
 
@@ -330,6 +330,6 @@ class AsyncSpawn:
     ) -> AsyncProcess:
         """Run a command; see `Spawn.__call__`."""
         async with self._boundary:
-            process = self._spawn.begin(_spec(argv, cwd, env, name, pty, pty_size, stdin), owner)
+            process = self._spawn.begin(checked(argv, cwd, env, name, pty, pty_size, stdin), owner)
             await self._spawn._pending.wait_async(process._started)
         return AsyncProcess(process)

@@ -5,6 +5,7 @@
     host.py               one process in which an agent runs: its tree, its socket, its hello, its end
     run.py                one run in a host: frames to what its turn does, and back
     calls.py              the calls that a host asks for, and those that it executes itself
+    processes.py          the process trees that a host asks for
     account.py            the credit of a run in a host
     late.py               what a host says after the end of its run, counted
     around.py             what a run is given of its host, and the terms that hold for it

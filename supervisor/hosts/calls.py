@@ -23,7 +23,7 @@ import msgspec
 
 from actors.errors import CountermandError, RunCancelled, described
 from actors.messages import ToolResult
-from actors.model import JsonObject, Mode, Outcome
+from actors.model import Json, JsonObject, Mode, Outcome
 from actors.plugin.foreign import Finish, Foreign
 from actors.text import cut, storable
 from supervisor.hosts import frames
@@ -257,7 +257,8 @@ def refuse(peer: Peer, request: Request, error: BaseException) -> None:
     elif isinstance(error, CountermandError):
         peer.refuse(request.id, Code.REFUSED, error.message, error.as_json())
     else:
-        peer.refuse(request.id, Code.RAISED, storable(described(error)))
+        named: Json = {"type": type(error).__name__, "message": storable(str(error))}
+        peer.refuse(request.id, Code.RAISED, storable(described(error)), named)
 
 
 def cancel_of(number: int, fence: str, token: CancelToken, grace_s: float) -> frames.Cancel:

@@ -175,6 +175,46 @@ class Steering(Params, frozen=True, kw_only=True):
     fence: Fence
 
 
+class SpawnProcess(Params, frozen=True, kw_only=True):
+    """Start a process tree of the run. The answer comes when the command runs."""
+
+    fence: Annotated[str, Meta(description="Of the run; or of a call that this host executes, whose tree it is then.")]
+    argv: Annotated[tuple[str, ...], Meta(description="The program and its arguments, as for exec.")]
+    cwd: Annotated[str | None, Meta(description="Its working directory; null: the daemon's.")] = None
+    env: Annotated[dict[str, str], Meta(description="Added to the clean environment of all tools.")] = field(
+        default_factory=dict
+    )
+    name: Annotated[str | None, Meta(description="For people; null: the program.")] = None
+    owner: Annotated[
+        Literal["run", "session"], Meta(description="`run`: it ends with the run. `session`: with the session.")
+    ] = "run"
+    pty: Annotated[bool, Meta(description="It has a terminal.")] = False
+    pty_size: Annotated[tuple[int, int], Meta(description="Columns and rows of that.")] = (80, 24)
+    stdin: Annotated[bytes | None, Meta(description="Its input; what fits into the line. Null: an empty one.")] = None
+
+
+class WaitForProcess(Params, frozen=True, kw_only=True):
+    """Wait until the command of a tree has exited. `$/cancel_request` ends the wait, and nothing else."""
+
+    fence: Fence
+    process: Annotated[str, Meta(description="The id of the tree.")]
+
+
+class KillProcess(Params, frozen=True, kw_only=True):
+    """End a tree: ask, and kill after `grace_s`. The answer says only that it is being done."""
+
+    fence: Fence
+    process: Annotated[str, Meta(description="The id of the tree.")]
+    grace_s: Annotated[Seconds, Meta(description="0: kill at once.")] = 2.0
+
+
+class HandOverProcess(Params, frozen=True, kw_only=True):
+    """Hand a tree over to the session: it outlives the run. The answer comes when that is durable."""
+
+    fence: Annotated[str, Meta(description="Of the run, or of the call, that started it and is open.")]
+    process: Annotated[str, Meta(description="The id of the tree.")]
+
+
 class Log(Params, frozen=True, kw_only=True):
     """A line for the daemon's own log."""
 
@@ -184,9 +224,9 @@ class Log(Params, frozen=True, kw_only=True):
 
 
 class GiveUp(Params, frozen=True, kw_only=True):
-    """The host does not wait for its `call` any more: end it. Its answer still comes."""
+    """The host does not wait for its `call` any more: end it. Or for its `process.wait`. The answer still comes."""
 
-    request_id: Annotated[Id, Meta(description="The id of the `call`.")] = field(name="requestId")
+    request_id: Annotated[Id, Meta(description="The id of the request.")] = field(name="requestId")
     fence: Fence
 
 
@@ -240,6 +280,33 @@ class CreditGiven(Params, frozen=True, kw_only=True):
     fence: Fence
     events: Count
     bytes: Count
+
+
+class ProcessExit(Result, frozen=True, kw_only=True):
+    """How a command has exited. Processes that it left behind may run on, until the tree is ended."""
+
+    status: Annotated[int, Meta(description="Its exit status; negative: the signal that killed it.")]
+    output: Annotated[str, Meta(description="The last 64 KiB of its output.")]
+    total_bytes: Annotated[Count, Meta(description="The size of all of it.")]
+    duration_s: Annotated[float, Meta(description="From its start to its exit.")]
+    lossy: Annotated[bool, Meta(description="Some of the output was not UTF-8.")] = False
+    held: Annotated[bool, Meta(description="A process that it left behind still holds its output open.")] = False
+    cpu_s: float = 0.0
+    max_rss_kb: int = 0
+    spool: Annotated[str | None, Meta(description="A file with the exact bytes of the output, where there is one.")] = (
+        None
+    )
+    spooled_bytes: Annotated[Count, Meta(description="The size of that file.")] = 0
+
+
+class ProcessNews(Params, frozen=True, kw_only=True):
+    """News of a tree that the host has started: its command has exited, or the tree was lost. It comes once."""
+
+    fence: Fence
+    process: Annotated[str, Meta(description="The id of the tree.")]
+    news: Annotated[Literal["exited", "lost"], Meta(description="`lost`: how it ended is not known.")]
+    exit: Annotated[ProcessExit | None, Meta(description="How the command has exited.")] = None
+    note: Annotated[str, Meta(description="Why it was lost.")] = ""
 
 
 class Ping(Params, frozen=True, kw_only=True):
@@ -296,6 +363,13 @@ class Steered(Result, frozen=True, kw_only=True):
     messages: tuple[Message, ...]
 
 
+class Spawned(Result, frozen=True, kw_only=True):
+    """The command of a tree runs."""
+
+    process: Annotated[str, Meta(description="The id of the tree, in events, receipts and listings.")]
+    pid: Annotated[int, Meta(description="Of the command.")]
+
+
 class Method(NamedTuple):
     """A method: its name, its parameters, and its answer; a notification has no answer."""
 
@@ -313,6 +387,10 @@ FROM_HOST: Final = (
     Method("typing", Typing, None),
     Method("call", Call, CallDone),
     Method("steering", Steering, Steered),
+    Method("spawn", SpawnProcess, Spawned),
+    Method("process.wait", WaitForProcess, ProcessExit),
+    Method("process.kill", KillProcess, Empty),
+    Method("process.hand_over", HandOverProcess, Empty),
     Method(CANCEL_REQUEST, GiveUp, None),
     Method("log", Log, None),
 )
@@ -321,6 +399,7 @@ FROM_DAEMON: Final = (
     Method("execute", Execute, Executed),
     Method(CANCEL_REQUEST, Cancel, None),
     Method("credit", CreditGiven, None),
+    Method("process", ProcessNews, None),
     Method("ping", Ping, Empty),
 )
 _HOST_RESULTS: Final = [method.result for method in FROM_DAEMON if method.result is not None]

@@ -27,6 +27,7 @@ from actors.text import cut, one_line, visible
 from supervisor.hosts import frames
 from supervisor.hosts.frames import FROM_HOST, LINE_MAX_BYTES, PROTOCOLS, Code, NotAFrame, Notification, Request
 from supervisor.hosts.peer import REQUESTS_MAX, Peer
+from supervisor.hosts.processes import ProcessRequest, run_fence
 
 if TYPE_CHECKING:
     import socket
@@ -54,7 +55,16 @@ LOG_LEVELS: Final = frozenset({"debug", "info", "warning", "error"})
 METHODS: Final = tuple(method.name for method in FROM_HOST if method.params is not frames.Hello)
 """What this daemon takes from a host that has said hello."""
 
-_LATE: Final = {"emit": "text", "progress": "progress", "typing": "typing", "call": "call", "steering": "steering"}
+_LATE: Final = {
+    "emit": "text",
+    "progress": "progress",
+    "typing": "typing",
+    "call": "call",
+    "steering": "steering",
+    "spawn": "spawn",
+    "process.kill": "kill",
+    "process.hand_over": "hand_over",
+}
 """The methods that are counted if they come late, and what the receipt calls them."""
 
 
@@ -276,10 +286,13 @@ class Host:
         except NotAFrame as error:
             self._refuse(request, Code.INVALID_PARAMS, str(error))
             return
-        if not isinstance(params, frames.Call | frames.Steering):
+        if isinstance(params, frames.Call | frames.Steering):
+            run = self._run_of(params.fence)
+        elif isinstance(params, ProcessRequest):
+            run = self._run_of(run_fence(params.fence))
+        else:
             self._peer.refuse(request.id, Code.NO_METHOD, f"there is no request {request.method!r:.100}")
             return
-        run = self._run_of(params.fence)
         if run is not None:
             run.requested(request, params)
             return
@@ -327,7 +340,7 @@ class Host:
             return
         self.refused += 1
         for run in self._earlier:
-            if run.fence == fence:
+            if run.fence == run_fence(fence):
                 run.late.note(kind)
 
     def _say_hello(self, request: Request) -> None:

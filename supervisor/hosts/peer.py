@@ -91,10 +91,10 @@ class Peer:
         del self._asked[number]
         return True
 
-    def notify(self, method: str, params: Params) -> None:
-        """Report."""
+    def notify(self, method: str, params: Params, *, is_answer: bool = False) -> None:
+        """Report. `is_answer`: it counts to the bound on answers, since the host has asked for it."""
         self._owner.first()
-        self.channel.send(frames.notification(method, params))
+        self.channel.send(frames.notification(method, params), is_answer=is_answer)
 
     def notify_first(self, method: str, params: Params, behind: Unsent) -> None:
         """Report ahead of what is unsent, but behind the frame that it is about, and behind earlier ones like it."""

@@ -37,6 +37,7 @@ from supervisor.hosts.account import Account
 from supervisor.hosts.calls import HostCalls, cancel_of, raised, refuse
 from supervisor.hosts.frames import CANCEL_REQUEST, Answer, Code, NotAFrame, Params, Request
 from supervisor.hosts.late import LateFrames
+from supervisor.hosts.processes import HostProcesses
 
 if TYPE_CHECKING:
     from actors.hosts import ToolOffer
@@ -73,6 +74,7 @@ class HostRun:
         self._peer: Peer | None = None
         self._account: Account | None = None
         self._calls: HostCalls | None = None
+        self._processes: HostProcesses | None = None
         self._request: tuple[int, Unsent] | None = None
         self._said_cancel = False
         # Encoded here: a thread may be long, and the thread of all channels serves the other hosts too.
@@ -116,6 +118,7 @@ class HostRun:
         self._peer = peer
         self._account = Account(self._turn, self._terms, self._around, peer, counts=counts_credit)
         self._calls = HostCalls(self._turn, self._terms, self._around, peer, self._account, self.late)
+        self._processes = HostProcesses(self._turn, self._around, peer, self.late, self._calls.spawn)
         params, self._params = self._params, b""
         self._request = peer.request("run", Raw(params), self._answered)
 
@@ -185,6 +188,8 @@ class HostRun:
         self._params = b""
         if self._account is not None:
             self._account.close()
+        if self._processes is not None:
+            self._processes.close()
         self.late.tell()
         self._around.over()
         finish(done)
@@ -194,6 +199,7 @@ class HostRun:
     def notified(self, params: Params, size: int) -> None:
         """Handle a notification of this run; its line has `size` bytes."""
         assert self._calls is not None, "the host was told of the run"
+        assert self._processes is not None, "the host was told of the run"
         match params:
             case frames.Emit():
                 self._emit(params.text, size)
@@ -203,16 +209,20 @@ class HostRun:
                 self._say(TypingData(), size)
             case frames.GiveUp():
                 self._calls.give_up(params.request_id)
+                self._processes.give_up(params.request_id)
             case _:
                 raise AssertionError(f"{type(params).__name__} is of no run")
 
     def requested(self, request: Request, params: Params) -> None:
         """Handle a request of this run."""
         assert self._calls is not None, "the host was told of the run"
+        assert self._processes is not None, "the host was told of the run"
         if isinstance(params, frames.Call):
             self._calls.requested(request, params)
-        else:
+        elif isinstance(params, frames.Steering):
             self._steer(request)
+        else:
+            self._processes.requested(request, params)
 
     def give_back(self, size: int) -> None:
         """Give the host back what a frame has cost that came to nothing."""

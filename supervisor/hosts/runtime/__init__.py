@@ -7,6 +7,7 @@ The map, from the outside in:
     turn.py          Turn and AsyncTurn: the argument of an agent
     tools.py         the user's tools, which are executed here
     schema.py        what the types of their parameters accept
+    spawning.py      processes that the daemon starts for the agent or a tool
     run.py call.py   a run, and a call that its agent asks for
     thread.py        the messages of a run
     credit.py        what may be said that is not durable yet
@@ -52,6 +53,7 @@ from typing import Any
 from .daemon_log import log
 from .errors import CountermandError, Invalid, Refused, RunCancelled
 from .schema import Secret
+from .spawning import AsyncProcess, AsyncSpawn, Exit, Process, Spawn
 from .token import AsyncCancelToken, CancelToken
 from .tools import tool
 from .turn import AsyncTurn, Turn
@@ -60,15 +62,20 @@ from .values import Address, Message, Provenance, ToolCall, ToolResult
 __all__ = [
     "Address",
     "AsyncCancelToken",
+    "AsyncProcess",
+    "AsyncSpawn",
     "AsyncTurn",
     "CancelToken",
     "CountermandError",
+    "Exit",
     "Invalid",
     "Message",
+    "Process",
     "Provenance",
     "Refused",
     "RunCancelled",
     "Secret",
+    "Spawn",
     "ToolCall",
     "ToolResult",
     "Turn",

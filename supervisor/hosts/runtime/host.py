@@ -100,6 +100,7 @@ class Host:
                 "execute": self._on_execute,
                 "$/cancel_request": self._on_cancel,
                 "credit": self._on_credit,
+                "process": self._on_process,
                 "ping": self._on_ping,
             }
         )
@@ -202,6 +203,12 @@ class Host:
         run = self._run
         if run is not None and run.fence == params["fence"]:
             run.credit.give(params["events"], params["bytes"])
+
+    def _on_process(self, _: int | None, params: Mapping[str, Any]) -> None:
+        run = self._run
+        tree = None if run is None else run.trees.pop(params["process"], None)
+        if tree is not None:
+            tree.heard(params)
 
     def tell(self, run: Run) -> None:
         """Tell the agent that its run is cancelled. Any thread."""

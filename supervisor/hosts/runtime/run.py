@@ -18,6 +18,7 @@ from .wire import CANCELLED, STALE, WireError
 if TYPE_CHECKING:
     from .call import Call
     from .host import Host
+    from .spawning import Tree
 
 LEVELS_MAX = 20
 """How many task groups, one in the other, are told before a door tells a task in the innermost."""
@@ -46,6 +47,8 @@ class Run:
         self.tools = [*(tool.offer for tool in host.tools.values()), *daemons]
         # Open calls, by the id of their request.
         self.calls: dict[int, Call] = {}
+        # Process trees whose command has not exited, by id.
+        self.trees: dict[str, Tree] = {}
         # Of an async agent: its task, and whether that was told of the run's end.
         self.task: asyncio.Task[Any] | None = None
         self.task_told: asyncio.Event | None = None

@@ -14,6 +14,7 @@ from .errors import Invalid
 from .loading import is_async
 from .plain import as_json, words
 from .schema import bare, converted, is_secret, schema_of, seconds
+from .spawning import AsyncSpawn, Spawn
 from .token import CancelToken, tell
 from .values import ToolResult
 
@@ -74,10 +75,7 @@ class HostTool:
             if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
                 raise self._invalid("a parameter that a schema cannot name", str(parameter))
             kind = getattr(bare(hint), "__name__", "")
-            if kind in ("Spawn", "AsyncSpawn"):
-                remedy = "start processes with subprocess: whatever a host starts is contained, and ends with it"
-                raise self._invalid("a parameter that a host cannot fill in", f"{name}: {kind}", remedy)
-            if kind in ("CancelToken", "AsyncCancelToken"):
+            if kind in ("CancelToken", "AsyncCancelToken", "Spawn", "AsyncSpawn"):
                 self._given[name] = kind
                 continue
             if name == "fence":
@@ -113,7 +111,13 @@ class HostTool:
 
     def execute(self, arguments: Mapping[str, Any], call: Call) -> Any:
         """Execute a call; an async tool of a plain agent has a loop of its own."""
-        given: dict[str, Any] = {"fence": call.fence, "CancelToken": call.token, "AsyncCancelToken": call.token.aio}
+        given: dict[str, Any] = {
+            "fence": call.fence,
+            "CancelToken": call.token,
+            "AsyncCancelToken": call.token.aio,
+            "Spawn": Spawn(call.run, call.token, call.fence),
+            "AsyncSpawn": AsyncSpawn(call.run, call.token, call.fence),
+        }
         extra = {name: given[kind] for name, kind in self._given.items()}
         value = self.function(**self._converted(arguments), **extra)
         return _completed(value, call.token) if self.is_async and call.run.host.loop is None else value
@@ -139,12 +143,12 @@ class HostTool:
         except TypeError as error:
             raise self._invalid("a parameter that a schema cannot describe", f"{name}: {error}") from None
 
-    def _invalid(self, what: str, got: str, remedy: str = CONVERT) -> Invalid:
+    def _invalid(self, what: str, got: str) -> Invalid:
         return Invalid(
             f"the tool {self.name!r} has {what}",
             expected="named parameters of JSON's types, and of dataclasses and enums of them",
             got=got,
-            remedy=remedy,
+            remedy=CONVERT,
         )
 
 

@@ -22,6 +22,7 @@ from .main_thread import UNSET, PlainDoor
 from .plain import RESULT_MAX_BYTES, as_json, dumped, storable
 from .run import Run
 from .schema import seconds
+from .spawning import AsyncSpawn, Spawn
 from .token import AsyncCancelToken, AsyncDoor, CancelToken, tell
 from .values import Address, Message, Provenance, ToolResult
 from .wire import line
@@ -263,6 +264,15 @@ class AsyncTurn(TurnBase):
         call = await self._through(self._gate(name, arguments, function, show, **more))
         return typing.cast("T", call.outcome())
 
+    @property
+    def spawn(self) -> AsyncSpawn:
+        """``await turn.spawn(argv, …)`` runs a command in a process tree of the run, in no call; see `Spawn`.
+
+        It is on record and begins when the parts of earlier runs have ended, as a call does. The thread has nothing of
+        it. What you start with `subprocess` is contained too, in the tree of this host.
+        """
+        return AsyncSpawn(self._run, self._run.token, self._run.fence)
+
     async def steering(self) -> tuple[Message, ...]:
         """Take the waiting messages that steer this run; none while a call is open."""
         return await self._through(self._steering())
@@ -372,6 +382,11 @@ class Turn(TurnBase):
         more = _more(schema, provider_id, deadline_s)
         call = self._through(self._gate(name, arguments, function, show, **more))
         return typing.cast("T", call.outcome())
+
+    @property
+    def spawn(self) -> Spawn:
+        """``turn.spawn(argv, …)`` runs a command in a process tree of the run, in no call; see `AsyncTurn.spawn`."""
+        return Spawn(self._run, self._run.token, self._run.fence)
 
     def steering(self) -> tuple[Message, ...]:
         """Take the waiting messages that steer this run; none while a call is open."""

@@ -32,6 +32,8 @@ class WireError(Exception):
     def public(self) -> CountermandError:
         """Return it as the error that an agent gets."""
         texts = {name: str(self.data.get(name, "")) for name in ("expected", "got", "remedy")}
+        if self.code == INVALID_PARAMS or self.data.get("code") == "invalid":
+            return Invalid(str(self), **texts)
         return CountermandError(str(self), code=str(self.data.get("code", self.code)), **texts)
 
 

@@ -1,0 +1,211 @@
+"""HostProcesses: the process trees that a host asks for.
+
+Theory of operation. A host has no tree of its own making here: it asks, and the actor of the run, or of the call whose
+fence is named, does what it does for an agent or a tool in this process. So the gate, the permit, the limits and the
+ends are the same. The handle that the actor gives stays here. The host has the id of the tree.
+
+What a host is told is told once: the answer to `spawn` when the command runs, and `process` when it has exited. For
+those that ask (`process.wait`) the exits of the last EXITS_MAX commands are kept. News count as answers do: a host that
+does not read them is not read either.
+
+Everything is on the thread of all channels. Handles are settled on other threads, which post here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Final
+
+from msgspec import structs
+
+from actors.errors import CountermandError, Invalid, RunCancelled
+from actors.plugin.spawning import Exit, Process, Spawn, checked
+from actors.text import storable
+from supervisor.hosts import frames
+from supervisor.hosts.calls import refuse
+from supervisor.hosts.frames import Code, Params, Request
+
+if TYPE_CHECKING:
+    from actors.plugin.turn import TurnCore
+    from supervisor.hosts.around import Around
+    from supervisor.hosts.late import LateFrames
+    from supervisor.hosts.peer import Peer
+
+EXITS_MAX: Final = 64
+"""Of so many trees whose command has exited the handles are kept, with at most 64 KiB of output each."""
+
+LATE: Final = {frames.SpawnProcess: "spawn", frames.KillProcess: "kill", frames.HandOverProcess: "hand_over"}
+"""What the receipt calls those that come too late. To wait is without an effect."""
+
+ProcessRequest = frames.SpawnProcess | frames.WaitForProcess | frames.KillProcess | frames.HandOverProcess
+
+
+def run_fence(fence: str) -> str:
+    """Return the fence of the run of a fence, which may be that of one of its calls."""
+    return fence[: fence.rfind(":") + 1]
+
+
+class HostProcesses:
+    """The process trees of one run in a host. Thread of all channels only.
+
+    Args:
+        turn: the run's turn.
+        around: see there.
+        peer: the host.
+        late: of the run.
+        spawn_of: returns what spawns for a call that the host executes, by its fence.
+    """
+
+    def __init__(
+        self,
+        turn: TurnCore,
+        around: Around,
+        peer: Peer,
+        late: LateFrames,
+        spawn_of: Callable[[str], Spawn | None],
+    ) -> None:
+        self._turn = turn
+        self._around = around
+        self._peer = peer
+        self._late = late
+        self._spawn_of = spawn_of
+        # Each with the fence under which it was asked for.
+        self._open: dict[str, tuple[Process, str]] = {}
+        # Of those whose command has exited, the oldest first.
+        self._exited: dict[str, tuple[Process, str]] = {}
+        self._waits: dict[int, Request] = {}
+
+    def requested(self, request: Request, params: Params) -> None:
+        """Handle a request: of the run, or of a call that the host executes."""
+        try:
+            match params:
+                case frames.SpawnProcess():
+                    self._spawn(request, params)
+                case frames.WaitForProcess():
+                    self._wait(request, self._known(params))
+                case frames.KillProcess():
+                    self._kill(request, self._known(params), params.grace_s)
+                case frames.HandOverProcess():
+                    self._hand_over(request, self._known(params))
+                case _:
+                    raise AssertionError(f"{type(params).__name__} is of no process")
+        except (RunCancelled, CountermandError) as error:
+            self._refuse(request, params, error)
+
+    def _refuse(self, request: Request, params: Params, error: BaseException) -> None:
+        kind = LATE.get(type(params))
+        if kind is not None and isinstance(error, RunCancelled):
+            self._late.note(kind)
+        refuse(self._peer, request, error)
+
+    def close(self) -> None:
+        """The run is over: the host is told nothing more of them, but the answers that are open."""
+        self._open.clear()
+        self._exited.clear()
+
+    # ── Starting ──────────────────────────────────────────────────────────────────────────────────
+
+    def _spawn(self, request: Request, params: frames.SpawnProcess) -> None:
+        self._turn.token.raise_if_cancelled()
+        spawn = self._turn.spawn if params.fence == self._turn.address.fence else self._spawn_of(params.fence)
+        if spawn is None:
+            self._peer.refuse(request.id, Code.STALE, "the call has ended")
+            return
+        spec = checked(
+            params.argv,
+            params.cwd,
+            params.env,
+            params.name,
+            params.pty,
+            params.pty_size,
+            params.stdin,
+        )
+        process = spawn.begin(spec, params.owner)
+        self._when_done(process._started, lambda started: self._started(request, params, process, started))
+
+    def _started(self, request: Request, params: frames.SpawnProcess, process: Process, started: Future[int]) -> None:
+        token, error = self._turn.token, started.exception()
+        if error is None and token.provenance is not None:
+            # It ends with the run, and who asked for it is told that.
+            error = RunCancelled(token.provenance)
+        if error is not None:
+            refuse(self._peer, request, error)
+            return
+        self._open[process.process_id] = process, params.fence
+        self._peer.answer(request.id, frames.Spawned(process=process.process_id, pid=started.result()))
+        self._when_done(process._exited, lambda exited: self._told(params.fence, process, exited))
+
+    def _told(self, fence: str, process: Process, exited: Future[Exit]) -> None:
+        """The command has exited, or it is not known whether it has."""
+        process_id = process.process_id
+        if self._open.pop(process_id, None) is None or self._turn.token.cancelled:
+            # The host was told of the end of the run: all of it ends.
+            return
+        self._exited[process_id] = process, fence
+        while len(self._exited) > EXITS_MAX:
+            del self._exited[next(iter(self._exited))]
+        error = exited.exception()
+        if error is None:
+            news = frames.ProcessNews(fence=fence, process=process_id, news="exited", exit=_exit(exited.result()))
+        else:
+            news = frames.ProcessNews(fence=fence, process=process_id, news="lost", note=storable(str(error)))
+        self._peer.notify("process", news, is_answer=True)
+
+    # ── Its handle ────────────────────────────────────────────────────────────────────────────────
+
+    def _known(self, params: frames.WaitForProcess | frames.KillProcess | frames.HandOverProcess) -> Process:
+        """Return the handle of a process; a request for it has the fence of the run, or that of its call."""
+        self._turn.token.raise_if_cancelled()
+        process_id = params.process
+        process, fence = self._open.get(process_id) or self._exited.get(process_id) or (None, "")
+        if process is None or params.fence not in (fence, self._turn.address.fence):
+            raise Invalid(
+                "this run has no such process",
+                expected=f"the id of one that it has started; of those that have exited, one of the last {EXITS_MAX}",
+                got=storable(process_id[:100]),
+                remedy="use the id from the answer to spawn",
+            )
+        return process
+
+    def _wait(self, request: Request, process: Process) -> None:
+        self._waits[request.id] = request
+        self._when_done(process._exited, lambda exited: self._waited(request, exited))
+
+    def _waited(self, request: Request, exited: Future[Exit]) -> None:
+        if self._waits.get(request.id) is not request:
+            # It was given up, and has its answer.
+            return
+        del self._waits[request.id]
+        error = exited.exception()
+        if error is not None:
+            refuse(self._peer, request, error)
+        else:
+            self._peer.answer(request.id, _exit(exited.result()))
+
+    def give_up(self, request_id: int) -> None:
+        """The host no longer waits for an exit. The process goes on."""
+        if self._waits.pop(request_id, None) is not None:
+            self._peer.refuse(request_id, Code.CANCELLED, "it is not waited for any more")
+
+    def _kill(self, request: Request, process: Process, grace_s: float) -> None:
+        process.kill(grace_s)
+        self._peer.answer(request.id, frames.Empty())
+
+    def _hand_over(self, request: Request, process: Process) -> None:
+        handed = process._begin_hand_over()
+        self._when_done(handed, lambda done: self._handed_over(request, done))
+
+    def _handed_over(self, request: Request, handed: Future[None]) -> None:
+        error = handed.exception()
+        if error is not None:
+            refuse(self._peer, request, error)
+        else:
+            self._peer.answer(request.id, frames.Empty())
+
+    def _when_done(self, future: Future[Exit] | Future[int] | Future[None], then: Callable[..., None]) -> None:
+        future.add_done_callback(lambda done: self._around.post(lambda: then(done)))
+
+
+def _exit(done: Exit) -> frames.ProcessExit:
+    return frames.ProcessExit(**structs.asdict(done))
