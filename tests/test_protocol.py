@@ -47,7 +47,7 @@ from actors.ports import KeptStop, SessionRow, Settings, Snapshot, SpawnSpec, Wa
 from actors.protocol.protocol import Protocol
 from actors.protocol.request_book import RequestBook
 from actors.protocol.run_record import AGENT
-from actors.protocol.step import AnswerRequest, GivePermit, GiveSpawn, HaltRun, Later, StartRun
+from actors.protocol.step import AnswerRequest, GivePermit, GiveSpawn, HaltRun, Later, OpenBarrier, StartRun
 from actors.protocol.stops import CUTOFFS_MAX
 from actors.requests import (
     Accepted,
@@ -192,6 +192,9 @@ class Driver:
                             assert record.id not in self.started, "an agent is started twice"
                             self.started.add(record.id)
                             self.agents[record.id] = record.address
+                    case OpenBarrier():
+                        self.protocol.runs.open_barrier(effect)
+                        self.took()
                     case GivePermit():
                         for call in self.calls:
                             if call.address.call == effect.call_id:

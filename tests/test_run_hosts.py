@@ -392,6 +392,35 @@ def test_l7_what_never_ends_holds_an_agent_up_for_its_time_and_no_longer(seed: i
             assert world.status(third) is RunStatus.FAILED
 
 
+@pytest.mark.parametrize("word", ["run=60,never_dies", "serve=60,never_dies"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_l3_an_agent_begins_beside_what_was_abandoned_when_that_is_on_record_and_not_before(
+    seed: int, word: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The store writes one batch at a time: the start of the run first, and then what was abandoned meanwhile.
+    monkeypatch.setattr("tests.sim.store.GROUP_MAX", 1)
+    with hosted(seed, overlap=False) as world:
+        say(world, word)
+        world.wait(1.0)
+        world.answer("s", stop(scope="session"))
+        world.store.hold(True)
+        world.tell("s", message("b", "say=1"))
+        world.wait(9.0)
+        world.store.hold(False)
+        assert world.run(lambda: len(of(world, "run.started")) == 2)
+        world.store.hold(True)
+        world.wait(1.0)
+        second = of(world, "run.started")[-1].run_id
+        (row,) = [row for row in hosts(world) if row.run_id == second]
+        assert world.hosts is not None
+        assert not of(world, "session.barrier_forced")
+        assert not world.hosts.was_told(row.process_id)
+        world.store.hold(False)
+        settled(world)
+        assert of(world, "session.barrier_forced")
+        assert world.status(str(second)) is RunStatus.COMPLETED
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_l1_a_run_that_is_stopped_while_its_agent_waits_never_begins(seed: int) -> None:
     with hosted(seed, overlap=False) as world:

@@ -1131,6 +1131,44 @@ REGRESSIONS = {
             ("wait", 9.0),
         ),
     ),
+    # An agent that waits for earlier runs began when a kill deadline had passed in memory, before that was on record.
+    "an agent that begins beside what is not on record as abandoned": Schedule(
+        1,
+        Settings(agent="scripted"),
+        (
+            ("new", "run=60,never_dies", None, "user", True, None),
+            ("wait", 1.0),
+            ("stop", "graceful", None, None, "session", "user", None),
+            ("steps", 20),
+            ("hold", True),
+            ("new", "say=1", None, "user", True, None),
+            ("wait", 9.0),
+            ("hold", False),
+            ("steps", 1),
+            ("hold", True),
+            ("steps", 20),
+        ),
+        hosting=Hosting(1, HostedAgent("scripted", overlap=False)),
+    ),
+    # The same with a tree of the session.
+    "an agent that begins beside a tree of the session that is not on record as abandoned": Schedule(
+        0,
+        Settings(agent="scripted"),
+        (
+            ("new", "serve=60,never_dies", None, "user", True, None),
+            ("wait", 1.0),
+            ("stop", "graceful", None, None, "session", "user", None),
+            ("steps", 20),
+            ("hold", True),
+            ("new", "say=1", None, "user", True, None),
+            ("wait", 9.0),
+            ("hold", False),
+            ("steps", 1),
+            ("hold", True),
+            ("steps", 20),
+        ),
+        hosting=Hosting(1, HostedAgent("scripted", overlap=False)),
+    ),
 }
 
 

@@ -49,6 +49,7 @@ from actors.protocol.step import (
     MakeWait,
     NothingToSteer,
     Now,
+    OpenBarrier,
     RefuseCall,
     RefuseDeleted,
     RefuseHandOver,
@@ -138,6 +139,8 @@ class Effects:
                         effect.reply.try_set(effect.answer)
                 case StartRun():
                     self._runs.start(effect.run_id)
+                case OpenBarrier():
+                    self._live.protocol.runs.open_barrier(effect)
                 case GivePermit():
                     deadline_s = self._ports.settings.call_deadline_s
                     self._runs.tell(effect.run_id, Permit(effect.call_id, effect.cell, effect.token, deadline_s))

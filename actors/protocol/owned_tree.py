@@ -19,7 +19,7 @@ class OwnedTree:
     durable: the store has the record that the session owns it.
     stage: the number of the kill deadline that applies to it; 0 before the session ends it.
     late: that kill deadline has passed.
-    forced: calls no longer wait for its end.
+    forced: that is on record, and calls no longer wait for its end.
     """
 
     row: ProcessRow

@@ -272,7 +272,7 @@ class RunRecord:
     omitted, reaped: numbers of the parts that were forgotten, and of their processes that were proven dead.
     stage: counts the moves of the kill deadline. A deadline of an earlier stage is void.
     adoptions: how often its parts were taken over from a failed run actor.
-    forced: its kill deadline has passed, and the barrier no longer waits for its parts.
+    forced: it is on record that its kill deadline has passed, and the barrier no longer waits for its parts.
     waiting, withdrawn: ids of messages, for the receipt.
     receipt: the one that was filed last.
     """

@@ -37,7 +37,7 @@ from actors.protocol.deletion import Deletion
 from actors.protocol.run_hosts import RunHosts
 from actors.protocol.run_record import AGENT, Part, RunRecord
 from actors.protocol.state import LATE_KEPT_MAX, SessionState
-from actors.protocol.step import AdoptRun, HaltRun, ReturnCredit, ShowEphemeral, StartRun
+from actors.protocol.step import AdoptRun, HaltRun, OpenBarrier, ReturnCredit, ShowEphemeral, StartRun
 from actors.protocol.trees import Trees
 from actors.protocol.turns import Turns
 from actors.requests import NewMessage
@@ -380,17 +380,37 @@ class Runs:
         self._settle(record, at)
 
     def force_barrier(self, record: RunRecord, held: list[Part], at: float) -> None:
-        """The kill deadline of a closed run has passed: calls no longer wait for its parts, or are refused."""
+        """The kill deadline of a closed run has passed: calls no longer wait for its parts, or are refused.
+
+        They wait until it is on record which parts those are: `open_barrier`.
+        """
         state = self._state
+        if not held:
+            return
         if state.settings.barrier == Barrier.FORCED:
-            record.forced = True
-            if held:
-                names = tuple(f"{part.kind} {part.name}" for part in held)
-                data = SessionBarrierForcedData(run_id=record.id, abandoned=names)
-                state.event(data, state.active or record)
-        elif held:
+            names = tuple(f"{part.kind} {part.name}" for part in held)
+            data = SessionBarrierForcedData(run_id=record.id, abandoned=names)
+            state.event(data, state.active or record)
+            state.step.later.append(OpenBarrier(run_id=record.id))
+        else:
             # Strict: calls that wait are refused, and so are new ones until the parts are proven to have ended.
             self.refuse_waiting(at)
+
+    def open_barrier(self, opened: OpenBarrier) -> None:
+        """After the commit: it is on record what was abandoned, so nothing waits for it any longer.
+
+        An agent that may not overlap starts as soon as the barrier is open, without a record of its own. In memory the
+        barrier must therefore not be open before that is durable.
+        """
+        state = self._state
+        record = state.record(opened.run_id) if opened.run_id is not None else None
+        if record is not None:
+            record.forced = True
+        for process_id in opened.trees:
+            owned = state.owned.get(process_id)
+            if owned is not None:
+                owned.forced = True
+        self.go_on(state.clock.wall())
 
     def refuse_waiting(self, at: float) -> None:
         """Something outlived its kill deadline. Where the barrier is strict, nothing waits for it any longer."""

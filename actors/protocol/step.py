@@ -44,6 +44,13 @@ class StartRun(Struct, frozen=True):
     run_id: str
 
 
+class OpenBarrier(Struct, frozen=True):
+    """Wait no longer for the parts of a run, or for trees of the session: it is on record that they were abandoned."""
+
+    run_id: str | None = None
+    trees: tuple[str, ...] = ()
+
+
 class GivePermit(Struct, frozen=True):
     """Let a call start, if its cell is still granted."""
 
@@ -159,6 +166,7 @@ class RefuseDeleted(Struct, frozen=True):
 Later: TypeAlias = (
     AnswerRequest
     | StartRun
+    | OpenBarrier
     | GivePermit
     | GiveSpawn
     | GiveSteering

@@ -21,7 +21,7 @@ from actors.protocol.processes import Processes
 from actors.protocol.run_record import RunRecord
 from actors.protocol.runs import Runs
 from actors.protocol.state import SessionState
-from actors.protocol.step import ForgetPart, Keeper, KillTree
+from actors.protocol.step import ForgetPart, Keeper, KillTree, OpenBarrier
 from actors.protocol.trees import Trees
 
 
@@ -148,10 +148,9 @@ class TreeReports:
             owned.part.how = How.ABANDONED
         self._trees.file_without_late(at)
         if state.settings.barrier == Barrier.FORCED:
-            for owned in left:
-                owned.forced = True
             names = tuple(f"process {owned.part.name}" for owned in left)
             state.event(SessionBarrierForcedData(run_id=None, abandoned=names), state.active)
+            state.step.later.append(OpenBarrier(trees=tuple(owned.id for owned in left)))
         else:
             self._runs.refuse_waiting(at)
         self._runs.go_on(at)

@@ -70,8 +70,8 @@ class LogLaws:
         self.run_inputs: dict[str, list[str]] = {}
         self.closed_at: dict[str, int] = {}
         self.cause: dict[str, Any] = {}
-        # By run: what was named when permits went on without it.
-        self.forced: dict[str, set[str]] = {}
+        # By run, or None for trees of the session: what was named when permits went on without it.
+        self.forced: dict[str | None, set[str]] = {}
         self.said: dict[str, int] = {}
         self.thread = Thread() if fold else None
         self._checked: list[Message] = []

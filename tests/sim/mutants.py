@@ -408,6 +408,22 @@ MUTANTS: Final = (
         "False",
     ),
     _mutant(
+        "an agent begins before it is on record what of an earlier run is abandoned",
+        "L3",
+        Runs,
+        "force_barrier",
+        "state.step.later.append(OpenBarrier(run_id=record.id))",
+        "record.forced = True",
+    ),
+    _mutant(
+        "an agent begins before it is on record what of the session is abandoned",
+        "L3",
+        TreeReports,
+        "deadline",
+        "state.step.later.append(OpenBarrier(trees=tuple(owned.id for owned in left)))",
+        "[setattr(owned, 'forced', True) for owned in left]",
+    ),
+    _mutant(
         "a host that a run took back is left when the run does not begin",
         "L7",
         Runs,

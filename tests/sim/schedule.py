@@ -89,6 +89,9 @@ LITTERED: Final = 0.25
 TOGETHER: Final = 0.04
 """In how many schedules there is something that needs several things at once."""
 
+ABANDONED: Final = 0.01
+"""In how many schedules the store hangs while something is abandoned that an agent in a host waits for."""
+
 JOINED: Final = 0.02
 """In how many schedules a Stop joins a run beside the next one, of whose start the store does not say what became."""
 
@@ -178,7 +181,13 @@ def draw(seed: int) -> Schedule:
     gated = Random(f"gated {seed}")
     if gated.random() < GATED:
         script = [_gated(gated, op) for op in script]
-    drawn = Schedule(world, settings, tuple(script), hosting=_hosting(Random(f"hosted {seed}")))
+    hosting = _hosting(Random(f"hosted {seed}"))
+    abandoned = Random(f"abandoned {seed}")
+    if abandoned.random() < ABANDONED:
+        place = abandoned.randint(0, len(script))
+        script[place:place] = _abandoned(abandoned)
+        hosting = Hosting(abandoned.randrange(WORLDS), HostedAgent("scripted", keep=False, overlap=False))
+    drawn = Schedule(world, settings, tuple(script), hosting=hosting)
     tight = Random(f"{seed} tight")
     drawn = _tight(tight, drawn) if tight.random() < 0.25 else drawn
     own = Random(f"own {seed}")
@@ -435,6 +444,29 @@ def _unproven(random: Random) -> list[Op]:
         random.choice((_stop, _news))(random),
         random.choice((("steps", 20), ("wait", 9.0))),
         ("delete",),
+    ]
+
+
+def _abandoned(random: Random) -> list[Op]:
+    """What never dies is stopped, and the store hangs until that is abandoned. Then it writes the start of a run.
+
+    What it writes next, with what was abandoned in it, is written some time later.
+    """
+    word = random.choice(("run=60,never_dies", "run=60,never_dies", "serve=60,never_dies", "hand=60,never_dies"))
+    return [
+        ("new", word, None, "user", True, None),
+        ("wait", 1.0),
+        ("stop", random.choice(("graceful", "immediate")), None, None, "session", "user", None),
+        random.choice((("steps", 20), ("wait", 1.0))),
+        ("hold", True),
+        ("new", "say=1", None, "user", True, None),
+        ("wait", 9.0),
+        ("hold", False),
+        ("steps", 1),
+        ("hold", True),
+        ("steps", 20),
+        ("hold", False),
+        ("wait", 1.0),
     ]
 
 

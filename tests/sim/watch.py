@@ -245,6 +245,7 @@ class Watch:
             self.break_(f"{process_id} is told of {run}, which is {record.status} (L1)")
         if not overlap:
             self._barrier(session, run, process_id)
+            self._barrier_of_session(session, process_id)
 
     def asks_host(self, process_id: str) -> None:
         """A host gets a SIGTERM, which ends most: its agent has ended before, or has had its grace (law L8)."""
@@ -312,6 +313,14 @@ class Watch:
                 continue
             if laws.run_generation.get(call.run_id, 0) < generation:
                 self.break_(f"{what} begins while {fence} of {call.run_id} runs (L3)")
+
+    def _barrier_of_session(self, session: str, what: str) -> None:
+        """No tree is alive that the session is ending, or the session was made to go on without it (law L3)."""
+        named = self.laws(session).forced.get(None, ())
+        for process in self._disk.of(session).processes.values():
+            ends = process.owner is Owner.SESSION and process.ending is not None
+            if ends and self._lives(process) and f"{process.kind} {process.name}" not in named:
+                self.break_(f"{what} begins while {process.process_id} lives, which the session is ending (L3)")
 
     # ── Doors: what is ended ──────────────────────────────────────────────────────────────────────
 
