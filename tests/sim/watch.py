@@ -38,7 +38,7 @@ from actors.model import (
     Waiting,
 )
 from actors.ports import Batch, KeptStop, ProcessRow, RequestRow, Settings
-from actors.protocol.run_record import CallRecord, RunRecord
+from actors.protocol.run_record import CallRecord, RunRecord, is_own
 from actors.requests import UNKNOWN, Accepted, Delete, NewMessage, OutsideRequest, Reply, Resumed, Stop, Stopped
 from tests.sim.bounds import TOLD_S, Bounds
 from tests.sim.disk import journal_takes, was_released
@@ -855,7 +855,7 @@ class Watch:
                 self.break_(f"{event.run_id} is another attempt, and {request_id} had stopped the first (L12)")
 
     def _not_tried_again(self, event: Event, batch: Batch) -> None:
-        """What a failure or a crash ended before it said anything begins anew, unless a Stop was about it (law L12)."""
+        """What a failure or a crash ended before it did anything begins anew, unless a Stop was about it (law L12)."""
         source, run = (event.data.get("provenance") or {}).get("source"), self._disk.run(event.run_id or "")
         actor = self._world.session_if_alive(batch.session) if self._world is not None else None
         if source not in ("store.failure", "supervisor.recovery") or run is None or actor is None:
@@ -867,9 +867,10 @@ class Watch:
         kept = [one.stop for one in self.kept.values() if one.session == run.session and one.at >= began]
         stopped = any(stop.run_id in (None, run.run_id) for stop in kept)
         spoken = run.run_id in self.laws(run.session).spoken
+        own = any(is_own(row) and row.run_id == run.run_id for row in self._disk.of(run.session).processes.values())
         again = any(one.data.get("retry_of") == run.run_id for one in batch.events)
-        if run.status is RunStatus.IN_PROGRESS and not (spoken or stopped or again):
-            self.break_(f"{run.run_id} ends by {source}, had said nothing, and is not tried again (L12)")
+        if run.status is RunStatus.IN_PROGRESS and not (spoken or own or stopped or again):
+            self.break_(f"{run.run_id} ends by {source}, had done nothing, and is not tried again (L12)")
 
     def told_why(self, session: str, run_id: str, why: Provenance | None) -> None:
         """An agent is told that its run is over, and why: that is the first cause, and goes on record (law L5)."""
