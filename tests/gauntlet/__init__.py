@@ -7,6 +7,8 @@ plugins.py    the agent and the tools that run a case
 census.py     who of a case lives, found without the product; and how what is left is ended
 judge.py      a receipt held against what was seen
 single.py     one run of one case, ended by a stop, a new message, a deadline, its own end, a warden's death
+by_host.py    the same for an agent in a host, which starts the command itself
+hosted.py     that agent; for the standard library alone
 crash.py      many runs at once in a daemon that is killed, and what the next one says of them
 report.py     counting, the table, the document
 """

@@ -3,6 +3,7 @@
     scripts/gauntlet                              every case by every trigger, 20 times
     scripts/gauntlet --runs 3 --cases plain,deep  some of it
     scripts/gauntlet --triggers stop,daemon       how the runs are ended
+    scripts/gauntlet --by host                    an agent in a host starts the commands, by subprocess
     scripts/gauntlet --layer subreaper            without control groups (cgroup: only with them)
     scripts/gauntlet --layer namespace            without control groups, in PID namespaces
     scripts/gauntlet --user nobody                all of it as an ordinary user (as root only)
@@ -37,7 +38,7 @@ from rich.console import Console
 
 from actors.kernel.log_context import speak
 from supervisor import Supervisor
-from tests.gauntlet import as_user, census
+from tests.gauntlet import as_user, by_host, census
 from tests.gauntlet.cases import BY_NAME, Case, Needs, choose, elsewhere, look
 from tests.gauntlet.crash import Crashes
 from tests.gauntlet.plugins import LAYERS, LayerMissing, Names, config
@@ -64,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the gauntlet; returns the exit code."""
     options = _options(argv)
     try:
-        cases, triggers = choose(options.cases), _triggers(options.triggers)
+        cases, triggers = choose(options.cases), _triggers(options.triggers, options.by)
         if options.user is not None:
             return as_user.run(options.user, _without_user(sys.argv[1:] if argv is None else list(argv)))
     except (ValueError, as_user.NotPossible) as error:
@@ -82,6 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             triggers,
             runs=options.runs,
             layer=options.layer,
+            by=options.by,
             jobs=options.jobs,
             totals=totals,
             tell_faults=options.json,
@@ -119,6 +121,7 @@ def run(
     *,
     runs: int = RUNS,
     layer: str = "auto",
+    by: str = "spawn",
     jobs: int = JOBS,
     names: Names | None = None,
     totals: Totals | None = None,
@@ -126,6 +129,7 @@ def run(
 ) -> Totals:
     """Run every case by every trigger, so many times. Whatever was started is ended, also when this fails.
 
+    `by`: ``spawn``, by a tool; or ``host``, by an agent in a host, with `subprocess`.
     `tell_faults`: each survivor, and all that a receipt says wrongly, goes to stderr as it is found.
 
     Raises:
@@ -135,28 +139,31 @@ def run(
     names = names or Names(f"cmg-{uuid.uuid4().hex[:12]}-")
     with _folder(names) as folder:
         needs = look(folder / "made", layer)
-        cases = [case for case in cases if not _skip(case, needs, totals)]
-        for case in cases:
-            for trigger in triggers:
-                totals.expect(case.name, trigger)
-        with (
-            elsewhere(folder / "made", needs) as needs,
-            Supervisor.start(config(folder / "state", layer)) as supervisor,
-        ):
-            singles = Singles(supervisor, folder, names, needs)
-            crashes = Crashes(folder, names, needs, layer)
-            progress = Progress(runs * len(cases) * len(triggers), tell_faults=tell_faults)
+        kinds = [
+            (case, trigger)
+            for case in cases
+            if not _skip(case, needs, totals)
+            for trigger in triggers
+            if by != "host" or by_host.makes_sense(case, trigger)
+        ]
+        for case, trigger in kinds:
+            totals.expect(case.name, trigger)
+        with contextlib.ExitStack() as stack:
+            needs = stack.enter_context(elsewhere(folder / "made", needs))
+            singles = _singles(stack, folder, names, needs, layer, by, totals)
+            crashes = Crashes(folder, names, needs, layer, by_host=singles.by_host)
+            progress = Progress(runs * len(kinds), tell_faults=tell_faults)
             # The first of all is not counted: what is made once is there after it.
             singles.run(BY_NAME["plain"], "immediate")
             totals.before = census.household(os.getpid())
             try:
                 # Those that measure the machine come last, and few at once: nobody else would get to run beside them.
                 for heavy, at_once in ((False, jobs), (True, HEAVY_JOBS)):
-                    some = [case for case in cases if case.heavy is heavy]
-                    _run_all(_work(some, triggers, runs, singles, crashes), totals, min(jobs, at_once), progress)
+                    some = [kind for kind in kinds if kind[0].heavy is heavy]
+                    _run_all(_work(some, runs, singles, crashes), totals, min(jobs, at_once), progress)
             finally:
                 progress.end()
-            totals.after = _at_rest(totals.before)
+            totals.after = _at_rest(totals.before, totals.spares)
     _check_layer(totals, layer)
     return totals
 
@@ -164,7 +171,23 @@ def run(
 # ── What is to be done ────────────────────────────────────────────────────────────────────────────
 
 
-def _work(cases: Sequence[Case], triggers: Sequence[str], runs: int, singles: Singles, crashes: Crashes) -> list[Job]:
+def _singles(
+    stack: contextlib.ExitStack, folder: Path, names: Names, needs: Needs, layer: str, by: str, totals: Totals
+) -> Singles:
+    """What runs the cases, with the supervisors that it needs."""
+    if by == "spawn":
+        return Singles(stack.enter_context(Supervisor.start(config(folder / "state", layer))), folder, names, needs)
+    once = config(folder / "state", layer, by_host.agent(names.prefix))
+    expiring = config(folder / "expiring", layer, by_host.agent(names.prefix), by_host.DEADLINE_S)
+    keeping = config(folder / "keeping", layer, by_host.agent(names.prefix, "session"))
+    one, two, three = (stack.enter_context(Supervisor.start(some)) for some in (once, expiring, keeping))
+    totals.supervisors = 3
+    # Below each spare host there is a warden as well.
+    totals.spares = totals.supervisors * (SPARES + by_host.SPARES)
+    return by_host.HostSingles(one, {"deadline": two, "idle": three, "kept": three}, folder, names, needs)
+
+
+def _work(kinds: Sequence[tuple[Case, str]], runs: int, singles: Singles, crashes: Crashes) -> list[Job]:
     """All runs, in an order that mixes them; daemons are killed one at a time."""
     order = random.Random(SEED)
     one_wave = threading.Lock()
@@ -179,12 +202,12 @@ def _work(cases: Sequence[Case], triggers: Sequence[str], runs: int, singles: Si
 
         return job
 
-    jobs = [single(case, trigger) for case in cases for trigger in triggers if trigger != "daemon" for _ in range(runs)]
+    jobs = [single(case, trigger) for case, trigger in kinds if trigger != "daemon" for _ in range(runs)]
     order.shuffle(jobs)
-    if "daemon" in triggers:
-        mixed = [case for case in cases for _ in range(runs)]
+    mixed = [case for case, trigger in kinds if trigger == "daemon" for _ in range(runs)]
+    if mixed:
         order.shuffle(mixed)
-        size = HEAVY_WAVE if any(case.heavy for case in cases) else WAVE
+        size = HEAVY_WAVE if any(case.heavy for case in mixed) else WAVE
         waves = [wave(mixed[start : start + size]) for start in range(0, len(mixed), size)]
         # Spread among the others, so that they do not all wait for one another.
         step = max(1, len(jobs) // len(waves)) if waves else 1
@@ -193,13 +216,13 @@ def _work(cases: Sequence[Case], triggers: Sequence[str], runs: int, singles: Si
     return jobs
 
 
-def _at_rest(before: census.Household) -> census.Household:
+def _at_rest(before: census.Household, spares: int) -> census.Household:
     """What the daemon has when the runs are over, once it came to rest."""
     deadline = time.monotonic() + REST_S
     while True:
         now = census.household(os.getpid())
         if (
-            now.zombies <= before.zombies and now.wardens <= max(before.wardens, SPARES)
+            now.zombies <= before.zombies and now.wardens <= max(before.wardens, spares)
         ) or time.monotonic() >= deadline:
             return now
         time.sleep(0.02)
@@ -298,11 +321,12 @@ def _folder(names: Names) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _triggers(names: str | None) -> list[str]:
-    wanted = [name.strip() for name in (names or ",".join(TRIGGERS)).split(",") if name.strip()]
+def _triggers(names: str | None, by: str) -> list[str]:
+    there = by_host.TRIGGERS if by == "host" else TRIGGERS
+    wanted = [name.strip() for name in (names or ",".join(there)).split(",") if name.strip()]
     for name in wanted:
-        if name not in TRIGGERS:
-            raise ValueError(f"there is no trigger {name!r}; there are: {', '.join(TRIGGERS)}")
+        if name not in there:
+            raise ValueError(f"there is no trigger {name!r}; there are: {', '.join(there)}")
     return wanted
 
 
@@ -323,7 +347,8 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser("gauntlet", description="Ends nasty commands in every way and counts survivors.")
     parser.add_argument("--runs", type=int, default=RUNS, help="of each case by each trigger")
     parser.add_argument("--cases", help="their names, separated by commas")
-    parser.add_argument("--triggers", help=f"of {', '.join(TRIGGERS)}")
+    parser.add_argument("--triggers", help=f"of {', '.join(TRIGGERS)}; by a host also idle, kept")
+    parser.add_argument("--by", choices=("spawn", "host"), default="spawn", help="who starts the commands")
     parser.add_argument("--layer", choices=LAYERS, default="auto", help="what has to hold the processes")
     parser.add_argument("--user", help="a name or a uid: run all of it as that user")
     parser.add_argument("--jobs", type=int, default=JOBS, help="how many runs at once")

@@ -58,6 +58,7 @@ class Life(Struct, frozen=True):
 class Seen:
     """What the processes of a case wrote about themselves; see `roles`. `lines` counts those that say who is up.
 
+    `hosts`: the processes that agents run in, which are among `everybody` and not among `lines`.
     `space`: the PID namespace of the case, if that is not ours; the numbers here are ours all the same.
     """
 
@@ -68,6 +69,7 @@ class Seen:
     groups: list[str] = field(default_factory=list)
     far: set[tuple[int, int]] = field(default_factory=set)
     space: str = ""
+    hosts: set[tuple[int, int]] = field(default_factory=set)
 
 
 def read(path: Path) -> Seen:
@@ -95,8 +97,11 @@ def read(path: Path) -> Seen:
         if word == "heard":
             seen.heard.add(numbers[0])
             continue
-        seen.lines += 1
         seen.everybody.add((numbers[0], numbers[1]))
+        if word == "host":
+            seen.hosts.add((numbers[0], numbers[1]))
+            continue
+        seen.lines += 1
         if word == "hears":
             seen.hear.add(numbers[0])
     return _translated(seen, path) if seen.space else seen
@@ -128,6 +133,7 @@ def _translated(seen: Seen, path: Path) -> Seen:
         seen.groups,
         seen.far,
         seen.space,
+        {(known[one], one[1]) for one in seen.hosts if one in known},
     )
 
 

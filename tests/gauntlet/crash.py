@@ -21,7 +21,9 @@ from typing import Any
 from actors import NewMessage
 from actors.model import Event
 from supervisor import Supervisor
+from supervisor.agent import RUNTIME
 from tests.gauntlet import census
+from tests.gauntlet.by_host import agent
 from tests.gauntlet.cases import Case, Needs
 from tests.gauntlet.judge import judge, stale_events
 from tests.gauntlet.plugins import Names, config
@@ -38,7 +40,8 @@ KEEPERS_S = 10.0
 class Crashes:
     """Kills daemons. One wave at a time, from any thread."""
 
-    def __init__(self, folder: Path, names: Names, needs: Needs, layer: str) -> None:
+    def __init__(self, folder: Path, names: Names, needs: Needs, layer: str, *, by_host: bool = False) -> None:
+        self._by_host = by_host
         self._folder = folder
         self._names = names
         self._needs = needs
@@ -49,7 +52,7 @@ class Crashes:
         state_dir = self._folder / self._names.next()
         outcomes = {}
         stages: list[Stage] = []
-        daemon = Daemon(state_dir, self._layer)
+        daemon = Daemon(state_dir, self._layer, self._names.prefix if self._by_host else "")
         try:
             outcomes = self._wave(cases, state_dir, daemon, stages)
         except Exception as error:  # whatever it is, it is this wave's and is told
@@ -97,14 +100,16 @@ class Crashes:
         return outcomes
 
     def _recover(self, state_dir: Path, stages: list[Stage], outcomes: dict[str, Outcome], at: float) -> None:
-        with Supervisor.start(config(state_dir, self._layer)) as supervisor:
+        host = agent(self._names.prefix) if self._by_host else None
+        with Supervisor.start(config(state_dir, self._layer, host)) as supervisor:
             for stage in stages:
                 outcome = outcomes[stage.token]
                 stage.session = supervisor.session(stage.token)
                 receipt = Singles.receipt(stage.session, stage.run_id)
                 living = stage.living()
                 now = time.time()  # noqa: TID251  # the times in a receipt are of this clock
-                verdict = judge(receipt, living, census.read(stage.seen), "daemon", uid=os.geteuid(), now=now)
+                seen = census.read(stage.seen)
+                verdict = judge(receipt, living, seen, "daemon", uid=os.geteuid(), now=now, by_host=self._by_host)
                 outcome.survivors += verdict.survivors
                 outcome.wrong += verdict.wrong
                 outcome.unproven = verdict.unproven
@@ -118,10 +123,10 @@ class Crashes:
 
 
 class Daemon:
-    """A supervisor in a process of its own."""
+    """A supervisor in a process of its own; with `hosts`, the prefix that these carry, the agent runs in hosts."""
 
-    def __init__(self, state_dir: Path, layer: str) -> None:
-        self._orders: dict[str, Any] = {"state_dir": str(state_dir), "layer": layer}
+    def __init__(self, state_dir: Path, layer: str, hosts: str = "") -> None:
+        self._orders: dict[str, Any] = {"state_dir": str(state_dir), "layer": layer, "hosts": hosts}
         self._log = state_dir.with_suffix(".log")
         self._process: subprocess.Popen[bytes] | None = None
         self.keepers: list[census.Life] = []
@@ -153,7 +158,9 @@ class Daemon:
         process, self._process = self._process, None
         if process is None:
             return
-        self.keepers = [life for life in census.below(process.pid) if life.name.startswith(KEEPERS)]
+        self.keepers = [
+            life for life in census.below(process.pid) if life.name.startswith(KEEPERS) or RUNTIME.name in life.command
+        ]
         process.kill()
         process.wait()
         for pipe in (process.stdin, process.stdout):
@@ -162,7 +169,7 @@ class Daemon:
         self._log.unlink(missing_ok=True)
 
     def end_keepers(self) -> list[census.Life]:
-        """End the wardens and the zygote that outlived the daemon for longer than they may; returns those who did."""
+        """End wardens, zygote and hosts that outlived the daemon for longer than they may; returns those who did."""
         until(lambda: not census.still(self.keepers), KEEPERS_S)
         left = census.still(self.keepers)
         for life in left:
@@ -215,7 +222,8 @@ def main() -> None:
     """Run the orders until killed."""
     orders = json.loads(sys.stdin.buffer.readline())
     threading.Thread(target=_end_with_our_starter, daemon=True).start()
-    supervisor = Supervisor.start(config(Path(orders["state_dir"]), orders["layer"]))
+    host = agent(orders["hosts"]) if orders["hosts"] else None
+    supervisor = Supervisor.start(config(Path(orders["state_dir"]), orders["layer"], host))
     runs = {}
     for token, case in orders["cases"]:
         content = json.dumps({"do": "hold", "token": token, "case": case})

@@ -29,6 +29,7 @@ SOURCES = {
     "supersede": "session.new_message",
     "daemon": "supervisor.recovery",
 }
+SOURCES_BY_HOST = {**SOURCES, "deadline": "run.deadline", "idle": "user.gauntlet", "kept": "user.gauntlet"}
 
 
 class Verdict(Struct):
@@ -46,23 +47,44 @@ class Verdict(Struct):
 
 
 def judge(
-    receipt: Receipt | None, living: Mapping[int, Life], seen: Seen, trigger: str, *, uid: int, now: float
+    receipt: Receipt | None,
+    living: Mapping[int, Life],
+    seen: Seen,
+    trigger: str,
+    *,
+    uid: int,
+    now: float,
+    by_host: bool = False,
 ) -> Verdict:
-    """Hold a receipt against who lives, and against what the processes wrote; see `Verdict`."""
+    """Hold a receipt against who lives, and against what the processes wrote; see `Verdict`.
+
+    `by_host`: the agent ran in a host, and has started the case itself.
+    """
     if receipt is None:
         return Verdict([_shown(life) for life in living.values()], ["no receipt came"], unproven=False)
     rows = list(rows_of(receipt.rows))
     named = {pid for pid, life in living.items() if _may_be_named(life, uid) and _is_named(pid, rows)}
     survivors = [_shown(life) for pid, life in living.items() if pid not in named]
-    wrong = list(_of_the_living(receipt, rows, living))
-    wrong += _of_the_run(receipt, trigger)
-    wrong += (f"{fault}: {row}"[:600] for row in rows for fault in _of_a_row(row, receipt, now))
-    wrong += _of_beginnings(rows)
+    wrong = list(always_wrong(receipt, living, now))
+    wrong += _of_the_cause(receipt, (SOURCES_BY_HOST if by_host else SOURCES).get(trigger))
     wrong += _of_the_far_side(rows, seen)
     wrong += _of_signals(rows, seen, trigger)
+    if by_host:
+        wrong += _of_the_host(rows, seen)
     if seen.everybody and receipt.reaped < 1 and receipt.complete and trigger not in UNCOUNTED:
         wrong.append("processes were started, and none was reaped")
     return Verdict(survivors, wrong, unproven=not receipt.complete)
+
+
+def always_wrong(receipt: Receipt, living: Mapping[int, Life], now: float) -> Iterator[str]:
+    """What no receipt may say, of whatever run."""
+    rows = list(rows_of(receipt.rows))
+    yield from _of_the_living(receipt, rows, living)
+    open_rows = [row for row in rows if row.kind not in ("process", "remote") and row.ended_at is None]
+    if receipt.complete and open_rows:
+        yield f"it says complete, and {open_rows[0]} has not ended"
+    yield from (f"{fault}: {row}"[:600] for row in rows for fault in _of_a_row(row, receipt, now))
+    yield from _of_beginnings(rows)
 
 
 def rows_of(rows: Iterable[Row]) -> Iterator[Row]:
@@ -97,13 +119,10 @@ def _of_the_living(receipt: Receipt, rows: list[Row], living: Mapping[int, Life]
             yield f"it says that pid {row.pid} has ended, and {_shown(life)} lives"
 
 
-def _of_the_run(receipt: Receipt, trigger: str) -> Iterator[str]:
+def _of_the_cause(receipt: Receipt, expected: str | None) -> Iterator[str]:
     source = receipt.provenance.source if receipt.provenance is not None else None
-    if source != SOURCES.get(trigger):
-        yield f"its provenance is {source}, and not {SOURCES.get(trigger)}"
-    open_rows = [row for row in rows_of(receipt.rows) if row.kind not in ("process", "remote") and row.ended_at is None]
-    if receipt.complete and open_rows:
-        yield f"it says complete, and {open_rows[0]} has not ended"
+    if source != expected:
+        yield f"its provenance is {source}, and not {expected}"
 
 
 def _of_a_row(row: Row, receipt: Receipt, now: float) -> Iterator[str]:
@@ -140,7 +159,8 @@ def _of_the_far_side(rows: list[Row], seen: Seen) -> Iterator[str]:
 def _of_beginnings(rows: list[Row]) -> Iterator[str]:
     for above in rows:
         for row in above.rows:
-            if row.started_at is None or above.started_at is None:
+            # A host may have been there before its run.
+            if row.started_at is None or above.started_at is None or is_host(row):
                 continue
             if row.started_at < above.started_at - SAME_START_S:
                 yield f"it began before what it is a part of: {row}"[:600]
@@ -161,6 +181,26 @@ def _of_signals(rows: list[Row], seen: Seen, trigger: str) -> Iterator[str]:
             yield f"pid {row.pid} got a SIGTERM that is not in the receipt"
         if row.pid in seen.hear and row.pid not in seen.heard and row.how is How.EXIT:
             yield f"pid {row.pid} ends at a SIGTERM only, got none, and is said to have exited"
+
+
+def is_host(row: Row) -> bool:
+    """True of the row of a process that an agent ran in."""
+    return row.kind == "process" and row.name.startswith("host ")
+
+
+def _of_the_host(rows: list[Row], seen: Seen) -> Iterator[str]:
+    """Of a run whose agent has started the case: its host has a row, and whoever of the case has one is below that."""
+    hosts = [row for row in rows if is_host(row)]
+    if len(hosts) != 1:
+        yield f"it names {len(hosts)} hosts, and there was one"
+        return
+    pids = {pid for pid, _ in seen.hosts}
+    if seen.hosts and hosts[0].pid not in pids:
+        yield f"the pid of its host was {pids}, and it says {hosts[0].pid}"
+    below = list(rows_of(hosts[0].rows))
+    for row in rows:
+        if row.pid is not None and row.pid in {pid for pid, _ in seen.everybody} - pids and row not in below:
+            yield f"the agent has started pid {row.pid}, and its row is not below that of the host"
 
 
 def stale_events(events: Iterable[Event], fence_seq: int | None, run_id: str) -> list[str]:

@@ -15,6 +15,7 @@ from typing import Any
 from actors import AsyncSpawn, AsyncTurn, CancelToken, tool
 from actors.plugin.registration import Tool
 from supervisor import Config
+from supervisor.agent import Agent
 from tests.gauntlet import census
 
 GRACE_S = 0.2
@@ -89,6 +90,12 @@ def pulse(token_of_run: str, token: CancelToken) -> str:
 
 
 @tool(isolation="thread")
+def begin() -> str:
+    """Do nothing, so that there is a call on record."""
+    return "begun"
+
+
+@tool(isolation="thread")
 def look(token_of_run: str, seen: str) -> str:
     """Say who of an earlier run lives."""
     lives = census.living(token_of_run, Path(seen)).values()
@@ -119,8 +126,12 @@ async def gauntlet(turn: AsyncTurn) -> str:
     return str(order["do"])
 
 
-def config(state_dir: Path, layer: str = "auto") -> Config:
+def config(state_dir: Path, layer: str = "auto", host: Agent | None = None, deadline_s: float | None = None) -> Config:
     """Return the configuration of a supervisor for the gauntlet.
+
+    Args:
+        host: runs the cases, instead of the agent in this process.
+        deadline_s: of each run.
 
     Raises:
         LayerMissing: this build has no such layer, or none that can be chosen.
@@ -128,22 +139,24 @@ def config(state_dir: Path, layer: str = "auto") -> Config:
     chosen: dict[str, Any] = {
         "state_dir": state_dir,
         "agent": "gauntlet",
-        "agents": {"gauntlet": gauntlet},
+        "agents": {"gauntlet": host or gauntlet},
+        "run_deadline_s": deadline_s,
         "tools": [
             Tool(run_case, name="case", isolation="task"),
             Tool(run_case, name="timed", isolation="task", deadline_s=DEADLINE_S),
             Tool(run_case, name="heavy", isolation="task", deadline_s=HEAVY_DEADLINE_S),
             pulse,
+            begin,
             look,
         ],
         "grace_s": GRACE_S,
         "kill_s": KILL_S,
         "drain_s": 0.0,
     }
-    return Config(**chosen, **_layers(layer))
+    return Config(**chosen, **layers_of(layer))
 
 
-def _layers(layer: str) -> Mapping[str, Any]:
+def layers_of(layer: str) -> Mapping[str, Any]:
     """The setting for a layer: its default, with or without that of control groups, or with namespaces instead."""
     if layer == "auto":
         return {}

@@ -7,6 +7,7 @@ environment and its name later:
     hears PID TICKS   the same, and it will write `heard` at a SIGTERM
     heard PID SIGNAL  it did
     group PATH        a control group that it made
+    host PID TICKS    the process that the agent runs in, if that has started the case; see `hosted`
     far PID TICKS     a process that another daemon started on request, so that no stop of its asker reaches it
     namespace PID-NS  the namespace that the numbers in this file are of, as /proc/self/ns/pid has it
     beat              somebody that has no time for more is alive

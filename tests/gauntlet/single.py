@@ -37,6 +37,8 @@ from tests.gauntlet.cases import Case, Needs
 from tests.gauntlet.judge import judge, stale_events, stale_output
 from tests.gauntlet.plugins import DEADLINE_S, GRACE_S, HEAVY_DEADLINE_S, KILL_S, POLL_S, RELEASE_S, UP_S, Names, board
 
+Trigger = Callable[["Stage", "Outcome"], Receipt | None]
+
 LIMIT_S = GRACE_S + KILL_S + 20.0
 SILENT_S = RELEASE_S / 2
 """Where nobody has asked for an end, no deadline is over: a machine under load takes as long as it takes."""
@@ -157,7 +159,7 @@ def _parent(pid: int) -> int:
 
 
 class Singles:
-    """Runs cases in one supervisor, from many threads at once.
+    """Runs cases in one supervisor, from many threads at once: a tool starts the command, by `spawn`.
 
     Args:
         supervisor: with the configuration of `plugins.config`.
@@ -166,26 +168,30 @@ class Singles:
         needs: what the machine has.
     """
 
+    by_host = False
+    """Whether the agent runs in a host and starts the command itself: see `by_host`."""
+
     def __init__(self, supervisor: Supervisor, folder: Path, names: Names, needs: Needs) -> None:
         self._supervisor = supervisor
         self._folder = folder
         self._names = names
         self._needs = needs
         self._local = threading.local()
-        self._triggers: dict[str, Callable[[Stage, Outcome], Receipt | None]] = {
+        self._triggers: dict[str, Trigger] = {
             "stop": lambda stage, outcome: self._stop(stage, outcome, "graceful"),
             "immediate": lambda stage, outcome: self._stop(stage, outcome, "immediate"),
             "supersede": self._supersede,
             "deadline": self._deadline,
             "end": self._end,
             "warden": self._warden,
+            **self._more_triggers(),
         }
 
     def run(self, case: Case, trigger: str) -> Outcome:
         """Run a case once. What goes wrong in here is an outcome, too; nothing of the run is left."""
         outcome = Outcome(case.name, trigger)
         token = self._names.next()
-        stage = Stage(case, token, self._folder / token, self._session())
+        stage = Stage(case, token, self._folder / token, self._session(trigger))
         stage.folder.mkdir()
         try:
             stage.from_seq = stage.session.status().last_seq
@@ -198,7 +204,10 @@ class Singles:
             stage.clean()
         return outcome
 
-    def _session(self) -> SessionHandle:
+    def _more_triggers(self) -> dict[str, Trigger]:
+        return {}
+
+    def _session(self, trigger: str) -> SessionHandle:  # of others it depends on that
         """A session of this thread's own, which is not very long yet."""
         local = self._local
         if getattr(local, "session", None) is None or local.left == 0:
@@ -279,7 +288,7 @@ class Singles:
         stage.up()
         receipt = self.receipt(stage.session, stage.run_id)
         returned = board.returned.get(stage.token)
-        over = next((event for event in self.log(stage) if _is_end(event)), None)
+        over = next((event for event in self.log(stage) if is_end(event)), None)
         if returned is not None:
             outcome.dead_ms = (time.time() - returned) * 1000  # noqa: TID251  # as the agent has noted it
             if over is not None:
@@ -317,7 +326,8 @@ class Singles:
     def _judge(self, stage: Stage, outcome: Outcome, receipt: Receipt | None) -> None:
         living = stage.living()
         now = time.time()  # noqa: TID251  # the times in a receipt are of this clock
-        verdict = judge(receipt, living, census.read(stage.seen), outcome.trigger, uid=os.geteuid(), now=now)
+        seen = census.read(stage.seen)
+        verdict = judge(receipt, living, seen, outcome.trigger, uid=os.geteuid(), now=now, by_host=self.by_host)
         outcome.survivors += verdict.survivors
         outcome.wrong += verdict.wrong
         outcome.unproven = verdict.unproven
@@ -369,5 +379,6 @@ class Singles:
         return events
 
 
-def _is_end(event: Event) -> bool:
+def is_end(event: Event) -> bool:
+    """True of the event with which a run has its last status."""
     return event.kind == "run.status" and event.data["status"] in TERMINAL
