@@ -1131,6 +1131,17 @@ REGRESSIONS = {
             ("wait", 9.0),
         ),
     ),
+    # The simulator took a process of a tree of the session, which could not be killed, for one more part of the run.
+    "a receipt at its bound that waits for a tree of the session": Schedule(
+        5,
+        LIMITS,
+        (
+            ("new", "hand=60,never_dies", None, "user", True, None),
+            ("wait", 0.05),
+            ("new", "many=14 say=1", None, "user", True, None),
+        ),
+        parts_max=6,
+    ),
     # An agent that waits for earlier runs began when a kill deadline had passed in memory, before that was on record.
     "an agent that begins beside what is not on record as abandoned": Schedule(
         1,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from actors.hierarchy.run import RunActor
 from actors.hierarchy.session import SessionActor
 from actors.messages import CallDeadline, RunDeadline, TryStore
-from actors.model import STRAYS, Mode, Owner, Row
+from actors.model import STRAYS, Mode, Owner, PartKind, Row
 from actors.protocol.run_record import AGENT
 from actors.requests import Stop, Stopped
 from tests.sim.disk import was_released
@@ -228,7 +228,9 @@ class Bounds:
         world = self._world
         if receipt.run_id is None or world is None:
             return
-        parts = [part for row in receipt.rows for part in (row, *row.rows) if _is_part(part)]
+        # A tree stands alone where its call is of an earlier run, or left out. The rows below a tree are its processes.
+        rows = [(row, *(() if row.kind == PartKind.PROCESS else row.rows)) for row in receipt.rows]
+        parts = [part for below in rows for part in below if _is_part(part)]
         listed, asked_for = len(parts), sum(part.kind not in STRAYS for part in parts)
         # What is open at once is listed, and what the session has beside it.
         most = max(PARTS_KEPT_MAX, 1 + world.settings.calls_open_max + world.settings.processes_max)
