@@ -1,4 +1,4 @@
-"""The states of the store, for its health, the API and the metrics."""
+"""The states of the store and of agents, for health, the API and the metrics."""
 
 from __future__ import annotations
 
@@ -35,3 +35,25 @@ class StoreFault(StrEnum):
     """The file is damaged."""
     DISK = "disk"
     """Any other error."""
+
+
+class AgentPlace(StrEnum):
+    """Where an agent runs."""
+
+    HOST = "host"
+    """In processes of its own."""
+    DAEMON = "daemon"
+    """In the daemon's own process."""
+
+
+class AgentState(StrEnum):
+    """How an agent is."""
+
+    READY = "ready"
+    """A run of it can begin, or has begun."""
+    STARTING = "starting"
+    """Its first host has not said hello yet."""
+    COLD = "cold"
+    """It has no host, and no spare is wanted: its next run starts one."""
+    BROKEN = "broken"
+    """It could not be loaded, or the last host of it could not be started."""

@@ -172,6 +172,11 @@ class Supervisor:
         """Return the layers of containment that its process trees have."""
         return self._processes.layers
 
+    def agents(self) -> dict[str, Agent | AgentFunction | Unloaded]:
+        """Return every agent by name, also those that ship, and those that could not be loaded."""
+        inside = {name: agent for name, agent in list(self._plugins.agents.items()) if callable(agent)}
+        return {**inside, **self._plugins.unloaded_agents, **self._specs}
+
     def hosts(self) -> list[AgentStatus]:
         """Return the agents that run in hosts, each with its hosts, and why none can be started if that is so."""
         return [] if self._hosts is None else self._hosts.status()

@@ -14,7 +14,7 @@ from actors.ids import ID_MAX_CHARS
 from actors.model import Event, Message, Mode, Policy, Receipt, RunInfo, Scope, ServicePhase, StopOutcome, Waiting
 from actors.ports import WaitingRow
 from actors.requests import NewMessage, Stop, Stopped
-from supervisor.states import StoreState
+from supervisor.states import AgentPlace, AgentState, StoreState
 
 SOURCE_PATTERN: Final = r"^(user|client)(\.[A-Za-z0-9_-]+)+$"
 
@@ -147,6 +147,12 @@ class WithdrawBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     id: Id | None = None
 
 
+class ReloadBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Load an agent anew; without its name all that run in hosts."""
+
+    agent: Name | None = None
+
+
 class Refusal(Struct, frozen=True, omit_defaults=True):
     """A refusal and its reason.
 
@@ -257,10 +263,9 @@ class Health(Struct, frozen=True):
 class Readiness(Struct, frozen=True):
     """Whether requests are accepted.
 
-    `phase` None: the supervisor does not answer. `store`: its thread answers.
-    If it is not ready, `reason` says why and `remedy` what
-    helps. `journal`: the stop journal could keep a stop that the store does not take; false alone does not make it
-    unready, since the store may work.
+    `phase` None: the supervisor does not answer. `store`: its thread answers. If it is not ready, `reason` says why and
+    `remedy` what helps. `agents` has the state of each. `journal`: the stop journal could keep a stop that the store
+    does not take; false alone does not make it unready, since the store may work.
     """
 
     ready: bool
@@ -272,6 +277,7 @@ class Readiness(Struct, frozen=True):
     journal: bool = True
     reason: str = ""
     remedy: str = ""
+    agents: dict[str, AgentState] = {}
 
 
 class Info(Struct, frozen=True):
@@ -283,6 +289,51 @@ class Info(Struct, frozen=True):
     started_at: float
     state_dir: str
     agent: str
+
+
+class AgentHost(Struct, frozen=True):
+    """A host of an agent: a process in which it runs.
+
+    `state`: starting, spare, reserved, running, kept or ending; `since`: when it came to that. `session`: that has a
+    run in it, or keeps it. `runtime`: what it says that it runs with; empty until it has said hello. `refused`: frames
+    that came for a run that was over; `ignored`: notifications that the daemon does not know.
+    """
+
+    process_id: str
+    state: str
+    session: str | None
+    runtime: str
+    started_at: Instant
+    since: Instant
+    refused: int = 0
+    ignored: int = 0
+
+
+class AgentEntry(Struct, frozen=True):
+    """An agent. `default`: it runs messages. `runs`: a function, or a command.
+
+    `failure` is the last one, also if it is mended since; `output` is the end of what that host had printed, while the
+    agent is broken. `retry_in_s`: seconds until the next host is tried.
+    """
+
+    name: str
+    default: bool
+    where: AgentPlace
+    runs: str
+    state: AgentState
+    spares: int = 0
+    keep: str = "run"
+    hosts: list[AgentHost] = []
+    failure: str = ""
+    failed_at: Instant | None = None
+    output: str = ""
+    retry_in_s: float | None = None
+
+
+class AgentPage(Struct, frozen=True):
+    """Agents, by name."""
+
+    agents: list[AgentEntry]
 
 
 class Finding(Struct, frozen=True):

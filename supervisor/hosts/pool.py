@@ -77,6 +77,7 @@ class _Agent:
         self.spares: list[Host] = []
         self.failures = 0
         self.broken = self.output = ""
+        self.printed = ""
         self.failure = ""
         self.failed_at = 0.0
         self.retry_at = 0.0
@@ -302,6 +303,7 @@ class HostPool:
                     hosts=tuple(status_of(host, now) for host in self._hosts.values() if host.spec.name == name),
                     broken=entry.broken,
                     output=entry.output,
+                    printed=entry.printed,
                     failure=entry.failure,
                     failed_s_ago=now - entry.failed_at if entry.failure else None,
                     retry_in_s=max(0.0, entry.retry_at - now) if entry.retry is not None else None,
@@ -466,6 +468,8 @@ class HostPool:
             entry = self._agents[host.spec.name]
             if not host.ready and entry.broken == host.lost:
                 entry.output = host.output
+            if host.told:
+                entry.printed = host.output
             if host.state in (HostState.STARTING, HostState.SPARE):
                 # What it leaves behind goes too.
                 self._end(host)

@@ -35,6 +35,7 @@ class AgentStatus(Struct, frozen=True):
     spares: how many are wanted.
     broken: why no host of it could be started the last time; empty if one could, or none was tried.
     output: the end of what that host had printed.
+    printed: the end of what the last host had printed that was told of a run and has ended; at most 64 KiB.
     failure: the last failure of a start, or of a spare, also if it is mended since; empty: there was none.
     failed_s_ago: seconds since that.
     retry_in_s: seconds until the next spare is tried; None: none is waited for.
@@ -45,6 +46,7 @@ class AgentStatus(Struct, frozen=True):
     hosts: tuple[HostStatus, ...]
     broken: str = ""
     output: str = ""
+    printed: str = ""
     failure: str = ""
     failed_s_ago: float | None = None
     retry_in_s: float | None = None

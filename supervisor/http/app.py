@@ -10,6 +10,7 @@ from litestar.plugins import PluginProtocol
 from litestar.plugins.core import MsgspecDIPlugin
 
 from supervisor.http import refusals
+from supervisor.http.agents import AGENTS
 from supervisor.http.desk import Desk
 from supervisor.http.document import openapi_config
 from supervisor.http.events import EVENTS
@@ -44,7 +45,7 @@ def make_app(desk: Desk) -> Litestar:
         return refusals.respond(error, desk.limits.body_max)
 
     return _App(
-        route_handlers=[SESSIONS, RUNS, EVENTS, PROCESSES, HEALTH, METRICS],
+        route_handlers=[SESSIONS, RUNS, EVENTS, PROCESSES, AGENTS, HEALTH, METRICS],
         dependencies={
             "desk": Provide(the_desk, sync_to_thread=False),
             "gauges": Provide(the_gauges, sync_to_thread=False),

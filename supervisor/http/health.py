@@ -6,6 +6,7 @@ import os
 import shutil
 import stat
 import time
+from collections import Counter
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,15 +17,16 @@ from litestar.openapi.datastructures import ResponseSpec
 
 from actors.errors import AgentUnavailable, CountermandError
 from actors.model import RunInfo, ServicePhase
-from actors.text import storable
+from actors.text import one_line, storable
 from supervisor.containment.layers import Layers
 from supervisor.containment.spool import use_of
+from supervisor.http.agents import agent_entries
 from supervisor.http.gauges import leaked_threads
 from supervisor.http.routing import TheDesk, refusals
-from supervisor.states import StoreState
+from supervisor.states import AgentPlace, AgentState, StoreState
 from supervisor.store.health import DISK_LEAST_BYTES, StoreHealth
 from supervisor.supervisor import Supervisor
-from supervisor.wire import Diagnosis, Finding, Health, Info, Readiness
+from supervisor.wire import AgentEntry, Diagnosis, Finding, Health, Info, Readiness
 
 PROBE_S: Final = 1.0
 STUCK_SLACK_S: Final = 5.0
@@ -33,6 +35,7 @@ CGROUPS: Final = (
     "for cgroups, which end a tree at one stroke, run it as a systemd unit with Delegate=yes (scripts/install), "
     "on a machine with cgroup v2; without them the layers that are named hold"
 )
+RELOAD: Final = "mend it, then: countermand agents reload; countermand agents try NAME TEXT shows what it does"
 HANGS: Final = "look at the disk and at who has the store's file open"
 NAMED_MAX: Final = 5
 
@@ -87,7 +90,10 @@ def readiness(supervisor: Supervisor) -> Readiness:
     # After the probe, so that it includes what the probe waited for.
     health = supervisor.store_health()
     phase = pong.phase if pong is not None else None
+    agents = agent_entries(supervisor)
     reason, remedy = _why_not(phase, health, supervisor.unavailable(), store=store)
+    if not reason:
+        reason, remedy = _why_broken(agents)
     return Readiness(
         ready=not reason,
         phase=phase,
@@ -98,7 +104,16 @@ def readiness(supervisor: Supervisor) -> Readiness:
         store_state=health.state,
         reason=reason,
         remedy=remedy,
+        agents={one.name: one.state for one in agents},
     )
+
+
+def _why_broken(agents: list[AgentEntry]) -> tuple[str, str]:
+    """Return why the runs of the agent that runs messages fail, if no host of it can be started, and what helps."""
+    for one in agents:
+        if one.default and one.state is AgentState.BROKEN:
+            return f"the agent {one.name!r}: {one_line(one.failure)}", RELOAD
+    return "", ""
 
 
 def _why_not(
@@ -129,6 +144,7 @@ def diagnose(supervisor: Supervisor) -> Iterator[Finding]:
     )
     yield from _store(supervisor.store_health(), answers=found.store)
     yield _plugins(supervisor)
+    yield _agents(agent_entries(supervisor))
     yield from _places(supervisor.state_dir)
     yield _layers(supervisor.layers())
     yield _spool(supervisor)
@@ -178,6 +194,21 @@ def _plugins(supervisor: Supervisor) -> Finding:
     found = "; ".join(f"{name}: {why}" for name, why in unloaded.items())
     remedy = f"mend it, then have the configuration read again: kill -HUP {os.getpid()}, or systemctl reload"
     return Finding("plug-ins", ok=False, found=f"could not be loaded: {found}", remedy=remedy)
+
+
+def _agents(entries: list[AgentEntry]) -> Finding:
+    """Report the agents in hosts; those of the daemon's own process are plug-ins."""
+    hosted = [one for one in entries if one.where is AgentPlace.HOST]
+    broken = [one for one in hosted if one.state is AgentState.BROKEN]
+    found = "; ".join(f"{one.name}: {_agent(one)}" for one in broken or hosted)
+    return Finding("agents", not broken, found or "none runs in hosts", RELOAD if broken else "")
+
+
+def _agent(entry: AgentEntry) -> str:
+    if entry.state is AgentState.BROKEN:
+        return f"no host of it can be started: {one_line(entry.failure)}"
+    counts = Counter(host.state for host in entry.hosts)
+    return f"{entry.state}" + "".join(f", {count} {state}" for state, count in sorted(counts.items()))
 
 
 def _places(state_dir: Path) -> Iterator[Finding]:

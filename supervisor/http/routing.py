@@ -20,7 +20,7 @@ _WHY: Final = {
     400: "The request is invalid.",
     401: "No token, or an unknown one (loopback only).",
     403: "A process of another user (Unix socket only).",
-    404: "There is no such session, run, message or receipt.",
+    404: "There is no such session, run, message, receipt or agent.",
     408: "The request did not arrive in time.",
     409: "It conflicts with the state: an active run, a reused id, a receipt that is not filed yet. See `code`.",
     413: "The body, or the message in it, is too large.",

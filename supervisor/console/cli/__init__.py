@@ -6,8 +6,9 @@ common.py       Common: what those say that may also stand before the command
 chat.py         chat
 records.py      commands that read: thread, runs, receipts, ps, why, sessions, events
 requests.py     commands that act on a session: send, stop, kill
+agents.py       agents, agents reload, agents try
 daemon.py       the daemon's commands: serve, config, logs, doctor
-completions.py  the names of sessions and the ids of runs, which the shell offers after Tab
+completions.py  the names of sessions and agents, and the ids of runs, which the shell offers after Tab
 completion.py   the script that has the shell ask for them
 
 What a command does is imported when it runs, so that `--help`, `--version` and a wrong option wait for nothing.

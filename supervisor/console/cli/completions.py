@@ -1,4 +1,4 @@
-"""What the shell offers after Tab: the names of sessions, and the ids of runs.
+"""What the shell offers after Tab: the names of sessions and agents, and the ids of runs.
 
 If anything goes wrong, nothing is offered and nothing printed: the user is in the middle of a command line.
 """
@@ -41,11 +41,28 @@ def runs(context: click.Context, parameter: click.Parameter, incomplete: str) ->
     return [CompletionItem(run.run_id, help=f"{run.status} in {run.session}") for run in reversed(found)][:OFFERED_MAX]
 
 
+def agents(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
+    """Offer names of the agents of the daemon."""
+    try:
+        from supervisor.console.client.api import Api
+        from supervisor.wire import AgentPage
+
+        api = Api(_chosen(context).place(), answer_s=PATIENCE_S, on_wait=lambda _: None)
+        names = [one.name for one in api.get("/v1/agents", AgentPage).agents if one.name.startswith(incomplete)]
+    except Exception:  # noqa: BLE001  # see above
+        return []
+    return names[:OFFERED_MAX]
+
+
 def _records(context: click.Context) -> AbstractContextManager[Records]:
     from supervisor.console.client.source import open_records
 
+    return open_records(_chosen(context).place(), PATIENCE_S)
+
+
+def _chosen(context: click.Context) -> Common:
     chosen = Common.of(context.params)
     while context.parent is not None:
         context = context.parent
         chosen = chosen.over(Common.of(context.params))
-    return open_records(chosen.place(), PATIENCE_S)
+    return chosen

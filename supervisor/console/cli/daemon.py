@@ -42,8 +42,12 @@ def config() -> None:
 @configuration
 @common(options=together(state_dir, agent), logs=False)
 def check(options: Common, config: str | None, assignments: Sequence[str]) -> int:
-    """Say whether a daemon would start with its configuration, and all that is wrong with it."""
+    """Say whether a daemon would start with its configuration, and all that is wrong with it.
+
+    Each agent that runs in a process of its own is started, as this user, and ended again.
+    """
     from actors.text import one_line
+    from supervisor.console.commands.agent_check import unstartable
     from supervisor.console.exits import ExitCode
     from supervisor.console.render.output import print_json
     from supervisor.console.render.words import refusal
@@ -52,7 +56,7 @@ def check(options: Common, config: str | None, assignments: Sequence[str]) -> in
     try:
         settings = options.source(config, assignments).load()
         # A daemon serves without them, and they are wrong all the same.
-        file, problems = settings.file, [one.error for one in settings.unloaded]
+        file, problems = settings.file, [*(one.error for one in settings.unloaded), *unstartable(settings)]
     except WrongSettings as error:
         file, problems = None, list(error.problems)
     for problem in problems:

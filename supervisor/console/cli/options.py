@@ -164,3 +164,24 @@ def session_of(argument: str | None, option: str | None) -> str:
             remedy="leave out SESSION or --session",
         )
     return next((name for name in (argument, option) if name is not None), DEFAULT_SESSION)
+
+
+def message_text(text: str) -> str:
+    """Return the content of a message, from standard input where `text` is ``-``.
+
+    Raises:
+        Invalid: standard input cannot be read.
+    """
+    if text != "-":
+        return text
+    from actors.errors import Invalid
+
+    try:
+        return sys.stdin.buffer.read().decode(errors="surrogateescape")
+    except OSError as error:
+        raise Invalid(
+            "standard input cannot be read",
+            expected="the message, as TEXT or on standard input",
+            got=error.strerror or str(error),
+            remedy="give the message as TEXT, or open standard input",
+        ) from error

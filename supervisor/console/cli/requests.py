@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Final
 
 import click
 
 from supervisor.console.cli import completions
 from supervisor.console.cli.common import Common
-from supervisor.console.cli.options import Decorator, common, identity, run_argument, seconds, session_needed, together
+from supervisor.console.cli.options import (
+    Decorator,
+    common,
+    identity,
+    message_text,
+    run_argument,
+    seconds,
+    session_needed,
+    together,
+)
 
 RECEIPT_S: Final = 120.0
 """How long `stop` and `kill` wait for a receipt by default, in seconds."""
@@ -44,7 +52,7 @@ def send(
     from supervisor.console.commands.send import send as send_message
 
     # Bytes that are not UTF-8 go on as they are; in an argument they have this form already.
-    content = _input() if text == "-" else text
+    content = message_text(text)
     message = NewMessage(content=content, policy=policy, origin=origin, merge=merge, id=identity or new_request_id())
     again = identity is not None
     return send_message(
@@ -124,17 +132,3 @@ def kill(options: Common, run: str, reason: str, identity: str | None, wait: boo
     return kill_run(
         options.place(), run, requested(reason, identity), timeout if wait else 0.0, as_json=options.as_json
     )
-
-
-def _input() -> str:
-    from actors.errors import Invalid
-
-    try:
-        return sys.stdin.buffer.read().decode(errors="surrogateescape")
-    except OSError as error:
-        raise Invalid(
-            "standard input cannot be read",
-            expected="the message, as TEXT or on standard input",
-            got=error.strerror or str(error),
-            remedy="give the message as TEXT, or open standard input",
-        ) from error

@@ -10,6 +10,7 @@ from typing import Final, NoReturn
 import click
 
 from supervisor.console.cli import completion
+from supervisor.console.cli.agents import agents
 from supervisor.console.cli.chat import chat
 from supervisor.console.cli.common import Common
 from supervisor.console.cli.daemon import config, doctor, logs, serve
@@ -72,7 +73,7 @@ def root(context: click.Context, state_dir: str | None, agent: str | None, socke
 
 for command in (
     *(chat, thread, runs, receipts, ps, why, sessions, events),
-    *(send, stop, kill, logs, doctor, serve, config),
+    *(send, stop, kill, agents, logs, doctor, serve, config),
 ):
     root.add_command(command)
 

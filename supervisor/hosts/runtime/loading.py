@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import os
 import traceback
 import typing
 from collections.abc import Callable
@@ -35,8 +36,7 @@ def is_async(function: Callable[..., Any]) -> bool:
 
 def why_broken(spelled: str, error: BaseException) -> str:
     """Return why the agent cannot be loaded: the error, and the last line of code that it came from."""
-    ours = (__file__, importlib.__file__)
-    frames = [one for one in traceback.extract_tb(error.__traceback__) if one.filename not in ours]
-    frames = [one for one in frames if not one.filename.startswith("<frozen")]
+    ours = (os.path.dirname(__file__) + os.sep, str(importlib.__file__), "<frozen")
+    frames = [one for one in traceback.extract_tb(error.__traceback__) if not one.filename.startswith(ours)]
     where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
     return f"{words(error)}{where}, when {spelled} was loaded"

@@ -7,6 +7,7 @@ import enum
 import inspect
 import json
 import math
+import sys
 import traceback
 from collections.abc import Mapping
 from typing import Any
@@ -49,7 +50,9 @@ def words(error: BaseException) -> str:
 def report(error: BaseException) -> None:
     """Print an error with its traceback, unless the agent has closed where it goes to."""
     with contextlib.suppress(Exception):
-        traceback.print_exception(type(error), error, error.__traceback__)
+        # In one piece: what follows the first piece may come behind the end of the run, and is then not of it.
+        sys.stderr.write("".join(traceback.format_exception(type(error), error, error.__traceback__)))
+        sys.stderr.flush()
 
 
 def as_json(value: Any, above: tuple[int, ...] = ()) -> Any:

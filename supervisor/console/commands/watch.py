@@ -1,0 +1,189 @@
+"""Watching a message: what the run that takes it says, until its receipt, and the exit code that it earns."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Final, Protocol
+
+from msgspec import Struct
+
+from actors.errors import CountermandError
+from actors.events import (
+    MessageData,
+    RunEndedData,
+    RunOutputData,
+    RunStartedData,
+    RunStatusData,
+    SessionMessageReturnedData,
+    TextData,
+    ToolOutputData,
+    data_of,
+)
+from actors.model import Event, Json, Receipt, RunInfo, RunStatus
+from actors.requests import Accepted
+from supervisor.console.exits import ExitCode, of_run
+from supervisor.console.render.receipts import summary
+from supervisor.console.render.words import cause, head, script_ended, script_problem
+from supervisor.console.tty.screen import OutputClosed, Screen
+from supervisor.console.tty.streams import when_unread
+
+TRIED_AGAIN: Final = frozenset({"actor.failure", "store.failure", "supervisor.recovery"})
+"""By what a run ends that may be tried again."""
+
+
+class Watched(Protocol):
+    """Events as they come, of one session; see `Subscription` and `Follower`."""
+
+    def __iter__(self) -> Iterator[Event]:
+        """Themselves."""
+
+    def close(self) -> None:
+        """End the iteration, from any thread."""
+
+
+class Delivery(Struct, frozen=True):
+    """A message that was accepted, and what became of it where that was waited for.
+
+    `run_id` is the run that took it, which need not be the one that it was accepted for; `returned` says why none did.
+    """
+
+    accepted: Accepted
+    status: RunStatus | None = None
+    result: Json = None
+    error: str | None = None
+    receipt: Receipt | None = None
+    run_id: str | None = None
+    returned: str | None = None
+
+
+class Told:
+    """What a run says, on its way to the screen. Output that cannot be written does not end the watch: that is said.
+
+    `prints`: what the agent's own process prints is shown too, as remarks.
+    """
+
+    def __init__(self, screen: Screen, *, silent: bool, prints: bool = False) -> None:
+        self._screen = screen
+        self._silent = silent
+        self._prints = prints
+        self._printed = self.heard = ""
+        self._kind = ""
+        self.failed = False
+
+    def tell(self, kind: str, text: str) -> None:
+        """Show a text of the agent, or what a tool printed. Raises OutputClosed where nobody reads any more."""
+        fresh = kind != self._kind
+        self._kind = kind
+        self._try(lambda: self._screen.output(text, fresh_line=fresh))
+
+    def printed(self, text: str) -> None:
+        """Show what the agent's process has printed, line by line."""
+        self.heard += text
+        *lines, self._printed = (self._printed + text).split("\n")
+        self._remark(lines)
+
+    def printed_all(self) -> None:
+        """Its process prints no more: show a last line that has no end."""
+        line, self._printed = self._printed, ""
+        self._remark([line] if line else [])
+
+    def _remark(self, lines: list[str]) -> None:
+        if self._prints and not self._silent and lines:
+            self._screen.remark(*lines)
+
+    def end(self) -> None:
+        """It says no more. Raises OutputClosed where nobody reads any more."""
+        self.printed_all()
+        self._try(self._screen.end_message)
+
+    def _try(self, show: Callable[[], None]) -> None:
+        if self._silent or self.failed:
+            return
+        try:
+            show()
+        except OutputClosed as closed:
+            if closed.unread:
+                raise
+            self.failed = True
+            self._screen.remark(f"the output could not be written: {closed}; its run is waited for all the same")
+
+
+def watched(events: Watched, accepted: Accepted, told: Told, runs: Callable[[], list[RunInfo]]) -> Delivery | None:
+    """Follow a message to the run that takes it, and that to its receipt; show what the run says.
+
+    `events` begin before the message. `runs`: those of the session that are on record.
+
+    Returns None where nobody reads any more, also while the run says nothing.
+
+    A message that waits may be taken by another run than the one it was accepted for; a run that had not begun when the
+    daemon was killed is tried again as another one.
+    """
+    run_id, status, result, error = None, None, None, None
+    when_unread(events.close)
+    for event in events:
+        data = data_of(event)
+        match data:
+            case MessageData() if data.id == accepted.message_id:
+                run_id = event.run_id
+            case SessionMessageReturnedData() if data.message_id == accepted.message_id:
+                return Delivery(accepted, returned=data.reason)
+            case RunStartedData() if run_id is not None and data.retry_of == run_id:
+                run_id = event.run_id
+            case _:
+                pass
+        if run_id is None or event.run_id != run_id:
+            continue
+        match data:
+            case TextData() | ToolOutputData():
+                told.tell(event.kind, data.text)
+            case RunOutputData():
+                told.printed(data.text)
+            case RunStatusData():
+                told.end()
+                status, result, error = data.status, data.result, data.error
+            case RunEndedData(receipt=receipt):
+                if _is_tried_again(runs, receipt):
+                    continue
+                return Delivery(accepted, status or data.status, result, error, receipt, run_id)
+            case _:
+                continue
+    # Its follower was closed. Else it ends with an error, or not at all.
+    return None
+
+
+def _is_tried_again(runs: Callable[[], list[RunInfo]], receipt: Receipt) -> bool:
+    """True if a run that had not begun when something failed goes on as another one, which is on record by then."""
+    if receipt.provenance is None or receipt.provenance.source not in TRIED_AGAIN:
+        return False
+    # The receipt is all that there is to be had where the session has gone meanwhile.
+    with contextlib.suppress(CountermandError):
+        return any(run.retry_of == receipt.run_id for run in runs())
+    return False
+
+
+def came_back(message_id: str, why: str) -> str:
+    """Say that a message was returned to its sender."""
+    return f"message {message_id} came back: {why.replace('_', ' ')}"
+
+
+def earned(sent: Delivery, screen: Screen, *, receipt_follows: bool = False) -> ExitCode:
+    """Say how it ended, where that is not just well, and return the exit code for it.
+
+    `receipt_follows`: the receipt is shown after this, so nothing is said of it here.
+    """
+    if sent.returned is not None:
+        screen.remark(came_back(sent.accepted.message_id, sent.returned))
+        return ExitCode.STOPPED
+    assert sent.status is not None
+    assert sent.receipt is not None
+    if sent.status is not RunStatus.COMPLETED:
+        by = f" by {cause(sent.receipt.provenance)}" if sent.receipt.provenance is not None else ""
+        why = f": {head(sent.error, 300)}" if sent.error else ""
+        screen.remark(f"run {sent.receipt.run_id} {sent.status}{by}{why}")
+    elif script_problem(sent.result):
+        why = head(script_problem(sent.result), 300)
+        screen.remark(f"run {sent.receipt.run_id} {sent.status} ({script_ended(sent.result)}): {why}")
+    if not receipt_follows and (sent.status is RunStatus.CANCELLED or not sent.receipt.complete):
+        screen.remark(summary(sent.receipt))
+    return of_run(sent.status, sent.result)
