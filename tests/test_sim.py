@@ -1094,6 +1094,29 @@ REGRESSIONS = {
             ("crash",),
         ),
     ),
+    # A crash was faster than the journal. The Stop came again, and was decided behind another attempt at what it had
+    # found: the watch still held it to the first decision, of which nobody knew any more.
+    "a Stop that a crash has forgotten comes again": Schedule(
+        603981757,
+        Settings(agent="scripted", call_deadline_s=0.5, passivate_s=0.05),
+        (
+            ("new", "say=1", None, "user", True, None),
+            ("wait", 0.05),
+            ("lose", 1),
+            ("new", "say=1", None, "user", True, None),
+            ("steps", 9),
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("steps", 3),
+            ("crash",),
+            ("steps", 3),
+            ("new", "say=1", None, "user", True, None),
+            ("new", "raise", "enqueue", "bot", False, 5.0),
+            ("steps", 9),
+            ("hold", True),
+            ("steps", 20),
+        ),
+        hosting=Hosting(1421128221, HostedAgent("scripted", keep=True, keep_idle_s=30.0)),
+    ),
     # Code that was to end was told 7 s later, since the machine was slow, and a second time at once.
     "code that hears late of its end": Schedule(
         3524309667,

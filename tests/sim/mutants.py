@@ -776,6 +776,14 @@ MUTANTS: Final = (
         "",
     ),
     _mutant(
+        "what had done nothing is not tried again",
+        "L12",
+        Restoration,
+        "_restore_half",
+        "untouched = not record.said and not record.called",
+        "untouched = False",
+    ),
+    _mutant(
         "tried again although it had spoken",
         "L12",
         Restoration,

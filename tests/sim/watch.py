@@ -154,6 +154,16 @@ class Watch:
         self.bounds.enter(world)
         world.clock.on_timer = self.bounds.timer
 
+    def crashed(self) -> None:
+        """What only the memory of a world had is known to nobody any more."""
+        self.crashes += 1
+        self.forgot = True
+        # A Stop that the journal did not have is forgotten: whoever was told `durable=False` sends it again, and it is
+        # decided anew. So is one that the journal had, and not with its answer.
+        self.told_not_durable &= self.in_journal
+        journalled = [(request_id, kept) for request_id, kept in self.kept.items() if request_id in self.in_journal]
+        self.kept = {one: self._disk.journal.get((kept.session, one), kept) for one, kept in journalled}
+
     def laws(self, session: str) -> LogLaws:
         """The laws of a session's durable log, as far as it is written."""
         found = self._laws.get(session)

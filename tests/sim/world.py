@@ -431,10 +431,7 @@ class World:
 
     def crash(self, seed: int | None = None) -> World:
         """`kill -9`, and a start over what was durable. What was asked and not answered fails."""
-        self.watch.crashes += 1
-        # A Stop that the journal did not have is forgotten: whoever was told `durable=False` sends it again.
-        self.watch.told_not_durable &= self.watch.in_journal
-        self.watch.forgot = True
+        self.watch.crashed()
         return self._next(seed)
 
     def restart(self, seed: int | None = None) -> World:
