@@ -16,7 +16,7 @@ from supervisor.clock import SystemClock
 from supervisor.containment.reactor import Reactor
 
 T = TypeVar("T")
-WAIT_S = 30.0
+WAIT_S = 60.0
 """What does not come within this time does not come. No test depends on it."""
 
 

@@ -24,7 +24,7 @@ from supervisor.console.client.endpoint import Place
 from supervisor.containment.guard import procfs
 from tests.process_kit import until
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 START_S = 90.0
 ROOT = Path(__file__).resolve().parent.parent
 COMMAND = (sys.executable, "-m", "supervisor.console")

@@ -48,7 +48,7 @@ RESENT_MAX = 8
 MARK_NAME = "CM_CRASH_MARK"
 READY_S = 60.0
 STANDSTILL_S = 20.0
-WAIT_S = 20.0
+WAIT_S = 60.0
 DEATH_S = 20.0
 
 Line = dict[str, Any]

@@ -35,8 +35,8 @@ from supervisor.store.sqlite import SqliteStore
 from tests.process_kit import until as poll
 
 GRACE_S = 0.3
-KILL_S = 1.0
-WAIT_S = 20.0
+KILL_S = 15.0
+WAIT_S = 60.0
 YEAR_S = 365 * 86_400.0
 
 OUTPUT_KINDS = frozenset({"text", "tool.requested", "tool.started", "tool.output", "process.started"})

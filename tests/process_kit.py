@@ -23,8 +23,8 @@ from supervisor.containment.guard import cgroups, ledger, procfs
 from supervisor.containment.processes.trees import ProcessTrees
 
 T = TypeVar("T")
-WAIT_S = 20.0
-GIVE_UP_S = 15.0
+WAIT_S = 60.0
+GIVE_UP_S = 45.0
 ESCAPE = """
 import os, sys, time
 for _ in range(int(sys.argv[1]) - 1):

@@ -408,7 +408,8 @@ def test_ctrl_c_ends_the_waiting_and_the_stop_holds(desk: Desk) -> None:
     stopping.signal(signal.SIGINT)
     assert stopping.ended() == 130
     assert "the stop holds" in stopping.err.text
-    assert status(desk, "s1") == ["cancelling"]
+    # The answer may come from the journal, before the store has the Stop.
+    wait_status(desk, "s1", "cancelling")
     late = desk.run("", "stop", "s1", "--run", run_id, "--timeout", "0.01")
     assert late.returncode == 1
     assert "not filed yet" in late.stdout
