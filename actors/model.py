@@ -123,6 +123,8 @@ class Isolation(StrEnum):
     """An async function: a task on the executor's event loop. It can be cancelled."""
     THREAD = "thread"
     """A plain function: a thread of its own, which has to check its token."""
+    PROCESS = "process"
+    """A process of its own, which is killed with the call."""
     HOST = "host"
     """Somebody else executes it."""
 

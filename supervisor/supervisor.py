@@ -49,6 +49,7 @@ from supervisor.store.reader import SqliteReader
 from supervisor.store.schema import STORE_NAME
 from supervisor.store.sqlite import SqliteStore
 from supervisor.strays.strays import Strays
+from supervisor.tool_hosts import tool_hosts
 from supervisor.tools.shell import shell as shell_tool
 
 SESSION_NAME_MAX_CHARS: Final = 128
@@ -363,12 +364,13 @@ class Supervisor:
         # spawn yet.
         self._processes.end_unnamed(self._store.reader.living_trees)
         self._processes.spools.keep_only(self._store.reader.names)
-        if self._specs:
+        specs = {**self._specs, **tool_hosts(plugins.tools.values())}
+        if specs:
             self._hosts = HostPool(
                 self._processes,
                 self._clock,
                 RandomIds(),
-                self._specs,
+                specs,
                 config.settings,
                 elsewhere=self._executor.call,
             )

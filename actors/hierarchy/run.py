@@ -152,7 +152,8 @@ class RunActor(Actor):
         self._processes: dict[str, str] = {}
         self._strays: set[str] = set()
         self._host = RunHost(self, ports, address)
-        self._spawns = Spawns(self, ports, address, "the agent" if start is None else f"the agent {start.agent_name}")
+        asks, token = ("the agent", None) if start is None else (f"the agent {start.agent_name}", start.token)
+        self._spawns = Spawns(self, ports, address, asks, token)
         self._cells: dict[str, Cell[None]] = {}
         self._waiting: set[str] = set()
         self._halted: Halt | None = None

@@ -1,4 +1,4 @@
-"""RunHost: the tree of the host in which a run's agent runs, in the hands of the run's actor.
+"""RunHost: the tree of the host in which a run's agent runs, or a call's tool, in the hands of its actor.
 
 Its news go two ways: up to the session, as of any tree, and to whoever speaks with the host (`Hosts.heard`). A halt of
 the run ends it, but not at once: its agent was told by the token, and cleans up in it. No signal cuts that off before
@@ -62,8 +62,8 @@ class RunHost:
         self._ports.processes.adopt(process_id, self._owner.actor_ref, self._address.session)
 
     def hear(self, news: ProcessNews) -> None:
-        """News from the port itself: if they are of this host, bring them to whoever speaks with it."""
-        if news.process_id == self.id and self._ports.hosts is not None:
+        """News from the port itself: bring them to whoever speaks with hosts. He ignores those of other trees."""
+        if self._ports.hosts is not None:
             self._ports.hosts.heard(news.process_id, news)
 
     def let_go(self) -> None:

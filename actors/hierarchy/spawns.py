@@ -57,14 +57,17 @@ class Spawns:
         ports: what it needs from outside.
         address: of the call or of the run.
         who: who asks, for people: ``the tool NAME``.
+        token: of the call or of the run; None: nothing is asked for any more.
     """
 
-    def __init__(self, owner: Actor, ports: Ports, address: Address, who: str) -> None:
+    def __init__(
+        self, owner: Actor, ports: Ports, address: Address, who: str, token: CancelToken | None = None
+    ) -> None:
         self._owner = owner
         self._ports = ports
         self._address = address
         self._who = who
-        self._token: CancelToken | None = None
+        self._token = token
         self._processes: dict[str, Process] = {}
         self._specs: dict[str, SpawnSpec] = {}
         self._cells: dict[str, Cell[None]] = {}
@@ -81,7 +84,6 @@ class Spawns:
 
     def spawn(self, pending: Pending) -> Spawn:
         """Return the function that asks for a process."""
-        self._token = pending.token
         return Spawn(self._request, pending, self._ask_to_kill, self._request_hand_over)
 
     def _request(self, spec: SpawnSpec, owner: Owner, process: Process) -> None:
@@ -140,9 +142,10 @@ class Spawns:
         self._specs.pop(refused.process_id, None)
         process = self._processes.pop(refused.process_id, None)
         if process is not None:
-            process._fail(self._why(refused))
+            process._fail(self.why(refused))
 
-    def _why(self, refused: SpawnRefused) -> BaseException:
+    def why(self, refused: SpawnRefused) -> BaseException:
+        """Return what is raised where a process was asked for that will not be spawned."""
         provenance = None if self._token is None else self._token.provenance
         if provenance is None and refused.limit is not None:
             return QueueFull(

@@ -19,6 +19,7 @@ from pykka._envelope import Envelope
 from actors.gate.cell import CellState
 from actors.gate.pending import Pending
 from actors.hierarchy.spawns import Spawns
+from actors.hierarchy.tool_host import ToolHost, done_of
 from actors.kernel.actor import Actor, tell
 from actors.kernel.down import Down
 from actors.messages import (
@@ -29,6 +30,7 @@ from actors.messages import (
     ExecutionStarted,
     Halt,
     HandOverRequested,
+    HostGraceOver,
     KillProcess,
     Permit,
     ProcessEnded,
@@ -84,7 +86,10 @@ class ToolActor(Actor):
         self._address = address
         self._context = context
         self._executing = False
-        self._spawns = Spawns(self, ports, address, f"the tool {tool.name}")
+        self._spawns = Spawns(self, ports, address, f"the tool {tool.name}", permit.token)
+        self._host: ToolHost | None = None
+        if isinstance(tool, Tool) and tool.isolation is Isolation.PROCESS:
+            self._host = ToolHost(self, ports, address, tool, arguments, permit, self._spawns.spawn)
         self._timer: Timer | None = None
         self._recancel: Timer | None = None
 
@@ -103,7 +108,8 @@ class ToolActor(Actor):
 
         body = self._body(_contained(started))
         self._executing = True
-        executor.start(key, f"tool {self._tool.name}", self._tool.isolation, body, ref, permit.token, self._context)
+        isolation = self._tool.isolation if self._host is None else Isolation.HOST
+        executor.start(key, f"tool {self._tool.name}", isolation, body, ref, permit.token, self._context)
         if permit.deadline_s is not None:
             self._timer = self._ports.clock.call_later(permit.deadline_s, ref, CallDeadline())
 
@@ -119,6 +125,15 @@ class ToolActor(Actor):
                 self._spawns.spawn(Pending(permit.token)),
                 started,
                 settings.content_max_bytes,
+            )
+        if self._host is not None:
+            begin, (_, secrets) = self._host.begin, tool.withheld(self._arguments)
+            return execution.process_body(
+                permit.cell,
+                permit.token,
+                secrets,
+                lambda finish: begin(lambda value: finish(done_of(value))),
+                started,
             )
         return execution.body(
             tool,
@@ -141,11 +156,10 @@ class ToolActor(Actor):
                 self._execution_ended(message)
             case SpawnRequested():
                 self._spawns.requested(message)
-            case SpawnPermit():
-                self._spawns.permitted(message)
-            case SpawnRefused():
-                self._spawns.refused(message)
-                self._stop_if_done()
+            case SpawnPermit() | SpawnRefused():
+                self._spawn_decided(message)
+            case HostGraceOver() if self._host is not None:
+                self._host.grace_over(executing=self._executing)
             case HandOverRequested():
                 self.tell_parent(message)
             case TreeTaken():
@@ -155,6 +169,8 @@ class ToolActor(Actor):
                 self._process_news(message)
             case ProcessStarted() | ProcessOutput() | ProcessExited() | ProcessRemaining() | ProcessEnded():
                 # It comes from the port itself: the tree was taken over from a process actor that failed.
+                if self._host is not None:
+                    self._host.hear(message)
                 self._process_news(ProcessReport(self._address, message.process_id, message))
             case Halt():
                 self._halt(message)
@@ -174,6 +190,8 @@ class ToolActor(Actor):
     def _execution_ended(self, ended: ExecutionEnded) -> None:
         self._executing = False
         self._disarm_deadline()
+        if self._host is not None:
+            self._host.executed()
         self.tell_parent(execution.call_ended(self._address, ended, self._permit.cell))
         self._stop_if_done()
 
@@ -201,16 +219,19 @@ class ToolActor(Actor):
     def _halt(self, halt: Halt) -> None:
         """End everything of this call; see `RunActor._halt`."""
         self._ports.strays.end(self._address, halt.grace_s)
-        if self._executing and self._tool.isolation is not Isolation.HOST:
+        if self._executing and self._host is None and self._tool.isolation is not Isolation.HOST:
             self._ports.executor.cancel(self.key)
             if self._recancel is not None:
                 self._recancel.cancel()
             patience_s = halt.grace_s + self._ports.settings.kill_s
             again = RecancelExecution(patience_s)
             self._recancel = self._ports.clock.call_later(patience_s, self.actor_ref, again)
-        for child in self.children.values():
-            tell(child, halt)
+        for key, child in self.children.items():
+            if self._host is None or key != self._host.id:
+                tell(child, halt)
         self._spawns.halt(halt)
+        if self._host is not None:
+            self._host.halt(halt, executing=self._executing)
 
     def _cancel_again(self, recancel: RecancelExecution) -> None:
         """The execution goes on after its time: cancel it again, at growing intervals, until it ends."""
@@ -218,20 +239,35 @@ class ToolActor(Actor):
             self._ports.executor.cancel(self.key, again_s=recancel.patience_s)
             self._recancel = self._ports.clock.call_later(recancel.next_s, self.actor_ref, recancel.next)
 
+    def _spawn_decided(self, decided: SpawnPermit | SpawnRefused) -> None:
+        host = self._host if self._host is not None and decided.process_id == self._host.id else None
+        if isinstance(decided, SpawnRefused):
+            self._spawns.refused(decided) if host is None else host.refused(self._spawns.why(decided))
+            self._stop_if_done()
+        elif host is None:
+            self._spawns.permitted(decided)
+        else:
+            host.permitted(decided)
+
     def _process_news(self, report: ProcessReport) -> None:
         self._spawns.heard(report)
+        if self._host is not None:
+            self._host.heard(report.news)
         self.tell_parent(report)
         self._stop_if_done()
 
     def _child_down(self, down: Down) -> None:
         """A process actor has ended."""
         self._spawns.take_over(down.key)
+        if self._host is not None:
+            self._host.take_over(down.key)
         self._stop_if_done()
 
     # ── Ends ──────────────────────────────────────────────────────────────────────────────────────
 
     def _stop_if_done(self) -> None:
-        if not self._executing and self._spawns.idle and not self.children:
+        hosted = self._host is not None and self._host.open
+        if not self._executing and self._spawns.idle and not hosted and not self.children:
             self.stop()
 
     def on_stop(self) -> None:
@@ -239,8 +275,10 @@ class ToolActor(Actor):
         self._disarm_deadline()
 
     def on_failure(self, *_: object) -> None:
-        """Cancel the timer of the deadline."""
+        """Cancel the timer of the deadline, and let go of a host that was told nothing."""
         self._disarm_deadline()
+        if self._host is not None:
+            self._host.fail()
 
     def on_undelivered(self, envelope: Envelope[Any]) -> None:
         """A thread of the tool that outlived its call asked for something: refuse it."""

@@ -145,6 +145,46 @@ def foreign_body(
     return host
 
 
+def process_body(
+    cell: Cell[ToolResult],
+    token: CancelToken,
+    secrets: Withheld,
+    begin: Callable[[Callable[[AgentDone], None]], None],
+    started: Callable[[], None],
+) -> Callable[[Finish], None]:
+    """Return the function that the executor calls for a call whose tool runs in a process of its own.
+
+    `begin` has it execute there. What is said of its end is converted on the thread that says so.
+    """
+
+    def ended(done: AgentDone) -> Executed:
+        if done.how is How.RETURNED:
+            return _returned(cell, _without(secrets, _said(done.result)))
+        text = cut(storable(done.error or f"the tool has ended: {done.how}"), ERROR_MAX_BYTES)
+        result = _without(secrets, ToolResult(Outcome.FINISHED, text, is_error=True))
+        if cell.finish(result):
+            return Executed(done.how, result, late=False)
+        return Executed(done.how, None, late=done.how is How.RAISED and not token.cancelled)
+
+    def host(finish: Finish) -> None:
+        if not cell.start():
+            finish(NOT_STARTED)
+            return
+        started()
+        begin(lambda done: finish(ended(done)))
+
+    return host
+
+
+def _said(result: Json) -> ToolResult:
+    """Return what the process of a tool says that its result is."""
+    if not isinstance(result, dict):
+        return ToolResult(Outcome.FINISHED, str(result))
+    return ToolResult(
+        Outcome.FINISHED, str(result.get("content", "")), result.get("is_error") is True, result.get("data")
+    )
+
+
 def agent_body(
     agent: Callable[..., Any],
     turn: object,

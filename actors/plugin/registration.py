@@ -14,6 +14,7 @@ import functools
 import inspect
 import math
 import re
+import sys
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -51,7 +52,8 @@ def tool(*, isolation: str, name: str | None = None, deadline_s: float | None = 
 
     Args:
         isolation: where it runs; required. ``task``: an async function, on the executor's loop. ``thread``: a plain
-            function, on a thread of its own; it has to check its token.
+            function, on a thread of its own; it has to check its token. ``process``: either kind, in a process of its
+            own, which imports the function by its module and name, and which is killed when its call is stopped.
         name: the tool's name for agents; the function's own name by default.
         deadline_s: seconds, at most ten years, after which a call is closed and its token cancelled; None for the
             configured deadline.
@@ -98,6 +100,7 @@ class Tool:
             )
         chosen = isolation or getattr(function, "isolation", None)
         self.isolation: Isolation = _check_isolation(self.name, chosen, is_async(function))
+        self.spelled = _spelling(self.name, function) if self.isolation is Isolation.PROCESS else ""
         seconds = getattr(function, "deadline_s", None) if deadline_s is None else deadline_s
         self.deadline_s: float | None = (
             None if seconds is None else duration(f"the deadline_s of the tool {self.name!r}", seconds, least=0.001)
@@ -308,15 +311,38 @@ def is_async(function: Callable[..., Any]) -> bool:
 
 def _check_isolation(name: str, isolation: object, is_coroutine: bool) -> Isolation:
     fitting = Isolation.TASK if is_coroutine else Isolation.THREAD
+    if isolation == Isolation.PROCESS:
+        return Isolation.PROCESS
     if isolation != fitting:
         kind = "an async" if is_coroutine else "a plain"
         raise Invalid(
             f"the tool {name!r} has no isolation that fits {kind} function",
-            expected="'task' for an async function, 'thread' for a plain one",
+            expected="'task' for an async function, 'thread' for a plain one, or 'process'",
             got="none named" if isolation is None else repr(isolation),
             remedy=f"mark it: @tool(isolation={fitting.value!r})",
         )
     return fitting
+
+
+def host_of(tool: str) -> str:
+    """Return what the hosts of a tool with the isolation ``process`` are called, among those of agents."""
+    return f"tool {tool}"
+
+
+def _spelling(name: str, function: Callable[..., Any]) -> str:
+    """Return the spelling of a function, ``module:function``, by which another process imports it."""
+    module, within = str(getattr(function, "__module__", "")), str(getattr(function, "__qualname__", ""))
+    found: Any = sys.modules.get(module)
+    for part in within.split("."):
+        found = getattr(found, part, None)
+    if found is not function or module == "__main__":
+        raise Invalid(
+            f"the tool {name!r} cannot run in a process of its own",
+            expected="a function of a module, which another process can import by its name",
+            got=f"{module}:{within}",
+            remedy="define it at the top of a module that is not the program itself",
+        )
+    return f"{module}:{within}"
 
 
 def _signature(name: str, function: Callable[..., Any]) -> tuple[dict[str, str], type[Struct], frozenset[str]]:

@@ -13,6 +13,7 @@
     peer.py               requests and answers over a channel
     frames.py             the frames as structs; the one place where they are encoded and decoded
     schema.py             the JSON schema of the frames, `docs/host-protocol.json`
+    tool_process.py       what runs in the process of a tool that has one
     countermand_host.py   starts the host of a Python agent
     runtime/              what runs in it: a package of its own, with the standard library alone
 

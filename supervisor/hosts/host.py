@@ -163,7 +163,8 @@ class Host:
     @property
     def name(self) -> str:
         """What it is called in texts for people."""
-        return f"the host of agent {self.spec.name}"
+        name = self.spec.name
+        return f"the host of {name}" if name.startswith("tool ") else f"the host of agent {name}"
 
     @property
     def output(self) -> str:
@@ -289,7 +290,8 @@ class Host:
         if isinstance(params, frames.Call | frames.Steering):
             run = self._run_of(params.fence)
         elif isinstance(params, ProcessRequest):
-            run = self._run_of(run_fence(params.fence))
+            # A run may be one call: see `supervisor.hosts.tool_process`.
+            run = self._run_of(params.fence) or self._run_of(run_fence(params.fence))
         else:
             self._peer.refuse(request.id, Code.NO_METHOD, f"there is no request {request.method!r:.100}")
             return
@@ -340,7 +342,7 @@ class Host:
             return
         self.refused += 1
         for run in self._earlier:
-            if run.fence == run_fence(fence):
+            if run.fence in (fence, run_fence(fence)):
                 run.late.note(kind)
 
     def _say_hello(self, request: Request) -> None:

@@ -1,0 +1,197 @@
+"""ToolHost: the process in which one call's tool runs, if it runs in one, in the hands of the call's actor.
+
+Such a tool gets a host of its own (`actors.hosts`): a spare, whose tree is a part of the run, below the call, from
+before it is told anything. So it is asked for as a spawn is: on record, then permitted, and a fence that is first voids
+it. A host that was told nothing goes back to whoever has the spares.
+
+Its end. The code of the tool is told by the call's token, and may clean up; no signal cuts that off before it has ended
+or the grace is over (`RunHost`). Then, or when the tool has returned, the tree is ended, and its warden proves that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from actors.errors import RunCancelled
+from actors.gate.credit import Credit
+from actors.gate.pending import Pending
+from actors.hierarchy.run_host import RunHost
+from actors.kernel.actor import Actor
+from actors.messages import (
+    Halt,
+    Permit,
+    ProcessEnded,
+    ProcessKilled,
+    ProcessNews,
+    ProcessReport,
+    SpawnPermit,
+    SpawnRequested,
+)
+from actors.model import Address, How, JsonObject, Message, Provenance, Role
+from actors.plugin.execution import AgentDone
+from actors.plugin.registration import Tool, host_of
+from actors.plugin.spawning import Spawn
+from actors.plugin.turn import TurnCore
+from actors.ports import Hosts, Ports, SpawnSpec
+from actors.thread import Thread
+
+
+class ToolHost:
+    """The host of one call. Used in the turns of the call's actor only.
+
+    Args:
+        owner: the call's actor.
+        ports: what it needs from outside.
+        address: of the call.
+        tool: the tool.
+        arguments: its arguments.
+        permit: of the call.
+        spawn: makes what spawns processes for the call.
+    """
+
+    def __init__(
+        self,
+        owner: Actor,
+        ports: Ports,
+        address: Address,
+        tool: Tool,
+        arguments: JsonObject,
+        permit: Permit,
+        spawn: Callable[[Pending], Spawn],
+    ) -> None:
+        self.id: str | None = None
+        self.open = False
+        self._owner = owner
+        self._ports = ports
+        self._address = address
+        self._tool = tool
+        self._arguments = arguments
+        self._permit = permit
+        self._spawn = spawn
+        self._tree = RunHost(owner, ports, address)
+        self._halted = False
+        # Until the host is told, or is not to be told any more.
+        self._finish: Callable[[object], None] | None = None
+
+    @property
+    def _hosts(self) -> Hosts:
+        return self._tree.hosts
+
+    def begin(self, finish: Callable[[object], None]) -> None:
+        """The call's cell has started: reserve a host, and ask for it. `finish` is called once, with the end."""
+        self._finish = finish
+        self.id = self._hosts.reserve(host_of(self._tool.name), self._address.session)
+        spec = SpawnSpec((), f"host of {self._tool.name}", None, {})
+        self._owner.tell_parent(SpawnRequested(self._address, self.id, spec))
+
+    def permitted(self, permit: SpawnPermit) -> None:
+        """It is on record as a part of the call: tell it to execute, unless a fence was first."""
+        finish, self._finish = self._finish, None
+        if finish is None:
+            # A fence refused it while the permit was on the way.
+            return
+        token = self._permit.token
+        if token.cancelled:
+            permit.cell.close()
+        if not permit.cell.start():
+            self._hosts.release(permit.process_id)
+            at, note = self._ports.clock.wall(), "stopped before it was told"
+            ended = ProcessEnded(permit.process_id, How.NOT_STARTED, proven=True, at=at, note=note)
+            self._owner.tell_parent(ProcessReport(self._address, permit.process_id, ended))
+            finish(self._cancelled())
+            return
+        self.open = True
+        self._tree.begin(permit.process_id, permit.cell)
+        self._hosts.run(permit.process_id, self._core(), (), finish)
+
+    def _core(self) -> TurnCore:
+        """Return the turn of the call: it has the arguments for a message, and says nothing."""
+        settings, address = self._ports.settings, self._address
+        core = TurnCore(
+            lambda _: None,
+            address,
+            self._permit.token,
+            Credit(settings.credit_events, settings.credit_bytes),
+            Thread(),
+            (),
+            lambda: self._ports.ids.new("call"),
+            lambda *_: "a tool calls no tools",
+            settings.content_max_bytes,
+            spawn=self._spawn,
+            wall=self._ports.clock.wall,
+        )
+        said = msgspec.json.encode({"arguments": self._arguments, "max_bytes": settings.content_max_bytes}).decode()
+        core.steered((Message("arguments", Role.USER, said, address.generation, address.run, origin="tool"),))
+        return core
+
+    def refused(self, error: BaseException) -> None:
+        """It is not given to the call, for this reason."""
+        self._let_go(error)
+
+    def _cancelled(self) -> RunCancelled:
+        at = self._ports.clock.wall()
+        ended = Provenance(source="run.ended", reason="the call is closed", initiated_at=at)
+        return RunCancelled(self._permit.token.provenance or ended)
+
+    def _let_go(self, error: BaseException) -> None:
+        finish, self._finish = self._finish, None
+        if finish is not None and self.id is not None:
+            self._hosts.release(self.id)
+            finish(error)
+
+    def fail(self) -> None:
+        """The call's actor fails: nobody waits for the host any more."""
+        self._let_go(RuntimeError("the call's actor is gone"))
+
+    # ── Its news, and its end ─────────────────────────────────────────────────────────────────────
+
+    def heard(self, news: object) -> None:
+        """A report on a tree of the call."""
+        if isinstance(news, ProcessEnded) and news.process_id == self.id:
+            self.open = False
+
+    def hear(self, news: ProcessNews) -> None:
+        """News from the port itself: bring them to whoever speaks with the host."""
+        if self.id is not None:
+            self._tree.hear(news)
+
+    def halt(self, halt: Halt, *, executing: bool) -> None:
+        """The call is halted, perhaps again."""
+        self._halted = True
+        if self.open:
+            self._tree.halt(halt, agent_runs=executing)
+
+    def grace_over(self, *, executing: bool) -> None:
+        """The host of a halted call has had its time."""
+        self._tree.end(agent_runs=executing)
+
+    def executed(self) -> None:
+        """The tool has ended: so does its process. Who ends it is reported first."""
+        if not self.open or self.id is None:
+            return
+        if self._halted:
+            self._tree.end(agent_runs=False)
+            return
+        grace_s = self._ports.settings.grace_s
+        reason = f"the tool {self._tool.name} has ended"
+        why = Provenance(
+            source="tool.kill", reason=reason, requested_by=self._address.call, initiated_at=self._ports.clock.wall()
+        )
+        self._owner.tell_parent(ProcessReport(self._address, self.id, ProcessKilled(self.id, why, grace_s)))
+        self._ports.processes.kill(self.id, grace_s)
+
+    def take_over(self, key: str) -> None:
+        """The actor of its tree has failed: the call's actor takes the tree over, and ends it."""
+        if self.open and key == self.id:
+            self._ports.processes.adopt(self.id, self._owner.actor_ref)
+            self._ports.processes.kill(self.id, self._ports.settings.grace_s)
+
+
+def done_of(value: object) -> AgentDone:
+    """Return what `ToolHost.begin` finishes with: the end of the tool in its host, or why it did not begin."""
+    if isinstance(value, AgentDone):
+        return value
+    how = How.CANCELLED if isinstance(value, RunCancelled) else How.RAISED
+    return AgentDone(how, None, str(value))

@@ -1,0 +1,89 @@
+"""What runs in the process of a tool with the isolation ``process``: a host whose agent is that one tool.
+
+It is loaded by the runtime of hosts (`countermand`), in the interpreter of the supervisor. The tool and its arguments
+are converted as in the supervisor's own process, by the same code. The run that the host is told of is the call: its
+one input has the arguments, and its cancel is the call's.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from actors.messages import ToolResult
+from actors.plugin import registration
+from actors.plugin.execution import as_result
+from actors.plugin.registration import Tool
+from actors.text import cut
+
+TOOL: Final = "COUNTERMAND_TOOL"
+"""The variable with the spelling of the tool, ``module:function``."""
+
+_loaded: list[Tool] = []
+
+
+def prepare() -> None:
+    """Load the tool; the runtime calls this before it says hello, and tells the supervisor if it fails."""
+    # The stub that code imports from here is the runtime itself, and its classes are named in signatures.
+    runtime: Any = sys.modules.get("countermand")
+    if runtime is not None:
+        for theirs in ("CancelToken", "AsyncCancelToken", "Spawn", "AsyncSpawn"):
+            registration._GIVEN[getattr(runtime, theirs)] = "token" if "Token" in theirs else "spawn"
+    _loaded.append(Tool(_function(os.environ.pop(TOOL)), isolation="process"))
+
+
+def _function(spelled: str) -> Callable[..., Any]:
+    module, _, within = spelled.partition(":")
+    found: Any = importlib.import_module(module)
+    for part in within.split("."):
+        found = getattr(found, part)
+    function: Callable[..., Any] = found
+    return function
+
+
+async def as_task(turn: Any) -> dict[str, Any]:
+    """Execute a call of an async tool."""
+    arguments, max_bytes = _asked(turn)
+    (tool,) = _loaded
+    return _bounded(await tool.function(**tool.convert(arguments), **_given(tool, turn)), max_bytes)
+
+
+def as_thread(turn: Any) -> dict[str, Any]:
+    """Execute a call of a plain tool, on the main thread: RunCancelled interrupts it where it blocks."""
+    arguments, max_bytes = _asked(turn)
+    (tool,) = _loaded
+    value = tool.function(**tool.convert(arguments), **_given(tool, turn))
+    if inspect.isawaitable(value):
+        raise TypeError(f"the tool {tool.name!r} returned something to await: declare it with 'async def'")
+    return _bounded(value, max_bytes)
+
+
+def _asked(turn: Any) -> tuple[dict[str, Any], int]:
+    asked = json.loads(turn.inputs[0].content)
+    return asked["arguments"], asked["max_bytes"]
+
+
+def _given(tool: Tool, turn: Any) -> Mapping[str, Any]:
+    given = {"token": turn.cancel_token, "spawn": turn.spawn, "fence": turn.address.fence}
+    return {name: given[kind] for name, kind in tool.given.items()}
+
+
+def _bounded(value: Any, max_bytes: int) -> dict[str, Any]:
+    """Return a result as JSON of at most `max_bytes`: all of it is one value for who takes it."""
+    if type(value).__name__ == "ToolResult" and not isinstance(value, ToolResult):
+        # That of the runtime has the same fields.
+        value = ToolResult(value.outcome, value.content, value.is_error, value.data)
+    result = as_result(value, max_bytes)
+    said = {"content": result.content, "is_error": result.is_error, "data": result.data}
+    room = max_bytes
+    while len(msgspec.json.encode(said)) > max_bytes:
+        room //= 2
+        said = {"content": cut(result.content, room), "is_error": result.is_error, "data": None}
+    return said
