@@ -1,4 +1,5 @@
 # Makes .venv, beside the project, what requirements.lock says. Sourced by scripts/run and scripts/test.
+# And .venv-sdks in the same way, what requirements-sdks.lock says, which only scripts/test needs.
 #
 # Theory of operation. A virtual environment cannot be moved, since the commands in it carry its path; so it
 # is built where it stays, and .venv/ready, written last and by a rename, says that it is whole. That file
@@ -14,6 +15,7 @@
 # Nothing here writes to stdout but the help that is asked for: the rest is the command's.
 
 venv=$root/.venv
+lock=$root/requirements.lock
 
 # Print to stderr.
 say() {
@@ -31,8 +33,13 @@ file_says() {
 # Set `dependencies` and `project` to what a whole .venv is made from.
 read_wanted() {
     local LC_ALL=C
-    IFS= read -rd '' dependencies <"$root/requirements.lock" || true
+    read_dependencies
     IFS= read -rd '' project <"$root/pyproject.toml" || true
+}
+
+read_dependencies() {
+    local LC_ALL=C
+    IFS= read -rd '' dependencies <"$lock" || true
     dependencies=$root$'\n'$dependencies
 }
 
@@ -105,8 +112,8 @@ make_dependencies() {
     say "making $venv with $("$python" -V); this happens once and takes up to a minute"
     rm -rf "$venv"
     isolated "$python" -m venv "$venv"
-    say "installing $(grep -c '==' "$root/requirements.lock") packages (${SECONDS} s)"
-    if ! pip install --require-hashes --requirement "$root/requirements.lock"; then
+    say "installing $(grep -c '==' "$lock") packages (${SECONDS} s)"
+    if ! pip install --require-hashes --requirement "$lock"; then
         say "the dependencies could not be installed (above: why); the next start tries again."
         return 1
     fi
@@ -153,5 +160,22 @@ ensure_venv() {
         say "the environment is ready (${SECONDS} s)"
     fi
     # The command must not inherit the lock: a daemon would hold it for as long as it lives.
+    exec 9>&-
+}
+
+# Make .venv-sdks ready, if it is not: what the agents of some tests are written with (requirements-sdks.lock).
+ensure_sdks() {
+    local venv=$root/.venv-sdks lock=$root/requirements-sdks.lock dependencies="" python=""
+    read_dependencies
+    if has_dependencies; then
+        return 0
+    fi
+    find_python
+    take_lock
+    SECONDS=0
+    if ! has_dependencies; then
+        make_dependencies
+        say "$venv is ready (${SECONDS} s)"
+    fi
     exec 9>&-
 }

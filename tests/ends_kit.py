@@ -12,23 +12,26 @@ from __future__ import annotations
 
 import os
 import random
+import signal
+import subprocess
+import sys
 import time
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 
 from actors import Receipt
 from actors.messages import RunDeadline
 from actors.model import How, PartKind, Policy, RunInfo
-from supervisor import SessionHandle
-from tests.kit import WAIT_S, Kit, alive, check_rest, log, rows, say, stop, until
+from supervisor import Agent, SessionHandle
+from tests.kit import WAIT_S, YEAR_S, Kit, alive, check_rest, log, rows, say, stop, until
 
 TESTS = Path(__file__).parent
-START_S = 0.4
-"""Moments that follow no step are drawn up to so long after the message was accepted."""
 PAUSE_S = 0.05
 """Moments that follow a step are drawn up to so long after it."""
 SIGTERM_BIT = 1 << 14
@@ -41,11 +44,15 @@ class Kind:
     word: str
     steps: int
     ways: tuple[str, ...] = ("",)
-    module: str = "ending_agents"
+    agent: str = "ending_agents:agent"
+    later: str = "say again"
+    """What its session is asked for next."""
+    start_s: float = 0.4
+    """Moments that follow no step are drawn up to so long after the message was accepted."""
 
     def options(self, mark: str) -> dict[str, Any]:
         """How its hosts are started, as arguments of `Agent`; all that they start carries the mark."""
-        return {"run": f"{self.module}:agent", "path": [str(TESTS)], "env": {mark: "1"}, "spares": 0}
+        return {"run": self.agent, "path": [str(TESTS)], "env": {mark: "1"}, "spares": 0}
 
     def message(self, draw: random.Random) -> str:
         return f"{self.word} {draw.choice(self.ways)}".strip()
@@ -128,7 +135,7 @@ class Moment(NamedTuple):
 
 def draw_moment(draw: random.Random, kind: Kind) -> Moment:
     if draw.random() < 0.2:
-        return Moment(0, draw.uniform(0.0, START_S))
+        return Moment(0, draw.uniform(0.0, kind.start_s))
     return Moment(draw.randint(1, kind.steps), draw.uniform(0.0, PAUSE_S))
 
 
@@ -237,9 +244,72 @@ def by_expiry(kit: Kit, session: SessionHandle, draw: random.Random) -> None:
 
 def next_turn_works(session: SessionHandle, kind: Kind, run_id: str = "") -> None:
     """Check the session's next run: it says what it should, and nobody is left of it."""
-    run_id = run_id or say(session, "say again")
+    run_id = run_id or say(session, kind.later)
     assert ended(session, run_id).status == "completed"
     assert said(session, run_id) == kind.answer("again")
     receipt = receipt_of(session, run_id)
     assert receipt.complete, receipt
     check_rest(session)
+
+
+End = Callable[[Kit, SessionHandle, random.Random], None]
+ENDS: dict[str, tuple[End, str, int]] = {
+    "stopped": (by_stop, "cancelled", 5),
+    "taken over": (by_takeover, "cancelled", 5),
+    "expired": (by_expiry, "expired", 4),
+}
+"""The ways to end a run: the status of a run that is ended so, and how often that is done to a kind of agent."""
+KILLS, SESSIONS = 2, 3
+"""So many daemons are killed, each with so many sessions. With the other ends these are twenty of each kind."""
+
+
+def end_in_one_way(kit: Kit, kind: Kind, way: str, draw: random.Random) -> None:
+    """End runs of a kind in one way, each at a moment of its own, and let the session go on."""
+    end, status, times = ENDS[way]
+    supervisor = kit.start(Agent(**kind.options(kit.mark)), run_deadline_s=YEAR_S)
+    for number in range(times):
+        session = supervisor.session(f"s{number}")
+        message, moment = kind.message(draw), draw_moment(draw, kind)
+        print(f"{message}: {way} at {moment}")
+        kind.hold()
+        run_id = say(session, message)
+        moment.wait(session, run_id)
+        seen = kind.look(kit.mark)
+        assert run_of(session, run_id).ended_at is None, run_of(session, run_id)
+        end(kit, session, draw)
+        kind.release()
+        assert ended(session, run_id).status == status, run_of(session, run_id)
+        receipt = receipt_of(session, run_id)
+        # The receipt is the proof: nobody is waited for after it.
+        left = seen.pids & look(kit.mark).pids
+        assert not left, receipt
+        check_receipt(receipt, seen)
+        later = [run.run_id for run in session.runs() if run.run_id != run_id]
+        next_turn_works(session, kind, *later)
+        assert kit.alive() == []
+
+
+def kill_daemon(kit: Kit, kind: Kind, draw: random.Random) -> None:
+    """Kill a daemon with a few runs; start another one."""
+    options = kind.options(kit.mark)
+    runs: list[tuple[str, Moment]] = [(kind.message(draw), draw_moment(draw, kind)) for _ in range(SESSIONS)]
+    print(f"killed: {runs}")
+    kind.hold()
+    argv = [str(kit.state_dir), msgspec.json.encode(options).decode(), msgspec.json.encode(runs).decode()]
+    child = subprocess.run([sys.executable, "-m", "tests.ends_child", *argv], cwd=TESTS.parent, check=False)
+    assert child.returncode == -signal.SIGKILL
+    until(lambda: not kit.alive(), "everybody to die with the daemon")
+    kind.release()
+    supervisor = kit.start(Agent(**options))
+    for number in range(SESSIONS):
+        session = supervisor.session(f"s{number}")
+        first = session.runs()[0].run_id
+        until(lambda session=session: session.runs()[0].settled, "the receipt")  # type: ignore[misc]
+        check_receipt(receipt_of(session, first), Seen(frozenset(), frozenset()))
+        for again in session.runs()[1:]:
+            # It had said nothing, so its message is run again.
+            assert again.retry_of == first
+            stop(session)
+            check_receipt(receipt_of(session, again.run_id), Seen(frozenset(), frozenset()))
+        next_turn_works(session, kind)
+    assert kit.alive() == []

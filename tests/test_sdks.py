@@ -1,0 +1,94 @@
+"""Agents as people have them, with packages from the registry as they are: whatever those start ends with the run.
+
+The packages are in an environment of their own, which `scripts/test` makes, and the first test that needs it else.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ends_kit import ENDS, KILLS, TESTS, Kind, drawn, end_in_one_way, kill_daemon
+from tests.kit import Kit
+from tests.model_server import serving
+
+ROOT = TESTS.parent
+INSTALL_S = 900
+"""The packages are 250 MB, and may have to be fetched."""
+
+
+@dataclass
+class Sdk(Kind):
+    """An agent of `sdk_agents`. Moments that follow no step are in its imports too."""
+
+    word: str = "work"
+    steps: int = 3
+    later: str = "plain again"
+    start_s: float = 2.0
+
+    def prepare(self, folder: Path, mark: str, patch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+
+    def options(self, mark: str) -> dict[str, Any]:
+        env = {mark: "1", "MODEL_URL": self.model, "HOME": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1"}
+        return {
+            "run": f"tests.sdk_agents:{self.agent}",
+            "python": str(ROOT / ".venv-sdks" / "bin" / "python"),
+            "path": [str(ROOT)],
+            "cwd": str(self.folder),
+            "env": env,
+            "spares": 0,
+        }
+
+    model = ""
+
+
+KINDS = [Sdk(agent=name) for name in ("pydantic_ai", "openai_agents", "langgraph", "mcp", "claude")]
+of_kinds = pytest.mark.parametrize("kind", [pytest.param(kind, id=kind.agent) for kind in KINDS])
+pytestmark = pytest.mark.timeout(INSTALL_S)
+
+
+@pytest.fixture(scope="session")
+def sdks() -> None:
+    """Make the environment of these agents, unless it is there."""
+    script = 'root=$1; source "$root/scripts/env.sh"; ensure_sdks'
+    subprocess.run(["bash", "-euo", "pipefail", "-c", script, "bash", str(ROOT)], check=True)
+
+
+@pytest.fixture(scope="module")
+def model(sdks: None) -> Iterator[str]:
+    """A model on this machine; its URL."""
+    with serving() as url:
+        yield url
+
+
+@pytest.mark.parametrize("way", ENDS)
+@of_kinds
+def test_l3_nobody_is_left_of_an_sdk_however_and_whenever_its_run_is_ended(
+    kit: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, kind: Sdk, way: str
+) -> None:
+    kind.model = model
+    kind.prepare(tmp_path, kit.mark, monkeypatch)
+    end_in_one_way(kit, kind, way, drawn(f"{kind.agent} {way}"))
+
+
+@of_kinds
+def test_l3_nobody_is_left_of_an_sdk_whenever_its_daemon_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, kind: Sdk
+) -> None:
+    kind.model = model
+    draw = drawn(f"{kind.agent} killed")
+    for number in range(KILLS):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        kit = Kit(folder / "state")
+        kind.prepare(folder, kit.mark, monkeypatch)
+        try:
+            kill_daemon(kit, kind, draw)
+        finally:
+            kit.clean()
