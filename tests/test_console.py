@@ -368,6 +368,17 @@ def test_a_refusal_says_what_was_expected_what_came_and_what_to_do() -> None:
         # As receipts said it before.
         (Row(PartKind.AGENT, "a", 1.0, 2.0, How.RAISED, note="CancelledError: "), "cancelled"),
         (Row(PartKind.CALL, "shell", 1.0, 2.0, How.SIGKILL, note="what ran it is gone"), "lost with its supervisor"),
+        (
+            Row(
+                PartKind.AGENT,
+                "mine",
+                1.0,
+                2.0,
+                How.SIGKILL,
+                rows=(Row(PartKind.PROCESS, "host mine", 1.0, 2.0, How.SIGKILL),),
+            ),
+            "killed with its host",
+        ),
         (Row(PartKind.PROCESS, "sleep", 1.0, 2.0, None, pid=7), "gone"),
         (Row(PartKind.PROCESS, "sleep", 1.0, None, None, pid=7), "still running"),
     ],

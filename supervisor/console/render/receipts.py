@@ -36,6 +36,8 @@ def how_ended(row: Row) -> str:
     if row.how is How.RAISED and (not row.note or row.note.startswith(_CANCELLATIONS)):
         # An execution that raised an error of its own says which in its note.
         return _HOW[How.CANCELLED]
+    if row.how is How.SIGKILL and any(one.name == f"host {row.name}" for one in row.rows):
+        return "killed with its host"
     if row.how in (How.GONE, How.SIGKILL) and row.kind not in (PartKind.PROCESS, PartKind.SUBPROCESS):
         # A function is never killed: the process that it ran in was. SIGKILL is what older receipts say.
         return "lost with its supervisor"
