@@ -172,9 +172,9 @@ class SessionHandle:
         pending = any(kept.stop.id == identity for kept in self._kept(self.session))
         pending = pending or self._store.is_pending(self.session, identity)
         receipt = self._filed_receipt(identity)
-        told = self._store.told_receipt(self.session, identity) if receipt is None else None
-        if told is not None:
-            return self._known_receipt(told)
+        answered = self._store.answered_receipt(self.session, identity) if receipt is None else None
+        if answered is not None:
+            return self._known_receipt(answered)
         if receipt is None and not pending:
             run = self._store.run(self.session, identity)
             if run is None and all(info.receipt_id != identity for info in self._store.runs(self.session)):

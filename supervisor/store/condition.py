@@ -1,4 +1,4 @@
-"""The condition of the store, as the writer finds it. Only the thread with the pen changes it; any may read it."""
+"""The condition of the store, as the writer finds it. The thread with the pen changes it; any thread may read it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from supervisor.store import faults
 from supervisor.store.health import JournalHealth, StoreHealth, error_text
 
 LEFT_OUT_MAX: Final = 100
-"""Names of what was left out that `health` remembers."""
+"""Names that `left_out` keeps."""
 SLOW_S: Final = 1.0
 NOT_FINISHED: Final = "not checked to the end: the file is large"
 
@@ -30,10 +30,10 @@ class Condition:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.failing = False
-        """True from the first failure of the disk until a write succeeds."""
+        """True from the first disk error until a write succeeds."""
         self.reopened = self.unfit = 0
         self.integrity: str | None = None
-        """What the last check found."""
+        """The result of the last check."""
         self._error: str | None = None
         self._kind: StoreFault | None = None
         self._failed_at: float | None = None
@@ -41,18 +41,18 @@ class Condition:
         self._leaving_out = threading.Lock()
 
     def works(self) -> None:
-        """A write has succeeded."""
+        """Record that a write has succeeded."""
         if self.failing:
             logger.info("the store takes writes again")
         self.failing = False
 
     def failed(self, error: BaseException) -> None:
-        """A write has failed, and not by the fault of what was written."""
+        """Record that a write has failed for another reason than its data."""
         self.failing = True
         self.note(error)
 
     def note(self, error: BaseException) -> None:
-        """Remember an error, whatever comes of it."""
+        """Record an error, also one that a retry may overcome."""
         self._error = error_text(error)
         self._kind = faults.kind(error)
         self._failed_at = self._clock.wall()
@@ -60,14 +60,14 @@ class Condition:
             self.integrity = self._error
 
     def leave_out(self, names: Iterable[str]) -> None:
-        """Remember what could not be stored, or not be read."""
+        """Record the names of batches that could not be stored, and of rows that could not be read."""
         with self._leaving_out:
             for name in names:
                 if name not in self._left_out:
                     self._left_out.append(name)
 
     def health(self, *, waiting: int, lag_s: float, closed: bool, journal: JournalHealth) -> StoreHealth:
-        """The condition, with that of the queue and of the journal."""
+        """The health of the store, from this, the queue's state and the journal's."""
         if closed:
             state = StoreState.CLOSED
         elif self.failing:

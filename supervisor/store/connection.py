@@ -1,6 +1,6 @@
-"""The writer's connection: opened again after an error of the disk, and checked. Only the thread with the pen uses it.
+"""The writer's connection: reopened and checked after a disk error. Only the thread with the pen uses it.
 
-A file that is gone is not created again, for the daemon relies on what was durable in it. SQLite itself goes on with a
+A missing file is not created again, because the daemon relies on what was durable in it. SQLite keeps writing to a
 file that was removed or replaced, so after each piece of work the path is checked to lead to the same file.
 """
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 CHECK_EVERY_S: Final = 10.0
 CHECK_MAX_S: Final = 2.0
 CHECK_STEPS: Final = 50_000
-"""Instructions of SQLite's machine between two looks at the clock."""
+"""Instructions of SQLite's virtual machine between two looks at the clock."""
 
 
 class WriterConnection:
@@ -38,8 +38,8 @@ class WriterConnection:
         path: the store's file.
         busy_timeout_s: how long a statement waits for a file that another process has locked.
         clock: for the interval between checks.
-        condition: keeps errors, what checks found, and how often the file was reopened.
-        on_lost: called when a connection was given up: what is known of the file has to be read again.
+        condition: records errors, the results of checks, and how often the file was reopened.
+        on_lost: called when a connection was given up: anything cached from the file must be read again.
     """
 
     def __init__(
@@ -55,19 +55,19 @@ class WriterConnection:
         self._files = self._files_now()
 
     def insist(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Do some work with the connection; after an error of the disk once more with a fresh one."""
+        """Do some work with the connection; after a disk error, retry once with a new connection."""
         try:
             return self.attempt(work)
         except (sqlite3.Error, OSError) as error:
             self._condition.note(error)
             if is_busy(error):
                 raise
-            logger.warning("the store failed and is opened again: {!r}", error)
+            logger.warning("the store failed and is reopened: {!r}", error)
             self._check()
             return self.attempt(work)
 
     def attempt(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Do some work with the connection, and leave no transaction open; after an error of the disk give it up."""
+        """Do some work with the connection, and leave no transaction open; after a disk error, give it up."""
         if self.connection is None:
             self.connection = open_writer(self._path, self._busy_timeout_s, make=False)
             self._files = self._files_now()
@@ -75,7 +75,7 @@ class WriterConnection:
         connection = self.connection
         try:
             done = work(connection)
-            self._check_place()
+            self._check_files()
             return done
         except BaseException as error:
             if not _rolled_back(connection) or (isinstance(error, sqlite3.Error | OSError) and not is_busy(error)):
@@ -85,19 +85,19 @@ class WriterConnection:
             raise
 
     def close(self) -> None:
-        """Empty the write-ahead log, and close."""
+        """Checkpoint the write-ahead log, and close."""
         connection, self.connection = self.connection, None
         if connection is None:
             return
         try:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         except sqlite3.Error as error:
-            # What was committed is in the write-ahead log, and the next start reads it from there.
-            logger.warning("the write-ahead log could not be emptied: {!r}", error)
+            # Commits stay in the write-ahead log, and the next start reads them from there.
+            logger.warning("the write-ahead log could not be checkpointed: {!r}", error)
         _close(connection)
 
     def _check(self) -> None:
-        """Look for damage after an error, for a bounded time. What it finds is reported, not acted on."""
+        """Look for damage after an error, for a bounded time. Damage is reported, not acted on."""
         now = self._clock.monotonic()
         if self._checked_at is not None and now < self._checked_at + CHECK_EVERY_S:
             return
@@ -127,11 +127,11 @@ class WriterConnection:
         self._condition.integrity = found
 
     def _files_now(self) -> list[tuple[int, int] | None]:
-        """Which files the paths of the store and of its write-ahead log lead to."""
+        """The identities of the store's file and of its write-ahead log."""
         return [_identity(self._path), _identity(self._path.with_name(self._path.name + "-wal"))]
 
-    def _check_place(self) -> None:
-        """Raise OSError where the files were removed or replaced: no reader would find what was just written."""
+    def _check_files(self) -> None:
+        """Raise OSError if the files were removed or replaced: no reader would find what was just written."""
         files = self._files_now()
         if files != self._files and self._files != [files[0], None]:
             raise FileNotFoundError(errno.ENOENT, "the store's files were removed or replaced", str(self._path))
@@ -139,7 +139,7 @@ class WriterConnection:
 
 
 def _rolled_back(connection: sqlite3.Connection) -> bool:
-    """Leave no transaction open; False where the connection cannot even do that."""
+    """Roll back an open transaction; False if even that fails."""
     try:
         if connection.in_transaction:
             connection.execute("ROLLBACK")

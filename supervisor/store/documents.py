@@ -1,4 +1,4 @@
-"""Documents in rows: decoded, and left out where they are damaged, so that one hides no other (law L13)."""
+"""Decode the documents in rows. A damaged one is left out of a list, and hides no other (law L13)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ T = TypeVar("T")
 
 
 def document(connection: sqlite3.Connection, kind: type[T], sql: str, *values: Any) -> T | None:
-    """Read one document; None where there is no row. Raises where it cannot be decoded."""
+    """Read one document; None where there is no row.
+
+    Raises msgspec.MsgspecError, CountermandError or UnicodeDecodeError where it cannot be decoded.
+    """
     row = connection.execute(sql, values).fetchone()
     return decoder(kind)(row[0]) if row else None
 
@@ -25,7 +28,7 @@ def readable(
 ) -> list[T]:
     """Read a list of documents; `sql` selects each with its id.
 
-    One that cannot be read is logged, named in `left_out`, and hides no other (law L13).
+    A document that cannot be decoded is logged, named in `left_out`, and left out of the list (law L13).
     """
     decode = decoder(kind)
     found: list[T] = []
@@ -38,7 +41,7 @@ def readable(
 
 
 def leave_out(what: str, error: Exception | str, left_out: list[str] | None) -> None:
-    """Log what cannot be read, and name it in `left_out`."""
+    """Log that a row cannot be read, and name it in `left_out`."""
     logger.error("a stored row cannot be read: {}: {}", what, error)
     if left_out is not None:
         left_out.append(f"{what}: {error}")

@@ -1,4 +1,4 @@
-"""The log, as it is read back: functions of a connection, in no transaction."""
+"""Reads of the log. The functions take a connection, and begin no transaction."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from actors.thread import KINDS, Thread
 from supervisor.store.rows import receipt, run
 
 PAGE: Final = 500
-"""Events read at a time when a whole log is gone through."""
+"""Events a query when a whole log is read."""
 
 _decode_data: Final = msgspec.json.Decoder(dict[str, Any]).decode
 _event: Final = "SELECT seq, session, generation, run_id, kind, data, at FROM events "
@@ -32,7 +32,7 @@ _NAMING: Final = (
 def events(connection: sqlite3.Connection, session: str, after_seq: int, limit: int) -> list[Event]:
     """Return at most `limit` events with a `seq` above `after_seq`, in order.
 
-    One whose data cannot be read is there as `UnreadableData`: it leaves no gap, and hides no other.
+    An event whose data cannot be decoded is returned with `UnreadableData`, so that there is no gap.
     """
     rows = connection.execute(
         _event + "WHERE session = ? AND seq > ? ORDER BY seq LIMIT ?", (session, after_seq, limit)
@@ -43,8 +43,8 @@ def events(connection: sqlite3.Connection, session: str, after_seq: int, limit: 
 def events_about(connection: sqlite3.Connection, session: str, run_id: str, after_seq: int, limit: int) -> list[Event]:
     """Return at most `limit` events about a run with a `seq` above `after_seq`, in order.
 
-    They are its own, those of the session that name it, and those about messages that it was given, that took over
-    from it, or that its end left waiting or withdrew. The log is gone through, but of what others said nothing is read.
+    They are its own, those of the session that name it, and those about its inputs, the message that interrupted it,
+    and messages that its end left waiting or withdrew. The log is scanned, but the output of other runs is not read.
     """
     named = _messages_of(connection, session, run_id)
     marks = ", ".join("?" * len(_NAMING))
@@ -87,9 +87,9 @@ def _read_event(
 
 
 def folded(connection: sqlite3.Connection, session: str, kinds: Iterable[str]) -> Iterator[tuple[Event, EventData]]:
-    """Go through the events of some kinds, in order, with their data decoded; the dict of each is left empty.
+    """Yield the events of some kinds, in order, with their data decoded; the `data` of each Event is left empty.
 
-    Most of a log is output, which is not read for it.
+    Most of a log is output, and other kinds are not read.
     """
     wanted = sorted(kinds)
     marks = ", ".join("?" * len(wanted))

@@ -1,4 +1,4 @@
-"""Errors of SQLite and of the disk: whose fault one is."""
+"""Errors of SQLite and of the disk, by cause."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DATA_ERRORS: Final = (
     TypeError,
     ValueError,
 )
-"""Those that are the batch's own fault."""
+"""Errors caused by the batch's own data."""
 _BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 _MALFORMED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
@@ -40,12 +40,12 @@ def is_busy(error: BaseException) -> bool:
 
 
 def is_malformed(error: BaseException) -> bool:
-    """True if the file is damaged where it was read."""
+    """True if SQLite found the file damaged."""
     return code(error) in _MALFORMED
 
 
 def kind(error: BaseException) -> StoreFault:
-    """Return what an error is about."""
+    """Classify an error."""
     if is_busy(error):
         return StoreFault.LOCKED
     if code(error) == sqlite3.SQLITE_FULL or getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):

@@ -1,10 +1,9 @@
 """A group of batches in one transaction: in order, once, and each by itself where one cannot be stored.
 
 A session numbers its batches from 1 within an incarnation, and the number of the last one is written in the batch's own
-transaction. So the file itself knows what is done: a batch at or below that number was written before and is answered
-as such; one that is not the next is refused. That makes a batch that is sent again harmless, makes every batch behind a
-failed one fail, and keeps a group that is retried after an error in COMMIT, whose outcome is not known, from being
-written twice.
+transaction. So the file records which batches are written. A batch at or below that number is acknowledged and not
+written again; a batch that is not the next is refused. So a batch may be sent twice, every batch behind a failed one
+fails, and a group that is retried after an error in COMMIT, whose outcome is unknown, is not written twice.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from supervisor.store.faults import DATA_ERRORS
 from supervisor.store.work import Commit, DoesNotFollow
 
 LAST_KEPT_MAX: Final = 10_000
-"""Incarnations whose last batch is known without a read."""
+"""Incarnations whose last batch is cached."""
 PRUNE_EVERY: Final = 64
-"""Old requests are deleted in one of so many batches of an incarnation; a load never reads them."""
+"""Old requests are deleted in every 64th batch of an incarnation; a load never reads them."""
 
 _Last = dict[tuple[str, str], int]
 
@@ -29,25 +28,25 @@ class GroupWriter:
     """Writes groups of batches. Only the thread with the pen uses it.
 
     Args:
-        clock: says how old a request is.
-        requests_kept, requests_kept_s: how many requests a session's memory holds, and for how many seconds.
+        clock: gives the age of a request.
+        requests_kept, requests_kept_s: how many requests of a session are kept, and for how many seconds.
     """
 
     def __init__(self, clock: Clock, requests_kept: int, requests_kept_s: float) -> None:
         self._clock = clock
         self._requests_kept = requests_kept
         self._requests_kept_s = requests_kept_s
-        # The last durable batch of each incarnation; read once, then known, since no other process writes.
+        # The last durable batch of each incarnation; read once, then cached, since no other process writes.
         self._last: _Last = {}
 
     def forget(self) -> None:
-        """Read again what is durable: the connection was given up."""
+        """Clear the cache: the connection was given up."""
         self._last = {}
 
     def write(self, connection: sqlite3.Connection, group: list[Commit]) -> bool:
-        """Write a group in one transaction. What a batch did wrong is noted in it; the rest is raised.
+        """Write a group in one transaction. An error in a batch's data is recorded in its Commit; others are raised.
 
-        False: none of them was to be written.
+        False: there was nothing to write.
         """
         written: _Last = {}
         try:
@@ -66,22 +65,22 @@ class GroupWriter:
         return bool(written)
 
     def _write_apart(self, connection: sqlite3.Connection, group: list[Commit], written: _Last) -> None:
-        """Write a group in which something cannot be stored: each batch by itself, so that only that one fails."""
+        """Write each batch of a group in a savepoint of its own, so that only the one that cannot be stored fails."""
         errors: dict[int, BaseException] = {}
         connection.execute("BEGIN IMMEDIATE")
-        for place, commit in enumerate(group):
+        for index, commit in enumerate(group):
             if commit.statements is None:
                 continue
             connection.execute("SAVEPOINT batch")
             try:
                 self._write_batch(connection, commit.batch, commit.statements, written)
             except DATA_ERRORS as error:
-                errors[place] = error
+                errors[index] = error
                 connection.execute("ROLLBACK TO batch")
             connection.execute("RELEASE batch")
         connection.execute("COMMIT")
-        for place, offence in errors.items():
-            group[place].failed(offence)
+        for index, offence in errors.items():
+            group[index].failed(offence)
 
     def _write_batch(
         self, connection: sqlite3.Connection, batch: Batch, statements: list[tables.Statement], written: _Last
@@ -94,7 +93,7 @@ class GroupWriter:
             return
         if batch.number != last + 1:
             raise DoesNotFollow(
-                f"batch {batch.number} of session {batch.session} does not follow on what is written",
+                f"batch {batch.number} of session {batch.session} does not follow the last one written",
                 expected=f"batch {last + 1}",
                 got=f"batch {batch.number}",
                 remedy="start a new incarnation of the session",

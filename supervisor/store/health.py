@@ -1,4 +1,4 @@
-"""How the store is: what the API, the metrics and `doctor` say of it."""
+"""The health of the store, as the API, the metrics and `doctor` show it."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ REMEDIES: Final = {
     StoreFault.LOCKED: (
         "end the program that keeps the store's file locked, or wait for it: lsof on it names who has it open"
     ),
-    StoreFault.FULL: "free space on the disk of the state directory; the store finds it by itself",
+    StoreFault.FULL: "free space on the disk of the state directory; the store then recovers by itself",
     StoreFault.MALFORMED: (
-        "stop the daemon, copy the state directory, and put the store's file back from a copy that is whole"
+        "stop the daemon, copy the state directory, and restore the store's file from an undamaged copy"
     ),
     StoreFault.DISK: (
         "look at the disk, at the permissions of the state directory, and that the store's file is still there"
     ),
 }
-"""What helps, by what the last error was."""
+"""What to do about each kind of error."""
 DISK_LEAST_BYTES: Final = 256 * 1024 * 1024
-"""With less room than that in the state directory, `doctor` warns."""
+"""With less free space in the state directory, `doctor` warns."""
 JOURNAL_HANGS_S: Final = 3.0
-"""A write of the stop journal that takes longer is said to hang; it goes on all the same."""
+"""A write of the stop journal that takes longer is reported as hanging; it is not aborted."""
 
 
 def error_text(error: BaseException) -> str:
-    """Return what an error of SQLite or of the disk says; its class where it says nothing."""
+    """Return the text of an error, or the name of its class where it has none."""
     return str(error) or type(error).__name__
 
 
 class JournalHealth(Struct, frozen=True):
     """The stop journal.
 
-    `kept`: Stops in it; `unwritten`: slots that are still to be written; `torn`: records of which the start found a
-    part; `refused`: Stops that found no room; `error`: why it cannot write now; `writing_s`: how long the write that
-    is under way has taken, in seconds.
+    `kept`: Stops in it; `unwritten`: slots still to be written; `torn`: partly written records found at the start;
+    `refused`: Stops there was no room for; `error`: why it cannot write now; `writing_s`: how long the write under way
+    has taken, in seconds.
     """
 
     kept: int
@@ -51,17 +51,17 @@ class JournalHealth(Struct, frozen=True):
 
     @property
     def hangs(self) -> bool:
-        """True where its disk neither writes nor refuses to."""
+        """True if a write has been under way for longer than `JOURNAL_HANGS_S`."""
         return self.writing_s > JOURNAL_HANGS_S
 
     @property
     def writes(self) -> bool:
-        """True where it can write, as far as is known."""
+        """True if it can write, as far as is known."""
         return self.error is None and not self.hangs
 
     @property
     def well(self) -> bool:
-        """True where a Stop that the store does not take would be kept here."""
+        """True if the journal would keep a Stop that the store cannot write."""
         return self.writes and self.slots_free > 0
 
     @property
@@ -72,19 +72,19 @@ class JournalHealth(Struct, frozen=True):
         what = (
             "look at the disk of the state directory: it does not answer"
             if self.hangs
-            else "mend the store, or the disk"
+            else "repair the store, or the disk"
         )
-        return f"{what}; a stop that is not kept is forgotten by a crash"
+        return f"{what}; a crash loses a stop that is not kept"
 
 
 class StoreHealth(Struct, frozen=True):
     """The store at one moment. Times are seconds; `failed_at` since the epoch, UTC.
 
-    `error` is the last one, whether or not it is over, and `kind` what it was about. `reopened`: how often the file was
-    opened again for one. `unfit`: batches since the start that were put aside, since they cannot be stored. `lag_s` is
-    how long the oldest of the `waiting` batches and loads has waited. `integrity` is what the last check found: ``ok``,
-    the damage, or that it was not finished. `left_out` names what could not be stored, or not be read: the newest of
-    it.
+    `error`: the last one, past or present; `kind`: its kind. `reopened`: how often an error made the file be opened
+    again. `unfit`: batches since the start that could not be stored. `waiting`: batches and loads in the queue;
+    `lag_s`: how long the oldest of them, or of the group under way, has waited. `integrity`: the result of the last
+    check: ``ok``, the damage, or that it was not finished. `left_out`: the newest names of batches that could not be
+    stored and of rows that could not be read.
     """
 
     state: StoreState
@@ -101,20 +101,20 @@ class StoreHealth(Struct, frozen=True):
 
     @property
     def writable(self) -> bool:
-        """True where a message would be accepted, as far as is known."""
+        """True if a message would be accepted, as far as is known."""
         return self.state in WRITABLE
 
     @property
     def words(self) -> str:
-        """How it is, in one line for people."""
-        said = {
+        """The state, in one line for people."""
+        text = {
             StoreState.OK: "it takes writes",
-            StoreState.SLOW: f"what was handed in waits for {self.lag_s:.1f} s",
+            StoreState.SLOW: f"the oldest write has waited for {self.lag_s:.1f} s",
             StoreState.FAILING: f"it takes no writes: {self.error}",
             StoreState.DAMAGED: f"it takes writes, and its file is damaged: {self.integrity}",
             StoreState.CLOSED: "it is closed",
         }[self.state]
-        return f"{said}; {self.waiting} waiting"
+        return f"{text}; {self.waiting} waiting"
 
     @property
     def remedy(self) -> str:

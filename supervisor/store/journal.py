@@ -1,27 +1,26 @@
 """The stop journal: Stops that were answered before the store had them, in a small file beside it.
 
-Theory of operation. A store that hangs or fails hides no Stop: it is answered after 250 ms all the same, and then it is
-written here, so that a crash before the store is back does not forget it. The next start reads this file before
-anything else, and decides what is in it before anything starts.
+Theory of operation. A Stop is answered after 250 ms even if the store hangs or fails. It is then written here, so that
+it survives a crash before the store works again. The next start reads this file first, and replays its Stops before
+any run starts.
 
-The file has its full size from the first start on, is kept open, and is only ever overwritten in place: a disk that
-fills up later takes nothing away from it. It is a ring of slots of one page. A record takes one slot, or
-consecutive ones where it is long: a header (magic, length, number, checksum), then the Stop as JSON. It is let go by
-overwriting its header; the next record goes behind the last one, so all slots wear alike and what was let go is
-readable for a while.
+The file has its full size from the first start on, is kept open, and is only ever overwritten in place, so a disk that
+fills up later does not matter. It is a ring of slots of one page. A record takes one or more consecutive slots: a
+header (magic, length, number, checksum), then the Stop as JSON. It is freed by overwriting its header. The next record
+goes behind the last one, so all slots wear alike and a freed record stays readable for a while.
 
-  - *Torn write.* The checksum covers number and text: a record of which only a part came to the disk is none. Its
-    answer said `durable=False`, and the sync that would have made more of it never returned.
-  - *What looks like a header inside of a text* cannot: the magic has a byte that UTF-8 never has.
-  - *What a Stop was answered becomes known later.* It is written again with that, into other slots, under its number;
-    the record without it is let go when that is on the disk. A crash in between leaves both: the answered one counts.
-  - *A Stop that was let go comes back* if the crash was faster than the disk. Whoever reads it finds its id on record.
-  - *The write fails.* The file is opened again, all that is live is written once more (what a failed sync left in the
-    page cache is not trusted), and so on until it works. Meanwhile `health` says so.
-  - *The write hangs.* Nobody waits for it but the thread here; `health` says for how long it has been under way.
-  - *No slot is free.* The Stop is not kept here, and `health` counts it: it has stopped what ran all the same.
+  - *Torn write.* The checksum covers number and text, so a record that is only partly on the disk is ignored. Its
+    answer said `durable=False`, because the sync never returned.
+  - *Text that looks like a header.* There is none: the magic has a byte that never occurs in UTF-8.
+  - *The answer of a Stop becomes known later.* The Stop is written again with it, into other slots, under its number;
+    the older record is freed when that is on the disk. A crash in between leaves both: the answered one counts.
+  - *A freed Stop comes back* if the crash was faster than the disk. The session finds its id already answered.
+  - *The write fails.* The file is reopened and all live records are written again (after a failed sync the page cache
+    is not trusted), until that works. Meanwhile `health` reports the error.
+  - *The write hangs.* Only the journal's thread waits for it; `health` reports for how long.
+  - *No slot is free.* The Stop is not kept, and `health` counts it; it has taken effect all the same.
 
-It has a thread of its own, started with the first Stop: the store's may be the one that hangs.
+The journal has a thread of its own, because the store's may be the one that hangs.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ _Key = tuple[str, str]
 
 
 class _Record:
-    """A Stop in its slots."""
+    """A Stop and its slots."""
 
     __slots__ = ("count", "first", "frame", "instead_of", "kept", "number")
 
@@ -67,7 +66,7 @@ class _Record:
         self.first = first
         self.frame = frame
         self.count = -(-len(frame) // SLOT_BYTES)
-        # The record of the same Stop that is let go when this one is on the disk.
+        # The older record of the same Stop, freed when this one is on the disk.
         self.instead_of: _Record | None = None
 
 
@@ -76,9 +75,9 @@ class StopJournal:
 
     Args:
         path: the file, made (mode 0600) where there is none. Only one process may use it.
-        slots: how many pages it has when it is made; one that is there keeps its size if that is larger.
+        slots: the least number of pages; a larger file keeps its size.
 
-    Raises StoreUnavailable where the file cannot be made or read.
+    Raises StoreUnavailable if the file cannot be made or read.
     """
 
     def __init__(self, path: Path, *, slots: int = SLOTS) -> None:
@@ -87,10 +86,10 @@ class StopJournal:
         self._changed = threading.Condition()
         self._live: dict[_Key, _Record] = {}
         self._taken: set[int] = set()
-        # By slot, what has to be written there.
+        # The frames to write, by slot.
         self._dirty: dict[int, bytes] = {}
-        # Who is to hear that all which was handed in before is on the disk.
-        self._told: list[Callable[[], object]] = []
+        # Called when everything handed in before is on the disk.
+        self._on_synced: list[Callable[[], object]] = []
         self._number = 0
         self._next = 0
         self._torn = self._refused = 0
@@ -111,7 +110,7 @@ class StopJournal:
                 got=str(error),
                 remedy="free space on its disk; look at the permissions of the state directory",
             ) from error
-        # Not with the first Stop: that may come in a moment in which no thread can be had, and would not be kept.
+        # Not with the first Stop: at that moment no thread may be available, and the Stop would not be kept.
         self._thread = threading.Thread(target=self._run, name="countermand-stops", daemon=True)
         try:
             self._thread.start()
@@ -119,53 +118,53 @@ class StopJournal:
             os.close(self._fd)
             raise
 
-    def keep(self, kept: KeptStop, told: Callable[[], object] | None = None) -> bool:
-        """Write a Stop soon; again is harmless. False: there is no room for it, or the journal is closed.
+    def keep(self, kept: KeptStop, on_synced: Callable[[], object] | None = None) -> bool:
+        """Queue a Stop for writing. False: there is no room for it, or the journal is closed.
 
-        What is written stays, unless the answer was not known then and is now.
+        A Stop that is already kept is written again only if its answer was unknown then and is known now.
 
-        `told` is called once it is on the disk, on the journal's thread or on this one; it must be quick.
+        `on_synced` is called once the Stop is on the disk, on the journal's thread or on this one; it must be quick.
         """
         with self._changed:
             record = self._live.get((kept.session, kept.stop.id))
             answered = record is not None and record.kept.outcome is None and kept.outcome is not None
             if (record is None or answered) and not self._add(kept, record):
                 return False
-            if told is not None and self._dirty:
-                self._told.append(told)
-                told = None
-        if told is not None:
-            told()
+            if on_synced is not None and self._dirty:
+                self._on_synced.append(on_synced)
+                on_synced = None
+        if on_synced is not None:
+            on_synced()
         return True
 
     def forget(self, session: str, request_id: str) -> None:
-        """The Stop is durable in the store: its slots are free. One that is not kept is ignored."""
+        """Free the slots of a Stop that is durable in the store. One that is not kept is ignored."""
         with self._changed:
             record = self._live.pop((session, request_id), None)
             if record is None:
                 return
-            self._let_go(record)
+            self._free(record)
             if record.instead_of is not None:
-                self._let_go(record.instead_of)
+                self._free(record.instead_of)
             self._changed.notify_all()
 
     def of(self, session: str) -> tuple[KeptStop, ...]:
-        """The Stops of a session that are kept, in the order in which they came."""
+        """The kept Stops of a session, in order of arrival."""
         with self._changed:
             return tuple(kept for kept in self._in_order() if kept.session == session)
 
     def sessions(self) -> list[str]:
-        """The sessions that have Stops here."""
+        """The sessions with kept Stops, by name."""
         with self._changed:
             return sorted({session for session, _ in self._live})
 
     def synced(self, timeout: float) -> bool:
-        """Wait until all that was handed in is on the disk; False after `timeout` seconds."""
+        """Wait until everything handed in is on the disk; False after `timeout` seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._dirty, timeout)
 
     def health(self) -> JournalHealth:
-        """How it is now."""
+        """The journal's health now."""
         with self._changed:
             since = self._writing_since
             return JournalHealth(
@@ -180,7 +179,7 @@ class StopJournal:
             )
 
     def close(self, timeout: float | None = None) -> bool:
-        """Write what was handed in, if the disk takes it, and close the file. May be called again.
+        """Write what was handed in, if the disk accepts it, and close the file. May be called again.
 
         False: the disk hangs, and the thread did not end within `timeout` seconds.
         """
@@ -213,7 +212,7 @@ class StopJournal:
         self._changed.notify_all()
         return True
 
-    def _let_go(self, record: _Record) -> None:
+    def _free(self, record: _Record) -> None:
         self._taken.difference_update(range(record.first, record.first + record.count))
         self._dirty[record.first] = _NOTHING
 
@@ -235,18 +234,18 @@ class StopJournal:
         self._next = (record.first + record.count) % self._slots
 
     def _scan(self, data: bytes) -> None:
-        """Find the records that a file holds. What is torn or unreadable is named, and its slots are free."""
+        """Find the records in a file. Torn and unreadable ones are logged, and their slots are free."""
         slot, records = 0, []
         while slot < self._slots:
             record = self._read(data, slot)
             if record is not None:
                 records.append(record)
             slot += 1 if record is None else record.count
-        # Of two of one Stop the later counts, and of one number the one with the answer.
+        # Of two records of one Stop the later counts; of two with one number, the one with the answer.
         for record in sorted(records, key=lambda record: (record.number, record.kept.outcome is not None)):
             older = self._live.get((record.kept.session, record.kept.stop.id))
             if older is not None:
-                self._let_go(older)
+                self._free(older)
             self._take(record)
             self._number = record.number
 
@@ -258,7 +257,7 @@ class StopJournal:
         text = data[start + _HEADER.size : start + _HEADER.size + length]
         if len(text) != length or _checksum(number, text) != checksum:
             self._torn += 1
-            logger.warning("slot {} of the stop journal holds a Stop that was not written to its end", slot)
+            logger.warning("slot {} of the stop journal holds a Stop that was written only in part", slot)
             return None
         try:
             return _Record(_decode(text), number, slot, data[start : start + _HEADER.size + length])
@@ -277,15 +276,15 @@ class StopJournal:
                 if not self._dirty:
                     return
                 writes = dict(self._dirty)
-                told, self._told = self._told, []
+                synced, self._on_synced = self._on_synced, []
                 self._writing_since = time.monotonic()
             try:
                 self._write(writes)
-            except Exception as error:  # noqa: BLE001  # whatever it was, what is kept is still to be written
+            except Exception as error:  # noqa: BLE001  # after any error the kept Stops still have to be written
                 logger.error("the stop journal could not be written, and is tried again: {!r}", error)
                 with self._changed:
                     self._writing_since = None
-                    self._told = told + self._told
+                    self._on_synced = synced + self._on_synced
                     self._error = error_text(error)
                     self._dirty.update((record.first, record.frame) for record in self._live.values())
                     if self._closing:
@@ -299,26 +298,27 @@ class StopJournal:
                 for slot, frame in writes.items():
                     if self._dirty.get(slot) is frame:
                         del self._dirty[slot]
-                self._let_go_what_was_written_anew(writes)
+                self._free_replaced(writes)
                 if not self._dirty:
                     # Kept again while it was being written.
-                    told, self._told = told + self._told, []
+                    synced, self._on_synced = synced + self._on_synced, []
                 self._changed.notify_all()
-            for tell in told:
-                tell()
+            for notify in synced:
+                notify()
 
-    def _let_go_what_was_written_anew(self, writes: dict[int, bytes]) -> None:
+    def _free_replaced(self, writes: dict[int, bytes]) -> None:
+        """Free each record whose Stop was just written again with its answer."""
         for record in self._live.values():
             if record.instead_of is not None and writes.get(record.first) is record.frame:
-                self._let_go(record.instead_of)
+                self._free(record.instead_of)
                 record.instead_of = None
 
     def _write(self, writes: dict[int, bytes]) -> None:
-        """Write frames and sync. After an error the file is closed: the next attempt opens it anew."""
+        """Write frames and sync. After an error the file is closed: the next attempt reopens it."""
         if self._fd is None:
             self._fd = self._open()
         try:
-            # What was let go first: its header may be where the middle of a new record is.
+            # Freed records first: the header of one may be where the middle of a new record is.
             for slot, frame in sorted(writes.items(), key=lambda write: write[1] is not _NOTHING):
                 _write_all(self._fd, frame, slot * SLOT_BYTES)
             os.fdatasync(self._fd)
@@ -328,7 +328,7 @@ class StopJournal:
             raise
 
     def _open(self) -> int:
-        """Open the file, and give it its size: with zeros that are written, so that its blocks are its own."""
+        """Open the file, and extend it to its size with written zeros, so that its blocks are allocated."""
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             size = os.fstat(fd).st_size

@@ -1,6 +1,6 @@
-"""The queue of the writer's work, and the pen: the thread that has it writes.
+"""The queue of the writer's work, and the pen: the thread that holds it writes.
 
-One lock guards the queue, the pen, and which thread gives a turn. What only the thread with the pen touches needs none.
+One lock guards the queue, the pen, and which thread gives a turn. State that only the pen's holder uses needs no lock.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from supervisor.store.condition import Condition
 from supervisor.store.work import Attempt, Commit, Load, Work
 
 GROUP_MAX: Final = 256
-"""Batches in one transaction: enough to make the flush cheap, few enough that none waits long."""
+"""Batches in one transaction: enough to share the cost of a flush, few enough that none waits long."""
 ATTEMPT_EVERY_S: Final = 1.0
 
 
 class QueueState(NamedTuple):
-    """The queue at one moment. `since`: when the oldest of what waits, or is under way, was handed in (monotonic)."""
+    """The queue at one moment. `since`: when the oldest work that is waiting or under way was queued (monotonic)."""
 
     waiting: int
     since: float | None
@@ -26,10 +26,10 @@ class QueueState(NamedTuple):
 
 
 class PenQueue:
-    """The work that waits, and the pen. Every method may be called from any thread.
+    """The waiting work, and the pen. Every method may be called from any thread.
 
     Args:
-        condition: while it says that writes fail, and there is nothing to do, an `Attempt` is due now and then.
+        condition: while it says that writes fail, an idle queue gives an `Attempt` every `ATTEMPT_EVERY_S`.
     """
 
     def __init__(self, condition: Condition) -> None:
@@ -47,7 +47,7 @@ class PenQueue:
         return len(self._work)
 
     def put(self, work: Work) -> bool:
-        """Queue some work; False: it is closing."""
+        """Queue some work; False: the queue is closing."""
         with self._wake:
             if self._closing:
                 return False
@@ -56,7 +56,7 @@ class PenQueue:
             return True
 
     def put_first(self, work: Work) -> bool:
-        """Queue some work ahead of what waits; False: it is closing."""
+        """Queue some work ahead of the rest; False: the queue is closing."""
         with self._wake:
             if self._closing:
                 return False
@@ -67,8 +67,8 @@ class PenQueue:
     def next(self) -> list[Work]:
         """Wait for work and for the pen. Commits are taken as a group, anything else alone.
 
-        It returns nothing once the queue is closing and all work is done: first to one thread, which keeps the pen,
-        since it has to close the file; then, `shut_down` being set, to the other.
+        When the queue is closing and all work is done, it returns an empty list: first to one thread, which keeps the
+        pen, since it has to close the file; then, once `end` was called, to the other.
         """
         me = threading.get_ident()
         with self._wake:
@@ -110,7 +110,7 @@ class PenQueue:
             return claimed
 
     def hand_over_pen(self) -> None:
-        """Before the turn: from here on the other thread may write, and is woken if there is work."""
+        """Give up the pen before the turn, and wake the other thread if there is work."""
         with self._wake:
             self._lay_down_pen()
             if self._work:
@@ -130,7 +130,7 @@ class PenQueue:
         return self._shut_down.is_set()
 
     def end(self) -> None:
-        """All is written, and the file is closed: the other thread ends too."""
+        """End the other thread too: everything is written, and the file is closed."""
         with self._wake:
             self._shut_down.set()
             self._wake.notify_all()
@@ -140,7 +140,7 @@ class PenQueue:
         return self._shut_down.wait(timeout)
 
     def state(self) -> QueueState:
-        """The queue at this moment."""
+        """The queue now."""
         with self._wake:
             first = self._work[0] if self._work else None
             since = self._busy_since
@@ -149,11 +149,11 @@ class PenQueue:
             return QueueState(len(self._work), since, self._shut_down.is_set())
 
     def _notify(self) -> None:
-        """Wake a thread for new work. The one that has the pen looks by itself, and so does one that gives a turn."""
+        """Wake a thread for new work. The pen's holder and the thread that gives a turn check the queue themselves."""
         if self._pen is None and self._turns_on != threading.get_ident():
             self._wake.notify()
 
     def _lay_down_pen(self) -> None:
-        """From here on another thread may write."""
+        """Give up the pen: another thread may write."""
         if self._pen == threading.get_ident():
             self._pen = self._busy_since = None

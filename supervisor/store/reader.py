@@ -1,12 +1,12 @@
-"""Reads of the store, from any thread and any process, beside a writer that is at work.
+"""Reads of the store, from any thread and any process, concurrent with the writer.
 
 SQLite's write-ahead log lets readers see the last commit while the next one is written, so a reader takes no
-part in the writer's queue. A connection serves one read at a time; idle ones are kept in a small pool, so
-that as many reads go on at once as there are threads that ask, and few connections stay open after them.
+part in the writer's queue. A connection serves one read at a time. Each concurrent read opens its own, and a small
+pool keeps a few idle ones.
 
-The pool has no lock. The handler of a signal may read on a thread that is just about to give a connection back, and
-would wait for ever for a lock that its own thread holds. To append to a list and to pop from it is atomic instead, and
-whoever appends looks at what is too much afterwards: so does `close`, and whichever of them comes last sees the other.
+The pool has no lock, because a signal handler may read on a thread that is about to give a connection back, and would
+deadlock on a lock that its own thread holds. Appending to a list and popping from it are atomic instead. A thread that
+has appended trims the pool afterwards, and so does `close`: whichever comes last sees what the other did.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ T = TypeVar("T")
 
 
 class SqliteReader:
-    """The store, read only. Every method blocks for one read and may be called from any thread.
+    """The store, read only. Every method may be called from any thread, and blocks for its reads.
 
-    It needs no writer, takes no lock that a writer would wait for, and changes nothing.
+    It needs no writer, never blocks one, and changes nothing.
 
     Args:
         path: the store's file.
         busy_timeout_s: how long a read waits for a file that is being recovered.
 
-    Raises (the constructor and each read): StoreUnavailable, where the file is missing, of another version,
-    unreadable, or the reader was closed; Invalid, where no row can match because no store could hold it.
+    Raises (the constructor and each read): StoreUnavailable, if the file is missing, of another version,
+    unreadable, or the reader was closed; Invalid, if an argument is no value that a row could hold.
     """
 
     def __init__(self, path: Path, *, busy_timeout_s: float = 5.0) -> None:
@@ -53,7 +53,7 @@ class SqliteReader:
         self._busy_timeout_s = busy_timeout_s
         self._idle: list[sqlite3.Connection] = []
         self._closed = False
-        # Opens it, and looks at no page that holds a row: one that is damaged is no reason not to read the others.
+        # Open it without reading a page of rows: a damaged one must not keep the others from being read.
         self._read(schema_version)
 
     def events(self, session: str, after_seq: int = 0, limit: int = EVENTS_MAX) -> list[Event]:
@@ -63,8 +63,8 @@ class SqliteReader:
     def events_about(self, session: str, run_id: str, after_seq: int = 0, limit: int = EVENTS_MAX) -> list[Event]:
         """Return at most `limit` events about a run whose `seq` is above `after_seq`, in order.
 
-        They are its own, those of the session that name it, and those about messages that it was given, that took over
-        from it, or that its end left waiting or withdrew.
+        They are its own, those of the session that name it, and those about its inputs, the message that interrupted
+        it, and messages that its end left waiting or withdrew.
         """
         return self._read(events.events_about, session, run_id, after_seq, limit)
 
@@ -81,11 +81,11 @@ class SqliteReader:
         return self._read(_noting(rows.runs, looked_at), session, limit)
 
     def run(self, session: str, run_id: str) -> RunInfo | None:
-        """Return a run of a session."""
+        """Return a run of a session; None if there is none."""
         return self._read(rows.run, session, run_id)
 
     def find_run(self, run_id: str) -> RunInfo | None:
-        """Return a run of whichever session."""
+        """Return a run of any session; None if there is none."""
         return self._read(rows.run, None, run_id)
 
     def runs_beginning(self, start: str, limit: int = ROWS_MAX, looked_at: list[str] | None = None) -> list[RunInfo]:
@@ -100,31 +100,31 @@ class SqliteReader:
         return self._read(rows.open_runs, session, limit)
 
     def open_calls(self, session: str | None = None, limit: int = ROWS_MAX) -> list[CallRow]:
-        """Return at most `limit` calls, of runs that are not settled, that have not ended as far as is on record."""
+        """Return at most `limit` calls that have no recorded end, of runs that are not settled."""
         return self._read(rows.open_calls, session, limit)
 
     def receipt(self, session: str, identity: str) -> Receipt | None:
-        """Return a receipt of a session by its own id, by its run's, or by the Stop's that was answered with it."""
+        """Return a receipt of a session by its own id, by its run's, or by that of a Stop whose answer names it."""
         return self._read(rows.receipt, session, identity)
 
-    def told_receipt(self, session: str, request_id: str) -> str | None:
+    def answered_receipt(self, session: str, request_id: str) -> str | None:
         """Return the id of the receipt that the answer to a Stop names, where it is not the Stop's own."""
-        return self._read(rows.told_receipt, session, request_id)
+        return self._read(rows.answered_receipt, session, request_id)
 
     def find_receipt(self, identity: str) -> Receipt | None:
-        """Return a receipt of whichever session by its own id or by its run's."""
+        """Return a receipt of any session by its own id or by its run's."""
         return self._read(rows.receipt, None, identity)
 
     def session(self, session: str) -> SessionRow | None:
-        """Return a session's own facts; None for one that the store does not know."""
+        """Return a session's row; None if there is none."""
         return self._read(rows.session_row, session)
 
     def sessions(self, after: str = "", limit: int = ROWS_MAX, looked_at: list[str] | None = None) -> list[SessionRow]:
-        """Return at most `limit` sessions whose name sorts behind `after`, by name; see `_noting` for `looked_at`."""
+        """Return at most `limit` sessions whose name sorts after `after`, by name; see `_noting` for `looked_at`."""
         return self._read(_noting(rows.sessions, looked_at), after, limit)
 
     def every_session(self, page: int = ROWS_MAX) -> Iterator[SessionRow]:
-        """Give all sessions, by name, `page` of them at a time; one whose row cannot be read is passed over."""
+        """Yield all sessions, by name, reading `page` of them at a time; one whose row cannot be read is skipped."""
         after: str | None = ""
         while after is not None:
             looked_at: list[str] = []
@@ -132,11 +132,11 @@ class SqliteReader:
             after = looked_at[-1] if looked_at else None
 
     def waiting(self, session: str) -> list[WaitingRow]:
-        """Return the messages of a session that wait, in their order."""
+        """Return the waiting messages of a session, in order."""
         return self._read(rows.waiting, session)
 
     def count_waiting(self) -> int:
-        """Return how many messages wait, in all sessions."""
+        """Return the number of waiting messages in all sessions."""
         return self._read(rows.count_waiting)
 
     def is_pending(self, session: str, receipt_id: str) -> bool:
@@ -144,7 +144,7 @@ class SqliteReader:
         return self._read(rows.is_pending, session, receipt_id)
 
     def live_processes(self, session: str | None = None) -> list[ProcessRow]:
-        """Return the process trees that are not known to have ended; of all sessions where it is None."""
+        """Return the process trees that are not known to have ended, of all sessions if `session` is None."""
         return self._read(rows.live_processes, session)
 
     def living_trees(self) -> set[str]:
@@ -152,7 +152,7 @@ class SqliteReader:
         return self._read(rows.living_trees)
 
     def unfinished(self) -> list[str]:
-        """Return the sessions that have something to finish: a run, messages that wait unparked, a tree, a receipt."""
+        """Return the sessions with something to finish: a run, messages that wait unparked, a tree, a receipt."""
         return self._read(rows.unfinished)
 
     def attachment(self, session: str, name: str) -> bytes:
@@ -172,19 +172,19 @@ class SqliteReader:
         return self._read(unfit.newest, limit)
 
     def count(self) -> int:
-        """How many sessions there are; deleted ones do not count."""
+        """Return the number of sessions, without deleted ones."""
         return self._read(rows.count)
 
     def names(self) -> list[str]:
-        """Return the names of all sessions that were not deleted, also of those whose row cannot be read."""
+        """Return the names of all sessions, without deleted ones; also those whose row cannot be read."""
         return self._read(rows.names)
 
     def settled(self) -> list[tuple[str, int, float]]:
-        """Return the sessions that could be deleted: name, last seq, and its time; the longest unused first."""
+        """Return the sessions that may be deleted: name, last seq, and its time; the longest unused first."""
         return self._read(rows.settled)
 
     def close(self) -> None:
-        """Close what is idle; reads under way end first and close their own. May be called twice."""
+        """Close idle connections; a read under way closes its own when it ends. May be called twice."""
         self._closed = True
         self._trim()
 
@@ -192,7 +192,7 @@ class SqliteReader:
         for value in (*args, *kwargs.values()):
             if value is not None and not isinstance(value, str | int):
                 raise Invalid(
-                    "no store can hold what was asked for",
+                    "id is not a string or a 64-bit integer",
                     expected="an id, as a str, or a whole number",
                     got=shown(value),
                     remedy="check the id or the number that was given",
@@ -202,18 +202,18 @@ class SqliteReader:
             try:
                 result = query(connection, *args, **kwargs)
             except BaseException:
-                # A connection that has just failed is not given to the next reader.
+                # The next reader must not get a connection that has just failed.
                 connection.close()
                 raise
         except (UnicodeEncodeError, OverflowError) as error:
             raise Invalid(
-                "no store can hold what was asked for",
+                "id is not UTF-8 text or a 64-bit integer",
                 expected="text that is UTF-8, and numbers of 64 bits",
                 got=str(error),
                 remedy="check the id or the number that was given",
             ) from error
         except (sqlite3.Error, msgspec.MsgspecError, UnicodeDecodeError, Invalid, OSError) as error:
-            # A damaged row fails to be decoded, or is what none of its kind can be.
+            # A damaged row cannot be decoded, or decodes to an invalid value.
             raise StoreUnavailable(
                 "the store could not be read",
                 expected=f"a readable store at {self._path}",
@@ -236,9 +236,9 @@ class SqliteReader:
         self._trim()
 
     def _trim(self) -> None:
-        """Close those that are idle beyond the number that is kept: all, once the reader was closed."""
+        """Close idle connections beyond `IDLE_MAX`; all of them once the reader was closed."""
         while len(self._idle) > (0 if self._closed else IDLE_MAX):
-            # Somebody else may have taken it meanwhile.
+            # Another thread may have taken it.
             with contextlib.suppress(IndexError):
                 self._idle.pop().close()
 
@@ -246,9 +246,10 @@ class SqliteReader:
 def _noting(
     query: Callable[Concatenate[sqlite3.Connection, P], T], looked_at: list[str] | None
 ) -> Callable[Concatenate[sqlite3.Connection, P], T]:
-    """Have a query of a list put into `looked_at` the ids of all rows that it came to, as far as its limit.
+    """Have a list query append to `looked_at` the id of each row it reads, up to its limit.
 
-    Those that cannot be decoded are among them, which a list leaves out: a page that is short of them is not the last.
+    They include rows that cannot be decoded and are not in the list: so a page shorter than its limit need not be the
+    last.
     """
     if looked_at is None:
         return query

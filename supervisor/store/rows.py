@@ -1,4 +1,4 @@
-"""The rows of runs, calls, receipts, processes and sessions, as they are read back: functions of a connection."""
+"""Reads of the rows of runs, calls, receipts, processes and sessions: functions of a connection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from supervisor.store.documents import document, readable
 
 _LIVING: Final = """FROM sessions WHERE NOT COALESCE(
     CASE WHEN json_valid(CAST(doc AS TEXT)) THEN json_extract(CAST(doc AS TEXT), '$.deleted') END, 0)"""
-"""Those that were not deleted; one whose row is damaged is among them, and is left out when it is decoded."""
+"""Sessions that were not deleted. One with a damaged row is included, and is left out when it is decoded."""
 
 
 def runs(connection: sqlite3.Connection, session: str, limit: int) -> list[RunInfo]:
@@ -31,7 +31,7 @@ def run(connection: sqlite3.Connection, session: str | None, run_id: str) -> Run
 
 def runs_beginning(connection: sqlite3.Connection, start: str, limit: int) -> list[RunInfo]:
     """Return the newest `limit` runs of any session whose id, or whose receipt's, begins with `start`, oldest first."""
-    # Not LIKE, nor GLOB: what they take for a pattern may be in an id that a person types.
+    # Not LIKE or GLOB: an id that a person types may hold their wildcards.
     sql = """SELECT doc, run_id FROM runs
         WHERE substr(run_id, 1, length(?1)) = ?1 OR substr(receipt_id, 1, length(?1)) = ?1
         ORDER BY place DESC LIMIT ?2"""
@@ -59,7 +59,7 @@ def open_calls(connection: sqlite3.Connection, session: str | None, limit: int) 
 def receipt(connection: sqlite3.Connection, session: str | None, identity: str) -> Receipt | None:
     """Return a receipt by its own id, else by its run's; of any session where `session` is None.
 
-    In a session it is found by the id of the Stop too that was answered with it.
+    With a session, also by the id of a Stop whose answer names it.
     """
     for column in ("receipt_id", "run_id"):
         sql = f"""SELECT doc FROM receipts WHERE {column} = ? AND (? IS NULL OR session = ?)
@@ -67,14 +67,14 @@ def receipt(connection: sqlite3.Connection, session: str | None, identity: str) 
         found = document(connection, Receipt, sql, identity, session, session)
         if found is not None:
             return found
-    told = None if session is None else told_receipt(connection, session, identity)
-    return None if told is None else receipt(connection, session, told)
+    answered = None if session is None else answered_receipt(connection, session, identity)
+    return None if answered is None else receipt(connection, session, answered)
 
 
 _decode_reply: Final = msgspec.json.Decoder(Reply).decode
 
 
-def told_receipt(connection: sqlite3.Connection, session: str, request_id: str) -> str | None:
+def answered_receipt(connection: sqlite3.Connection, session: str, request_id: str) -> str | None:
     """Return the id of the receipt that the answer to a Stop names, where it is not the Stop's own; else None."""
     sql = "SELECT doc FROM requests WHERE session = ? AND request_id = ?"
     row = document(connection, RequestRow, sql, session, request_id)
@@ -126,20 +126,21 @@ def sessions(connection: sqlite3.Connection, after: str, limit: int) -> list[Ses
 
 
 def waiting(connection: sqlite3.Connection, session: str, left_out: list[str] | None = None) -> list[WaitingRow]:
-    """Return the messages that wait, in their order; see `readable` for `left_out`."""
+    """Return the waiting messages of a session, in order; see `readable` for `left_out`."""
     sql = "SELECT doc, message_id FROM waiting WHERE session = ? ORDER BY place"
     return readable(connection, WaitingRow, sql, session, left_out=left_out)
 
 
 def count_waiting(connection: sqlite3.Connection) -> int:
-    """Return how many messages wait, in all sessions."""
+    """Return the number of waiting messages in all sessions."""
     return int(connection.execute("SELECT COUNT(*) FROM waiting").fetchone()[0])
 
 
 def unfinished(connection: sqlite3.Connection) -> list[str]:
     """Return the sessions that have to be restored.
 
-    A run is not settled or is late, messages wait unparked, or a process tree of the session may not have ended.
+    Each has a run that is not settled or is late, messages waiting unparked, a process tree of its own that may not
+    have ended, or a pending receipt.
     """
     rows = connection.execute(
         """SELECT session FROM runs WHERE settled = 0
@@ -156,25 +157,25 @@ def unfinished(connection: sqlite3.Connection) -> list[str]:
 
 
 def count(connection: sqlite3.Connection) -> int:
-    """Return how many sessions there are; deleted ones do not count."""
+    """Return the number of sessions, without deleted ones."""
     (number,) = connection.execute(f"SELECT COUNT(*) {_LIVING}").fetchone()
     return int(number)
 
 
 def names(connection: sqlite3.Connection) -> list[str]:
-    """Return the names of all sessions; deleted ones are not among them."""
+    """Return the names of all sessions, without deleted ones."""
     return [name for (name,) in connection.execute(f"SELECT session {_LIVING} ORDER BY session")]
 
 
 def settled(connection: sqlite3.Connection) -> list[tuple[str, int, float]]:
     """Return the sessions with nothing to finish and nothing waiting, parked or not, the longest unused first.
 
-    By the order in which their last runs were made, whatever the clock said. Each with the seq and the time (epoch
-    seconds, UTC) of its last event.
+    Ordered by the creation of their last runs, not by the clock. Each with the seq and the time (epoch seconds, UTC)
+    of its last event.
     """
     busy = set(unfinished(connection))
     busy.update(row[0] for row in connection.execute("SELECT DISTINCT session FROM waiting"))
-    # The last event of each, by the primary key: one step down the tree for each session.
+    # The last event of each, by the primary key: one index lookup a session.
     newest = "(SELECT MAX(seq) FROM events WHERE events.session = sessions.session)"
     run = "(SELECT MAX(place) FROM runs WHERE runs.session = sessions.session)"
     last = f"SELECT session AS name, {newest} AS last, COALESCE({run}, 0) AS run {_LIVING}"

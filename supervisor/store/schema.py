@@ -42,13 +42,13 @@ def open_writer(path: Path, busy_timeout_s: float, *, make: bool = True) -> sqli
     Args:
         path: the file.
         busy_timeout_s: how long a statement waits for a file that is locked.
-        make: make the file where there is none. Else that is an error, as is one that is empty: what was durable in it
-            is not there any more.
+        make: make the file where there is none. Otherwise a missing or empty file is an error: it has lost what was
+            durable in it.
 
-    The connection may be used from any thread, by one at a time. Raises sqlite3.Error, OSError, or StoreUnavailable for
-    a newer file and for one that is not to be made.
+    The connection may be used from any thread, by one at a time. Raises sqlite3.Error, OSError (a missing file), or
+    StoreUnavailable (a newer file; an empty one that may not be made).
     """
-    # SQLite gives its side files the mode of the main file: conversations are the owner's alone.
+    # Mode 0600, since conversations are private; SQLite gives its side files the mode of the main file.
     os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if make else 0), 0o600))
     if not make and path.stat().st_size == 0:
         raise StoreUnavailable(
@@ -63,7 +63,7 @@ def open_writer(path: Path, busy_timeout_s: float, *, make: bool = True) -> sqli
         connection.execute("PRAGMA journal_mode = WAL")
         # FULL: a commit is on the disk when it returns, also when the power fails (law L12).
         connection.execute("PRAGMA synchronous = FULL")
-        # A slow reader can make the write-ahead log grow; this gives the space back once it has gone.
+        # A slow reader can make the write-ahead log grow; this gives the space back when the reader has finished.
         connection.execute(f"PRAGMA journal_size_limit = {WAL_KEPT_BYTES}")
         _migrate(connection, path)
     except BaseException:
@@ -73,14 +73,14 @@ def open_writer(path: Path, busy_timeout_s: float, *, make: bool = True) -> sqli
 
 
 def open_reader(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
-    """Open the file for reading only, also while another process writes it.
+    """Open the file read-only; another process may be writing it.
 
-    Raises StoreUnavailable where there is no file, or one of another version, and sqlite3.Error.
+    Raises StoreUnavailable where there is no file or its version differs, and sqlite3.Error.
     """
     if not path.exists():
         raise StoreUnavailable(
             "there is no store to read",
-            expected="a file that a supervisor has made",
+            expected="a file made by a supervisor",
             got=f"nothing at {path}",
             remedy="check the state directory, or start the supervisor once",
         )
@@ -104,7 +104,7 @@ def open_reader(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
 
 
 def schema_version(connection: sqlite3.Connection) -> int:
-    """Return the number of the last migration that the file has seen."""
+    """Return the number of the last migration applied to the file."""
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
@@ -126,7 +126,7 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
             continue
         connection.execute("BEGIN IMMEDIATE")
         try:
-            # Asked again under the lock: another process may have been faster.
+            # Read again under the lock: another process may have applied it.
             if schema_version(connection) < number:
                 for statement in _statements(script):
                     connection.execute(statement)
@@ -140,7 +140,7 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _statements(script: str) -> Iterator[str]:
-    """Split a script: `executescript` would end the transaction that it is to be part of."""
+    """Split a script into statements: `executescript` would commit the open transaction."""
     statement = ""
     for line in script.splitlines(keepends=True):
         statement += line

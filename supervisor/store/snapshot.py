@@ -45,12 +45,12 @@ _FATES: Final = frozenset(
         EventKind.RUN_ENDED,
     }
 )
-"""What `snapshot` reads of a log besides the messages."""
+"""The kinds of events that `snapshot` reads besides those of the thread."""
 
 
 @dataclass(slots=True)
 class _Log:
-    """What the log of a session says, where its rows do not."""
+    """The facts of a session that only its log holds."""
 
     thread: Thread = field(default_factory=Thread)
     said: set[str] = field(default_factory=set)
@@ -61,11 +61,11 @@ class _Log:
     left_out: list[str] = field(default_factory=list)
 
     def add(self, event: Event, data: EventData) -> None:
-        """Add one event, in order. One that cannot be decoded is logged, named in `left_out`, and hides no other."""
+        """Add the next event. One that cannot be decoded is logged, named in `left_out`, and left out."""
         run_id = event.run_id
         self.thread.add(event, data)
         if event.kind == EventKind.RUN_ENDED:
-            # Also where its receipt cannot be decoded: the run is over.
+            # Even if its receipt cannot be decoded, the run is over.
             self.over.add(run_id or "")
         match data:
             case TextData() | ToolRequestedData() if run_id is not None:
@@ -87,7 +87,7 @@ class _Log:
 
 
 def _unsettled(connection: sqlite3.Connection, session: str, log: _Log, left_out: list[str]) -> Iterator[RunInfo]:
-    """Go through the runs that are not settled. One whose row cannot be read is ended by what the log says of it."""
+    """Yield the runs that are not settled. One whose row cannot be read is rebuilt from the log, so that it ends."""
     sql = "SELECT run_id, receipt_id, doc FROM runs WHERE session = ? AND settled = 0 ORDER BY place"
     for run_id, receipt_id, doc in connection.execute(sql, (session,)).fetchall():
         try:
@@ -95,15 +95,15 @@ def _unsettled(connection: sqlite3.Connection, session: str, log: _Log, left_out
         except (msgspec.MsgspecError, CountermandError, UnicodeDecodeError) as error:
             leave_out(f"RunInfo {run_id}", error, left_out)
             if run_id in log.over:
-                # Its receipt is filed; what may be heard of it still will be a dead letter.
+                # Its receipt is filed; later reports about it will be dead letters.
                 continue
             status, generation, agent = log.statuses.get(run_id, (RunStatus.QUEUED, None, ""))
-            # Never tried again: what its inputs were is not known.
+            # Never tried again, since its inputs are unknown.
             yield RunInfo(session, run_id, status, agent, generation, receipt_id, attempt=UNTRIED)
 
 
 def _own_row(connection: sqlite3.Connection, session: str, left_out: list[str]) -> SessionRow | None:
-    """Return a session's own facts; where they cannot be read, what the log and the columns say of them."""
+    """Return a session's row; if it cannot be read, one rebuilt from the log and the columns."""
     try:
         return session_row(connection, session)
     except (msgspec.MsgspecError, CountermandError, UnicodeDecodeError) as error:
@@ -117,9 +117,9 @@ def _own_row(connection: sqlite3.Connection, session: str, left_out: list[str]) 
 def _processes(
     connection: sqlite3.Connection, session: str, runs: list[str], waited_for: set[str], left_out: list[str]
 ) -> Iterator[ProcessRow]:
-    """Go through the process trees that may live, and those that have ended and are of `runs` (ids).
+    """Yield the process trees that may live, and ended ones of `runs` (ids).
 
-    Those of the session that have ended come too, where a receipt that is not filed is to name them.
+    Also ended trees of the session that a receipt in `waited_for` (ids of receipts and runs) has to name.
     """
     sql = "SELECT doc, process_id FROM processes WHERE session = ? AND state <> 'ended'"
     yield from readable(connection, ProcessRow, sql, session, left_out=left_out)
@@ -137,7 +137,7 @@ def _processes(
 
 
 def _printed(connection: sqlite3.Connection, session: str, calls: Iterable[CallRow]) -> dict[str, str]:
-    """Return the end of what each call that has not ended has printed, as far as that can be read."""
+    """Return the tail of the output of each call that has not ended, by call id; unreadable events are skipped."""
     wanted = {call.call_id: call.run_id for call in calls if call.state in (CallState.GRANTED, CallState.STARTED)}
     sql = "SELECT data FROM events WHERE session = ? AND run_id = ? AND kind = ? ORDER BY seq DESC LIMIT ?"
     found = dict.fromkeys(wanted, "")
@@ -151,16 +151,16 @@ def _printed(connection: sqlite3.Connection, session: str, calls: Iterable[CallR
 
 
 def snapshot(connection: sqlite3.Connection, session: str, *, kept: int = 10_000) -> Snapshot:
-    """Read all that an actor needs in order to take a session up.
+    """Read everything an actor needs to restore a session.
 
-    Of its requests the newest `kept`, however old: the clock may be wrong for now. What cannot be read is left out and
-    named, and the session goes on without it.
+    Requests: the newest `kept`, however old, since the clock may be wrong for now. Rows that cannot be read are named
+    in `left_out`, and the session goes on without them.
     """
-    told = _Log()
-    left_out = told.left_out
+    log = _Log()
+    left_out = log.left_out
     for event, data in folded(connection, session, KINDS | _FATES):
-        told.add(event, data)
-    runs = list(_unsettled(connection, session, told, left_out))
+        log.add(event, data)
+    runs = list(_unsettled(connection, session, log, left_out))
     pending = pending_receipts(connection, session, left_out)
     waited_for = {receipt.receipt_id for receipt in pending} | {run.run_id for run in runs}
     settled = connection.execute("SELECT run_id, receipt_id FROM runs WHERE session = ? AND settled = 1", (session,))
@@ -175,7 +175,7 @@ def snapshot(connection: sqlite3.Connection, session: str, *, kept: int = 10_000
     return Snapshot(
         session=session,
         row=_own_row(connection, session, left_out),
-        thread=told.thread,
+        thread=log.thread,
         runs=tuple(runs),
         calls=calls,
         processes=tuple(_processes(connection, session, [run.run_id for run in runs], waited_for, left_out)),
@@ -183,10 +183,10 @@ def snapshot(connection: sqlite3.Connection, session: str, *, kept: int = 10_000
         receipts=tuple(row for run in runs if run.late for row in rows(Receipt, receipts_of, run.run_id)),
         waiting=tuple(waiting(connection, session, left_out)),
         requests=tuple(reversed(rows(RequestRow, newest, kept))),
-        said=frozenset(told.said & {run.run_id for run in runs}),
-        fates=told.fates,
+        said=frozenset(log.said & {run.run_id for run in runs}),
+        fates=log.fates,
         over=dict(settled.fetchall()),
-        told_durable=frozenset(told.told_durable),
+        told_durable=frozenset(log.told_durable),
         printed=_printed(connection, session, calls),
         left_out=tuple(left_out),
     )

@@ -1,39 +1,38 @@
-"""The store's writer: one thread at a time, that commits what all sessions decided, many batches at a time.
+"""The store's writer: one thread at a time commits the batches of all sessions, many in one transaction.
 
-Theory of operation. Sessions hand in batches and go on; the writer takes all that has gathered, up to
-a bound, and writes it in one transaction, so that one flush of the disk serves them all. Then it tells each
-owner. While it flushes, the next group gathers: the busier the daemon, the larger the groups.
+Theory of operation. Sessions hand in batches and go on. The writer takes all that are queued, up to a bound, and
+writes them in one transaction, so that one flush of the disk serves them all. Then it notifies each owner. While it
+flushes, the next group gathers: the busier the daemon, the larger the groups.
 
-There are two threads and one pen (`pen.py`): the thread that has it writes. Where a commit has one owner and nothing
-else waits, the writer gives that owner its turn itself, which saves waking another thread. It lays the pen down before:
-a turn may take long, and what other sessions hand in meanwhile is written by the second thread. That one gives no turn
-meanwhile, so one of them is always free to write.
+There are two threads and one pen (`pen.py`): the thread that holds it writes. If a commit has one owner and nothing
+else waits, the writer gives that owner its turn itself, which saves waking another thread. It gives up the pen first,
+because a turn may take long: meanwhile the second thread writes, and gives no turn, so that one thread can always
+write.
 
-Order and once: see `groups.py`.
+Order, and each batch only once: see `groups.py`.
 
-Failures, by whose fault they are (`faults.py`):
+Failures, by cause (`faults.py`):
   - the batch's (text that is not UTF-8, a number that does not fit, a sequence number that is taken): the group is
-    rolled back and written again with a savepoint for each batch, so the offender alone fails; the rest commits (law
-    L13). The offender is reported as unfit, and what it held is put aside in a table of its own;
-  - another process's (the file is locked): SQLite waits for it up to `busy_timeout_s`, then the group fails. What a
-    short lock holds up is late, and no worse: no run ends for it;
-  - the disk's (I/O error, full, malformed; `connection.py`): roll back, close, open again, check the file, and try the
-    group once more; then it fails. Where the file is malformed its sessions are tried one by one: the page that is
-    damaged may be another's;
-  - ours: whatever else is raised fails the group and is logged. Nothing ends the thread but `close`.
+    rolled back and written again with a savepoint for each batch, so only the bad batch fails; the rest commits (law
+    L13). The bad batch is reported as unfit, and its content is kept in a table of its own;
+  - another process's (the file is locked): SQLite waits for it up to `busy_timeout_s`, then the group fails. A short
+    lock only delays: no run ends because of it;
+  - the disk's (I/O error, full, malformed; `connection.py`): roll back, close, reopen, check the file, and try the
+    group once more; then it fails. If the file is malformed, the group is tried session by session: the damaged page
+    may belong to one of them only;
+  - ours: any other error fails the group and is logged. Only `close` ends the thread.
 
-Health (`condition.py`). From the first failure of the disk until a write succeeds the store is *failing*. It finds out
-by itself: with nothing to write it tries a small write of its own every second. The check after an error
-(`quick_check`) has a bound in time and in how often it is made, and what it finds is reported and not acted on: what
-can be written still is.
+Health (`condition.py`). From the first disk error until a write succeeds the store is *failing*. Meanwhile an idle
+writer tries a small write every second, so the store recovers by itself. The check after an error (`quick_check`) is
+limited in time and in frequency. Damage is reported and not acted on: sound pages can still be written.
 
 Stops that cannot wait are in the stop journal (`journal.py`), which this class opens first and reads with each load.
 
 Bounds. The queue has no limit of its own, because a refused batch would break its session and a blocked one
-would block an actor. Its writers bound it: an agent waits for credit (256 events or 1 MiB a
+would block an actor. Its clients bound it: an agent waits for credit (256 events or 1 MiB a
 run), requests are refused by a full mailbox, and a session whose batch failed sends no more.
 
-Loads run on the writer's thread, so a session that is restored sees all that its earlier incarnation sent.
+Loads run on the writer's thread, so a restored session sees everything that its earlier incarnation sent.
 """
 
 from __future__ import annotations
@@ -78,14 +77,14 @@ class SqliteStore:
     Args:
         path: the file; it is made (mode 0600) where there is none. Only one process may write it: the caller
             holds the lock of the state directory. The stop journal is beside it, as `<path>-stops`.
-        clock: `wall` says how old a request is.
+        clock: `wall` gives the age of a request.
         busy_timeout_s: how long the writer waits for a file that another process has locked.
-        caller_runs: entered around the telling of what is durable, when nothing else waits to be written; see
+        caller_runs: entered around the notification of an owner when nothing else waits to be written; see
             `PooledDispatcher.caller_runs`.
-        requests_kept, requests_kept_s: how many requests a session's memory holds, and for how many seconds.
+        requests_kept, requests_kept_s: how many requests of a session are kept, and for how many seconds.
 
-    Raises StoreUnavailable where the file cannot be opened or was written by a newer program. The methods may
-    be called from any thread; only `close` and `answers` wait.
+    Raises StoreUnavailable if the file cannot be opened or was written by a newer program. The methods may be called
+    from any thread; only `close`, `answers`, `responds` and `unfinished` wait.
     """
 
     def __init__(
@@ -125,32 +124,32 @@ class SqliteStore:
             thread.start()
 
     def commit(self, batch: Batch, owner: ActorRef[Any]) -> None:
-        """Write a batch; `owner` is told Committed, for all up to that number, or CommitFailed."""
+        """Write a batch; `owner` receives Committed, for all batches up to that number, or CommitFailed."""
         if not self._queue.put(Commit(batch, owner, self._clock.monotonic())):
             tell_contained(owner, CommitFailed(batch.number, "the store is closed"))
 
     def load(self, session: str, owner: ActorRef[Any]) -> None:
-        """Read a session after all that was handed in before; `owner` is told Loaded or LoadFailed."""
+        """Read a session after all batches handed in before; `owner` receives Loaded or LoadFailed."""
         if not self._queue.put(Load(session, owner, self._clock.monotonic())):
             tell_contained(owner, LoadFailed("the store is closed"))
 
     def keep_stop(self, kept: KeptStop, owner: ActorRef[Any]) -> None:
-        """Write a Stop to the stop journal, which does not wait for the store; then tell `owner` StopKept."""
+        """Write a Stop to the stop journal, which does not wait for the store; then send StopKept to `owner`."""
         self.journal.keep(kept, lambda: tell_contained(owner, StopKept(kept.stop.id)))
 
     def forget_stop(self, session: str, request_id: str) -> None:
-        """The Stop is durable, and so is the event that says so: the journal may let it go."""
+        """Remove a Stop from the journal: it is durable in the store, and so is the event that says so."""
         self.journal.forget(session, request_id)
 
     def unfinished(self) -> list[str]:
-        """Return the sessions that have to be restored: those of the reader, and those with Stops in the journal.
+        """Return the sessions to restore: those of the reader, and those with Stops in the journal.
 
         Blocks for one read, on the caller's thread. Raises StoreUnavailable.
         """
         return sorted({*self.reader.unfinished(), *self.journal.sessions()})
 
     def health(self) -> StoreHealth:
-        """The condition of the store; waits for nothing, and may be called from any thread at any time."""
+        """The health of the store. Does not wait."""
         queue = self._queue.state()
         lag_s = 0.0 if queue.since is None else max(0.0, self._clock.monotonic() - queue.since)
         return self._condition.health(
@@ -158,27 +157,27 @@ class SqliteStore:
         )
 
     def answers(self, timeout: float) -> bool:
-        """Wait until the writer thread has passed this moment; False after `timeout` seconds: it hangs."""
+        """Wait until the writer has done all work queued before; False after `timeout` seconds, or if it is closed."""
         passed = threading.Event()
         return self._queue.put(passed) and passed.wait(timeout)
 
     def responds(self, timeout: float) -> bool:
-        """Wait until the writer thread takes work again, whatever comes of it; False after `timeout` seconds.
+        """Wait until the writer takes its next piece of work; False after `timeout` seconds, or if it is closed.
 
-        It overtakes what waits: behind a disk that refuses each write for a while, the thread answers all the same.
+        It overtakes the queue, so a writer whose writes all fail slowly still responds.
         """
         seen = threading.Event()
         return self._queue.put_first(seen) and seen.wait(timeout)
 
     @property
     def queued(self) -> int:
-        """How many batches and loads wait for the writer thread."""
+        """How much work waits for the writer."""
         return len(self._queue)
 
     def close(self, timeout: float | None = None) -> bool:
-        """Write what was handed in, empty the write-ahead log, and end. May be called again.
+        """Write what was handed in, checkpoint the write-ahead log, and end. May be called again.
 
-        False: the writer did not end within `timeout` seconds; it goes on, and the process may end under it.
+        False: the writer did not end within `timeout` seconds; it goes on, and the process may exit meanwhile.
         """
         self._queue.close()
         until = None if timeout is None else time.monotonic() + timeout
@@ -194,13 +193,13 @@ class SqliteStore:
         while group := self._queue.next():
             try:
                 self._do(group)
-            except BaseException:  # noqa: BLE001 - the thread serves all: it outlives whatever comes
-                # Nothing below lets an error out; should one come all the same, the writer outlives it.
-                logger.exception("the store's writer met an error of its own")
+            except BaseException:  # noqa: BLE001 - the thread serves all sessions and survives any error
+                # The code below handles its errors; a defect in it must not end the writer.
+                logger.exception("internal error in the store's writer")
         if not self._queue.shut_down:
-            # This thread has the pen and keeps it; the other one ends after this.
+            # This thread keeps the pen; the other one ends after this.
             try:
-                # Readers first: the last to close a file is the one that can take its write-ahead log away.
+                # Readers first: the last connection to close removes the write-ahead log.
                 self.reader.close()
                 self._writer.close()
             finally:
@@ -231,7 +230,7 @@ class SqliteStore:
     def _load(self, load: Load) -> None:
         try:
             found = self._writer.insist(lambda connection: self._snapshot(connection, load.session))
-        except BaseException as error:  # noqa: BLE001 - whatever it was, the owner has to be told
+        except BaseException as error:  # noqa: BLE001 - the owner has to learn of any error
             logger.bind(session=load.session).error("session {} could not be loaded: {!r}", load.session, error)
             if isinstance(error, sqlite3.Error | OSError) and not is_malformed(error):
                 self._condition.failed(error)
@@ -255,7 +254,7 @@ class SqliteStore:
                 commit.failed(error)
         try:
             written = self._writer.insist(lambda connection: self._groups.write(connection, group))
-        except BaseException as error:  # noqa: BLE001 - whatever it was, the owners have to be told
+        except BaseException as error:  # noqa: BLE001 - the owners have to learn of any error
             if is_malformed(error):
                 self._condition.note(error)
                 self._write_by_session(group)
@@ -264,14 +263,14 @@ class SqliteStore:
                 logger.error("{} batches could not be written: {!r}", len(group), error)
                 _fail_all(group, error)
         else:
-            # Where none of them was to be written, as behind one that failed, nothing is known of the disk.
+            # If nothing was written, as behind a failed batch, nothing is known of the disk.
             if written:
                 self._condition.works()
         self._put_aside([commit for commit in group if commit.unfit])
         self._tell_all(group)
 
     def _write_by_session(self, group: list[Commit]) -> None:
-        """The file is malformed where one of a group has to be written: the others may be elsewhere (law L13)."""
+        """Write a group session by session: the damaged page may belong to one of them only (law L13)."""
         sessions: dict[str, list[Commit]] = {}
         for commit in group:
             sessions.setdefault(commit.batch.session, []).append(commit)
@@ -286,7 +285,7 @@ class SqliteStore:
                     self._condition.works()
 
     def _put_aside(self, unfit: list[Commit]) -> None:
-        """Keep what could not be stored where a person can look at it, as far as it can be shown."""
+        """Keep batches that could not be stored for a person to inspect."""
         for commit in unfit:
             batch, error = commit.batch, commit.error or ""
             self._condition.unfit += 1
@@ -295,7 +294,7 @@ class SqliteStore:
             )
             try:
                 self._writer.attempt(lambda connection: put_aside(connection, batch, error, self._clock.wall()))  # noqa: B023
-            except Exception as again:  # noqa: BLE001 - it is named in the log and in `health` all the same
+            except Exception as again:  # noqa: BLE001 - the batch is named in the log and in `health` in any case
                 logger.warning("an unfit batch could not be put aside: {!r}", again)
 
     def _tell_all(self, group: list[Commit]) -> None:
@@ -308,7 +307,7 @@ class SqliteStore:
         failed = [commit for commit in group if commit.error is not None]
         here = len(durable) == 1 and not failed and self._queue.claim_turns()
         with self._caller_runs() if here else nullcontext():
-            # Where a group holds good batches of an incarnation and its first bad one, the good ones come first.
+            # If a group holds good batches of an incarnation and its first bad one, the good ones come first.
             for commit in durable.values():
                 tell_contained(commit.owner, Committed(commit.batch.number))
             for commit in failed:

@@ -1,4 +1,4 @@
-"""What a batch writes into which table: functions of a connection, in no transaction."""
+"""The SQL that writes a batch. The functions take a connection, and begin no transaction."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from actors.ports import Batch
 EVENTS_A_STATEMENT: Final = 64
 
 INCARNATIONS_KEPT: Final = 8
-"""Incarnations of a session whose last batch is remembered; of older ones no batch is sent again."""
+"""Incarnations of a session whose last batch is kept; older ones never send a batch again."""
 
 Statement = tuple[str, tuple[Any, ...]]
 _encode: Final = msgspec.json.Encoder().encode
@@ -54,13 +54,13 @@ _OF_A_SESSION: Final = (
     "attachments",
     "batches_unfit",
 )
-"""What is removed with a session. Its row stays, as a tombstone, and `batches`, so that no batch is written twice."""
+"""Deleted with a session. Its row stays, as a tombstone, and `batches`, so that no batch is written twice."""
 
 
 def statements(batch: Batch) -> list[Statement]:
     """Encode a batch as statements with their rows.
 
-    Raises ValueError (a lone surrogate is a UnicodeEncodeError), TypeError, or Invalid.
+    Raises ValueError (UnicodeEncodeError for a lone surrogate), OverflowError, RecursionError, TypeError, or Invalid.
     """
     session = batch.session
     strangers = {event.session for event in batch.events} - {session}
@@ -73,8 +73,8 @@ def statements(batch: Batch) -> list[Statement]:
     def add(sql: str, rows: list[tuple[Any, ...]]) -> None:
         made.extend((sql, row) for row in rows)
 
-    # A plain INSERT: a sequence number that is taken is a defect, and the second writer of it must not win. Many rows
-    # in one statement: each statement lets go of the interpreter's lock, and has to wait for it when others are busy.
+    # A plain INSERT: a duplicate sequence number is a defect, and its second writer must not win. Many rows in one
+    # statement: each statement releases the GIL, and waits to take it back while other threads are busy.
     for start in range(0, len(batch.events), EVENTS_A_STATEMENT):
         page = batch.events[start : start + EVENTS_A_STATEMENT]
         values: list[Any] = []
@@ -112,9 +112,9 @@ def _insert_events(number: int) -> str:
 
 
 def prune_requests(connection: sqlite3.Connection, session: str, kept: int, before: float) -> None:
-    """Forget requests of a session beyond the newest `kept`, and of the oldest those before `before` (epoch seconds).
+    """Delete requests of a session beyond the newest `kept`, and the oldest ones before `before` (epoch seconds).
 
-    As the request book does, in the order of their answers: so a reader knows up to which one they are gone.
+    In the order of their answers, as the request book does: so those that remain have no gap.
     """
     connection.execute(
         """DELETE FROM requests WHERE session = ?
@@ -129,7 +129,7 @@ def prune_requests(connection: sqlite3.Connection, session: str, kept: int, befo
 
 
 def attempt(connection: sqlite3.Connection, at: float) -> None:
-    """Write something small, in a transaction of its own, to find out whether that succeeds."""
+    """Write one small row, in a transaction of its own, to test whether writes succeed."""
     connection.execute(
         "INSERT INTO attempts (one, at) VALUES (1, ?) ON CONFLICT (one) DO UPDATE SET at = excluded.at", (at,)
     )
@@ -144,7 +144,7 @@ def last_batch(connection: sqlite3.Connection, session: str, incarnation: str) -
 
 
 def set_last_batch(connection: sqlite3.Connection, session: str, incarnation: str, number: int) -> None:
-    """Remember the last batch of an incarnation, and forget incarnations that are long gone."""
+    """Write the number of an incarnation's last batch, and delete those of old incarnations."""
     connection.execute(
         """INSERT INTO batches (session, incarnation, number) VALUES (?, ?, ?)
         ON CONFLICT (session, incarnation) DO UPDATE SET number = excluded.number""",

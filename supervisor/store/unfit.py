@@ -1,4 +1,4 @@
-"""Batches that could not be stored: put aside, so that a person can look at them."""
+"""Batches that could not be stored, kept for a person to inspect."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UNFIT_MAX_BYTES: Final = 65_536
 
 
 class UnfitBatch(Struct, frozen=True):
-    """A batch that could not be stored, and why. `shown` is what it held, as far as that can be shown, as JSON."""
+    """A batch that could not be stored, and why. `shown` is its content as JSON, cut to `UNFIT_MAX_BYTES`."""
 
     session: str
     incarnation: str
@@ -27,7 +27,7 @@ class UnfitBatch(Struct, frozen=True):
 
 
 def put_aside(connection: sqlite3.Connection, batch: Batch, error: str, at: float) -> None:
-    """Keep what an unfit batch held, as far as it can be shown; the newest `UNFIT_KEPT` are kept."""
+    """Keep the content of an unfit batch, as far as JSON can hold it; only the newest `UNFIT_KEPT` are kept."""
     shown = {name: storable_json(getattr(batch, name)) for name in batch.__struct_fields__}
     row = (storable(batch.session), storable(batch.incarnation), batch.number, storable(error))
     doc = cut(msgspec.json.encode(shown).decode(), UNFIT_MAX_BYTES)

@@ -1,4 +1,4 @@
-"""What the writer is given to do."""
+"""The kinds of work in the writer's queue."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class DoesNotFollow(StoreUnavailable):
 
 
 class Commit:
-    """A batch on its way; `error` is why it failed, and stays None where it is durable. `unfit`: by its own fault."""
+    """A batch to write. `error` is why it failed, None if it is durable; `unfit`: its own data is at fault."""
 
     __slots__ = ("batch", "error", "owner", "since", "statements", "unfit")
 
@@ -32,13 +32,13 @@ class Commit:
         self.statements: list[Statement] | None = None
 
     def failed(self, error: BaseException) -> None:
-        """It cannot be stored as it is, or comes behind one that could not."""
+        """Record that the batch cannot be stored, or follows one that could not."""
         self.error = error_text(error)
         self.unfit = not isinstance(error, DoesNotFollow)
 
 
 class Load:
-    """A session to be read."""
+    """A session to read."""
 
     __slots__ = ("owner", "session", "since")
 
@@ -49,7 +49,7 @@ class Load:
 
 
 class Attempt:
-    """A small write, to find out whether writes succeed again."""
+    """A small write that tests whether writes succeed again."""
 
 
 Work: TypeAlias = Commit | Load | Attempt | threading.Event
