@@ -38,7 +38,7 @@ print("up", flush=True)
 time.sleep(1000)
 """
 """A tree of so many, each in a session of its own."""
-SEED_AGE_S = 0.3
+PREFORK_AGE_S = 0.3
 
 OWN_GROUP = cgroups.own_group()
 HAS_CGROUPS = OWN_GROUP is not None and os.access(os.path.join(OWN_GROUP, "cgroup.procs"), os.W_OK)
@@ -170,23 +170,23 @@ def frozen(pid: int) -> Iterator[None]:
         icebox.rmdir()
 
 
-def until_a_seed_is_old() -> None:
+def until_a_preforked_child_is_old() -> None:
     """Until the process that is ready for this supervisor's next command was forked some ticks of the clock ago."""
 
     def old() -> bool:
         now = time.clock_gettime(time.CLOCK_BOOTTIME)
-        return any(now - seed.start_ticks / procfs.TICKS_PER_S > SEED_AGE_S for seed in our_seeds())
+        return any(now - child.start_ticks / procfs.TICKS_PER_S > PREFORK_AGE_S for child in our_preforked())
 
     until(old, "a process is ready for the next command")
 
 
-def our_seeds() -> list[procfs.Stat]:
-    """Who waits to become a command of this process, without their anchors; in a namespace its keeper too."""
+def our_preforked() -> list[procfs.Stat]:
+    """Who waits to become a command of this process, without their memory holders; in a namespace its keeper too."""
     of_us = [pid for pid in our_children() if _name_of(pid) == "cm-zygote"]
     spares = [pid for zygote in of_us for pid in procfs.children(zygote) if _name_of(pid) == "cm-spare"]
     below = [seen for spare in spares for pid in procfs.children(spare) if (seen := procfs.stat(pid)) is not None]
     pids = {seen.pid for seen in below}
-    # An anchor is in the session of its seed.
+    # A memory holder is in the session of its child.
     return [seen for seen in below if seen.pid == seen.sid or seen.sid not in pids]
 
 
@@ -238,7 +238,9 @@ class Bench:
         """The wardens that have a tree, zombies included; the spare one has none, nor has one that was just forked."""
         children = [procfs.stat(pid) for pid in procfs.children(self.zygote_pid())]
         return [
-            seen.pid for seen in children if seen is not None and seen.name not in ("cm-seed", "cm-spare", "cm-zygote")
+            seen.pid
+            for seen in children
+            if seen is not None and seen.name not in ("cm-prefork", "cm-spare", "cm-zygote")
         ]
 
     def orphans(self) -> list[int]:

@@ -24,7 +24,7 @@ from supervisor.store.reader import SqliteReader
 from supervisor.store.schema import open_writer
 from tests.console_kit import Desk
 from tests.kit import WAIT_S, Kit, say, stop, until
-from tests.process_kit import bench, until_a_seed_is_old
+from tests.process_kit import bench, until_a_preforked_child_is_old
 
 TREE = "(setsid sh -c 'sleep 60 & wait' &) ; sleep 60; :"
 
@@ -88,7 +88,7 @@ def test_every_live_process_is_listed_once_with_its_tree_and_its_owner(kit: Kit)
 def test_no_process_is_listed_as_older_than_its_call_though_its_command_was_forked_before(kit: Kit) -> None:
     session = kit.session()
     assert kit.supervisor is not None
-    until_a_seed_is_old()
+    until_a_preforked_child_is_old()
     run_id = say(session, kit.script(TREE))
     until(lambda: len(kit.alive()) == 4, "the tree")
     listed = session.processes()

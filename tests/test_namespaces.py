@@ -25,9 +25,9 @@ from tests.process_kit import (
     bench,
     needs_namespaces,
     our_children,
-    our_seeds,
+    our_preforked,
     until,
-    until_a_seed_is_old,
+    until_a_preforked_child_is_old,
 )
 from tests.test_orphans import kill_all_three
 from tests.test_warden import daemon
@@ -108,7 +108,7 @@ def test_l3_with_warden_and_zygote_both_killed_the_end_of_the_namespace_is_the_p
     ended = b.owner.ended()
     assert gone(lives)
     assert (ended.how, ended.proven) == (How.SIGKILL, True)
-    assert "the first process of its PID namespace has ended, which nobody in it outlives" in ended.note
+    assert "the first process of its PID namespace has ended, and with it all others in it" in ended.note
 
 
 def test_l3_with_daemon_zygote_and_warden_all_killed_nobody_is_left_before_the_next_start(b: Bench) -> None:
@@ -368,19 +368,19 @@ def test_what_runs_is_listed_by_the_numbers_of_the_machine_and_without_its_keepe
         assert all(procfs.stat(one.pid) is None for one in listed)
 
 
-# ── A seed that dies ──────────────────────────────────────────────────────────────────────────────
+# ── A preforked child that dies ────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("layers", [LAYERS, NAMESPACE], ids=["without", "namespace"])
-def test_a_seed_that_is_killed_before_it_has_read_its_command_costs_nothing(
+def test_a_preforked_child_that_is_killed_before_it_has_read_its_command_costs_nothing(
     tmp_path: Path, layers: frozenset[str]
 ) -> None:
     with bench(tmp_path, layers=layers) as b:
-        until_a_seed_is_old()
+        until_a_preforked_child_is_old()
         until(b.has_spare, "its warden is the one that is asked")
-        seeds = [seed for seed in our_seeds() if seed.name != KEEPER]
-        for seed in seeds:
-            os.kill(seed.pid, signal.SIGSTOP)
+        children = [child for child in our_preforked() if child.name != KEEPER]
+        for child in children:
+            os.kill(child.pid, signal.SIGSTOP)
         b.sh("echo up")
 
         def asked() -> bool:
@@ -390,8 +390,8 @@ def test_a_seed_that_is_killed_before_it_has_read_its_command_costs_nothing(
             return ledger.said(words, "spawning") is not None and seen is not None and seen.state == "S"
 
         until(asked, "the command is sent")
-        for seed in seeds:
-            os.kill(seed.pid, signal.SIGKILL)
+        for child in children:
+            os.kill(child.pid, signal.SIGKILL)
         b.owner.wait_text("up")
         ended = b.owner.ended()
         assert (ended.how, ended.status, ended.proven) == (How.EXIT, 0, True)

@@ -15,13 +15,13 @@ from actors.model import How
 from supervisor.containment import orphans
 from supervisor.containment.guard import procfs
 from supervisor.containment.guard.ledger import MARKER
-from supervisor.containment.orphans import Leftover
+from supervisor.containment.orphans import OrphanTree
 from tests.process_kit import NO_CGROUP, WAIT_S, Bench, bench, until
 from tests.test_warden import SPAWNING, Daemon, daemon, leave, sent
 
 
-def leftover(marker: str | None = "", pid: int | None = None, start_ticks: int | None = None) -> Leftover:
-    return Leftover("p", "because", marker, pid, start_ticks, None)
+def orphan(marker: str | None = "", pid: int | None = None, start_ticks: int | None = None) -> OrphanTree:
+    return OrphanTree("p", "because", marker, pid, start_ticks, None)
 
 
 def ticks(pid: int) -> int:
@@ -55,14 +55,14 @@ def lives(process: subprocess.Popen[bytes]) -> bool:
 def test_l3_a_recorded_pid_that_belongs_to_somebody_else_now_is_not_signalled(
     sleeper: subprocess.Popen[bytes],
 ) -> None:
-    one = leftover(pid=sleeper.pid, start_ticks=ticks(sleeper.pid) - 1)
+    one = orphan(pid=sleeper.pid, start_ticks=ticks(sleeper.pid) - 1)
     orphans.end(one)
     assert (one.killed, one.refused, one.command_killed) == (set(), {}, False)
     assert lives(sleeper)
 
 
 def test_l3_a_process_is_known_by_its_pid_and_the_tick_it_began_in(sleeper: subprocess.Popen[bytes]) -> None:
-    one = leftover(pid=sleeper.pid, start_ticks=ticks(sleeper.pid))
+    one = orphan(pid=sleeper.pid, start_ticks=ticks(sleeper.pid))
     orphans.end(one)
     assert one.command_killed
     assert sleeper.wait(10) == -signal.SIGKILL
@@ -71,7 +71,7 @@ def test_l3_a_process_is_known_by_its_pid_and_the_tick_it_began_in(sleeper: subp
 def test_l3_who_has_been_replaced_between_the_search_and_the_pidfd_is_not_signalled(
     sleeper: subprocess.Popen[bytes],
 ) -> None:
-    one = leftover(marker="m", pid=sleeper.pid, start_ticks=ticks(sleeper.pid) - 1)
+    one = orphan(marker="m", pid=sleeper.pid, start_ticks=ticks(sleeper.pid) - 1)
     stale: dict[tuple[int, int], int | None] = {
         (sleeper.pid, ticks(sleeper.pid) - 1): None,
         (sleeper.pid, ticks(sleeper.pid)): None,
@@ -84,7 +84,7 @@ def test_l3_who_has_been_replaced_between_the_search_and_the_pidfd_is_not_signal
 
 
 def test_l3_without_the_layer_nobody_is_looked_for(sleeper: subprocess.Popen[bytes]) -> None:
-    one = leftover(marker=None, pid=sleeper.pid, start_ticks=ticks(sleeper.pid))
+    one = orphan(marker=None, pid=sleeper.pid, start_ticks=ticks(sleeper.pid))
     orphans.end(one)
     assert lives(sleeper)
     assert one.note == "because; nothing proves that no other process of it is left"
@@ -95,9 +95,9 @@ def test_l3_the_marker_is_matched_whole() -> None:
     try:
         until(lambda: f"{MARKER}=p:1234" in procfs.environment(process.pid), "it is executed")
         for marker in ("p:123", "", "p:12345"):
-            orphans.end(leftover(marker))
+            orphans.end(orphan(marker))
             assert lives(process)
-        one = leftover("p:1234")
+        one = orphan("p:1234")
         orphans.end(one)
         assert len(one.killed) == 1
         assert process.wait(10) == -signal.SIGKILL
@@ -172,7 +172,7 @@ def test_l3_a_leftover_that_refuses_is_named(sleeper: subprocess.Popen[bytes], m
     # A program that was just executed runs for a moment, before it sleeps.
     until(lambda: (seen := procfs.stat(sleeper.pid)) is not None and seen.state == "S", "it sleeps")
     monkeypatch.setattr(signal, "pidfd_send_signal", refuse)
-    one = leftover(pid=sleeper.pid, start_ticks=ticks(sleeper.pid))
+    one = orphan(pid=sleeper.pid, start_ticks=ticks(sleeper.pid))
     orphans.end(one)
     assert f"pid {sleeper.pid} refused: Operation not permitted" in one.note
     assert f"still there: sleep (pid {sleeper.pid}, state S)" in one.note
@@ -185,7 +185,7 @@ def test_l3_where_no_thread_can_be_had_the_search_for_what_a_tree_left_is_made_l
     start, refused = threading.Thread.start, list[str]()
 
     def refused_once(thread: threading.Thread) -> None:
-        if thread.name == "countermand-leftovers" and not refused:
+        if thread.name == "countermand-orphans" and not refused:
             refused.append(thread.name)
             raise RuntimeError("can't start new thread")
         start(thread)

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from supervisor.containment.guard import out_of_reach, procfs
-from supervisor.containment.guard.out_of_reach import FOUND_MAX, FarSides, far_sides
+from supervisor.containment.guard.out_of_reach import FOUND_MAX, OutOfReach, commands_out_of_reach
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from supervisor.containment.guard.out_of_reach import FOUND_MAX, FarSides, far_s
     ],
 )
 def test_a_command_whose_work_is_done_elsewhere_is_named(argv: list[str], name: str) -> None:
-    assert far_sides(argv) == [(name, True)]
+    assert commands_out_of_reach(argv) == [(name, True)]
 
 
 @pytest.mark.parametrize(
@@ -43,18 +43,18 @@ def test_a_command_whose_work_is_done_elsewhere_is_named(argv: list[str], name: 
     ],
 )
 def test_other_commands_are_not_named(argv: list[str]) -> None:
-    assert far_sides(argv) == []
+    assert commands_out_of_reach(argv) == []
 
 
 def test_what_a_script_names_is_said_to_be_named_only_and_is_named_once() -> None:
     script = "cd /x && A=1 docker run -d img & if ssh h true; then (kubectl exec p -- ls); fi\nssh h true"
     named = [("docker run -d img", False), ("ssh h true", False), ("kubectl exec p -- ls", False)]
-    assert far_sides(["bash", "-lc", script]) == named
+    assert commands_out_of_reach(["bash", "-lc", script]) == named
 
 
 def test_l14_what_a_script_names_is_bounded() -> None:
     script = ";".join(f"ssh host{number}" for number in range(100))
-    assert len(far_sides(["sh", "-c", script])) == FOUND_MAX
+    assert len(commands_out_of_reach(["sh", "-c", script])) == FOUND_MAX
 
 
 def test_a_command_line_that_many_have_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,10 +62,10 @@ def test_a_command_line_that_many_have_is_looked_at_once(monkeypatch: pytest.Mon
 
     def far(argv: list[str]) -> list[tuple[str, bool]]:
         looked.append(argv)
-        return far_sides(argv)
+        return commands_out_of_reach(argv)
 
-    monkeypatch.setattr(out_of_reach, "far_sides", far)
-    found = FarSides()
+    monkeypatch.setattr(out_of_reach, "commands_out_of_reach", far)
+    found = OutOfReach()
     shell = ["bash", "-c", "ssh host & wait"]
     assert [row["name"] for argv in (shell, list(shell), ["ssh", "other"]) for row in found.see(argv)] == [
         "ssh host",
@@ -87,10 +87,10 @@ def test_a_kill_waits_no_longer_for_what_a_tree_has_asked_others_to_do_than_the_
 
     monkeypatch.setattr(procfs, "command_line", command_line)
     monkeypatch.setattr(out_of_reach, "monotonic", lambda: now[0])
-    assert len(FarSides().look(range(1000))) == len(read) == out_of_reach.SOUGHT_MAX_S / 0.005
+    assert len(OutOfReach().look(range(1000))) == len(read) == out_of_reach.SOUGHT_MAX_S / 0.005
     monkeypatch.setattr(out_of_reach, "SOUGHT_MAX_S", 1e9)
     read.clear()
-    FarSides().look(range(1000))
+    OutOfReach().look(range(1000))
     assert len(read) == out_of_reach.SOUGHT_MAX
     monkeypatch.undo()
-    assert FarSides().look([os.getpid(), 2**22 + 1]) == []
+    assert OutOfReach().look([os.getpid(), 2**22 + 1]) == []

@@ -14,8 +14,8 @@ import pytest
 from supervisor.containment.guard import procfs
 from supervisor.containment.guard.ledger import encode
 from supervisor.containment.guard.packets import receive
+from supervisor.containment.guard.preforked import Preforked
 from supervisor.containment.guard.ready import Ready
-from supervisor.containment.guard.seed import Seed
 from supervisor.containment.guard.unix import FAILED, readable
 from tests.process_kit import until
 
@@ -54,42 +54,46 @@ def test_descriptors_that_come_with_a_message_are_close_on_exec(pair: tuple[sock
 
 
 @pytest.mark.parametrize("gone", [False, True])
-def test_a_seed_that_ends_without_having_read_that_it_should_go_says_why(gone: bool) -> None:
-    seed = Seed(None, None)
+def test_a_preforked_child_that_ends_without_having_read_that_it_should_go_says_why(gone: bool) -> None:
+    preforked = Preforked(None, None)
     closed, unreadable = os.pipe()
     os.close(closed)
     try:
         # Its command is in what it cannot read from.
-        seed.prepare([1, 2, unreadable])
+        preforked.prepare([1, 2, unreadable])
         if gone:
-            os.waitid(os.P_PID, seed.pid, os.WEXITED | os.WNOWAIT)
-        seed.go()
-        assert seed.outcome() == "cannot prepare a process: Illegal seek"
+            os.waitid(os.P_PID, preforked.pid, os.WEXITED | os.WNOWAIT)
+        preforked.go()
+        assert preforked.outcome() == "cannot prepare a process: Illegal seek"
     finally:
         os.close(unreadable)
-        end_anchor(seed)
+        end_memory_holder(preforked)
 
 
-def test_a_seed_that_was_killed_before_it_has_read_that_it_should_go_is_missed() -> None:
-    seed = Seed(None, None)
-    os.kill(seed.pid, signal.SIGKILL)
-    os.waitid(os.P_PID, seed.pid, os.WEXITED | os.WNOWAIT)
-    seed.go()
+def test_a_preforked_child_that_was_killed_before_it_has_read_that_it_should_go_is_missed() -> None:
+    preforked = Preforked(None, None)
+    os.kill(preforked.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, preforked.pid, os.WEXITED | os.WNOWAIT)
+    preforked.go()
     with pytest.raises((BrokenPipeError, ConnectionResetError)):
-        seed.outcome()
-    seed.dismiss()
+        preforked.outcome()
+    preforked.dismiss()
 
 
-def test_a_seed_that_was_killed_while_it_made_its_anchor_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    # In the fork too: from here to there the anchor has the seed's end of the socket, in a message that nobody reads.
-    monkeypatch.setattr("supervisor.containment.guard.anchor.receive", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-    seed = Seed(None, None)
+def test_a_preforked_child_that_was_killed_while_it_made_its_memory_holder_is_missed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # In the fork too: from here to there the memory holder has its end of the socket, in a message that nobody reads.
+    monkeypatch.setattr(
+        "supervisor.containment.guard.memory_holder.receive", lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    )
+    preforked = Preforked(None, None)
     with command("true") as fd:
-        seed.prepare([1, 2, fd])
-        seed.go()
+        preforked.prepare([1, 2, fd])
+        preforked.go()
         with pytest.raises(ConnectionResetError):
-            seed.outcome()
-    seed.dismiss()
+            preforked.outcome()
+    preforked.dismiss()
 
 
 @contextmanager
@@ -102,63 +106,63 @@ def command(*argv: str) -> Iterator[int]:
         os.close(fd)
 
 
-def end_anchor(seed: Seed) -> None:
-    if (anchor := seed.weigh_anchor()) != 0:
-        os.waitpid(anchor, 0)
+def end_memory_holder(preforked: Preforked) -> None:
+    if (holder := preforked.release_holder()) != 0:
+        os.waitpid(holder, 0)
 
 
 def test_a_reason_that_is_cut_off_within_a_character_is_a_reason() -> None:
-    seed = Seed(None, None)
+    preforked = Preforked(None, None)
     with command("/" + "\u4e2d" * 1700) as fd:
-        seed.prepare([1, 2, fd])
-        seed.go()
-        assert seed.outcome().startswith("cannot execute '/\u4e2d\u4e2d")
-    end_anchor(seed)
+        preforked.prepare([1, 2, fd])
+        preforked.go()
+        assert preforked.outcome().startswith("cannot execute '/\u4e2d\u4e2d")
+    end_memory_holder(preforked)
 
 
-def test_l3_a_seed_does_not_become_the_command_of_a_warden_that_is_dead() -> None:
-    seed = Seed(None, None)
-    until(lambda: readable(seed._sock.fileno()), "it has said who its anchor is")
+def test_l3_a_preforked_child_does_not_become_the_command_of_a_warden_that_is_dead() -> None:
+    preforked = Preforked(None, None)
+    until(lambda: readable(preforked._sock.fileno()), "it has said who its memory holder is")
     with command("true") as fd:
-        os.kill(seed.pid, signal.SIGSTOP)
-        until(lambda: (seen := procfs.stat(seed.pid)) is not None and seen.state == "T", "it is stopped")
-        seed.prepare([1, 2, fd])
-        seed.go()
-        # As with the warden: what the seed has said is not read.
-        seed._sock.close()
-        os.kill(seed.pid, signal.SIGCONT)
-        _, status = os.waitpid(seed.pid, 0)
+        os.kill(preforked.pid, signal.SIGSTOP)
+        until(lambda: (seen := procfs.stat(preforked.pid)) is not None and seen.state == "T", "it is stopped")
+        preforked.prepare([1, 2, fd])
+        preforked.go()
+        # As with the warden: what the child has said is not read.
+        preforked._sock.close()
+        os.kill(preforked.pid, signal.SIGCONT)
+        _, status = os.waitpid(preforked.pid, 0)
     assert os.waitstatus_to_exitcode(status) == FAILED
-    os.close(seed._leash)
+    os.close(preforked._hold)
     for pid in procfs.own_children():
-        if (seen := procfs.stat(pid)) is not None and seen.name == "cm-seed":
+        if (seen := procfs.stat(pid)) is not None and seen.name == "cm-prefork":
             os.waitpid(pid, 0)
 
 
-def test_a_seed_that_could_not_be_prepared_while_nobody_waited_is_replaced() -> None:
+def test_a_preforked_child_that_could_not_be_prepared_while_nobody_waited_is_replaced() -> None:
     ready = Ready.__new__(Ready)
-    ready.seed = seed = Seed(None, None)
+    ready.preforked = preforked = Preforked(None, None)
     ready.namespace = None
-    os.kill(seed.pid, signal.SIGKILL)
-    os.waitid(os.P_PID, seed.pid, os.WEXITED | os.WNOWAIT)
+    os.kill(preforked.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, preforked.pid, os.WEXITED | os.WNOWAIT)
     with command("true") as fd:
         ready.prepare([1, 2, fd])
-    assert ready.seed is None
-    assert procfs.stat(seed.pid) is None
+    assert ready.preforked is None
+    assert procfs.stat(preforked.pid) is None
 
 
-def test_why_a_seed_could_not_begin_is_said_also_where_its_command_did_not_reach_it(
+def test_why_a_preforked_child_could_not_begin_is_said_also_where_its_command_did_not_reach_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def no_room() -> None:
         raise OSError(errno.ENFILE, os.strerror(errno.ENFILE))
 
     # In the fork too: what it does first needs descriptors.
-    monkeypatch.setattr("supervisor.containment.guard.seed.rehearse", no_room)
-    seed = Seed(None, None)
-    os.waitid(os.P_PID, seed.pid, os.WEXITED | os.WNOWAIT)
+    monkeypatch.setattr("supervisor.containment.guard.preforked.warm_up", no_room)
+    preforked = Preforked(None, None)
+    os.waitid(os.P_PID, preforked.pid, os.WEXITED | os.WNOWAIT)
     with command("true") as fd, pytest.raises(ConnectionError):
-        seed.prepare([1, 2, fd])
-    seed.go()
-    assert seed.outcome() == "cannot prepare a process: Too many open files in system"
-    end_anchor(seed)
+        preforked.prepare([1, 2, fd])
+    preforked.go()
+    assert preforked.outcome() == "cannot prepare a process: Too many open files in system"
+    end_memory_holder(preforked)

@@ -621,7 +621,7 @@ from supervisor.containment.guard import ledger, procfs, warden
 from supervisor.containment.guard.ready import Ready
 ledger.create(sys.argv[1], "p", 0.0, "boot")
 ready = Ready(warden.LAYERS, None)
-ready.seed.dismiss()
+ready.preforked.dismiss()
 sock, _ = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 one = warden.Warden(sock, -1, [], ledger.Ledger.lock(sys.argv[1], wait=True), ready)
 ended = os.fork() or os._exit(3)

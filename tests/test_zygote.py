@@ -243,7 +243,7 @@ def test_l3_what_a_warden_that_is_dead_and_not_reaped_may_have_left_is_put_down_
 
 
 def test_l3_how_a_command_ended_is_known_whatever_it_is_called(b: Bench, tmp_path: Path) -> None:
-    program = tmp_path / "cm-seed"
+    program = tmp_path / "cm-prefork"
     shutil.copy(shutil.which("sleep") or "", program)
     b.run((str(program), "1000"))
     os.kill(b.warden_of(b.owner.started().pid), signal.SIGKILL)
@@ -531,9 +531,9 @@ def test_l3_whose_a_killed_warden_was_is_read_before_its_death_is_judged(b: Benc
 def test_l3_a_spare_warden_does_not_outlive_its_zygote(b: Bench) -> None:
     zygote = b.zygote_pid()
     spare = spare_of(zygote)
-    seed = procfs.children(spare)
+    child = procfs.children(spare)
     os.kill(zygote, signal.SIGKILL)
-    until(lambda: not any(procfs.stat(pid) for pid in (spare, *seed)), "neither it nor what it has ready")
+    until(lambda: not any(procfs.stat(pid) for pid in (spare, *child)), "neither it nor what it has ready")
     b.sh("echo here")
     assert b.owner.ended().status == 0
 
@@ -550,17 +550,17 @@ def test_l3_what_a_spare_warden_has_ready_ends_with_it_also_where_nobody_inherit
     assert b.owner.ended().status == 0
 
 
-def seed_of(spare: int) -> int:
-    """The process that a spare warden has ready, once it has its anchor; it leads the session of both."""
+def preforked_of(spare: int) -> int:
+    """The process that a spare warden has ready, once it has its holder; it leads the session of both."""
     until(lambda: len(procfs.children(spare)) == 2, "a process that waits, and one that keeps its memory")
     return next(pid for pid in procfs.children(spare) if (seen := procfs.stat(pid)) is not None and seen.sid == pid)
 
 
-def test_l3_an_anchor_that_is_stopped_holds_no_proof_up(b: Bench) -> None:
+def test_l3_a_memory_holder_that_is_stopped_holds_no_proof_up(b: Bench) -> None:
     spare = spare_of(b.zygote_pid())
-    seed = seed_of(spare)
-    (anchor,) = set(procfs.children(spare)) - {seed}
-    os.kill(anchor, signal.SIGSTOP)
+    child = preforked_of(spare)
+    (holder,) = set(procfs.children(spare)) - {child}
+    os.kill(holder, signal.SIGSTOP)
     b.sh("echo here")
     ended = b.owner.ended()
     assert b.owner.text() == "here\n"
@@ -597,9 +597,9 @@ import os, sys, time, types
 for name in ("supervisor", "supervisor.containment", "supervisor.containment.guard"):
     sys.modules[name] = types.ModuleType(name)
     sys.modules[name].__path__ = [os.path.join(sys.argv[1], *name.split(".")[1:])]
-from supervisor.containment.guard import anchor, procfs, seed
-anchor.receive = lambda *_: time.sleep(1000)
-waiting = seed.Seed(None, None)
+from supervisor.containment.guard import memory_holder, preforked, procfs
+memory_holder.receive = lambda *_: time.sleep(1000)
+waiting = preforked.Preforked(None, None)
 while len(procfs.own_children()) < 2:
     time.sleep(0.01)
 waiting.dismiss()
@@ -607,7 +607,7 @@ print("left:", procfs.own_children())
 """
 
 
-def test_l3_a_seed_that_is_dismissed_before_it_has_named_its_anchor_leaves_nobody() -> None:
+def test_l3_a_preforked_child_that_is_dismissed_before_it_has_named_its_memory_holder_leaves_nobody() -> None:
     package = str(Path(zygote_handle.__file__).parents[1])
     command = [sys.executable, "-I", "-S", "-c", HASTY, package]
     assert subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=True).stdout == "left: []\n"

@@ -6,11 +6,11 @@ from msgspec import Struct
 
 
 class Layers(Struct, frozen=True):
-    """What holds the process trees of a daemon.
+    """The layers of containment that a daemon has.
 
-    names: the layers that hold, of those that `supervisor.config` names, sorted. cgroup: the directory below which
-    each tree has its group; None: there are no groups, and `why_not` says why. delegated: its manager has said that it
-    is the daemon's to divide.
+    names: the active layers, of those in `supervisor.config`, sorted. cgroup: the directory below which each tree has
+    its group; None: there are no groups, and `why_not` says why. delegated: the cgroup manager has delegated it to the
+    daemon.
     """
 
     names: tuple[str, ...]

@@ -1,12 +1,12 @@
-"""A process that code inside this process started by itself, and what is below it: asked, killed, proven to be gone.
+"""A process that code inside this process started by itself, and its descendants: asked to end, killed, proven gone.
 
 It has no warden. The code that started it is its parent and reads its exit status, so nothing is reaped here. A member
-is known by its pidfd. That is opened first, and then the parent is checked: it must be a living member, or this
-process. So the pidfd cannot belong to another process with a reused pid. The end of a pidfd is the proof of an end.
+is identified by its pidfd. That is opened first, and then the parent is checked: it must be a living member, or this
+process. So the pidfd cannot belong to another process with a reused pid. A readable pidfd proves an end.
 
 Before a signal all members are stopped, in passes, until a pass finds no new one. A stopped process cannot fork, so a
 signal that kills a parent hides no child. A process that is forked and loses its parent between two looks is not found
-here. It is found among the orphans that fall to this process.
+here, but among the orphans that fall to this process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ROWS_MAX: Final = 100
 
 
 class Member:
-    """One process, by its pid, its start time and its pidfd. `fd` is None while none can be had."""
+    """One process, by its pid, its start time and its pidfd. `fd` is None if no descriptor was free."""
 
     __slots__ = ("ended_at", "fd", "name", "pid", "started_at", "stopped", "ticks")
 
@@ -58,9 +58,9 @@ class Member:
         return not ended
 
     def send(self, number: int) -> str | None:
-        """Signal it; the error's text if that was refused."""
+        """Signal it; returns the error's text if that was refused."""
         if self.fd is None:
-            return "no descriptor could be had for it"
+            return "no descriptor was free for it"
         try:
             signal.pidfd_send_signal(self.fd, number)
         except ProcessLookupError:
@@ -93,7 +93,7 @@ class Offspring:
         self.status: int | None = None
 
     def join(self, member: Member) -> None:
-        """Take in a process that is not below it, to be ended with it. Any thread, and not while `gone` is asked."""
+        """Add a process that is not below it, to be ended with it. Any thread, but not while `gone` runs."""
         self._joining.append(member)
 
     def look(self) -> bool:
@@ -142,7 +142,7 @@ class Offspring:
 
     @property
     def how(self) -> How:
-        """How the process itself ended; gone, if its parent has read the status."""
+        """How the process itself ended; `How.GONE` if its parent has read the status."""
         if self.status is None:
             return How.GONE
         if self.status in (-signal.SIGTERM, -signal.SIGKILL) and self.signals:
@@ -151,11 +151,11 @@ class Offspring:
 
     @property
     def reaped(self) -> int:
-        """How many of it are proven dead."""
+        """How many of its processes are proven dead."""
         return self.ended_count + (not self.root.alive)
 
     def rows(self) -> tuple[Row, ...]:
-        """Those below it, as a receipt lists them."""
+        """The rows of its descendants for a receipt, at most ROWS_MAX."""
         below = [*self.ended, *(member for member in self.members.values() if member is not self.root)]
         return tuple(
             Row(
@@ -222,13 +222,13 @@ class Offspring:
 
 
 def opened(pid: int, parent: int | None, name: str | None = None) -> Member | None:
-    """Return a process that lives, if its parent is `parent`; None for `parent`: any parent."""
+    """Return a living process, if its parent is `parent` (None: any); else None."""
     try:
         fd: int | None = os.pidfd_open(pid)
     except ProcessLookupError:
         return None
     except OSError:
-        # Our table of descriptors is full.
+        # Our descriptor table is full.
         fd = None
     seen = procfs.stat(pid)
     if seen is None or seen.dead or (parent is not None and seen.ppid != parent):
@@ -243,7 +243,7 @@ def _now() -> float:
 
 
 def command_of(pid: int, seen: procfs.Stat) -> str:
-    """The command line of a process, cut; in brackets the name of one that has none."""
+    """The command line of a process, cut; its name in brackets if it has none."""
     return named(procfs.command_line(pid)) or f"[{seen.name}]"
 
 

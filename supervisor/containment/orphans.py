@@ -1,14 +1,14 @@
-"""What a tree has left when its warden and the zygote were both killed: found, identified, killed, and counted.
+"""The orphans of a tree whose warden and zygote were both killed: found, identified, killed, and counted.
 
-Theory of operation. No process of ours inherited these, so they have to be searched for. There are three ways to
-know one: it has the tree's marker in its environment, or it is the recorded command (its pid, and the clock tick
-that it began in), or it is below one of those. For each a pidfd is opened first, and then its identity is checked
+Theory of operation. No process of ours inherited these, so they have to be searched for. An orphan is recognised in
+three ways: it has the tree's marker in its environment, or it is the recorded command (its pid and the clock tick of
+its start), or it is below one of those. For each a pidfd is opened first, and then its identity is checked
 again, so a reused pid is never signalled. For one that is known by its parent, that parent is held and stopped
 meanwhile. All are stopped and then killed. The search is repeated until it finds no process.
 
-What it cannot know: a process that took the marker out of its environment (`env -i`) and whose parents are gone.
-So an empty search proves nothing, and what comes of it says how many were found and no more. The proof is the
-tree's cgroup, where it had one: killed and removed here too; or the end of the keeper of its namespace.
+It cannot find a process that removed the marker from its environment (`env -i`) and whose parents are gone. So an
+empty search proves nothing, and the note only says how many were found. The proof is the tree's cgroup, if it had one:
+killed and removed here too; or the end of the keeper of its namespace.
 
 Runs on a thread of its own, because it reads all of /proc. The pids are of this boot; the caller sees to that.
 """
@@ -31,14 +31,14 @@ REFUSED_MAX = 10
 
 
 @dataclass
-class Leftover:
-    """A tree whose warden is dead: how to know what it left, and what became of it.
+class OrphanTree:
+    """A tree whose warden is dead: how to find its processes, and the result of the search.
 
     Args:
         process_id: the tree's.
-        why: what makes the search necessary, in words.
-        marker: the value of MARKER in the environment of its command; None: not to be looked for.
-        pid: of the command, with `start_ticks` as in /proc; None where it is not known.
+        why: the reason for the search, for people.
+        marker: the value of MARKER in the environment of its command; None: do not search by it.
+        pid: of the command, with `start_ticks` as in /proc; None if unknown.
         cgroup: the directory of the tree's cgroup, if it had one.
         keeper: pid and start ticks of the first process in the tree's PID namespace, if it had one.
     """
@@ -69,42 +69,42 @@ class Leftover:
 
     @property
     def note(self) -> str:
-        """What was seen, in words, and no more than that."""
-        said = [self.why]
+        """The result of the search, for people."""
+        parts = [self.why]
         if self.marker is not None:
-            said.append(f"{len(self.killed)} found by its marker or its pid and killed")
+            parts.append(f"{len(self.killed)} found by its marker or its pid and killed")
         if not self.outlived:
-            said.append("the first process of its PID namespace has ended, which nobody in it outlives")
+            parts.append("the first process of its PID namespace has ended, and with it all others in it")
         elif self.emptied:
-            said.append("its cgroup was emptied and removed, which a process that went into another one outlives")
+            parts.append("its cgroup was emptied and removed, which a process that went into another one outlives")
         else:
-            said.append("nothing proves that no other process of it is left")
-        said += [f"pid {pid} refused: {why}" for pid, why in list(self.refused.items())[:REFUSED_MAX]]
-        said += [f"still there: {name}" for name in self.left]
-        return "; ".join(said)
+            parts.append("nothing proves that no other process of it is left")
+        parts += [f"pid {pid} refused: {why}" for pid, why in list(self.refused.items())[:REFUSED_MAX]]
+        parts += [f"still there: {name}" for name in self.left]
+        return "; ".join(parts)
 
 
-def end(leftover: Leftover) -> None:
-    """Find and kill what a tree has left, for WITHIN_S seconds at most; the verdict is in the argument."""
+def end(orphan: OrphanTree) -> None:
+    """Find and kill a tree's orphans, searching for WITHIN_S seconds; the result is in the argument."""
     deadline = time.monotonic() + WITHIN_S
-    if leftover.marker is not None:
-        while seen := find(leftover):
-            stop_and_kill(leftover, seen, deadline)
-            if time.monotonic() >= deadline or all(pid in leftover.refused for pid, _ in seen):
+    if orphan.marker is not None:
+        while seen := find(orphan):
+            stop_and_kill(orphan, seen, deadline)
+            if time.monotonic() >= deadline or all(pid in orphan.refused for pid, _ in seen):
                 break
             time.sleep(PAUSE_S)
-        still = [procfs.stat(pid) for pid, _ in find(leftover)]
-        leftover.left = [f"{one.name} (pid {one.pid}, state {one.state})" for one in still if one][:REFUSED_MAX]
-    if leftover.cgroup is not None:
-        leftover.emptied = cgroups.end(leftover.cgroup, WITHIN_S)
-    if leftover.keeper is not None:
-        leftover.outlived = not end_keeper(*leftover.keeper)
+        still = [procfs.stat(pid) for pid, _ in find(orphan)]
+        orphan.left = [f"{one.name} (pid {one.pid}, state {one.state})" for one in still if one][:REFUSED_MAX]
+    if orphan.cgroup is not None:
+        orphan.emptied = cgroups.end(orphan.cgroup, WITHIN_S)
+    if orphan.keeper is not None:
+        orphan.outlived = not end_keeper(*orphan.keeper)
 
 
 def end_keeper(pid: int, start_ticks: int) -> bool:
-    """Kill the first process of a namespace, which has the signal of its warden's death already; True if it has ended.
+    """Kill the first process of a namespace; True if it has ended, which it does after all others in the namespace.
 
-    The kernel lets it end after all others in the namespace.
+    The kernel has sent it SIGKILL already, at its warden's death.
     """
     try:
         fd = os.pidfd_open(pid)
@@ -128,17 +128,14 @@ def end_keeper(pid: int, start_ticks: int) -> bool:
         os.close(fd)
 
 
-def find(leftover: Leftover) -> dict[tuple[int, int], int | None]:
-    """The living processes of the tree, as (pid, start ticks).
-
-    The value: the parent that made it known, None for one that is known by itself.
-    """
+def find(orphan: OrphanTree) -> dict[tuple[int, int], int | None]:
+    """The living processes of the tree, by (pid, start ticks): the parent it was found by, None if found by itself."""
     present = [seen for name in os.listdir("/proc") if name.isdigit() and (seen := procfs.stat(int(name)))]
     below: dict[int, list[procfs.Stat]] = {}
     for seen in present:
         below.setdefault(seen.ppid, []).append(seen)
     found: dict[tuple[int, int], int | None] = {
-        (seen.pid, seen.start_ticks): None for seen in present if seen.state not in "ZX" and known(leftover, seen)
+        (seen.pid, seen.start_ticks): None for seen in present if seen.state not in "ZX" and known(orphan, seen)
     }
     queue = [pid for pid, _ in found]
     while queue:
@@ -150,29 +147,29 @@ def find(leftover: Leftover) -> dict[tuple[int, int], int | None]:
     return found
 
 
-def known(leftover: Leftover, seen: procfs.Stat) -> bool:
-    """True if a process shows by itself that it is of the tree."""
-    if (seen.pid, seen.start_ticks) == (leftover.pid, leftover.start_ticks):
+def known(orphan: OrphanTree, seen: procfs.Stat) -> bool:
+    """True if a process is the recorded command, or has the tree's marker."""
+    if (seen.pid, seen.start_ticks) == (orphan.pid, orphan.start_ticks):
         return True
-    return bool(leftover.marker) and f"{MARKER}={leftover.marker}" in procfs.environment(seen.pid)
+    return bool(orphan.marker) and f"{MARKER}={orphan.marker}" in procfs.environment(seen.pid)
 
 
-def stop_and_kill(leftover: Leftover, found: dict[tuple[int, int], int | None], deadline: float) -> None:
-    """Stop all of them, so that none forks and no parent ends; then kill them and wait for their ends."""
+def stop_and_kill(orphan: OrphanTree, found: dict[tuple[int, int], int | None], deadline: float) -> None:
+    """Stop all of them, so that none forks and no parent ends; then kill them and wait for them to end."""
     held: dict[tuple[int, int], int] = {}
     try:
         # Parents come before their children in `found`.
         for (pid, start_ticks), parent in found.items():
             if parent is not None and all(holder != parent for holder, _ in held):
                 continue
-            fd = hold(leftover, pid, start_ticks, parent)
+            fd = hold(orphan, pid, start_ticks, parent)
             if fd is not None:
                 held[pid, start_ticks] = fd
         poll = select.poll()
         for one, fd in held.items():
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(fd, signal.SIGKILL)
-                leftover.killed.add(one)
+                orphan.killed.add(one)
             poll.register(fd, select.POLLIN)
         waiting = len(held)
         while waiting and (ended := poll.poll(max(0.0, deadline - time.monotonic()) * 1000)):
@@ -184,20 +181,20 @@ def stop_and_kill(leftover: Leftover, found: dict[tuple[int, int], int | None], 
             os.close(fd)
 
 
-def hold(leftover: Leftover, pid: int, start_ticks: int, parent: int | None) -> int | None:
-    """Open a pidfd and stop its process, if it still is the one that was found; else None."""
+def hold(orphan: OrphanTree, pid: int, start_ticks: int, parent: int | None) -> int | None:
+    """Open a pidfd and stop its process, if it still is the one that was found; None otherwise."""
     try:
         fd = os.pidfd_open(pid)
     except OSError:
         return None
     try:
         seen = procfs.stat(pid)
-        if seen is not None and seen.start_ticks == start_ticks and (known(leftover, seen) or seen.ppid == parent):
+        if seen is not None and seen.start_ticks == start_ticks and (known(orphan, seen) or seen.ppid == parent):
             signal.pidfd_send_signal(fd, signal.SIGSTOP)
             return fd
     except ProcessLookupError:
         pass
     except OSError as error:
-        leftover.refused[pid] = error.strerror or str(error)
+        orphan.refused[pid] = error.strerror or str(error)
     os.close(fd)
     return None

@@ -1,10 +1,10 @@
 """The output of one process tree as text: decoded, coalesced, capped, and its tail kept.
 
 Bytes go in as they were read, text comes out in pieces for the log. The decoders are incremental, so a
-character that two reads cut in half stays whole; what is not UTF-8 is replaced, and `lossy` says so (the exact
-bytes are in the spool, see there). After `log_max_bytes` of text one marker comes out and nothing more; the tail
-and the count go on, at little cost: see `_skim`. Memory is bounded by the two limits, whatever is fed, and
-whatever the length of a line.
+character that two reads cut in half stays whole. Bytes that are not UTF-8 are replaced, and `lossy` is then True (the
+exact bytes are in the spool). After `log_max_bytes` of text one marker comes out and nothing more; the tail
+and the count go on, at little cost: see `_skim`. The two limits bound the memory, for any input and any length of a
+line.
 
 No thread, no clock, no descriptor: the reading is in `processes`.
 """
@@ -33,7 +33,7 @@ class Piece(NamedTuple):
 
 
 class LossyDecoder(codecs.BufferedIncrementalDecoder):
-    """UTF-8 that replaces what it cannot decode, and remembers that it did (`lossy`)."""
+    """UTF-8 that replaces bytes it cannot decode, and remembers that it did (`lossy`)."""
 
     def __init__(self) -> None:
         super().__init__("replace")
@@ -49,12 +49,12 @@ class LossyDecoder(codecs.BufferedIncrementalDecoder):
 
 
 class Output:
-    """What one tree has written.
+    """The output of one tree.
 
     Args:
         log_max_bytes: how much text (as UTF-8) comes out of `take` before the marker.
         tail_max_bytes: how much text (as UTF-8) `tail` keeps.
-        elsewhere: what the marker says of where the rest is.
+        elsewhere: added to the marker's text: where the rest is.
     """
 
     def __init__(self, log_max_bytes: int, tail_max_bytes: int, elsewhere: str = "") -> None:
@@ -88,7 +88,7 @@ class Output:
         return bool(self._pieces)
 
     def feed(self, stream: str, data: bytes) -> None:
-        """Take bytes as they were read from `stream`; after `close` they are counted and nothing else."""
+        """Add bytes read from `stream`; after `close` they are only counted."""
         self.total_bytes += len(data)
         if self._closed:
             return
@@ -99,13 +99,13 @@ class Output:
             self._add(stream, self._decoders[stream].decode(data))
 
     def end(self, stream: str) -> None:
-        """The stream is at its end: half a character that waits for the rest is replaced."""
+        """End the stream: an incomplete character is replaced."""
         if not self._closed:
             self._decode_skimmed()
             self._add(stream, self._decoders[stream].decode(b"", True))
 
     def close(self) -> None:
-        """End both streams: what comes after this is only counted."""
+        """End both streams: later bytes are only counted."""
         for stream in STREAMS:
             self.end(stream)
         self._closed = True
@@ -124,16 +124,16 @@ class Output:
         return joined
 
     def _skim(self, stream: str, data: bytes) -> None:
-        """Past the limit, and known to be lossy: decode only what may be in the tail. Binary text costs most to decode.
+        """Past the limit, decode only bytes of a lossy stream that may be in the tail: decoding binary data costs most.
 
-        Text is no shorter than the bytes it was made of, so what has a tail's length of bytes behind it is not in it.
+        Text is at least as long as its bytes, so bytes followed by a tail's length of others are not in the tail.
         """
         self._skimmed.append((stream, data))
         self._skimmed_bytes += len(data)
         while self._skimmed_bytes - len(self._skimmed[0][1]) >= self._tail_max + CUT_MAX_BYTES:
             dropped, gone = self._skimmed.popleft()
             self._skimmed_bytes -= len(gone)
-            # A half of a character before it waits for what was passed over.
+            # The decoder may hold the first half of a character whose rest was dropped.
             self._decoders[dropped].reset()
         if len(self._skimmed) > SKIMMED_MAX:
             self._decode_skimmed()

@@ -1,4 +1,4 @@
-"""Whether a tree can have a namespace here: tried, not guessed, since a dozen settings could forbid it."""
+"""Checks by a trial that a tree can have a namespace here: a dozen settings could forbid it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def require_namespace() -> None:
     """Make and end a namespace as a warden does, in a process of its own. Any thread; takes about 50 ms.
 
     Raises:
-        Invalid: that failed; the error says at which step, and what to look at.
+        Invalid: that failed; the error names the step and what to check.
     """
     command = [sys.executable, "-I", "-S", "-X", "utf8", namespaces.__file__]
     try:
@@ -30,7 +30,7 @@ def require_namespace() -> None:
 
 def _refused(why: str) -> Invalid:
     return Invalid(
-        "the layer 'namespace' is asked for, and cannot be had here",
+        "the layer 'namespace' is not available here",
         expected="a PID namespace with a /proc of its own, in a user namespace where we are not privileged",
         got=why,
         remedy="allow it (user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns, a filter of system "

@@ -1,9 +1,9 @@
 """A terminal for a command that needs one, as the daemon opens it.
 
-`warden.execute` makes it the command's, which reads and writes the slave side as its controlling terminal. We read the
-master: its end (EIO) comes when no process has the slave open any more. The command leads the terminal's session. When
-it exits, the kernel hangs the terminal up: the processes still on it get a SIGHUP, and can no longer write to it.
-Nothing is typed.
+`guard.command.prepare` makes it the command's controlling terminal: the command reads and writes the slave side. We
+read the master: its end (EIO) comes when no process has the slave open any more. The command leads the terminal's
+session. When it exits, the kernel hangs up the terminal: the processes still on it get a SIGHUP, and can no longer
+write to it. The daemon writes no input.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ OUTPUT_FLAGS = 1
 def open_pty(columns: int, rows: int) -> tuple[int, int, str]:
     """Open a terminal of that size; returns the master, the slave and the slave's path. Raises OSError.
 
-    What the command writes comes as it was written: the terminal makes no CR LF of its LF.
+    Output is passed unchanged: the terminal does not turn LF into CR LF.
     """
     master, slave = os.openpty()
     try:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Call = Callable[[], None]
 T = TypeVar("T")
 WAIT_MAX_S = 3600.0
-"""The selector takes no longer wait; a turn of the loop without an event changes nothing."""
+"""The longest wait the selector accepts; a turn of the loop without an event changes nothing."""
 
 
 class Alarm:
@@ -42,12 +42,12 @@ class Alarm:
         self.call: Call | None = call
 
     def cancel(self) -> None:
-        """Take it back; nothing happens when it has fired."""
+        """Cancel it; no effect if it has fired."""
         self.call = None
 
 
 class Watch:
-    """What to call when a descriptor is ready."""
+    """The call for a descriptor that is ready."""
 
     __slots__ = ("call", "fd")
 
@@ -59,13 +59,12 @@ class Watch:
 class Reactor:
     """One selector thread.
 
-    `post` may be called from any thread; `later` and what concerns descriptors from the reactor's own, or before
-    `start`.
+    `post`, `now` and `stop` may be called from any thread; the other methods from the reactor's own, or before `start`.
 
     Args:
         name: of the thread.
         clock: for the timers.
-        tick_s: how often a pipe that is being written to is read.
+        tick_s: how often a pipe with little output is read; see `readers`.
     """
 
     def __init__(self, name: str, clock: Clock, tick_s: float = 0.01) -> None:
@@ -76,7 +75,7 @@ class Reactor:
         self._readers = Readers(clock, tick_s)
         self._selector.register(self._readers.fileno(), selectors.EVENT_READ, None)
         self._posted: deque[Call] = deque()
-        # A signal handler that closes may come while the main thread does.
+        # Reentrant: a signal handler that closes may interrupt the main thread while it holds the lock.
         self._lock = threading.RLock()
         self._open = True
         self._stopping = False
@@ -89,7 +88,7 @@ class Reactor:
         self._thread.start()
 
     def post(self, call: Call) -> bool:
-        """Run `call` soon on the reactor's thread, in the order posted. False: it is closed, and nothing runs."""
+        """Run `call` soon on the reactor's thread, in the order posted. False: the reactor is closed."""
         with self._lock:
             if not self._open:
                 return False
@@ -98,26 +97,26 @@ class Reactor:
         return True
 
     def watch(self, fd: int, call: Call, *, writable: bool = False) -> None:
-        """Run `call` whenever `fd` is readable (or `writable`), at once, until `unwatch`. For what says little."""
+        """Run `call` whenever `fd` is readable (or `writable`), at once, until `unwatch`. For sockets with few data."""
         event = selectors.EVENT_WRITE if writable else selectors.EVENT_READ
         self._selector.register(fd, event, Watch(fd, call))
 
     def unwatch(self, fd: int) -> None:
-        """Forget `fd`, before it is closed; also one that is not watched."""
+        """Stop watching `fd`, before it is closed; no effect if it is not watched."""
         try:
             self._selector.unregister(fd)
         except KeyError:
             return
 
     def read(self, fd: int, call: Callable[[], bool]) -> None:
-        """Run `call` when `fd`, which is non-blocking, has something, after what is watched, until `unread`.
+        """Run `call` when `fd`, which is non-blocking, is readable, after watched descriptors, until `unread`.
 
         `call` reads a bounded amount, and returns True if that was much; see `readers`.
         """
         self._readers.add(fd, call)
 
     def unread(self, fd: int) -> None:
-        """Forget `fd`, before it is closed; also one that is not read."""
+        """Stop reading `fd`, before it is closed; no effect if it is not read."""
         self._readers.remove(fd)
 
     def now(self) -> float:
@@ -131,7 +130,7 @@ class Reactor:
         return alarm
 
     def stop(self, timeout_s: float) -> bool:
-        """Run what was posted, end the thread, close; True when it ended within `timeout_s` seconds."""
+        """Run the posted calls, end the thread, close; True if it ended within `timeout_s` seconds."""
         self.post(self._stop)
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
@@ -182,7 +181,7 @@ class Reactor:
                 self._contain(call)
 
     def _call_watch(self, watch: Watch) -> None:
-        """Call it, unless an earlier callback of this turn has unwatched it, or its number was reused."""
+        """Run its call, unless an earlier callback of this turn has unwatched it, or the descriptor was reused."""
         try:
             key = self._selector.get_key(watch.fd)
         except KeyError:

@@ -1,14 +1,14 @@
-"""Readers: which of the pipes is read when, so that neither a flood nor a crowd of chatty trees takes the thread.
+"""Readers: schedules the reading of pipes, so that neither a flood nor many chatty trees monopolize the thread.
 
-Theory of operation. A pipe is *eager* or *lazy*. An eager one wakes the thread as soon as it has something: one
-that was silent, so that what comes after a silence is heard at once, and one that brings MUCH_BYTES at a time, which
-is worth a wake-up. One that brings little at a time is lazy: all of those are looked at once in a tick, together, so
-two hundred chatty trees cost one wake-up a tick and not one a line, and each read brings all that came meanwhile.
-The tick is `tick_s`, or so much longer (TICK_MAX_S at most) that lazy ones take a SHARE of the time. After
+Theory of operation. A pipe is *eager* or *lazy*. An eager one wakes the thread as soon as it has data: one that was
+silent, so that output after a silence is read at once, and one that brings MUCH_BYTES at a time, which is worth a
+wake-up. One that brings little at a time is lazy. All lazy pipes are polled together once a tick, so two hundred
+chatty trees cost one wake-up a tick and not one a line, and each read brings all output since the last.
+The tick is `tick_s`, or longer (TICK_MAX_S at most) so that lazy ones take at most a SHARE of the time. After
 EAGER_AFTER_TICKS without a byte a lazy one is eager again.
 
-A turn serves at most SLICE of either kind, each reads a bounded amount, and the kernel lists eager ones by turns. So
-a turn is short whatever is printed, and a flood gets the same slice as any other pipe.
+A turn serves at most SLICE of either kind, each read is bounded, and the kernel lists eager ones in rotation. So a
+turn is short for any output, and a flood gets the same slice as any other pipe.
 
 All of it belongs to the reactor's thread.
 """
@@ -32,7 +32,7 @@ ALL = 1 << 20
 
 
 class Reader:
-    """A pipe, and what reads from it; `call` is None once it is removed."""
+    """A pipe, and the call that reads from it; `call` is None once it is removed."""
 
     __slots__ = ("call", "fd", "lazy", "seen")
 
@@ -59,32 +59,32 @@ class Readers:
         self._spent_s = 0.0
 
     def fileno(self) -> int:
-        """What to wait for, beside `wait_s`."""
+        """The descriptor to poll, beside waiting for `wait_s`."""
         return self._eager.fileno()
 
     def add(self, fd: int, call: Callable[[], bool]) -> None:
-        """Serve `fd`, a non-blocking descriptor, until `remove`: `call` reads, and tells if it brought MUCH_BYTES."""
+        """Serve `fd`, a non-blocking descriptor, until `remove`: `call` reads, and returns True for MUCH_BYTES."""
         self._readers[fd] = Reader(fd, call)
         self._eager.register(fd, select.EPOLLIN)
 
     def remove(self, fd: int) -> None:
-        """Forget `fd`, before it is closed; also one that is not known."""
+        """Stop serving `fd`, before it is closed; no effect if it is not served."""
         reader = self._readers.pop(fd, None)
         if reader is None:
             return
-        # It may still be in the queue, and its number may be reused before its turn there.
+        # It may still be in the queue, and the descriptor may be reused before its turn.
         reader.call = None
         (self._lazy if reader.lazy else self._eager).unregister(fd)
         self._lazy_count -= reader.lazy
 
     def wait_s(self) -> float | None:
-        """Seconds until there is something to do by itself; None: not before an eager one has something."""
+        """Seconds until lazy pipes are due; None: not before an eager one has data."""
         if self._queue:
             return 0.0
         return max(0.0, self._tick_at - self._clock.monotonic()) if self._lazy_count else None
 
     def turn(self, contain: Callable[[Callable[[], bool]], bool | None], *, woken: bool) -> None:
-        """Serve the next few. `contain` calls, and has no error come back; `woken`: `fileno` is readable."""
+        """Serve the next few pipes. `contain` runs a call and contains its errors; `woken`: `fileno` is readable."""
         if self._queue or self._lazy_count:
             began = self._clock.monotonic()
             if not self._queue and began >= self._tick_at:
@@ -116,7 +116,7 @@ class Readers:
                 self._move(reader, lazy=False)
 
     def _serve(self, reader: Reader, contain: Callable[[Callable[[], bool]], bool | None]) -> None:
-        # One that was removed meanwhile, or removes itself, is not known any more.
+        # It may have been removed meanwhile, or remove itself.
         if reader.call is None:
             return
         reader.seen = self._ticks

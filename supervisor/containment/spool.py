@@ -1,22 +1,22 @@
-"""Spool files: the exact bytes that trees have written, where a report has no room for them or cannot show them.
+"""Spool files: the exact bytes of a tree's output, if a report has no room for them or cannot show them.
 
-Theory of operation. What a tree writes is kept in memory up to `inline_bytes`. What does not fit in there, or what
-is `needed` (it was not UTF-8, or something in the background goes on writing), goes into a file
+Theory of operation. Output is kept in memory up to `inline_bytes`. Larger output, or output for which `need` was
+called (it was not UTF-8, or a background process goes on writing), goes into a file
 ``<key of the session>.<process id>.out``: the bytes of both streams as they came, up to `file_max_bytes`. So a small
 output costs no file, and of a large one the file has the beginning and the report the end.
 
-One thread writes. A disk that is slow or full therefore blocks no other thread: the reactor's thread only hands
-chunks over. What is handed over and not written is bounded, for each file (PENDING_MAX_BYTES) and for all
+One thread writes. A disk that is slow or full therefore blocks no other thread: the reactor's thread only queues
+chunks. The queued bytes are bounded, for each file (PENDING_MAX_BYTES) and for all
 (ALL_PENDING_MAX_BYTES): above that a spool is `full`, and its tree is not read until `on_room` is called. So a
-command that writes faster than the disk waits for the disk, up to the cap of its file, and then no more.
+command that writes faster than the disk waits for the disk, until its file has reached its cap.
 
-All files together have a bound too. Where there is no room in it, the oldest files that are closed go; where there
-are none, the file ends where it is, as it does when the disk has less than FREE_MIN_BYTES left for the store. Files
-without a write for `keep_s` go as well, at the start and from time to time.
+All files together have a cap too. At the cap the oldest closed files are removed. If there are none, the file ends
+where it is, as it does when the disk has less than FREE_MIN_BYTES left for the store. Files without a write for
+`keep_s` are removed as well, at the start and every SWEEP_S.
 
-The key is made of the session's name, which may be too long, and may be anything, for a file's. With it a session that
-is deleted takes its files along. A crash in between is mended at the next start, where nothing is written yet: files
-whose session is none go before the first byte of a new one is taken from the queue.
+The key is a hash of the session's name, since a name may be too long for a file's, or have any characters. By it the
+files of a deleted session are removed. If a crash comes in between, the next start removes files without a session
+before it writes the first byte.
 """
 
 from __future__ import annotations
@@ -51,21 +51,21 @@ KEYED = re.compile(r"([0-9a-f]{16})\.")
 
 
 class SpooledFile(NamedTuple):
-    """What is in a file by now: its path, and how many bytes of the output, from the first one on."""
+    """A spool file: its path, and how many bytes of the output it has, from the first one on."""
 
     path: str
     size: int
 
 
 class SpoolUse(NamedTuple):
-    """How many spool files there are, and how many bytes they have together."""
+    """The number of spool files, and their bytes in total."""
 
     files: int
     size: int
 
 
 def use_of(folder: Path) -> SpoolUse:
-    """Count the spool files of a directory; none where it is not there. Raises OSError where it cannot be read."""
+    """Count the spool files of a directory; none if it does not exist. Raises OSError if it cannot be read."""
     sizes = []
     with contextlib.suppress(FileNotFoundError):
         for entry in os.scandir(folder):
@@ -76,7 +76,7 @@ def use_of(folder: Path) -> SpoolUse:
 
 
 class SpoolFile:
-    """One file as the writing thread has it. `size` may be read by any thread."""
+    """The writing thread's state of one file. Any thread may read `size`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -91,9 +91,9 @@ class Spools:
 
     Args:
         folder: made by `start`; mode 0700, its files 0600.
-        file_max_bytes: the cap of one file; 0: there are none.
-        total_max_bytes: the cap of all of them.
-        keep_s: how many seconds after its last byte a file may be removed, and is.
+        file_max_bytes: the cap of one file; 0: no files.
+        total_max_bytes: the cap of all files together.
+        keep_s: a file is removed so many seconds after its last write.
         clock: for the age of files.
     """
 
@@ -113,7 +113,7 @@ class Spools:
 
     @property
     def behind(self) -> bool:
-        """True if more waits to be written than may."""
+        """True if more than ALL_PENDING_MAX_BYTES wait to be written."""
         return self._pending > ALL_PENDING_MAX_BYTES
 
     def start(self) -> None:
@@ -122,20 +122,19 @@ class Spools:
         self._thread.start()
 
     def path(self, process_id: str, session: str = "") -> Path:
-        """Where the file of a process of a session is, if there is one; without a session it has no key."""
+        """The path of the file of a process of a session, if there is one; without a session it has no key."""
         key = f"{key_of(session)}." if session else ""
         return self.folder / f"{key}{quote(process_id, safe='')}{SUFFIX}"
 
     def forget(self, session: str) -> None:
-        """A session was deleted: remove its files, after what was handed over. Any thread."""
+        """Remove the files of a deleted session, after what was queued. Any thread."""
         key = key_of(session)
         self._jobs.put(lambda: self._remove(lambda found: found == key))
 
     def keep_only(self, living: Callable[[], Iterable[str]]) -> None:
-        """Remove the files of sessions that are not among the living, whose names are asked for if there are files.
+        """Remove the files of sessions that `living` does not name. Any thread, before anything is spawned.
 
-        To be called before anything is spawned, so that it comes before what that will write. Any thread; `living` is
-        called on the writing thread, and where it raises, all files stay.
+        `living` is called on the writing thread, if there are files; if it raises, all files stay.
         """
 
         def job() -> None:
@@ -146,7 +145,7 @@ class Spools:
         self._jobs.put(job)
 
     def close(self, timeout_s: float) -> bool:
-        """Write what was handed over and end the thread; True if it ended within `timeout_s` seconds."""
+        """Write what was queued and end the thread; True if it ended within `timeout_s` seconds."""
         self._jobs.put(None)
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
@@ -172,11 +171,11 @@ class Spools:
         self._jobs.put(job)
 
     def end(self, file: SpoolFile) -> None:
-        """Close a file after what was handed over."""
+        """Close a file after what was queued."""
         self._jobs.put(lambda: self._close_file(file))
 
     def after(self, call: Callable[[], None]) -> None:
-        """Call it on the writing thread, after what was handed over."""
+        """Call it on the writing thread, after what was queued."""
         self._jobs.put(call)
 
     # ── The thread ────────────────────────────────────────────────────────────────────────────────
@@ -215,7 +214,7 @@ class Spools:
             logger.warning("the spool file {} ends after {} bytes: {}", file.path, file.size, error.strerror)
 
     def _room(self, file: SpoolFile, wanted: int) -> int:
-        """How many of so many bytes may be written; with fewer than wanted the file is over."""
+        """How many of `wanted` bytes may be written; if fewer, the file ends."""
         if self._used + wanted > self._total_max:
             self._sweep(wanted)
         disk = os.fstatvfs(file.fd)
@@ -232,7 +231,7 @@ class Spools:
             self._open.discard(file.path)
 
     def _sweep(self, wanted: int = 0) -> None:
-        """Remove what is too old, and the oldest until there is room for so many bytes; count what stays."""
+        """Remove files that are too old, and the oldest until there is room for `wanted` bytes; count the rest."""
         found = []
         self._used = 0
         for entry in os.scandir(self.folder):
@@ -249,7 +248,7 @@ class Spools:
                     self._used -= size
 
     def _remove(self, goes: Callable[[str], bool]) -> None:
-        """Remove the files whose key says so; those without one stay."""
+        """Remove the files whose key `goes` accepts; those without a key stay."""
         for entry in os.scandir(self.folder):
             keyed = KEYED.match(entry.name)
             if keyed is None or not entry.name.endswith(SUFFIX) or not goes(keyed[1]):
@@ -268,11 +267,11 @@ class Spools:
         try:
             job()
         except Exception:  # noqa: BLE001  # one file's failure must not end the thread of all
-            logger.exception("the spool could not do what it was asked for")
+            logger.exception("a job of the spool failed")
 
 
 def key_of(session: str) -> str:
-    """What the names of a session's files begin with."""
+    """The prefix of the names of a session's files."""
     return hashlib.sha256(session.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
@@ -282,15 +281,15 @@ def write(fd: int, data: memoryview) -> int:
 
 
 class Spool:
-    """What one tree has written. Reactor thread only.
+    """The exact output of one tree. Reactor thread only.
 
     Args:
-        spools: all of them.
+        spools: writes the file.
         process_id: names the file.
-        reactor: for calls back.
+        reactor: runs the callbacks.
         inline_bytes: how many bytes need no file.
         on_room: called on the reactor's thread when a spool that was `full` may be fed again.
-        session: whose tree it is.
+        session: the tree's.
     """
 
     def __init__(
@@ -316,7 +315,7 @@ class Spool:
 
     @property
     def path(self) -> str:
-        """Where its file is, or would be."""
+        """The path of its file, which may not exist."""
         return str(self._file.path)
 
     @property
@@ -326,7 +325,7 @@ class Spool:
 
     @property
     def kept(self) -> SpooledFile | None:
-        """What is in the file by now; None if there is no byte in it."""
+        """The file as written so far; None if it is empty or does not exist."""
         return SpooledFile(self.path, self._file.size) if self._file.size else None
 
     @property
@@ -341,7 +340,7 @@ class Spool:
         return self._waits
 
     def feed(self, data: bytes) -> None:
-        """Take bytes as they were read."""
+        """Add bytes as they were read."""
         if self._closed or self._file.over or self._handed >= self._spools.file_max_bytes:
             return
         together = len(self._buffer) + len(data)
@@ -357,18 +356,18 @@ class Spool:
             self._hand_over(data)
 
     def need(self) -> None:
-        """What was fed, and what will be, is to be in the file, however little it is."""
+        """Write all output to the file, also earlier and later output, however small."""
         if not self._closed:
             self._begun = True
             self._flush()
 
     def settle(self, call: Callable[[], None]) -> None:
-        """Call on the reactor's thread when what was fed is in the file, or is known not to come into it."""
+        """Call on the reactor's thread when the output so far is written, or is known to be left out."""
         self._flush()
         self._spools.after(lambda: self._post(call))
 
     def close(self) -> None:
-        """No more will be fed."""
+        """End the output: no more will be fed."""
         if self._begun and not self._closed:
             self._flush()
             self._spools.end(self._file)

@@ -1,8 +1,8 @@
 """The directory that a command begins in.
 
-By default that is the supervisor's own, which may be removed: a build directory, a checkout, what a tool has just
-cleaned up. Where there is another one of that name by now, commands begin in that. Else they begin in an empty one in
-the state directory: in none that has something in it, since a script that clears up meant what was removed.
+By default that is the supervisor's own working directory, which may be removed: a build directory, a checkout. If
+another one of that name exists by now, commands begin in that. Otherwise they begin in an empty one in the state
+directory: a script that cleans up must not delete other files than it meant.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class Workplace:
     def __init__(self, state_dir: Path) -> None:
         self._folder = state_dir / FOLDER
         self._last: str | None = None
-        self._told = ""
+        self._logged = ""
         with contextlib.suppress(FileNotFoundError):
             self._last = os.getcwd()
 
     def path(self, wanted: str | None) -> str:
-        """Return the absolute path of the directory for a command that asks for one, or for none.
+        """Return the absolute path of the directory for a command that asks for `wanted`, or for none.
 
-        Whether there is one that was asked for is found out by the command. Raises OSError where none can be made.
+        It may not exist: the command then reports that. Raises OSError if a directory cannot be made.
         """
         if wanted is not None and os.path.isabs(wanted):
             return os.path.normpath(wanted)
@@ -51,7 +51,7 @@ class Workplace:
     def _instead(self) -> str:
         self._folder.mkdir(mode=0o700, exist_ok=True)
         gone = self._last or "in which this was started"
-        if gone != self._told:
-            self._told = gone
+        if gone != self._logged:
+            self._logged = gone
             logger.warning("the directory {} was removed: commands begin in {} instead", gone, self._folder)
         return str(self._folder)

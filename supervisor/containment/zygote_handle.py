@@ -1,6 +1,6 @@
-"""The daemon's end of one zygote: start it, send it requests with descriptors, hear its words, learn of its death.
+"""The daemon's end of one zygote: start it, send it requests with descriptors, receive its words, notice its death.
 
-It has the socket of the spare warden, where the zygote has one ready, and asks that one first; see `zygote`.
+If the zygote has a spare warden, this has the warden's socket, and asks that warden first; see `zygote`.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ WORDS_A_TURN = 64
 
 
 class ZygoteHandle:
-    """A zygote that runs. Reactor thread only. The constructor raises OSError if it cannot be started.
+    """A running zygote. Reactor thread only. The constructor raises OSError if it cannot be started.
 
     Args:
-        environment: all that the zygote's environment holds; what is forked from it can read that.
+        environment: the whole environment of the zygote, which its forks can read.
         settings: its layers and its cgroup, as one word; see `zygote`.
         on_word: called with each word of the zygote.
-        on_dead: called once, after its last word, when it has ended and is reaped.
+        on_dead: called once, after its last word, when it has ended and was reaped.
     """
 
     def __init__(
@@ -68,8 +68,8 @@ class ZygoteHandle:
 
     @staticmethod
     def _start(sock_fd: int, pidfd: int, environment: Mapping[str, str], settings: Word) -> subprocess.Popen[bytes]:
-        # A session of its own: a terminal's Ctrl-C is the daemon's to handle. No stream of the daemon's is passed
-        # on: a reader of the daemon's output must see its end when the daemon ends.
+        # A session of its own: the daemon handles a terminal's Ctrl-C. It inherits no stream of the daemon: a reader of
+        # the daemon's output must see its end when the daemon ends.
         return subprocess.Popen(
             [
                 sys.executable,
@@ -107,12 +107,12 @@ class ZygoteHandle:
         pid, sock = self._spare
         self.send({"word": "taken", "pid": pid, "process_id": process_id, "ledger": ledger_path})
         self._spare = None
-        # Where it was killed meanwhile, the zygote says that the tree is unborn.
+        # If it was killed meanwhile, the zygote reports the tree as unborn.
         with sock, contextlib.suppress(ConnectionError):
             socket.send_fds(sock, [encode({"word": "spawn", "ledger": ledger_path})], list(fds))
 
     def close(self) -> None:
-        """Ask it to end, by the end of the socket: it forks nothing more and goes when its wardens have gone."""
+        """Ask it to end, by closing the socket: it forks nothing more and ends after its wardens."""
         self._dismiss_spare()
         if not self.dead:
             self._reactor.unwatch(self._sock.fileno())
@@ -140,7 +140,7 @@ class ZygoteHandle:
             word = decode(data)
             if word["word"] == "spare":
                 self._dismiss_spare()
-                # None, where our table of descriptors is full: it sees its end then, and another comes.
+                # None if our descriptor table is full: the spare then sees the end of its socket, and another comes.
                 self._spare = next(((word["pid"], socket.socket(fileno=fd)) for fd in fds), None)
             else:
                 self._on_word(self, word)
@@ -164,6 +164,6 @@ class ZygoteHandle:
 
 
 def _end(sock: socket.socket) -> None:
-    """Shut it down before the close: a forked child may hold a copy, which would hide the end from the other side."""
+    """Shut it down before closing: a forked child may hold a copy, which would hide the end from the other side."""
     with sock, contextlib.suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)

@@ -12,7 +12,7 @@ import pytest
 from actors import AsyncSpawn, AsyncTurn, CancelToken, How, Receipt, Row, RunStatus, Spawn, Turn, tool
 from supervisor.containment.guard import procfs
 from tests.kit import WAIT_S, Kit, check_rest, log, rows, say, stop, until
-from tests.process_kit import FREEZER, frozen, until_a_seed_is_old
+from tests.process_kit import FREEZER, frozen, until_a_preforked_child_is_old
 
 TREES = {
     "plain": "sleep 60; :",
@@ -65,7 +65,7 @@ def check_beginnings(receipt: Receipt) -> list[Row]:
 @pytest.mark.parametrize("lost", [False, True], ids=["its warden ends it", "its warden is killed"])
 def test_l3_a_command_is_one_row_of_a_receipt_and_begins_when_it_is_executed(kit: Kit, *, lost: bool) -> None:
     session = kit.session()
-    until_a_seed_is_old()
+    until_a_preforked_child_is_old()
     run_id = say(session, kit.script("sleep 60 & sleep 60; :"))
     # Between its fork and its exec a child still has the shell's name.
     until(lambda: names(kit).count("sleep") == 2, "the tree")
@@ -89,7 +89,7 @@ def test_l3_a_command_is_one_row_of_a_receipt_and_begins_when_it_is_executed(kit
 @pytest.mark.skipif(not os.access(FREEZER / "tasks", os.W_OK), reason="no freezer to put a process into state D with")
 def test_l3_a_command_that_cannot_be_killed_is_one_row_too(kit: Kit) -> None:
     session = kit.session(kill_s=5.0)
-    until_a_seed_is_old()
+    until_a_preforked_child_is_old()
     run_id = say(session, kit.script("sleep 60; :"))
     until(lambda: len(kit.alive()) == 2, "the tree")
     (leader,) = [one for one in session.processes() if one.leader]

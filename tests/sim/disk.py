@@ -61,7 +61,7 @@ class Disk:
         return found
 
     def write(self, batch: Batch) -> bool:
-        """Write a batch, unless it is there already. False: it does not follow on what is written."""
+        """Write a batch, unless it is there already. False: it does not follow the last one written."""
         tables = self.of(batch.session)
         last = tables.batches.get(batch.incarnation, 0)
         if batch.number <= last:

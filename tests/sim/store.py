@@ -175,7 +175,7 @@ class SimStore:
             return
         unfit = [batch for batch, _ in group[:1]] if self._unfit_next else []
         self._unfit_next = max(0, self._unfit_next - 1)
-        # A batch that does not follow on what is written is refused, as the store's writer does.
+        # A batch that does not follow the last one written is refused, as the store's writer does.
         refused = [batch for batch, _ in group if batch in unfit or not self._disk.write(batch)]
         if self._lose_next:
             self._lose_next -= 1

@@ -1,6 +1,6 @@
-"""The account of a user that a command runs as, where that is not the daemon's.
+"""The account of the user that a command runs as, if that is not the daemon's.
 
-It is looked up and taken by the process that becomes the command: a slow directory of users holds up its own tree only.
+The process that becomes the command looks it up: a slow user directory delays only its own tree.
 
 Standard library only: the zygote loads this file.
 """
@@ -16,7 +16,7 @@ from supervisor.containment.guard import procfs
 from supervisor.containment.guard.namespaces import call
 
 NEEDED = {"CAP_KILL": 5, "CAP_SETGID": 6, "CAP_SETUID": 7}
-"""What becoming another user takes, and ending what runs as one: capabilities, by their bits."""
+"""The capabilities needed to become another user and to end that user's processes, by their bits."""
 PR_CAP_AMBIENT = 47
 PR_CAP_AMBIENT_CLEAR_ALL = 4
 REMEDY = (
@@ -35,15 +35,15 @@ def find(user: str) -> pwd.struct_passwd:
 
 
 def environment(account: pwd.struct_passwd) -> dict[str, str]:
-    """What a command of that user has in its environment, as a login sets it."""
+    """The environment of a command of that user, as a login sets it."""
     name = account.pw_name
     return {"HOME": account.pw_dir, "USER": name, "LOGNAME": name, "SHELL": account.pw_shell or "/bin/sh"}
 
 
 def become(account: pwd.struct_passwd) -> None:
-    """Be that user, for good; raises ValueError with the reason and what to do where we may not.
+    """Become that user, for good; changes nothing if we are that user already.
 
-    Our own user is no other: then nothing is changed.
+    Raises ValueError with the reason and a remedy if we may not.
     """
     uid, gid = account.pw_uid, account.pw_gid
     if (uid, uid) == (os.getuid(), os.geteuid()):
@@ -54,7 +54,7 @@ def become(account: pwd.struct_passwd) -> None:
     try:
         groups = os.getgrouplist(account.pw_name, gid)
         _give_streams(uid)
-        # What a daemon that is not root has of these would pass to the command, which could go back by it.
+        # A command could return to our user with the ambient capabilities of a daemon that is not root.
         call("prctl", PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
         os.setgroups(groups)
         os.setresgid(gid, gid, gid)
@@ -70,7 +70,7 @@ def _effective() -> int:
 
 
 def _give_streams(uid: int) -> None:
-    """Let that user open our streams by name, such as /dev/stdout: pipes and a terminal are their maker's alone."""
+    """Let that user open our streams by name, such as /dev/stdout: pipes and terminals belong to their maker."""
     for fd in range(3):
         with suppress(OSError):
             if stat.S_ISFIFO(os.fstat(fd).st_mode) or os.isatty(fd):

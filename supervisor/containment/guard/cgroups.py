@@ -1,21 +1,21 @@
 """The cgroups of process trees: one each, below a group of this state directory's own, where cgroup v2 can be written.
 
 Theory of operation. Below the daemon's own group, which it or its manager may write, lies ``countermand-<key>``,
-the key made of the state directory, so that the next daemon finds what a dead one left. In it are ``wardens``,
+the key made of the state directory, so that the next daemon finds the groups of a dead one. In it are ``wardens``,
 a leaf for the zygote and all wardens, and one group for each tree, named after its warden. No controller is
 enabled anywhere, so the rule that inner groups hold no processes does not bind, and nothing of a terminal's
 session or a unit is moved: only the zygote and what it forks. The daemon itself goes into a leaf ``daemon``
 only where its group was delegated to it and holds no other process; then a manager may enable controllers.
 
-*Born inside.* A command is forked by clone3 into its tree's group (`fork_into`): there is no moment at which it
-runs outside. Where that is not to be had, the fork joins (`join`) before it executes anything, so no foreign code has
-run outside either. The warden never enters the group, so it can be killed with it at no time. (To have the warden
-enter and leave again would do too, and costs two waits for an RCU grace period, 8 to 16 ms, for each spawn.)
+*Forked inside.* A command is forked by clone3 into its tree's group (`fork_into`), so it never runs outside. If clone3
+is not available, the fork joins the group (`join`) before it executes anything, so no foreign code runs outside either.
+The warden never enters the group, so it is never killed with it. (If the warden entered, forked and left, each spawn
+would cost two RCU grace periods, 8 to 16 ms.)
 
 *The proof.* ``cgroup.kill`` reaches every process in the group, also one that is just being forked. It and rmdir are
-repeated until rmdir succeeds: a group that can be removed is empty, and no process can enter a group that was
-removed. Two ways lead out of it: a process of the same user may write itself into a group beside it, and one of
-root into any. So the warden's own layer (ECHILD) runs after this one.
+repeated until rmdir succeeds: a group that can be removed is empty, and no process can enter a removed group. There
+are two ways out of it: a process of the same user may write itself into a group beside it, and one of root into any.
+So the warden's own layer (ECHILD) runs after this one.
 
 Standard library only: the zygote and the wardens load this file too.
 """
@@ -53,7 +53,7 @@ CLONE_ARGUMENTS = struct.Struct("11Q")
 
 
 def mount_of(mountinfo: str) -> tuple[str, str] | None:
-    """Where cgroup v2 is mounted, and which group is the root of that mount; None if it is not."""
+    """The mount point of cgroup v2, and the group at the root of that mount; None if it is not mounted."""
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
         fields = before.split(" ")
@@ -91,7 +91,7 @@ def group_with(pid: int | str) -> str | None:
 
 
 def delegated(group: str) -> bool:
-    """True if the manager of this machine's groups (systemd) has delegated this one to us."""
+    """True if the machine's cgroup manager (systemd) has delegated this group to us."""
     for name in DELEGATED:
         with suppress(OSError):
             if os.getxattr(group, name) == b"1":
@@ -100,7 +100,7 @@ def delegated(group: str) -> bool:
 
 
 def take_leaf(own: str) -> str:
-    """Go into a leaf of `own`, if it was delegated and no other process is in it; returns the group to divide."""
+    """Enter a leaf of `own`, if it was delegated and no other process is in it; returns the group to divide."""
     parent = os.path.dirname(own)
     if os.path.basename(own) == DAEMON and delegated(parent):
         return parent
@@ -121,7 +121,7 @@ def prepare(state_dir: str) -> tuple[str | None, str]:
     own = take_leaf(own)
     if not os.access(os.path.join(own, "cgroup.procs"), os.W_OK):
         return None, f"{own} is not ours to write"
-    # Here, for the daemon alone: the zygote and its wardens do without what this loads.
+    # Imported here for the daemon alone, not into the zygote and its wardens.
     import hashlib
 
     key = hashlib.sha256(os.path.realpath(state_dir).encode("utf-8", "surrogateescape")).hexdigest()[:12]
@@ -170,10 +170,10 @@ def join(group: str, pid: int = 0) -> None:
 
 
 def fork_into(group: str | None) -> tuple[int, bool]:
-    """Fork; returns what a fork returns, and whether the child was born in `group`. If not, it has to `join` it.
+    """Fork; returns what a fork returns, and whether the child is in `group`. If not, it has to `join` it.
 
-    Only for a process with one thread, and a child that only executes: this goes past Python's own fork, and nothing
-    that this would tell the interpreter matters to such a child. Raises OSError.
+    Only for a process with one thread, and a child that soon executes: this bypasses Python's own fork and its hooks.
+    Raises OSError.
     """
     if group is None:
         return os.fork(), True
@@ -230,7 +230,7 @@ def pids_below(group: str) -> list[int]:
 
 
 def signal_member(pid: int, group: str, number: int) -> bool:
-    """Signal a process by pidfd, if it still is in that group once the pidfd is held: a pid may have a new owner."""
+    """Signal a process by pidfd, if it is in that group after the pidfd was opened: a pid may be reused."""
     try:
         fd = os.pidfd_open(pid)
     except OSError:
@@ -259,7 +259,7 @@ def remove(group: str) -> bool:
 
 
 def end(group: str, within_s: float) -> bool:
-    """Kill and remove, again and again, for so many seconds; True as `remove`."""
+    """Kill and remove repeatedly, for at most `within_s` seconds; True if this call removed it."""
     deadline = time.monotonic() + within_s
     while os.path.isdir(group):
         kill(group)
@@ -271,7 +271,7 @@ def end(group: str, within_s: float) -> bool:
     return False
 
 
-# ── What a dead daemon left ───────────────────────────────────────────────────────────────────────
+# ── Groups of a dead daemon ───────────────────────────────────────────────────────────────────────
 
 
 def warden_lives(group: str) -> bool:
@@ -295,7 +295,7 @@ def sweep(base: str, within_s: float, spare: frozenset[str] = frozenset()) -> in
 
 
 def leave(base: str) -> None:
-    """Remove what `prepare` made, if no process is in it any more."""
+    """Remove the groups that `prepare` made, if no process is in them."""
     for path in (os.path.join(base, WARDENS), base):
         with suppress(OSError):
             os.rmdir(path)

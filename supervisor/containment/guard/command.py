@@ -1,4 +1,4 @@
-"""The command of a tree, in the process that becomes it: what it finds on its input, where, within which limits.
+"""The command of a tree, in the process that becomes it: its input, directory, user, environment and limits.
 
 Standard library only: the zygote loads this file.
 """
@@ -31,21 +31,21 @@ LIMITS = {
     "fsize_bytes": resource.RLIMIT_FSIZE,
 }
 CHANNEL = "COUNTERMAND_CHANNEL"
-"""What a command has in its environment, with the number of the descriptor that it was given."""
+"""The variable in the environment of a command that names the number of its channel's descriptor."""
 
 
 def command_in(fd: int) -> Word:
-    """The command that a file in memory holds."""
+    """Read the command from a file in memory."""
     return decode(os.pread(fd, os.fstat(fd).st_size, 0))
 
 
 def prepare(spec: Word, channel: int | None = None) -> Callable[[], str]:
-    """Prepare the command of `spec`; returns what executes it, and returns only if that cannot be done: the reason.
+    """Prepare the command of `spec`; returns a function that executes it, and that returns only on failure: the reason.
 
-    It has nothing on its input unless asked, no descriptor but the three and its channel, and the limits of `spec`.
+    Its input is empty unless `spec` gives one. It has three descriptors and its channel, and the limits of `spec`.
     """
     if channel is None and spec.get("channel", False):
-        # It was sent, so there was no room for it in the table of whoever passed it on.
+        # It was sent, so a process on the way had no room for it in its descriptor table.
         return partial(why_not, "cannot pass its channel", errno.EMFILE)
     if wrong := [name for name, value in spec.get("limits", {}).items() if not _is_limit(name, value)]:
         one_of = ", ".join(LIMITS)
@@ -53,7 +53,7 @@ def prepare(spec: Word, channel: int | None = None) -> Callable[[], str]:
     what = "cannot prepare its input"
     try:
         if "pty" in spec:
-            # The leader of a session that has no terminal gets the first that it opens as its own.
+            # The first terminal that a session leader without one opens becomes its controlling terminal.
             take_input(os.open(spec["pty"], os.O_RDWR | os.O_CLOEXEC))
         elif "stdin" in spec:
             take_input(input_file(spec["stdin"]))
@@ -75,13 +75,13 @@ def prepare(spec: Word, channel: int | None = None) -> Callable[[], str]:
     except OSError as error:
         return partial(why_not, what, error.errno)
     except ValueError as error:
-        # Such as a NUL byte in an argument: the words are the caller's and so is the mistake.
+        # Such as a NUL byte in an argument.
         return partial(str, f"{what}: {error}")
 
     def execute() -> str:
         try:
             if "nice" in spec:
-                # Before it can fork: what it forks has the value that it has then.
+                # Before it can fork: its children inherit the value.
                 go_with_the_others(0, niceness(spec["nice"]))
             limit(spec.get("limits", {}))
             return why_not(what, execute_first(paths, argv, environ))
@@ -92,7 +92,7 @@ def prepare(spec: Word, channel: int | None = None) -> Callable[[], str]:
 
 
 def why_not(what: str, number: int | None) -> str:
-    """What could not be done, and the kernel's reason."""
+    """The text of a failure, with the kernel's reason."""
     return f"{what}: {os.strerror(number or errno.EPERM)}"
 
 
@@ -101,7 +101,7 @@ def _is_limit(name: str, value: object) -> bool:
 
 
 def limit(limits: dict[str, int]) -> None:
-    """Set our resource limits, for good, and never to more than we may have; raises OSError."""
+    """Set our soft and hard resource limits, never above the present hard limit; raises OSError."""
     for name, value in limits.items():
         most = resource.getrlimit(LIMITS[name])[1]
         least = value if most == resource.RLIM_INFINITY else min(value, most)
@@ -115,7 +115,7 @@ def take_input(fd: int) -> None:
 
 
 def input_file(data: str) -> int:
-    """Open a file in memory with what a command is to read, given as base64; it can be read and nothing else."""
+    """Open a read-only file in memory with a command's input, given as base64."""
     written = os.memfd_create("countermand-input", os.MFD_CLOEXEC)
     with os.fdopen(written, "wb") as file:
         file.write(a2b_base64(data))
@@ -124,7 +124,7 @@ def input_file(data: str) -> int:
 
 
 def exact(text: str) -> bytes:
-    """A word as exec takes it; raises ValueError for one that it cannot take."""
+    """Encode an argument for exec; raises ValueError if it cannot be passed."""
     word = os.fsencode(text)
     if b"\0" in word:
         raise ValueError("embedded null byte")
@@ -132,7 +132,7 @@ def exact(text: str) -> bytes:
 
 
 def execute_first(paths: list[bytes], argv: list[bytes], env: dict[bytes, bytes]) -> int:
-    """Try each path. As a shell does it: what is there and cannot be run is a better reason than what is not there."""
+    """Try to execute each path; returns the error number. As in a shell, any error is reported before ENOENT."""
     number = errno.ENOENT
     for path in paths:
         try:
@@ -144,7 +144,7 @@ def execute_first(paths: list[bytes], argv: list[bytes], env: dict[bytes, bytes]
 
 
 def candidates(program: str, path: str) -> list[str]:
-    """The paths of a program: itself, if it is a path, else each file of that name in the search path."""
+    """The paths to try for a program: itself, if it has a slash, else each file of that name in the search path."""
     if "/" in program:
         return [program]
     paths = [os.path.join(folder or ".", program) for folder in path.split(":")] if program else []

@@ -1,6 +1,6 @@
 """Killing a tree from above it: signals to processes that are proven ours, in rounds, until no new one is found.
 
-A warden does so with its tree, and the zygote with what a killed warden leaves. Own children are not reaped before they
+A warden kills its tree so, and the zygote the orphans of a killed warden. Own children are not reaped before they
 are signalled, so their pids cannot be reused. A process further down is signalled by pidfd, and only if it still
 descends from us. Each round kills one level, and the next level becomes our children. A tree that still has new members
 after ROUNDS_MAX rounds is stopped as a whole, in passes, until a pass finds no new member. Then it is killed. The dead
@@ -66,7 +66,7 @@ def kill_descendant(pid: int, number: int, spare: frozenset[int] | set[int] = fr
 
 
 def signal_each(pids: list[int], number: int, spare: frozenset[int] | set[int]) -> None:
-    """Signal descendants, each as its kind allows; none that has come to be below one of `spare`."""
+    """Signal descendants: own children by pid, others by pidfd and only if they are not below one of `spare`."""
     own = set(procfs.own_children())
     for pid in pids:
         if pid in own:
@@ -101,11 +101,11 @@ class Killing:
             # The deepest first: the kernel may continue a stopped process when its parent ends.
             signal_each(procfs.descendants(spare)[::-1], signal.SIGKILL, spare)
         for pid in list(self.refused):
-            # We may be allowed to signal it by now, as with `sudo` once it has executed its command.
+            # We may be allowed to signal it now: `sudo` may have executed its command.
             if kill_quietly(pid, signal.SIGKILL) is None:
                 del self.refused[pid]
         if self.refused:
-            # While it lives, its children do not become ours.
+            # As long as it lives, its children do not become ours.
             unsent = [pid for pid in procfs.descendants(spare) if pid not in self._sent]
             signal_each(unsent, signal.SIGKILL, spare)
         fresh = self.fresh(spare)
@@ -121,15 +121,15 @@ class Killing:
             with suppress(OSError):
                 os.killpg(group, signal.SIGKILL)
         if not fresh:
-            # Those killed before may still be dying, and their children become ours after that: the count goes on.
+            # Processes killed before may still be dying, and their children become ours later: keep the count.
             return fresh, refused
         self._rounds += 1
         return fresh, refused
 
     def _stop_the_new(self, spare: frozenset[int] | set[int]) -> bool:
-        """Stop every descendant that was not; False: there was none, or there were some for too long."""
+        """Stop every descendant that is not stopped; False: there was none, or PASSES_MAX passes found new ones."""
         present = procfs.descendants(spare)
-        # A process that is gone is forgotten: its pid may be reused. Its children are among those present.
+        # Forget processes that are gone: their pids may be reused. Their children are in `present`.
         self._stopped.intersection_update(present)
         fresh = [pid for pid in present if pid not in self._stopped]
         self._stopped.update(fresh)
@@ -139,7 +139,7 @@ class Killing:
             return True
         self._passes = 0
         if fresh:
-            # A stopped process may run again. The next pass stops all of them anew.
+            # A stopped process may run again. The next pass stops all of them once more.
             self._stopped.clear()
         return False
 
@@ -149,17 +149,17 @@ class Killing:
 
     @property
     def crowd(self) -> int:
-        """How many are stopped, the dead among them included: so many may be reaped before the next pass."""
+        """How many are stopped, dead ones included: the number to reap before the next pass."""
         return len(self._stopped) if self.stopping else 0
 
     def reaped(self, pid: int) -> None:
-        """The pid is free, and may be given to a new process."""
+        """Forget a pid that was reaped: it may be reused."""
         self._sent.discard(pid)
         self._stopped.discard(pid)
         self.refused.pop(pid, None)
 
     def over(self) -> None:
-        """No process is left: rounds and passes are counted from zero again."""
+        """Count rounds and passes from zero again: no process is left."""
         self._rounds = self._passes = 0
         self.stopping = False
         self._stopped.clear()

@@ -1,14 +1,14 @@
 """The ladder: the steps by which a warden ends its tree, from a polite signal to rounds of SIGKILL.
 
 With a grace: SIGTERM, then SIGCONT, once to each process of the tree, and then nothing until no process is left or the
-deadline passes; what a SIGTERM handler forks to clean up is not disturbed. (On a terminal SIGHUP follows at half of the
-grace: an interactive shell does not heed a SIGTERM.)
+deadline passes; a process that a SIGTERM handler forks to clean up is not disturbed. (On a terminal SIGHUP follows at
+half of the grace, since an interactive shell ignores SIGTERM.)
 
-At the deadline, in rounds (killing.py): SIGKILL to all own children and their groups, reap, again. Where the tree has a
-cgroup, that is killed and removed first, which takes every process in it at once, also one that we may not signal; the
+At the deadline, in rounds (killing.py): SIGKILL to all own children and their groups, reap, again. If the tree has a
+cgroup, that is killed and removed first. This kills every process in it at once, also those we may not signal; the
 rounds are then for processes that went into another group. A later request can only bring the deadline nearer.
 
-A process that cannot be killed (another user's, or in an uninterruptible wait) is named, and waited for without an end.
+A process that cannot be killed (another user's, or in an uninterruptible wait) is named, and waited for without limit.
 
 Standard library only, few imports: the zygote has loaded this before it forks.
 """
@@ -25,7 +25,7 @@ from supervisor.containment.guard.killing import Killing, kill_descendant, kill_
 from supervisor.containment.guard.ledger import ROWS_MAX
 from supervisor.containment.guard.moment import Moment, forked_before
 from supervisor.containment.guard.out_of_reach import SOUGHT_MAX
-from supervisor.containment.guard.survivors import Remaining
+from supervisor.containment.guard.survivors import Survivors
 from supervisor.containment.guard.unix import go_first
 
 TYPE_CHECKING = False
@@ -46,18 +46,18 @@ ROUND_PAUSE_MAX_S = 0.003
 GROUP_PAUSE_MAX_S = 0.01
 GROUP_AGAIN_S = 0.05
 GROUP_ALONE_S = 0.5
-"""How long its cgroup is given to be empty before the rounds over our children begin as well."""
+"""How long to wait for the cgroup to be empty before the rounds over our children begin as well."""
 GROUP_MAX_S = 2.0
-"""How long a group is tried to be removed after the proof; a process from outside the tree may sit in it."""
+"""How long to try to remove a group after the proof; a process from outside the tree may be in it."""
 KEEPER_ALONE_S = 0.5
-"""How long the keeper of a namespace is given to go on if it is stopped, before it is killed, which ends all of it."""
+"""After so long a stopped keeper of a namespace is killed, which kills the whole namespace."""
 
 
 class Ladder:
     """The end of one tree.
 
     Args:
-        record: what was seen of the tree.
+        record: what the warden has seen of the tree.
         group: the tree's cgroup, if it has one.
         namespace: its PID namespace, if it has one.
         subreaper: the orphans of the tree fall to us, so ECHILD is the proof.
@@ -84,20 +84,20 @@ class Ladder:
         self.killing = Killing()
         self.group_removed = False
         self.note = ""
-        """Why the end is not as it should be; empty if it is."""
+        """Why the end is not clean; empty if it is."""
         self._asked = False
         self._hang_up_at: float | None = None
         self._kill_at: float | None = None
-        self._remaining = Remaining()
+        self._remaining = Survivors()
         self._group_killed_at: float | None = None
         self._pauses = 0
         self._namespace_killed = False
         self._empty_at: float | None = None
 
     def step(self, *, busy: bool) -> float | None:
-        """Take the next step of the ladder; returns the seconds until the one after, None for no such step.
+        """Take the next step of the ladder; returns the seconds until the next one, None if there is none.
 
-        `busy`: there are more dead to be reaped.
+        `busy`: more dead processes are to be reaped.
         """
         if self.deadline is None:
             return None
@@ -113,10 +113,10 @@ class Ladder:
             return min(self.deadline, self._hang_up_at or self.deadline) - now
         if self._kill_at is None:
             self._kill_at = now
-            if self._record.anchor:
-                # In a crowd its end would have to wait, and the proof for it.
-                go_first(self._record.anchor)
-            self._look_at_the_living()
+            if self._record.holder:
+                # Among many processes its end would be late, and delay the proof.
+                go_first(self._record.holder)
+            self._record_living()
         if self._group is not None and not self._kill_group(self._group) and now - self._kill_at < GROUP_ALONE_S:
             return self._pause(GROUP_PAUSE_MAX_S)
         if busy and self.group_removed and now - self._kill_at < GROUP_ALONE_S:
@@ -124,8 +124,8 @@ class Ladder:
             return 0.0
         if self._namespace is not None and not self._namespace_killed:
             self._namespace_killed = True
-            self._tell_all(self._namespace, signal.SIGKILL)
-        # Where they are now: those in a group that is killed get the signal with it.
+            self._signal_all(self._namespace, signal.SIGKILL)
+        # Read their groups now: a process in a group that is killed gets the signal with it.
         spare = self._spared(now - self._kill_at)
         rows = self._record.rows if self.killing.fresh(spare) else ()
         at = {pid: seen for pid in rows if (seen := procfs.stat(pid)) is not None}
@@ -146,7 +146,7 @@ class Ladder:
         return REMAINING_RETRY_S if self._remaining.times else RETRY_S
 
     def _say_remaining(self) -> None:
-        """Name the processes that are left, for a receipt that does not wait for them for ever."""
+        """Name the survivors, for a receipt that does not wait for them for ever."""
         record = self._record
         left = [pid for pid in dict.fromkeys([*self._members(), *procfs.descendants()]) if not record.is_ours(pid)]
         word = self._remaining.word(left, self.killing.refused, time.time(), record.living_leader, record.started_at)
@@ -155,16 +155,13 @@ class Ladder:
             self._say(word)
 
     def _pause(self, most_s: float) -> float:
-        """Sleep a little, more each time: to be woken by each of a thousand deaths would slow them down."""
+        """Sleep a little, more each time: waking up for each of a thousand deaths would slow them down."""
         self._pauses += 1
         time.sleep(min(PAUSE_S * self._pauses, most_s))
         return 0.0
 
     def _kill_group(self, group: str) -> bool:
-        """Kill every process in the tree's cgroup and remove it; True once that succeeded.
-
-        The rounds over our children come after it: for processes that went into another group, and to reap.
-        """
+        """Kill every process in the tree's cgroup and remove it; True once that succeeded."""
         now = time.monotonic()
         if self._group_killed_at is None:
             for pid in self._members():
@@ -177,7 +174,7 @@ class Ladder:
                 if pid in self._record.rows or not self._record.signals:
                     self._record.signalled(pid, signal.SIGKILL, None)
         elif now - self._group_killed_at >= GROUP_AGAIN_S:
-            # For processes that came into it since; those that are dying need the processor more than we do.
+            # For processes that entered it since. Not more often: the dying need the processor more than we do.
             cgroups.kill(group)
             self._group_killed_at = now
         return self._remove_group(group)
@@ -190,7 +187,7 @@ class Ladder:
         return True
 
     def _members(self) -> list[int]:
-        """Our children, and without layer 2 also processes in the tree's cgroup that are not below us."""
+        """Our children; without the subreaper also processes in the tree's cgroup that are not below us."""
         members = procfs.own_children()
         if self._namespace is not None and self._namespace.pid is not None:
             members += procfs.children(self._namespace.pid)
@@ -201,10 +198,10 @@ class Ladder:
         return members
 
     def gone(self) -> bool:
-        """No child is left; True if that is all there is to wait for.
+        """To be called when no child is left; True if there is nothing more to wait for.
 
-        As a subreaper we know that the tree is gone, and remove its cgroup, with any process that came from outside.
-        Without that the cgroup is the proof, and a process in it may go on until it is to be killed.
+        As a subreaper we know that the tree is gone, and remove its cgroup, killing any process from outside in it.
+        Otherwise the cgroup is the proof, and a process in it may go on until the deadline.
         """
         if self._group is None or self._remove_group(self._group):
             return True
@@ -219,22 +216,22 @@ class Ladder:
         return True
 
     def _ask(self, politely: int = signal.SIGTERM) -> None:
-        """SIGTERM (or what is given) and SIGCONT, once to each process that is there before the first of them is sent.
+        """Send SIGTERM (or `politely`) and SIGCONT, once to each process that exists before the first of them is sent.
 
-        Groups with a child of ours in them are signalled as groups, so a fork in that moment is not missed;
-        each process outside of them by itself. A process that would refuse a signal in a group is found with signal 0.
-        What a SIGTERM handler forks gets no signal: it may be there to clean up.
-        In a namespace its keeper signals all of them, which misses no fork either.
+        A group with a child of ours in it is signalled as a group, so a fork at that moment is not missed; other
+        processes one by one. Signal 0 finds a process in a group that would refuse the signal. A process that a SIGTERM
+        handler forks gets no signal: it may be there to clean up. In a namespace the keeper signals all processes,
+        which misses no fork either.
         """
         if self._namespace is not None:
-            self._tell_all(self._namespace, politely, signal.SIGCONT)
+            self._signal_all(self._namespace, politely, signal.SIGCONT)
             return
         own = set(procfs.own_children())
         inside = self._inside()
         there = self._look(inside)
         ours = os.getpgrp()
         groups = {there[pid].pgid for pid in own if pid in there} - {ours}
-        # A process that has ended by itself was not asked.
+        # A process that has ended by itself gets no signal.
         living = {pid: seen for pid, seen in there.items() if not seen.dead}
         for number in (politely, signal.SIGCONT):
             before = Moment()
@@ -250,15 +247,15 @@ class Ladder:
                 else:
                     still_ours, error = kill_descendant(pid, effective)
                     if effective and not still_ours:
-                        # Without layer 2 there are processes in the cgroup that do not descend from us.
+                        # Without the subreaper, processes in the cgroup may not descend from us.
                         still_ours = pid in inside and cgroups.signal_member(pid, inside[pid], number)
                     if effective and not still_ours:
                         continue
-                    # Where its group was signalled it got the signal too, also if it is gone by now.
+                    # If its group was signalled it got the signal too, even if it is gone by now.
                 self._record.signalled(pid, number, error)
 
     def _inside(self) -> dict[int, str]:
-        """The group of each process in the tree's cgroup and in those below it; none without a cgroup."""
+        """The group of each process in the tree's cgroup and below, by pid; empty without a cgroup."""
         if self._group is None:
             return {}
         return {pid: below for below in cgroups.groups_below(self._group) for pid in cgroups.pids_in(below)}
@@ -279,9 +276,9 @@ class Ladder:
     def _forked_meanwhile(
         self, known: Collection[int], groups: Collection[int], number: int, before: Moment, after: Moment
     ) -> dict[int, procfs.Stat]:
-        """Look again after groups were signalled; returns what was forked since the first look and got the signal too.
+        """Look again after groups were signalled; returns processes forked since the first look that got the signal.
 
-        Of a process that may have got it, that is recorded. `before` and `after`: the signal was sent between them.
+        Those that may have got it are recorded as such. The signal was sent between `before` and `after`.
         """
         fresh = [seen for pid in procfs.descendants() if pid not in known and (seen := procfs.stat(pid)) is not None]
         now, got = Moment(), {}
@@ -293,12 +290,12 @@ class Ladder:
             if in_time and seen.pgid in groups and not seen.dead:
                 got[seen.pid] = seen
             else:
-                # It may have ended before the signal, or have come into its group, or left another, since.
+                # It may have ended before the signal, or changed its group since.
                 self._record.may_have_got(seen.pid, number)
         return got
 
-    def _tell_all(self, namespace: Namespace, *numbers: int) -> None:
-        """Signal all processes of the namespace, and record it of those that are seen now, and have not ended."""
+    def _signal_all(self, namespace: Namespace, *numbers: int) -> None:
+        """Signal all processes of the namespace, and record it for those that are alive now."""
         below = [pid for pid in procfs.descendants() if not self._record.is_ours(pid)]
         for pid in below:
             self._record.see(pid)
@@ -310,16 +307,16 @@ class Ladder:
                     self._record.signalled(pid, number, None)
 
     def _spared(self, since_s: float) -> set[int]:
-        """The keeper, which ends when it has reaped all that it had to kill, unless a signal has stopped it."""
+        """The keeper, unless a signal has stopped it: it ends by itself when it has reaped all its children."""
         keeper = self._namespace.pid if self._namespace is not None else None
         if keeper is None:
             return set()
         seen = procfs.stat(keeper) if since_s >= KEEPER_ALONE_S else None
         return set() if seen is not None and seen.state in "Tt" else {keeper}
 
-    def _look_at_the_living(self) -> None:
-        """Before they are killed: the dead have no command line, and one whose parent reaps it is not met any more."""
+    def _record_living(self) -> None:
+        """Record the processes before they are killed: a dead one has no command line, or is not seen at all."""
         for pid in procfs.descendants(most=ROWS_MAX):
             self._record.see(pid)
         there = cgroups.pids_below(self._group) if self._group is not None else procfs.descendants(most=SOUGHT_MAX)
-        self._record.look_for_far_sides(there)
+        self._record.find_out_of_reach(there)

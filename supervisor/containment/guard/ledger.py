@@ -4,21 +4,21 @@ Theory of operation. The daemon creates the file (first word ``sent``) *before* 
 warden locks it, reads it, and only then spawns; it holds the lock for as long as it lives, and its last
 word is ``empty``. So the file shows what happened, whenever the daemon died:
 
-* No file: nothing was ever asked for under this id (or its end was taken note of and the file removed).
+* No file: no tree was ever requested under this id (or its end was recorded and the file removed).
 * Locked: the warden lives and is ending its tree. Wait.
 * Free, last word ``empty``: the tree is proven gone, and that word says how.
-* Free, a ``spawning`` word, no ``empty``: the warden was killed. What it left is not proven gone, and is looked for
-  (`leftovers`); ``swept`` says what came of that.
+* Free, a ``spawning`` word, no ``empty``: the warden was killed. Its tree is not proven gone, and is searched for
+  (`orphans`); ``swept`` is the result of the search.
 * Free, no ``spawning``: no warden has come yet, or it was killed before it forked. One may still be on its
   way, in a socket or in a fork. The finder holds the lock now, and writes ``void``. A warden that gets the
-  lock later reads that and spawns nothing. If instead the warden was first, the file is locked, and it
-  looks for its daemon before it spawns: dead, it spawns nothing. So the lock decides the race, either way,
-  and "never spawned" is said only when it will stay true.
+  lock later reads that and spawns nothing. If instead the warden was first, the file is locked, and the warden
+  checks before it spawns that its daemon lives: if not, it spawns nothing. So the lock decides the race, either
+  way, and "never spawned" is reported only when it will stay true.
 
-The lock is an flock on a close-on-exec descriptor: the command never holds it. Words are not synced: the
-page cache survives the death of processes; after a loss of power the boot id in ``sent`` says that no process
-is left, and a missing file says nothing (`ProcessTrees` notes each boot durably). Lines are
-appended with one write each; a torn last line is not a word.
+The lock is an flock on a close-on-exec descriptor: the command never holds it. Words are not synced, since the
+page cache survives the death of processes. After a power failure the boot id in ``sent`` shows that no process
+is left, and a missing file proves nothing (`ProcessTrees` records each boot durably). Each line is appended with
+one write; a torn last line is ignored.
 
 Standard library only: the zygote and the wardens load this file too.
 """
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     Word: TypeAlias = dict[str, Any]
 
 MARKER = "COUNTERMAND_TREE"
-"""What a command has in its environment, with the value that its ledger's first word names."""
+"""A variable in the environment of every command; the first word of its ledger has the value."""
 DETAIL_MAX = 200
 ROWS_MAX = 100
 SIGNALS_MAX = 50
@@ -45,12 +45,12 @@ READ_MAX_BYTES = 1_048_576
 
 
 def encode(word: Word) -> bytes:
-    """A word as it goes over a socket or into a file: JSON without a newline."""
+    """Encode a word for a socket or a file: JSON without a newline."""
     return json.dumps(word, separators=(",", ":")).encode("ascii")
 
 
 def decode(data: bytes) -> Word:
-    """The word in `data`; raises ValueError if it is not one."""
+    """Decode a word; raises ValueError if `data` is not one."""
     word = json.loads(data)
     if not isinstance(word, dict) or not isinstance(word.get("word"), str):
         raise ValueError("not a word of a ledger")
@@ -58,16 +58,16 @@ def decode(data: bytes) -> Word:
 
 
 def how_of(status: int | None) -> str:
-    """How a process ended, as a receipt says it, from its exit status (negative: the signal)."""
+    """The `how` of a receipt for an exit status (negative: the signal; None: not started)."""
     if status is None:
         return "not_started"
     return {-15: "sigterm", -9: "sigkill"}.get(status, "exit")
 
 
 def create(path: Path, process_id: str, at: float, boot: str, marker: str = "") -> None:
-    """Create the file with its first word; raises FileExistsError if there is one.
+    """Create the file with its first word; raises OSError, FileExistsError if there is one.
 
-    `marker` is what the command has in its environment, by which leftovers are known; empty: nothing.
+    `marker`: the value of MARKER in the command's environment, by which orphans are found; empty: none.
     """
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
@@ -78,7 +78,7 @@ def create(path: Path, process_id: str, at: float, boot: str, marker: str = "") 
 
 
 class Ledger:
-    """An open, locked ledger. `words` holds what it said when it was locked."""
+    """An open, locked ledger. `words` holds its words when it was locked."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -101,18 +101,18 @@ class Ledger:
 
     @property
     def removed(self) -> bool:
-        """True if the file has no name any more: its tree was taken note of and forgotten."""
+        """True if the file was unlinked: the tree's end was recorded, and the tree forgotten."""
         return os.fstat(self.fd).st_nlink == 0
 
     def write(self, *words: Word) -> None:
-        """Append words. A full disk loses them, not the tree: the work of the warden goes on."""
+        """Append words. A full disk loses the words, but the warden goes on."""
         try:
             os.write(self.fd, b"".join(encode(word) + b"\n" for word in words))
         except OSError:
             return
 
     def detail(self, word: Word) -> None:
-        """Append a word that the bound counts; after DETAIL_MAX of them it is left out."""
+        """Append a word of detail; after DETAIL_MAX of them the rest are dropped."""
         self._details += 1
         if self._details <= DETAIL_MAX:
             self.write(word)
@@ -123,7 +123,7 @@ class Ledger:
 
 
 def read(fd: int) -> list[Word]:
-    """All words of an open ledger, in order; what is not a word is passed over."""
+    """All words of an open ledger, in order; lines that are not words are skipped."""
     words: list[Word] = []
     for line in os.pread(fd, READ_MAX_BYTES, 0).split(b"\n"):
         try:
@@ -154,10 +154,10 @@ def said(words: list[Word], word: str) -> Word | None:
 
 
 def fold(words: list[Word]) -> Word:
-    """What the words say together, in the shape of the last word ``empty``; for a tree whose warden was killed.
+    """Combine the words into one in the shape of ``empty``, for a tree whose warden was killed.
 
-    Keys: how, status, pid, started_at, reaped, rows, signals, note; `how` is None where the command may have
-    been started and its end was not seen.
+    Keys: how, status, pid, started_at, reaped, rows, signals, note; `how` is None if the command may have started
+    and its end was not seen.
     """
     started, exited, failed = said(words, "started"), said(words, "exited"), said(words, "failed")
     status = exited["status"] if exited else None

@@ -1,33 +1,32 @@
-"""The PID namespace of a process tree: no process can leave it, and the kernel kills all of them when its first ends.
+"""The PID namespace of a process tree: no process can leave it, and all of them die with its first process.
 
-Theory of operation. The layer is not there by itself: it has to be asked for. A warden that holds by it makes a PID
-namespace and stays outside. What it forks from then on is inside: first the *keeper*, which is pid 1 there, then the
-seed. So the command is the warden's own child as ever, with its status and its use of resources, and the warden goes
-on seeing the numbers of the machine. A process that loses its parent in there falls to the keeper, which reaps and
-reports it.
+Theory of operation. The layer is off unless it is asked for. With it a warden makes a PID namespace and stays outside.
+Its later children are inside: first the *keeper*, which is pid 1 there, then the preforked child. So the command is
+the warden's own child as without it, with its status and resource usage, and the warden sees the pids of the machine.
+An orphan inside falls to the keeper, which reaps and reports it.
 
 *The proof.* The keeper is the warden's child. The kernel lets it be reaped only when all others in its namespace
 are dead and reaped, and then no process can be forked into it again. So ECHILD means here what it means without the
 layer, and does so without relying on the subreaper. With the warden and the zygote dead, the same proof is the keeper's
-end (`leftovers`).
+end (`orphans`).
 
 *Ending.* The keeper does one thing for the warden: `kill(-1)`, which reaches all in the namespace but itself, in one
-step that no fork outruns. It exits once it was asked to and has no child left. Where the warden is killed the
-kernel sends it SIGKILL (PDEATHSIG; a warden has one thread), also if it is stopped; then all of them are dead.
+step that no fork outruns. It exits once it was asked to and has no child left. If the warden is killed, the kernel
+sends the keeper SIGKILL (PDEATHSIG; a warden has one thread), even if it is stopped; then all of them are dead.
 
-*Without privilege* the namespace needs a user namespace around it, in which there are our own user and group and no
-others: set-uid programs and file capabilities are without effect in it. The command has no capability in it once it is
-executed. A /proc of its own, in a mount namespace of the seed's, shows a command the numbers that it can signal.
+*Without privilege* the namespace needs a user namespace around it, with only our own user and group: set-uid programs
+and file capabilities have no effect in it. The command has no capability in it after its exec. A /proc of its own, in a
+mount namespace of the preforked child's, shows a command the pids that it can signal.
 
 Races, and why each is closed:
 
-* *The warden dies before the keeper has asked for its signal*: the keeper looks for the end of its socket after that.
+* *The warden dies before the keeper has set PDEATHSIG*: the keeper checks for the end of its socket after that.
 * *An orphan comes while the keeper learns that the command has ended*: the command's children were the keeper's before
   the command could be reaped, and the keeper only goes at its own ECHILD.
 * *The keeper is killed*, from outside: so are all in its namespace, and no other process can be forked into it.
 
-Standard library only: the zygote and the wardens load this file too. As a script it tries all of it once, as a
-warden and its seed do, and says what failed: that is how `probe` asks whether it can be had.
+Standard library only: the zygote and the wardens load this file too. As a script it makes and ends a namespace once, as
+a warden and its preforked child do, and prints what failed: `probe` runs it to check that namespaces work here.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ NICE_FIRST = -20
 
 
 def call(name: str, *arguments: int | bytes | None) -> None:
-    """Call a function of the C library that gives 0; raises OSError with that name."""
+    """Call a function of the C library; raises OSError with its name unless it returns 0."""
     words = [one if one is None or isinstance(one, bytes) else ctypes.c_ulong(one) for one in arguments]
     if getattr(LIBC, name)(*words) != 0:
         number = ctypes.get_errno()
@@ -72,7 +71,7 @@ def call(name: str, *arguments: int | bytes | None) -> None:
 
 
 def enter() -> None:
-    """Have what this process forks from now on in a new PID namespace, with a user namespace if need be.
+    """Put the later children of this process into a new PID namespace, with a user namespace if needed.
 
     Raises OSError.
     """
@@ -87,7 +86,7 @@ def enter() -> None:
         # Inside, root would have every capability that was taken from it here.
         raise OSError(errno.EPERM, "we are root without CAP_SYS_ADMIN, which a user namespace would give back")
     call("unshare", CLONE_NEWUSER | CLONE_NEWPID)
-    # A user who may not set groups may not drop any either: dropping one could give a right.
+    # The kernel demands that setgroups is denied first: dropping a group could grant a right.
     for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
         fd = os.open(f"/proc/self/{name}", os.O_WRONLY | os.O_CLOEXEC)
         try:
@@ -108,7 +107,7 @@ def mount_proc() -> None:
 def fork_with_socket(child: Callable[[socket.socket], NoReturn]) -> tuple[int, socket.socket]:
     """Fork `child` with one end of a new socket; returns its pid and the other end. Raises OSError.
 
-    It stands here because this file, as a script, can import no other of ours.
+    It is in this file because, as a script, this file cannot import ours.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
@@ -131,7 +130,7 @@ class Namespace:
         self._sock: socket.socket | None = None
 
     def open(self) -> None:
-        """Make the namespace and fork its keeper, as far as that is not done. Raises OSError."""
+        """Make the namespace and fork its keeper, unless that is done. Raises OSError."""
         if not self._entered:
             enter()
             self._entered = True
@@ -140,7 +139,7 @@ class Namespace:
             self._sock.setblocking(False)
 
     def fileno(self) -> int:
-        """The descriptor that reports come by."""
+        """The descriptor to poll for reports."""
         assert self._sock is not None
         return self._sock.fileno()
 
@@ -149,11 +148,11 @@ class Namespace:
         self._tell(number)
 
     def leave(self) -> None:
-        """The command has ended: the keeper exits when no child is left."""
+        """Let the keeper exit when it has no child left: the command has ended."""
         self._tell(LEAVE)
 
     def reports(self, most: int) -> Iterator[bytes | None]:
-        """What the keeper has reaped since, at most so many; None as the last one if no more will come."""
+        """Yield the keeper's reports of reaped processes, at most `most`; None as the last one if no more will come."""
         assert self._sock is not None
         for _ in range(most):
             try:
@@ -161,7 +160,7 @@ class Namespace:
             except BlockingIOError:
                 return
             except ConnectionResetError:
-                # Said once, ahead of what it has sent, where it went without having read all.
+                # Reported once, ahead of its messages, if it ended without having read all of ours.
                 continue
             except OSError:
                 data = b""
@@ -170,7 +169,7 @@ class Namespace:
                 return
 
     def close(self) -> None:
-        """Nothing was started in it: end and reap the keeper."""
+        """End and reap the keeper: nothing was started in the namespace."""
         if self.pid is not None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
@@ -179,7 +178,7 @@ class Namespace:
 
     def _tell(self, number: int) -> None:
         assert self._sock is not None
-        # If it is gone, all in the namespace are. One that does not read is killed after a while.
+        # If the keeper is gone, so is everything in the namespace. One that does not read is killed after a while.
         with suppress(OSError):
             self._sock.send(bytes([number]))
 
@@ -194,7 +193,7 @@ def keep(sock: socket.socket) -> NoReturn:
         os.closerange(3, sock.fileno())
         os.closerange(sock.fileno() + 1, 2**30)
         with suppress(OSError):
-            # As `unix.go_first`, which a script cannot import.
+            # As `unix.go_first`, which this file cannot import.
             os.setpriority(os.PRIO_PROCESS, 0, NICE_FIRST)
             os.sched_setscheduler(0, os.SCHED_OTHER | os.SCHED_RESET_ON_FORK, os.sched_param(0))
         call("prctl", PR_SET_NAME, KEEPER.encode(), 0, 0, 0)
@@ -238,10 +237,9 @@ def reap(sock: socket.socket) -> int | None:
 
 
 def stat_outside(pid: int) -> bytes:
-    """The line /proc/<pid>/stat of a dead child, as the machine's /proc has it, which is the one the keeper sees.
+    """The line /proc/<pid>/stat of a dead child, with its pid outside; empty if no descriptor is available.
 
-    The entry of a pidfd in that /proc names the pid that its process has outside. Empty if there is no descriptor to be
-    had.
+    The keeper sees the machine's /proc. The fdinfo of a pidfd there names the pid of the process outside.
     """
     try:
         fd = os.pidfd_open(pid)
@@ -276,7 +274,7 @@ def attempt() -> None:
         readable, writable = os.pipe()
         pid = os.fork()
         if pid == 0:
-            os._exit(said_of(mount_proc, writable))
+            os._exit(write_failure(mount_proc, writable))
         os.close(writable)
         with open(readable, "rb") as failure:
             number, _, text = failure.read().decode().partition(" ")
@@ -292,8 +290,8 @@ def attempt() -> None:
         namespace.close()
 
 
-def said_of(work: Callable[[], None], fd: int) -> int:
-    """Do something, and write what failed."""
+def write_failure(work: Callable[[], None], fd: int) -> int:
+    """Do some work, and write its error to `fd`; returns 0."""
     try:
         work()
         if os.readlink("/proc/self") != str(os.getpid()):

@@ -1,4 +1,4 @@
-"""The nice value of a tree: changed of its command and of all that it has started, thread by thread.
+"""Changes the nice value of a tree: of its command and all its descendants, thread by thread.
 
 Standard library only: the wardens load this file.
 """
@@ -12,15 +12,15 @@ from supervisor.containment.guard import procfs
 from supervisor.containment.guard.unix import NICE
 
 PASSES_MAX = 20
-"""After so many passes it is left as it is: whoever forks so fast has no other work."""
+"""After so many passes the rest is left as it is: a tree that forks so fast does no other work."""
 
 
 def change(before: int, after: int) -> None:
-    """Make who is below us and `before` nicer than the daemon `after` nicer; in passes, until one finds nobody.
+    """Make descendants that are `before` nicer than the daemon `after` nicer, in passes until one finds none.
 
-    A new thread or process has the value of the one that made it, so nobody new is left out once those are done. Who
-    has chosen another value keeps it. The number of one that is not our child may become somebody else's in this
-    moment: what that can cost a stranger with the same value is its value.
+    A new thread or process inherits the value of its maker, so a pass that finds none is the last. A process that has
+    chosen another value keeps it. The pid of a process that is not our child may be reused at this moment: then a
+    stranger with the same nice value gets the new one.
     """
     if before == after:
         return
@@ -35,7 +35,7 @@ def _change(pid: int, before: int, after: int) -> bool:
     with suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/task"):
             with suppress(OSError):
-                # On Linux each thread has its own.
+                # On Linux each thread has its own nice value.
                 if os.getpriority(os.PRIO_PROCESS, int(name)) == before:
                     os.setpriority(os.PRIO_PROCESS, int(name), after)
                     changed = True

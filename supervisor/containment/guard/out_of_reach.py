@@ -1,7 +1,7 @@
-"""Commands whose work is done elsewhere: by another daemon, or on another machine. Killing them ends the asking only.
+"""Commands whose work is done elsewhere, by another daemon or on another machine: killing them does not end that work.
 
-A receipt names such a command as out of reach, where it is recognised: by the words that it was executed with, or by
-those of a shell's script. A script may also just mention one, so what it names is said to be named, not to have run.
+A receipt names such a command as out of reach if it is recognised: by its command line, or in a shell's script. A
+script may just mention one, so the receipt then says that the script names it, not that it ran.
 
 Standard library only: the wardens load this file.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Word: TypeAlias = dict[str, Any]
 
 ALWAYS = frozenset({"ssh", "slogin", "mosh", "systemd-run", "at", "batch", "machinectl", "rsh"})
-"""Their names alone say it."""
+"""Programs that always work elsewhere."""
 BY_VERB = {
     "docker": frozenset({"exec", "run", "start", "restart", "compose"}),
     "podman": frozenset({"exec", "run", "start", "restart", "compose"}),
@@ -34,7 +34,7 @@ BY_VERB = {
     "crictl": frozenset({"exec", "run", "start"}),
     "systemctl": frozenset({"start", "restart"}),
 }
-"""Their first word that is no option says it."""
+"""Programs that work elsewhere with one of these as their first word that is no option."""
 TAKES_A_VALUE = frozenset(
     {"-H", "--host", "-c", "--context", "--config", "-l", "--log-level", "-n", "--namespace", "--kubeconfig", "-u"}
     | {"--cluster", "-f", "--file", "-p", "--project-name", "-s", "--server", "-g", "-k", "-C"}
@@ -43,7 +43,7 @@ BEFORE = frozenset(
     {"sudo", "doas", "env", "nohup", "time", "setsid", "nice", "ionice", "exec", "command", "timeout", "stdbuf"}
     | {"if", "then", "do", "else", "while", "until", "!", "eval", "unshare", "xargs", "busybox"}
 )
-"""Words in front of a command that are not the command."""
+"""Words that may stand before a command."""
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash"})
 SEPARATORS = re.compile(r"[;&|\n(){}`]+")
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
@@ -52,13 +52,13 @@ FOUND_MAX = 10
 SOUGHT_MAX = 200
 """How many processes of a tree are looked at before they are killed: a dead one has no command line."""
 SOUGHT_MAX_S = 0.02
-"""How long that may hold up the kill, but for the command line that it is at."""
+"""How long that may delay the kill, beside the command line being read."""
 SHOWN_MAX_CHARS = 80
 SEEN_MAX = 1_000
 
 
-class FarSides:
-    """The rows for what a tree has asked others to do, at most FOUND_MAX."""
+class OutOfReach:
+    """The rows for a tree's commands whose work is done elsewhere, at most FOUND_MAX."""
 
     def __init__(self) -> None:
         self._rows: dict[str, Word] = {}
@@ -66,11 +66,11 @@ class FarSides:
 
     @property
     def rows(self) -> list[Word]:
-        """One for each."""
+        """One row for each command."""
         return list(self._rows.values())
 
     def see(self, argv: list[str]) -> list[Word]:
-        """Look at a command line; returns the rows that are new, or that say more than before."""
+        """Check a command line; returns the rows that are new or changed."""
         fresh: list[Word] = []
         # Subshells have the command line of their shell, which may be a long script.
         key = hash(tuple(argv))
@@ -78,7 +78,7 @@ class FarSides:
             return fresh
         if len(self._seen) < SEEN_MAX:
             self._seen.add(key)
-        for name, ran in far_sides(argv):
+        for name, ran in commands_out_of_reach(argv):
             known = self._rows.get(name)
             if known is None and len(self._rows) >= FOUND_MAX:
                 continue
@@ -89,7 +89,7 @@ class FarSides:
         return fresh
 
     def look(self, pids: Iterable[int]) -> list[Word]:
-        """Look at the processes of a tree that is to be killed, SOUGHT_MAX of them at most, for SOUGHT_MAX_S seconds.
+        """Check the processes of a tree before it is killed, at most SOUGHT_MAX of them, for SOUGHT_MAX_S seconds.
 
         Returns rows as `see` does.
         """
@@ -102,13 +102,13 @@ class FarSides:
         return fresh
 
     def take(self, rows: list[Word]) -> None:
-        """Add rows that were known before."""
+        """Add rows from the ledger."""
         for row in rows:
             self._rows[row["name"]] = row
 
 
 def row_of(name: str, *, ran: bool) -> Word:
-    """What a receipt says of a command whose work is done elsewhere; not `ran`: a script names it."""
+    """The receipt's row for a command whose work is done elsewhere; not `ran`: a script names it."""
     verb = "ran" if ran else "is named in the script"
     return {
         "kind": "remote",
@@ -123,19 +123,21 @@ def row_of(name: str, *, ran: bool) -> Word:
     }
 
 
-def far_sides(argv: list[str]) -> list[tuple[str, bool]]:
-    """The commands in `argv` that work elsewhere, at most FOUND_MAX; True with those that it is itself.
+def commands_out_of_reach(argv: list[str]) -> list[tuple[str, bool]]:
+    """The commands in `argv` that work elsewhere, at most FOUND_MAX.
 
-    False with those that a shell's script names.
+    True with the command itself, False with those that a shell's script names.
     """
     words = _command(argv)
     if not words:
         return []
     if os.path.basename(words[0]) in SHELLS:
         scripts = [word for word in words[1:] if not word.startswith("-")] if "-c" in _letters(words) else []
-        named = [_far_side(_command(part.split())) for part in SEPARATORS.split("\n".join(scripts)[:SCRIPT_MAX_CHARS])]
+        named = [
+            _out_of_reach(_command(part.split())) for part in SEPARATORS.split("\n".join(scripts)[:SCRIPT_MAX_CHARS])
+        ]
         return [(name, False) for name in dict.fromkeys(filter(None, named))][:FOUND_MAX]
-    name = _far_side(words)
+    name = _out_of_reach(words)
     return [(name, True)] if name else []
 
 
@@ -145,7 +147,7 @@ def _letters(words: list[str]) -> set[str]:
 
 
 def _command(words: list[str]) -> list[str]:
-    """`words` from the command on, without what may stand in front of it."""
+    """`words` from the command on, without the words before it."""
     at = 0
     while at < len(words):
         word = words[at].strip("\"'")
@@ -157,8 +159,8 @@ def _command(words: list[str]) -> list[str]:
     return words[at:]
 
 
-def _far_side(words: list[str]) -> str:
-    """What a command line is called, if its work is done elsewhere; empty if it is not."""
+def _out_of_reach(words: list[str]) -> str:
+    """The name to show for a command line whose work is done elsewhere; empty if it is not."""
     if not words:
         return ""
     program = os.path.basename(words[0].strip("\"'"))

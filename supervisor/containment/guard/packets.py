@@ -13,12 +13,12 @@ INT_BYTES = ctypes.sizeof(ctypes.c_int)
 def receive(sock: socket.socket, most_bytes: int, *, to_the_end: bool = True) -> tuple[bytes, list[int]]:
     """Receive one message and its descriptors, close-on-exec from the start; empty at the end. Raises OSError.
 
-    Where the other end was closed with something in it that was never read, as a request that came too late, the kernel
-    says so once, ahead of what was sent before: that is read all the same. Not `to_the_end`: then
-    ConnectionResetError is raised, since a message is of no use without its sender.
+    If the other end was closed with an unread message in it, such as a request that came too late, the kernel reports
+    that once, ahead of what was sent before. We then read on; without `to_the_end` ConnectionResetError is raised, for
+    a message that is of no use without its sender.
 
-    Fewer descriptors than were sent means that our table of them is full. `socket.recv_fds` of Python 3.11 takes flags
-    and does not pass them on: what it receives would be inherited.
+    Fewer descriptors than were sent means that our descriptor table is full. `socket.recv_fds` of Python 3.11 takes
+    flags and does not pass them on: the descriptors it receives would be inherited.
     """
     room = socket.CMSG_LEN(DESCRIPTORS_MAX * INT_BYTES)
     try:

@@ -1,14 +1,14 @@
-"""What /proc says about processes: children, identity, ancestry. Standard library only: the zygote loads it.
+"""Reads of /proc: children, identity, ancestry. Standard library only: the zygote loads it.
 
-Two facts of the kernel carry the proofs that are built on this file.
+The proofs that use this file rest on two facts of the kernel.
 
 A process leaves the list of its parent's children only when the parent reaps it. So for *our own* list,
 while we (the only thread) do not reap, the list only grows, and a read to its end has seen every process that
-was in it at that end. A read of another process's list may miss one that was there. It is good enough to ask
-politely, never to prove an absence.
+was in it at that end. A read of another process's list may miss one that was there. It is good enough to send
+a polite signal, never to prove an absence.
 
-The pid of our unreaped child cannot be reused. For every other pid we hold a pidfd first
-and check the ancestry after that: if the way up still leads to us, the pidfd is of a process of ours.
+The pid of our unreaped child cannot be reused. For every other pid we open a pidfd first
+and check the ancestry after that: if the way up still leads to us, the pidfd is that of a process of ours.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Stat:
 
     @property
     def dead(self) -> bool:
-        """True of one that has ended and is not reaped: a signal to it is taken, and nothing comes of it."""
+        """True if it has ended and is not reaped: the kernel accepts a signal to it, without effect."""
         return self.state in "ZX"
 
     @property
@@ -56,7 +56,7 @@ class Stat:
 def _booted_at() -> float:
     """When the machine was booted, by the wall clock as it stands now.
 
-    Two clocks are read one after the other, and under load seconds may pass between: then they are read again.
+    Two clocks are read one after the other. If much time passes between, as under load, they are read again.
     """
     best, shortest_s = 0.0, float("inf")
     for _ in range(CLOCK_READS_MAX):
@@ -76,7 +76,7 @@ def ticks_now() -> int:
 
 
 def switches(pid: int) -> int:
-    """How often a process went to sleep by itself: it grows for as long as that does anything. -1: it is gone."""
+    """A process's voluntary context switches: the count grows while the process works. -1: it is gone."""
     try:
         status = read_text(f"/proc/{pid}/status")
     except OSError:
@@ -97,7 +97,7 @@ def read_text(path: str) -> str:
 
 
 def stat(pid: int) -> Stat | None:
-    """What is known of `pid`, zombies included; None if there is no such process (any more)."""
+    """Read /proc/<pid>/stat, also of a zombie; None if there is no such process."""
     try:
         return Stat(pid, read_text(f"/proc/{pid}/stat"))
     except (OSError, ValueError):
@@ -105,7 +105,7 @@ def stat(pid: int) -> Stat | None:
 
 
 def command_line(pid: int) -> list[str]:
-    """The words that `pid` was executed with, at most COMMAND_LINE_MAX bytes; none if it has ended."""
+    """The command line of `pid`, at most COMMAND_LINE_MAX bytes; empty if it has ended."""
     try:
         fd = os.open(f"/proc/{pid}/cmdline", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -120,7 +120,7 @@ def command_line(pid: int) -> list[str]:
 
 
 def environment(pid: int) -> list[str]:
-    """The environment that a process was executed with; empty of a zombie, or if we may not read it."""
+    """The environment that a process was executed with; empty for a zombie, or if we may not read it."""
     try:
         return read_text(f"/proc/{pid}/environ").split("\0")
     except OSError:
@@ -145,7 +145,7 @@ def children(pid: int) -> list[int]:
 
 
 def descendants(spare: frozenset[int] | set[int] = frozenset(), most: int = WALK_MAX) -> list[int]:
-    """Our descendants as far as they could be seen, nearest first, about `most` of them; none below `spare`."""
+    """Our descendants, as far as they could be seen, nearest first, about `most` of them; without `spare` and below."""
     found = [pid for pid in own_children() if pid not in spare]
     known = set(found)
     for pid in found:
@@ -159,7 +159,7 @@ def descendants(spare: frozenset[int] | set[int] = frozenset(), most: int = WALK
 
 
 def descends_from(pid: int, ancestor: int, past: frozenset[int] | set[int] = frozenset()) -> bool:
-    """True if the way up from `pid` leads to `ancestor`, and not past one of `past`.
+    """True if the way up from `pid` leads to `ancestor` without passing one of `past`.
 
     Climbs again if a process on the way died meanwhile.
     """

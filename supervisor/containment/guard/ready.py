@@ -1,4 +1,4 @@
-"""What a warden makes ready before it has a tree. Standard library only: the zygote loads this file."""
+"""What a warden prepares before it has a tree. Standard library only: the zygote loads this file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from supervisor.containment.guard import cgroups, procfs
 from supervisor.containment.guard.namespaces import Namespace
-from supervisor.containment.guard.seed import Seed, rehearse
+from supervisor.containment.guard.preforked import Preforked, warm_up
 from supervisor.containment.guard.unix import go_first, session_goes_first, wake_on_child
 
 TYPE_CHECKING = False
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Ready:
-    """What a warden can make ready before it has a tree: its session, its group, its wake-up pipe, its seed."""
+    """What a warden prepares before it has a tree: session, group, namespace, wake-up pipe, preforked child."""
 
     def __init__(self, layers: frozenset[str], base: str | None) -> None:
         os.setsid()
@@ -37,26 +37,26 @@ class Ready:
         self.wake = wake_on_child()
         self.group = cgroups.create_tree(base) if base is not None else None
         self.namespace = Namespace() if "namespace" in layers else None
-        self.seed: Seed | None = None
-        # The request that comes tries again, and says why.
+        self.preforked: Preforked | None = None
+        # The warden tries again when a request comes, and reports the reason.
         with suppress(OSError):
-            self.seed = Seed(self.group, self.namespace)
-        rehearse()
+            self.preforked = Preforked(self.group, self.namespace)
+        warm_up()
 
     def prepare(self, fds: list[int]) -> None:
-        """The command has come: let the seed prepare it. One that has ended before is forgotten, with its word."""
-        if self.seed is None:
+        """Let the preforked child prepare the command. If it has ended, forget it and its error text."""
+        if self.preforked is None:
             return
         try:
-            self.seed.prepare(fds)
+            self.preforked.prepare(fds)
         except ConnectionError:
-            self.seed.dismiss()
-            self.seed = None
+            self.preforked.dismiss()
+            self.preforked = None
 
     def dismiss(self) -> None:
-        """No tree came."""
-        if self.seed is not None:
-            self.seed.dismiss()
+        """Undo it all: no tree came."""
+        if self.preforked is not None:
+            self.preforked.dismiss()
         if self.namespace is not None:
             self.namespace.close()
         if self.group is not None:

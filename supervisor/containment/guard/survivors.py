@@ -1,7 +1,7 @@
-"""The processes of a tree that are left after it was killed: named, with the reason, while their end is waited for.
+"""The survivors of a tree: processes left after it was killed, named with the reason while we wait for their end.
 
-Two kinds stay. One refuses the signal, because it is another user's by now (`sudo`, a program that is set-uid): it is
-out of our reach. One got it and does not die, in an uninterruptible wait (state D), such as for a disk that hangs.
+There are two kinds. We may not signal one that runs as another user by now (`sudo`, a set-uid program): it is out of
+our reach. The other got the signal and does not die: it is in an uninterruptible wait (state D), as for a hung disk.
 
 Standard library only: the zygote and the wardens load this file too.
 """
@@ -24,8 +24,8 @@ NAMES_MAX = 10
 SAID_MAX = 20
 
 
-class Remaining:
-    """A warden's or the zygote's report of what is left: repeated when that changes, SAID_MAX times at most."""
+class Survivors:
+    """A warden's or the zygote's report of the survivors: repeated when they change, SAID_MAX times at most."""
 
     def __init__(self) -> None:
         self._said: list[int] = []
@@ -39,7 +39,7 @@ class Remaining:
         leader: int | None,
         tree_began: float | None,
     ) -> Word | None:
-        """The word ``remaining`` about these processes; None if there is nothing new to say.
+        """The word ``remaining`` about these processes; None if none lives or the report would be the same.
 
         `refused`: why a signal was refused, by pid. `leader` and `tree_began`: see `began`.
         """
@@ -56,15 +56,15 @@ class Remaining:
 
 
 def began(seen: procfs.Stat, leader: int | None, tree_began: float | None) -> float:
-    """When a process of a tree began, as its row says it: never before the tree did.
+    """When a process of a tree began, for its row: never before the tree did.
 
-    The command was forked before it was asked for (`seed.Seed`), so it began with its exec, and not when the kernel
-    says, which stays what it is known by. For all others the kernel's word is exact to a tick only.
+    The command was forked before it was requested (`preforked.Preforked`), so its row has the time of its exec, not the
+    kernel's start time. For all others the kernel's time is used, which is exact only to a tick.
 
     Args:
         seen: the process.
-        leader: the pid of the command, until it is reaped; then its pid may be another's, and this is None.
-        tree_began: the moment of that exec; epoch seconds, UTC; None where there was none.
+        leader: the pid of the command; None once it is reaped, since the pid may be reused.
+        tree_began: the time of that exec; epoch seconds, UTC; None if there was none.
     """
     if tree_began is None:
         return seen.started_at

@@ -1,4 +1,4 @@
-"""What the zygote, the wardens and the seeds are to the kernel: what wakes them, what they ignore, when they run.
+"""Signals, wake-ups, scheduling and descriptors of the zygote, the wardens and their preforked children.
 
 Standard library only: the zygote loads this file.
 """
@@ -16,7 +16,7 @@ NICE = os.getpriority(os.PRIO_PROCESS, 0)
 NICE_FIRST = -20
 NICE_LAST = 19
 FAILED = 70
-"""Exit status of one of them that could not do its work."""
+"""Exit status of a guard process that could not do its work."""
 IGNORED = (
     signal.SIGINT,
     signal.SIGTERM,
@@ -31,11 +31,11 @@ IGNORED = (
     signal.SIGTTOU,
     signal.SIGXFSZ,
 )
-"""What a tree could send its warden, or a terminal its zygote, that would end or stop it."""
+"""Signals that would end or stop a guard process, and that a tree or a terminal could send it."""
 
 
 def wake_on_child() -> int:
-    """Make every SIGCHLD readable on the descriptor returned; the pipe of an earlier call stays the caller's."""
+    """Make every SIGCHLD readable on the descriptor returned; the caller keeps the pipe of an earlier call."""
     readable, writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
@@ -43,13 +43,13 @@ def wake_on_child() -> int:
 
 
 def go_first(pid: int = 0) -> None:
-    """Run ahead of ordinary processes, if we may (root, or CAP_SYS_NICE); what we fork or spawn does not inherit it.
+    """Run ahead of ordinary processes, if we may (root, or CAP_SYS_NICE); our children do not inherit it.
 
     `pid`: an unreaped child of ours, instead of us.
 
-    By the nice value, and not by a real-time policy: the kernel makes the parent that reaps a process with threads wait
-    in a spin until the last thread has left its processor. A real-time process spins on that very processor, and the
-    thread cannot leave it until real-time throttling ends that, 0.95 s later.
+    By the nice value, not by a real-time policy. A parent that reaps a process with threads spins in the kernel until
+    the last thread has left its processor. A real-time parent may spin on that very processor, and then the thread
+    cannot leave it until real-time throttling sets in, 0.95 s later.
     """
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, pid, NICE_FIRST)
@@ -57,20 +57,17 @@ def go_first(pid: int = 0) -> None:
 
 
 def go_with_the_others(pid: int, nice: int = 0) -> None:
-    """Take back what `go_first` gave to an unreaped child: it is `nice` nicer than the daemon that started us.
-
-    `pid`: 0 is this process.
-    """
+    """Undo `go_first` for an unreaped child (0: this process), and make it `nice` nicer than the daemon."""
     with suppress(OSError):
-        # In this order: what it forks meanwhile must not inherit ours.
+        # In this order: a process it forks meanwhile must not inherit our nice value.
         os.setpriority(os.PRIO_PROCESS, pid, NICE + nice)
         os.sched_setscheduler(pid, os.SCHED_OTHER, os.sched_param(0))
 
 
 def niceness(wanted: int) -> int:
-    """How much nicer than the daemon a command may be made: not at all where we could not take it back.
+    """How much nicer than the daemon a command can be made: 0 if we could not undo it later.
 
-    Asked in a process that has tried to go first.
+    To be called in a process that has called `go_first`.
     """
     allowed = resource.getrlimit(resource.RLIMIT_NICE)[0]
     went_first = os.getpriority(os.PRIO_PROCESS, 0) == NICE_FIRST
@@ -80,10 +77,10 @@ def niceness(wanted: int) -> int:
 
 
 def session_goes_first() -> None:
-    """Give our session as large a share of the processor as it may have, where the kernel shares it out by session.
+    """Give our session the largest share of the processor, where the kernel schedules by session (autogroup).
 
-    A tree of hundreds of sessions has hundreds of such shares and its warden has one: without this, seconds could pass
-    before a kill is read. For the leader of a session in which none of the tree is.
+    A tree of hundreds of sessions has hundreds of shares and its warden has one: without this, seconds could pass
+    before the warden reads a kill. For the leader of a session that has no process of the tree.
     """
     with suppress(OSError), open("/proc/self/autogroup", "w") as file:
         file.write(str(NICE_FIRST))

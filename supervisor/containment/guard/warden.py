@@ -6,34 +6,35 @@ follows the proof: a non-empty tree has at least one child of the warden (go up 
 link below the warden is one), so when wait says ECHILD, the tree is gone. A new member can only be forked
 by a member.
 
-Spawning. While it has no tree it makes ready what a spawn needs (ready.py): its session, the tree's cgroup, and a
-*seed* (seed.py), a child in that cgroup that waits to become the command. The seed is given the command at once and
-prepares its execution (command.py), while the warden locks the ledger, looks whether it still may, and writes that it
-will; a spawn is then an exec.
+Spawning. While it has no tree it prepares what a spawn needs (ready.py): its session, the tree's cgroup, and a
+*preforked* child (preforked.py) in that cgroup that waits to become the command. The child gets the command at once
+and prepares its execution (command.py). Meanwhile the warden locks the ledger, checks that it still may spawn, and
+records that it will; a spawn is then an exec.
 
 It talks with the daemon over a SEQPACKET socket of its own. Requests: ``kill`` with a grace, ``nice``. Words:
 ``started`` or ``failed``, ``exited`` (the command itself), ``remaining`` (some cannot be killed), ``empty``
 (the proof, and what was seen). The same words go into its ledger, which it locks before it spawns.
 
-Ending: see ladder.py. What it has seen of the tree is in tree_record.py, of which its last word is made.
+Ending: see ladder.py. It records the tree's processes in tree_record.py, and makes its last word from that.
 
 Races, and why each is closed:
 
 * *The kill comes before the spawn*: it waits in the socket, which is read before the command is spawned.
-* *The daemon dies before the spawn*: its pidfd and the socket are looked at after the ledger is locked. If
+* *The daemon dies before the spawn*: its pidfd and the socket are checked after the ledger is locked. If
   it dies later, the main loop sees that and kills the tree at once.
-* *A pid is recycled*: own children are unreaped, so their pids (and the groups they are in) stay theirs;
-  for the others see `procfs.descends_from`. No group of a tree can hold a stranger: groups do not cross
-  sessions, and the command began with a session of its own.
+* *A pid is reused*: own children are unreaped, so their pids (and their groups) stay theirs; for the others see
+  `procfs.descends_from`. No group of a tree can hold a stranger: groups do not cross sessions, and the command
+  began with a session of its own.
 * *The command exits before `started` is sent*: one thread sends both, in order, and nothing is reaped in
   between.
 * *A SIGCHLD between the reaping and the poll*: it has written to the wake-up pipe, which ends the poll.
 * *A kill comes when the tree has just ended*: it is never read, and the kernel reports that to the daemon ahead of our
   last word, which the daemon receives all the same (packets.py), or finds in the ledger.
-* *The seed is killed while it waits*: its socket says so, and another takes its place.
-* *Without layer 2* (it can be switched off) ECHILD proves nothing; the removed cgroup does, else nothing is claimed.
+* *The preforked child is killed while it waits*: its socket shows that, and another takes its place.
+* *Without the subreaper* (it can be switched off) ECHILD proves nothing; the removed cgroup does, else nothing is
+  claimed.
 * *In a namespace* (namespaces.py) orphans fall to its keeper, our child, which reports them; ECHILD comes when it is
-  reaped, which the kernel allows only when all of them are gone. It asks and kills for us, all in one step.
+  reaped, which the kernel allows only when all of them are gone. It signals them for us, all in one step.
 * *The warden itself is killed*: the zygote is a subreaper too, gets the orphans, and does the same
   (zygote.py).
 
@@ -53,8 +54,8 @@ from supervisor.containment.guard.command import command_in
 from supervisor.containment.guard.ladder import GROUP_MAX_S, Ladder
 from supervisor.containment.guard.ledger import Ledger, decode, encode, said
 from supervisor.containment.guard.packets import receive
+from supervisor.containment.guard.preforked import Preforked
 from supervisor.containment.guard.ready import Ready
-from supervisor.containment.guard.seed import Seed
 from supervisor.containment.guard.tree_record import TreeRecord
 from supervisor.containment.guard.unix import drain, go_with_the_others, readable
 
@@ -65,7 +66,7 @@ if TYPE_CHECKING:
     Word: TypeAlias = dict[str, Any]
 
 SPEC = 2
-"""The place of the command itself among its descriptors."""
+"""The index of the command itself among its descriptors."""
 LAST_WORD = 0
 """Exit status of a warden that leaves nothing to prove; any other end leaves the tree to the zygote."""
 REAPED_A_TURN = 256
@@ -75,9 +76,9 @@ GROUP_RETRY_S = 0.005
 GROUP_IDLE_S = 0.05
 SETTLE_S = 0.005
 LAYERS = frozenset({"cgroup", "subreaper", "zygote", "marker"})
-"""What can be switched off; with all of them a process has to get past each."""
+"""Layers that are on unless switched off; to escape, a process has to get past each."""
 OPTIONAL_LAYERS = frozenset({"namespace"})
-"""What has to be asked for."""
+"""Layers that are off unless asked for."""
 
 
 class Warden:
@@ -91,7 +92,7 @@ class Warden:
         self._wake = ready.wake
         self._ready = ready
         self._spec: Word = {}
-        self._seed: Seed | None = None
+        self._preforked: Preforked | None = None
         self._leader_began = 0.0
         self._orphaned = False
         self._nice = 0
@@ -100,7 +101,7 @@ class Warden:
         self._note = ""
         self._group = ready.group
         self._namespace = ready.namespace
-        # By either, ECHILD is the proof.
+        # With either of them ECHILD is the proof.
         self._subreaper = "subreaper" in ready.layers or ready.namespace is not None
         self._ladder = Ladder(self._record, ready.group, ready.namespace, subreaper=self._subreaper, say=self._say)
 
@@ -135,14 +136,14 @@ class Warden:
         self._ledger.write(self._ready.word, word)
         self._record.started_at, self._leader_began = time.time(), time.monotonic()
         try:
-            seed, note = self._become(self._fds)
+            child, note = self._become(self._fds)
         except OSError as error:
-            seed, note = None, f"cannot start a process: {error.strerror}"
-        for place, fd in enumerate(self._fds):
-            if place != SPEC:
-                # Their end says that nobody of the tree has them any more.
+            child, note = None, f"cannot start a process: {error.strerror}"
+        for index, fd in enumerate(self._fds):
+            if index != SPEC:
+                # So that their end means that no process of the tree has them open.
                 os.close(fd)
-        if seed is None or note:
+        if child is None or note:
             self._note = note
             self._record.started_at = None
             self._ledger.write({"word": "failed", "note": note, "at": time.time()})
@@ -151,7 +152,7 @@ class Warden:
             if self._group is not None:
                 cgroups.end(self._group, GROUP_MAX_S)
             return
-        pid = self._record.leader = seed.pid
+        pid = self._record.leader = child.pid
         began = procfs.stat(pid)
         self._say(
             {
@@ -164,44 +165,44 @@ class Warden:
         )
         self._nice = unix.niceness(self._spec.get("nice", 0))
         go_with_the_others(pid, self._nice)
-        self._seed = seed
+        self._preforked = child
         self._renice()
 
-    def _settle(self, seed: Seed) -> None:
-        """What is left to do for a command that runs."""
-        self._seed = None
+    def _settle(self, child: Preforked) -> None:
+        """Do what can wait until the command runs."""
+        self._preforked = None
         os.close(self._fds[SPEC])
-        self._record.anchor = seed.weigh_anchor()
+        self._record.holder = child.release_holder()
         argv = self._spec["argv"]
         self._ladder.on_terminal = "pty" in self._spec
-        self._record.see(seed.pid, argv[0])
-        self._record.name_far_sides(argv)
+        self._record.see(child.pid, argv[0])
+        self._record.name_out_of_reach(argv)
 
-    def _become(self, fds: list[int]) -> tuple[Seed, str]:
-        """Let the seed become the command; returns it, and why it could not. Raises OSError."""
-        seed = self._ready.seed
-        if seed is not None:
+    def _become(self, fds: list[int]) -> tuple[Preforked, str]:
+        """Let the preforked child become the command; returns it, and why it could not. Raises OSError."""
+        child = self._ready.preforked
+        if child is not None:
             try:
-                return seed, self._grow(seed)
+                return child, self._execute(child)
             except ConnectionError:
-                # It was killed while it waited, and has not read that it should go.
-                seed.dismiss()
-        seed = Seed(self._group, self._namespace)
+                # It was killed while it waited, and has not executed the command.
+                child.dismiss()
+        child = Preforked(self._group, self._namespace)
         try:
-            # Of one that has ended at once, its socket has the reason.
+            # If it has ended already, its socket has the reason.
             with suppress(ConnectionError):
-                seed.prepare(fds)
-            return seed, self._grow(seed)
+                child.prepare(fds)
+            return child, self._execute(child)
         except OSError:
-            # No process of a namespace can end while another one of it is not reaped.
-            seed.dismiss()
+            # The keeper of a namespace cannot be reaped while another process in it is not.
+            child.dismiss()
             raise
 
-    def _grow(self, seed: Seed) -> str:
-        seed.go()
-        # While it does.
+    def _execute(self, child: Preforked) -> str:
+        child.go()
+        # Read the command meanwhile.
         self._spec = command_in(self._fds[SPEC])
-        return seed.outcome()
+        return child.outcome()
 
     def _keeper(self) -> Word | None:
         """The first process of the tree's namespace, for a daemon or zygote that finds us dead; None without one."""
@@ -223,14 +224,14 @@ class Warden:
         keeper = self._namespace.fileno() if self._namespace is not None else -1
         if keeper >= 0:
             poll.register(keeper, select.POLLIN)
-        # The command has the processor first, until something happens.
+        # Leave the processor to the command at first, unless something happens.
         wait_s: float | None = SETTLE_S
         while True:
-            # A millisecond more, not less: a wait that is rounded down would turn the loop until it is over.
+            # Rounded up: a wait that is rounded down would make the loop spin until it is over.
             wait_ms = None if wait_s is None else int(min(wait_s, WAIT_MAX_S) * 1000) + (wait_s > 0)
             ready = {fd for fd, _ in poll.poll(wait_ms)}
-            if self._seed is not None:
-                self._settle(self._seed)
+            if self._preforked is not None:
+                self._settle(self._preforked)
             if wake in ready:
                 drain(wake)
             if self._daemon in ready:
@@ -238,7 +239,7 @@ class Warden:
             if self._sock.fileno() in ready:
                 self._read_requests()
             if self._orphaned and self._daemon >= 0:
-                # No daemon can ask for a grace any more, or waits for the end: the tree is killed at once.
+                # No daemon can ask for a grace or waits for the end any more: kill the tree at once.
                 for fd in (self._daemon, self._sock.fileno()):
                     poll.unregister(fd)
                 self._daemon = -1
@@ -259,7 +260,7 @@ class Warden:
                 wait_s = 0.0
 
     def _read_requests(self) -> None:
-        """Take all requests that wait; the end of the socket means that the daemon is gone."""
+        """Read all waiting requests; the end of the socket means that the daemon is gone."""
         while readable(self._sock.fileno()):
             try:
                 data, _ = receive(self._sock, REQUEST_MAX_BYTES)
@@ -278,7 +279,7 @@ class Warden:
                 self._ladder.deadline = deadline if earlier is None else min(earlier, deadline)
 
     def _renice(self) -> None:
-        """Make the tree as nice as it was asked for last, once there is one."""
+        """Apply the last requested nice value, once there is a command."""
         if self._wanted_nice is None or self._record.leader is None:
             return
         before, self._nice = self._nice, unix.niceness(self._wanted_nice)
@@ -288,7 +289,7 @@ class Warden:
     def _reap(self) -> int | None:
         """Reap the dead, and return how many. None: no child is left (ECHILD), which is the proof.
 
-        At most REAPED_A_TURN, or a crowd that is being stopped: a tree that forks and dies as fast as we reap must not
+        At most REAPED_A_TURN, or as many as are being stopped: a tree that forks and dies as fast as we reap must not
         keep us from killing it.
         """
         most = max(REAPED_A_TURN, self._ladder.killing.crowd)
@@ -296,7 +297,7 @@ class Warden:
             target = -1
             try:
                 if not self._record.full:
-                    # Looked at before it is reaped: the name of a zombie can still be read.
+                    # Read it before it is reaped: a zombie still has its name.
                     waiting = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
                     if waiting is None:
                         return count
@@ -305,15 +306,15 @@ class Warden:
                 pid, raw, usage = os.wait4(target, os.WNOHANG)
             except ChildProcessError:
                 if self._namespace is not None:
-                    # What its keeper has said before it went.
+                    # Read the keeper's last reports.
                     while self._hear():
                         pass
                 return None
             if pid == 0:
                 return count
             self._ladder.killing.reaped(pid)
-            if pid == self._record.anchor:
-                self._record.anchor = 0
+            if pid == self._record.holder:
+                self._record.holder = 0
                 continue
             if self._namespace is not None and pid == self._namespace.pid:
                 self._namespace.pid = None
@@ -338,7 +339,7 @@ class Warden:
         return most
 
     def _hear(self) -> bool:
-        """Take what the keeper has reaped since, at most REAPED_A_TURN; False if it will say no more."""
+        """Read the keeper's reports, at most REAPED_A_TURN; False if no more will come."""
         assert self._namespace is not None
         for report in self._namespace.reports(REAPED_A_TURN):
             if report is None:
@@ -355,7 +356,7 @@ class Warden:
     # ── Words ─────────────────────────────────────────────────────────────────────────────────────
 
     def _say(self, word: Word) -> None:
-        """Write the word down, then send it. The daemon may be gone: the ledger is for the next one."""
+        """Write the word to the ledger, then send it. If the daemon is gone, the next one reads the ledger."""
         self._ledger.write(word)
         self._send(word)
 
@@ -381,17 +382,16 @@ def main(
 ) -> int:
     """Be a warden: the body of the child that the zygote has forked. Returns the exit status.
 
-    `fds`: of the command, as `Seed.prepare` takes them.
-    `ready`: what was made ready for it; None: with all layers but a cgroup.
-    All descriptors are this process's own copies. Raises nothing that the zygote would survive to see: the
-    caller turns every exception into an exit.
+    `fds`: of the command, as `Preforked.prepare` takes them.
+    `ready`: prepared before the request; None: with all layers but a cgroup.
+    All descriptors are this process's own copies. The caller turns every exception into an exit.
     """
     ready = ready or Ready(LAYERS, None)
     ready.prepare(fds)
     try:
         ledger = Ledger.lock(ledger_path, wait=True)
     except OSError:
-        # Forgotten before it began: no daemon waits for a word of it.
+        # The tree was forgotten before it began: no daemon waits for it.
         ready.dismiss()
         return LAST_WORD
     assert ledger is not None

@@ -1,43 +1,43 @@
-"""The zygote: a small fresh interpreter that forks one warden per process tree, and inherits what a warden leaves.
+"""The zygote: a small fresh interpreter that forks one warden per process tree, and inherits a dead warden's orphans.
 
 Run as a script, ``python -I -S zygote.py <socket> <pidfd of the daemon> <settings>``, the settings a word with the
-``layers`` that hold and the ``cgroup`` below which trees get theirs, or None. It is one thread with few
+active ``layers`` and the ``cgroup`` below which trees get theirs, or None. It is one thread with few
 modules, so a fork of it is cheap and safe, whatever the size and the threads of the daemon.
 
 Theory of operation. A spawn request is one SEQPACKET message with four descriptors (the warden's socket, the two write
-ends of the output pipes, a memfd with the command), or five, where the command gets a channel. A *spare* warden is
-forked while there is nothing else to do, and its socket is given to the daemon (``spare``), so that a spawn waits
-neither for a fork nor for us: the daemon tells us whose the warden is from now on (``taken``), and sends it the
-request. In a burst each request but the first comes here (``fork``); the zygote hands it on to a warden forked for it
-and closes its copies, so that afterwards the warden alone holds its tree's descriptors and their end of file means what
-it says. A spare one that is killed costs nothing; one that is killed with a request in its socket has spawned nothing,
-which its ledger shows.
+ends of the output pipes, a memfd with the command), or five, if the command gets a channel. A *spare* warden is
+forked while the zygote is idle, and its socket is sent to the daemon (``spare``), so that a spawn waits neither for a
+fork nor for us: the daemon tells us which tree the warden has from now on (``taken``), and sends it the request. In a
+burst each request but the first comes here (``fork``). The zygote passes it to a warden forked for it and closes its
+copies, so that only the warden holds its tree's descriptors, and an end of file means that the tree has closed them.
+A killed spare warden costs nothing; one that is killed with a request in its socket has spawned nothing, as its ledger
+shows.
 
-*Whose a dead warden was* is known before anything is made of its death: ``taken`` was sent before the request, so what
-waits in our socket is read before a spare one is reaped. One that is ``taken`` and was reaped already had no request,
-and is ``unborn``.
+*The tree of a dead warden* is known before its death is handled: ``taken`` was sent before the request, so our socket
+is read before a spare warden is reaped. A warden that was reaped before its ``taken`` came never had a request: its
+tree is ``unborn``.
 
-``end_warden`` looks at a silent warden, and kills it if a signal has stopped it or it has no tree.
+``end_warden`` checks a silent warden, and kills it if a signal has stopped it or it makes no progress.
 
 A warden that ends with LAST_WORD leaves nothing to prove here. Any other end (it was killed) leaves
 orphans, and as the next subreaper the zygote gets them. It kills and reaps all its children that are not
-wardens. *The proof*: what a dead warden left is non-empty only if some member of it is a child of the
+wardens. *The proof*: a dead warden has left a process only if some process of its tree is a child of the
 zygote (go up from any member; the last link is one). Our list of children only grows while we, the only
-thread, do not reap; so one whole read of it that finds living wardens only says that at its end no dead
+thread, do not reap; so if one whole read of it finds only living wardens, then at its end no dead
 warden's tree had a member. Then the zygote writes ``empty`` into their ledgers, whose locks it took over
-when the wardens died, and says ``gone``. A dead warden's cgroup is killed and removed as well.
+when the wardens died, and reports ``gone``. A dead warden's cgroup is killed and removed as well.
 
-*Several lost trees* are proven apart, so that one that cannot be killed holds up its own tree only: a tree is gone as
-well if every other process in the list is known to be of other lost trees (`Lost.knows`): by its cgroup, its marker,
+*Several lost trees* are proven apart, so that a process that cannot be killed delays only its own tree. A tree is also
+gone if every other process in the list is known to be of other lost trees (`Lost.knows`): by its cgroup, its marker,
 its session, or because it was there already when only one tree was lost and no warden had just died. A process known by
-none of these may be of any, and all wait for it. No process changes its cgroup *and* takes another tree's marker by
-chance. One that does both on purpose is in the proof of the tree whose marker it has, and in no other. A process is put
-down to a tree it is known to be of, or to the only lost one. What is left REMAINING_AFTER_S after the loss is named
-(``remaining``).
+none of these may be of any, and all trees wait for it. No process changes its cgroup *and* takes another tree's marker
+by chance. One that does both on purpose counts for the tree whose marker it has, and for no other. A process is
+reported with the tree it is known to be of, or with the only lost one. Survivors REMAINING_AFTER_S after the loss are
+named (``remaining``).
 
-When the daemon is gone (its pidfd, or the end of the socket) nothing more is forked, requests that wait are
-dropped, and the zygote stays until its wardens have ended their trees: they see the same end by themselves. One that
-a signal has stopped does not, and is killed.
+When the daemon is gone (its pidfd, or the end of the socket), the zygote forks nothing more and drops waiting requests.
+It stays until its wardens have ended their trees: they see the same end by themselves. A warden that a signal has
+stopped does not, and is killed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from contextlib import suppress
 def load_siblings() -> None:
     """Make this package importable by its name without running the `__init__` of the packages around it.
 
-    Those belong to the daemon and may import what an interpreter without site-packages does not have.
+    Those belong to the daemon, and may import packages that an interpreter without site-packages does not have.
     """
     path = os.path.dirname(os.path.abspath(__file__))
     for name in ("supervisor.containment.guard", "supervisor.containment", "supervisor"):
@@ -85,11 +85,11 @@ from supervisor.containment.guard.ledger import (  # noqa: E402
     said,
 )
 from supervisor.containment.guard.namespaces import KEEPER, fork_with_socket  # noqa: E402
-from supervisor.containment.guard.out_of_reach import SOUGHT_MAX, FarSides  # noqa: E402
+from supervisor.containment.guard.out_of_reach import SOUGHT_MAX, OutOfReach  # noqa: E402
 from supervisor.containment.guard.packets import receive  # noqa: E402
+from supervisor.containment.guard.preforked import PREFORKED  # noqa: E402
 from supervisor.containment.guard.ready import Ready  # noqa: E402
-from supervisor.containment.guard.seed import SEED  # noqa: E402
-from supervisor.containment.guard.survivors import Remaining  # noqa: E402
+from supervisor.containment.guard.survivors import Survivors  # noqa: E402
 from supervisor.containment.guard.unix import (  # noqa: E402
     FAILED,
     IGNORED,
@@ -116,9 +116,9 @@ REQUEST_MAX_BYTES = 8192
 DESCRIPTORS = 4
 RETRY_S = 0.02
 REFILL_S = 0.01
-"""A spare warden is forked after so much silence, not beside a spawn, whose caller waits."""
+"""A spare warden is forked after so long without a request, not during a spawn, whose caller waits."""
 REFILL_AGAIN_S = 0.25
-"""The same where one was killed, or the daemon could not take it."""
+"""The same after a spare one was killed, or the daemon could not take it."""
 GROUP_MAX_S = 2.0
 ORPHAN_ROWS_MAX = 100
 OWNERS_SOUGHT_MAX = 64
@@ -134,7 +134,7 @@ def prctl(option: int, value: int | bytes) -> None:
 
 
 class Lost:
-    """A warden that was killed, the ledger whose lock was taken over, and how to know the processes of its tree."""
+    """A killed warden, its ledger, whose lock the zygote takes over, and the ways to identify its tree's processes."""
 
     def __init__(self, process_id: str, ledger_path: str, group: str | None) -> None:
         self.process_id = process_id
@@ -143,20 +143,20 @@ class Lost:
         self.group = group
         self.rows: list[Word] = []
         self.reaped = 0
-        self.remote = FarSides()
-        self.remaining = Remaining()
+        self.remote = OutOfReach()
+        self.remaining = Survivors()
         self.since = time.monotonic()
         words = read_path(ledger_path)
         marker, started = (said(words, "sent") or {}).get("marker"), said(words, "started") or {}
         self._marker = f"{MARKER}={marker}" if marker else ""
-        # The pid of one that its warden has reaped may be reused by now.
+        # If its warden has reaped the command, the pid may be reused by now.
         self.leader: int | None = None if said(words, "exited") else started.get("pid")
         self.began: float | None = started.get("at")
         self._keeper = (said(words, "spawning") or {}).get("keeper")
         self.take_over()
 
     def take_over(self) -> bool:
-        """Lock the ledger, if no other process holds it; True if there is nothing (more) to lock."""
+        """Lock the ledger, if no other process holds it; True if it is locked or cannot be opened."""
         if self.ledger is None:
             try:
                 self.ledger = Ledger.lock(self.ledger_path, wait=False)
@@ -172,9 +172,9 @@ class Lost:
         return cgroups.remove(self.group) or time.monotonic() - self.since > GROUP_MAX_S or self._absent()
 
     def knows(self, seen: procfs.Stat, group: str | None, environment: list[str]) -> bool:
-        """True if a process shows that it is of this tree: by its cgroup, its marker, or the command's session.
+        """True if a process is known to be of this tree: by its cgroup, its marker, or the command's session.
 
-        Or it is the keeper of the tree's namespace.
+        Also if it is the keeper of the tree's namespace.
         """
         inside = self.group is not None and group is not None and f"{group}/".startswith(f"{self.group}/")
         marked = self._marker != "" and self._marker in environment
@@ -186,7 +186,7 @@ class Lost:
 
 
 class Zygote:
-    """Forks wardens and keeps what they leave. One instance per process."""
+    """Forks wardens and ends their orphans. One instance per process."""
 
     def __init__(self, daemon: socket.socket, daemon_pidfd: int, layers: frozenset[str], base: str | None) -> None:
         self._daemon = daemon
@@ -258,18 +258,18 @@ class Zygote:
         return True
 
     def _taken(self, pid: int, process_id: str, ledger_path: str) -> None:
-        """The spare warden is that of a tree from now on."""
+        """Record that a spare warden has a tree from now on."""
         if pid in self._spares:
             self._spares.discard(pid)
             self._wardens[pid] = (process_id, ledger_path)
             self._refill_s = REFILL_S
         else:
-            # It was reaped before it was taken, so nothing was asked of it.
+            # It was reaped before it was taken, so it never had a request.
             self._say({"word": "unborn", "process_id": process_id})
 
     def _fork(self, request: Word, fds: list[int]) -> None:
         process_id, ledger_path = request["process_id"], request["ledger"]
-        # Fewer descriptors than sent means that our table of them is full. The seed says so of a channel.
+        # Fewer descriptors than sent means that our descriptor table is full. The child reports a missing channel.
         why = "" if len(fds) >= DESCRIPTORS else os.strerror(errno.EMFILE)
         pid = -1
         try:
@@ -287,17 +287,17 @@ class Zygote:
     def _fork_warden(self, word: Word, fds: list[int]) -> int:
         """Fork the warden of a tree; returns its pid. Raises OSError."""
         pid, sock = fork_with_socket(self._become_warden)
-        with sock, suppress(ConnectionError):  # one that was killed in this moment is missed when it is reaped
+        with sock, suppress(ConnectionError):  # if it was killed just now, `_reap` notices
             socket.send_fds(sock, [encode(word)], fds)
         return pid
 
     def _refill(self) -> None:
-        """Keep a warden ready. Where none can be forked, the next request says why."""
+        """Fork a spare warden. If that fails, the next request reports why."""
         with suppress(OSError):
             pid, sock = fork_with_socket(self._become_warden)
             self._spares.add(pid)
             with sock:
-                # A daemon that cannot take it closes it, and it ends.
+                # A daemon that cannot take the socket closes it, and the warden ends.
                 socket.send_fds(self._daemon, [encode({"word": "spare", "pid": pid})], [sock.fileno()])
 
     def _become_warden(self, sock: socket.socket) -> NoReturn:
@@ -324,7 +324,7 @@ class Zygote:
             with suppress(OSError):
                 data, fds = receive(sock, REQUEST_MAX_BYTES)
         if not data:
-            # The daemon is gone, or has no use for it: its zygote is gone, or goes.
+            # The daemon is gone, or has dismissed this warden.
             ready.dismiss()
             return warden.LAST_WORD
         sock.close()
@@ -333,7 +333,7 @@ class Zygote:
         return warden.main(theirs, self._pidfd, fds[1:], decode(data)["ledger"], ready)
 
     def _end_stopped(self) -> None:
-        """Without the daemon only we can notice that a signal has stopped a warden. Its tree then falls to us."""
+        """Kill wardens that a signal has stopped: without the daemon only we notice. Their trees then fall to us."""
         now = time.monotonic()
         stopped = [pid for pid in self._all_wardens() if (seen := procfs.stat(pid)) is not None and seen.state in "Tt"]
         self._stopped = {pid: self._stopped.get(pid, now) for pid in stopped}
@@ -342,10 +342,10 @@ class Zygote:
                 os.kill(pid, signal.SIGKILL)
 
     def _end_warden(self, process_id: str) -> None:
-        """Kill a warden that gives no sign of life (a signal stopped it): its tree then falls to us.
+        """Kill a warden that shows no progress (a signal stopped it): its tree then falls to us.
 
-        One that works is slow only: on a machine with much to do it may say nothing for long, and it knows more of its
-        tree than we would. It waits for a processor, or it has slept and woken since we were asked for it before.
+        A warden that works is only slow: under load it may be silent for long, and it knows more of its tree than we
+        would. It waits for a processor, or has slept and woken since the last request.
         """
         for pid, (known, _) in self._wardens.items():
             seen = procfs.stat(pid) if known == process_id else None
@@ -356,7 +356,7 @@ class Zygote:
             if seen.state in "Tt" or (seen.state != "R" and switches == before):
                 os.kill(pid, signal.SIGKILL)
 
-    # ── What wardens leave ────────────────────────────────────────────────────────────────────────
+    # ── Orphans ───────────────────────────────────────────────────────────────────────────────────
 
     def _reap(self) -> int | None:
         """Reap the dead, at most as many as a warden does; returns how many, None if no child is left at all."""
@@ -370,14 +370,14 @@ class Zygote:
                 return count
             pid = waiting.si_pid
             while pid in self._spares and readable(self._daemon.fileno()):
-                # Whether it was taken is known first; the end of the socket is met again by the loop.
+                # Learn first whether it was taken; the loop sees the end of the socket again.
                 if not self._serve():
                     break
             seen = procfs.stat(pid)
             whose = self._find_owner(pid) if self._lost and pid not in self._all_wardens() else None
             leads = whose is not None and whose.leader == pid
             if whose is not None and leads:
-                # Its session is known by its number for as long as that cannot be given away: those in it are ours now.
+                # The session's number is valid until the leader is reaped: identify its processes now.
                 self._find_owners([child for child in procfs.own_children() if child not in self._all_wardens()])
                 whose.leader = None
             status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -394,14 +394,14 @@ class Zygote:
                 self._refill_s = REFILL_AGAIN_S
                 if group is not None:
                     cgroups.end(group, GROUP_MAX_S)
-            elif seen is not None and (leads or seen.name not in (SPARE, SEED, KEEPER)):
+            elif seen is not None and (leads or seen.name not in (SPARE, PREFORKED, KEEPER)):
                 rows = self._orphans if whose is None else whose.rows
                 if whose is None:
                     self._orphans_reaped += 1
                 else:
                     whose.reaped += 1
                 if leads:
-                    # How the command ended is said in any case.
+                    # The command always has a row.
                     del rows[ORPHAN_ROWS_MAX - 1 :]
                 if len(rows) >= ORPHAN_ROWS_MAX:
                     continue
@@ -422,11 +422,11 @@ class Zygote:
         if "zygote" in self._layers:
             lost = Lost(process_id, ledger_path, group)
             self._lost.append(lost)
-            self._look_for_far_sides(lost)
+            self._find_out_of_reach(lost)
         self._say({"word": "lost", "process_id": process_id})
 
-    def _look_for_far_sides(self, lost: Lost) -> None:
-        """As a warden does it before it kills; where several are lost, only in what is known to be of this one."""
+    def _find_out_of_reach(self, lost: Lost) -> None:
+        """As a warden does before it kills; if several trees are lost, only in processes known to be of this one."""
         if lost.group is not None:
             there = cgroups.pids_below(lost.group)
         else:
@@ -441,14 +441,14 @@ class Zygote:
         return seen is not None and lost.knows(seen, cgroups.group_with(pid), procfs.environment(pid))
 
     def _end_orphans(self) -> int | None:
-        """Kill what is not a warden; returns the milliseconds until the next look, None if nothing is left."""
+        """Kill all children but wardens; returns the milliseconds until the next look, None if no tree is lost."""
         if not self._lost:
-            # Without a dead warden nothing can have fallen to us.
+            # Without a dead warden we have no orphans.
             return None
         self._several = self._several or len(self._lost) > 1
         wardens = self._all_wardens()
         done = [lost for lost in self._lost if lost.take_over() and lost.end_group()]
-        # The whole list comes first, and then what is known of each in it: the proof is of this moment.
+        # Read the whole list first, and then identify each process: the proof holds for this moment.
         strangers = [pid for pid in procfs.own_children() if pid not in wardens]
         whose = self._find_owners(strangers)
         for lost in done:
@@ -465,7 +465,7 @@ class Zygote:
         fresh, _ = self._killing.round(wardens)
         if fresh or self._killing.stopping:
             return 0
-        self._say_who_remains(strangers)
+        self._report_survivors(strangers)
         return int(RETRY_S * 1000)
 
     # ── Whose an orphan is ────────────────────────────────────────────────────────────────────────
@@ -473,12 +473,11 @@ class Zygote:
     def _find_owners(self, strangers: list[int]) -> list[Lost | None]:
         """The lost tree of each of our children that is no warden; None where it is not known."""
         if len(self._lost) == 1 and not self._warden_is_dead():
-            # What fell to us so far is of this tree, whatever it does from now on, and whichever tree is lost later. A
-            # warden that is dead and not reaped has left its own to us already, so the wardens are looked at after the
-            # list.
+            # All orphans so far are of this tree, whatever they do later, and whichever tree is lost later. The wardens
+            # are checked after the list was read, since a dead warden leaves its tree to us before it is reaped.
             self._whose.update(dict.fromkeys(strangers, self._lost[0]))
         if len(strangers) > OWNERS_SOUGHT_MAX:
-            # They are being killed. Their trees are looked for when few are left.
+            # They are being killed. Look for their trees when few are left.
             return [self._whose.get(pid) for pid in strangers]
         return [self._find_owner(pid) for pid in strangers]
 
@@ -489,7 +488,7 @@ class Zygote:
         return {*self._wardens, *self._spares}
 
     def _find_owner(self, pid: int) -> Lost | None:
-        """The lost tree that one of our children is of, if exactly one knows it."""
+        """The lost tree of one of our children, if exactly one tree knows it."""
         if pid in self._whose:
             return self._whose[pid]
         seen = procfs.stat(pid)
@@ -502,8 +501,8 @@ class Zygote:
             return knowing[0]
         return None
 
-    def _say_who_remains(self, strangers: list[int]) -> None:
-        """Report what cannot be killed: each process to its tree, and one that may be of any to all of them."""
+    def _report_survivors(self, strangers: list[int]) -> None:
+        """Report processes that cannot be killed: each to its tree, and one that may be of any tree to all of them."""
         now = time.monotonic()
         for lost in self._lost:
             if now - lost.since < ladder.REMAINING_AFTER_S:
@@ -521,13 +520,13 @@ class Zygote:
     def _prove(self, lost: Lost, *, alone: bool) -> None:
         """Write the last word that the killed warden could not, and tell the daemon."""
         if lost.ledger is not None and said(lost.ledger.words, "spawning") is None:
-            # Nothing was spawned and, as its warden is dead, nothing will be: it may be asked for again.
+            # Nothing was spawned and, since the warden is dead, nothing will be: the daemon may try again.
             lost.ledger.close()
             self._say({"word": "unborn", "process_id": lost.process_id})
             return
         if lost.ledger is not None and said(lost.ledger.words, "empty") is None:
             word = fold(lost.ledger.words)
-            # One that was reaped before its warden was is known by its number, which was still the command's.
+            # A command that was reaped before its warden is known by its pid, which was not reused yet.
             strays = [row for row in self._orphans if alone or row["pid"] == word["pid"]]
             rows = lost.rows + strays
             leaders = [row for row in rows if row["pid"] == word["pid"]]
@@ -555,7 +554,7 @@ class Zygote:
         try:
             self._daemon.send(encode(word))
         except OSError:
-            # The daemon is gone; the end of the socket will say so.
+            # The daemon is gone; the loop sees the end of the socket.
             return
 
 
@@ -580,7 +579,7 @@ def main() -> None:
         try:
             cgroups.join(os.path.join(base, cgroups.WARDENS))
         except OSError:
-            # Outside of that group the next daemon would take wardens for a tree. The other layers hold.
+            # Outside that group the next daemon would mistake wardens for a tree. The other layers remain.
             base = None
     zygote = Zygote(daemon, pidfd, layers, base)
     gc.collect()

@@ -1,4 +1,4 @@
-"""Trees of an earlier daemon: what became of them is read in their ledgers, and what they left is ended."""
+"""Trees of an earlier daemon: their ledgers tell how they ended, and their orphans are ended."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from actors.messages import ProcessEnded
     from actors.ports import Clock
     from supervisor.containment.guard.ledger import Word
-    from supervisor.containment.orphans import Leftover
+    from supervisor.containment.orphans import OrphanTree
     from supervisor.containment.processes.search import Search
     from supervisor.containment.processes.warden_dir import WardenDir
     from supervisor.containment.reactor import Alarm, Reactor
@@ -31,13 +31,13 @@ LOCK_POLL_S = 0.02
 LOCK_SLACK_S = 5.0
 SWEEP_S = 2.0
 STOPPED_MAX_S = 3.0
-"""After so long a warden of an earlier daemon, and its zygote, are continued: a signal may have stopped them."""
+"""After so long a warden of an earlier daemon, and its zygote, get SIGCONT: a signal may have stopped them."""
 
 
 class Adoption:
-    """A tree of an earlier daemon whose ledger is waited for. `owner` is None while no actor asks for it.
+    """A tree of an earlier daemon whose ledger is not final yet. `owner` is None while no actor asks for it.
 
-    `unnamed`: no row names it, so none will, and its ledger is removed when there is no more to learn of it.
+    `unnamed`: no row of the store names it, so its ledger is removed when its end is known.
     """
 
     def __init__(self, process_id: str, owner: ActorRef[Any] | None, path: Path, since: float) -> None:
@@ -46,7 +46,7 @@ class Adoption:
         self.path = path
         self.since = since
         self.alarm: Alarm | None = None
-        self.leftover: Leftover | None = None
+        self.orphan: OrphanTree | None = None
         self.woken = False
         self.size = -1
         self.report: ProcessEnded | None = None
@@ -57,7 +57,7 @@ class Adoptions:
     """All adoptions of one daemon. Reactor thread only.
 
     Args:
-        give_up_s: LOCK_SLACK_S longer than this a warden that holds its ledger is waited for.
+        give_up_s: a warden that holds its ledger is waited for LOCK_SLACK_S longer than this.
     """
 
     def __init__(self, reactor: Reactor, clock: Clock, warden_dir: WardenDir, search: Search, give_up_s: float) -> None:
@@ -69,7 +69,7 @@ class Adoptions:
         self._by_id: dict[str, Adoption] = {}
 
     def clean_up(self, before: str | None, ours: Collection[str]) -> None:
-        """At a start: end what a dead daemon's trees have left, also where no actor asks for them.
+        """At a start: end the orphans of a dead daemon's trees, also if no actor asks for them.
 
         `before`: the cgroup of the last daemon. `ours`: ids of trees that this daemon has spawned by now.
         """
@@ -82,7 +82,7 @@ class Adoptions:
             words = ledger.read_path(path)
             group = (ledger.said(words, "spawning") or {}).get("cgroup")
             if group is not None and not (ledger.said(words, "empty") or ledger.said(words, "swept")):
-                # The search that judges the tree removes it, and has its proof in that.
+                # The search that judges the tree removes it, and that is its proof.
                 judged.add(group)
         if bases:
             self._search.aside(lambda: _sweep(bases, base, frozenset(judged)), lambda: None)
@@ -91,7 +91,7 @@ class Adoptions:
             self._reactor.later(self._give_up_s, lambda: self._search.aside(last, lambda: None))
 
     def end_unnamed(self, process_ids: Collection[str]) -> None:
-        """End what these trees, which no row names, have left, and remove their ledgers."""
+        """End the orphans of trees that no row names, and remove their ledgers."""
         for process_id in process_ids:
             adoption = self._by_id.get(process_id)
             if adoption is not None:
@@ -100,7 +100,7 @@ class Adoptions:
                 self._begin(process_id, None, unnamed=True)
 
     def adopt(self, process_id: str, owner: ActorRef[Any] | None) -> None:
-        """Tell `owner` what became of a tree; None: no actor asks, but what it left is to be ended."""
+        """Report the end of a tree to `owner`, after ending its orphans; None: no actor asks for a report."""
         adoption = self._by_id.get(process_id)
         if adoption is not None:
             adoption.owner = owner
@@ -111,13 +111,13 @@ class Adoptions:
         self._begin(process_id, owner)
 
     def forget(self, process_id: str) -> None:
-        """Look no more for what became of it."""
+        """Stop looking for its end."""
         adoption = self._by_id.pop(process_id, None)
         if adoption is not None and adoption.alarm is not None:
             adoption.alarm.cancel()
 
     def forget_all(self) -> None:
-        """The daemon is closing: the next one looks at them."""
+        """Stop looking for all of them: the daemon is closing, and the next one continues."""
         for adoption in self._by_id.values():
             if adoption.alarm is not None:
                 adoption.alarm.cancel()
@@ -135,25 +135,25 @@ class Adoptions:
         """Read the ledger of an earlier daemon's tree, if no process holds it; else look again in a moment."""
         report = self._find_out(adoption)
         if report is None:
-            self._look_who_remains(adoption)
+            self._report_survivors(adoption)
             adoption.alarm = self._reactor.later(LOCK_POLL_S, lambda: self._look(adoption))
             return
         tell(adoption.owner, report)
-        leftover = adoption.leftover
-        if report.proven or leftover is None or leftover.cgroup is None:
+        orphan = adoption.orphan
+        if report.proven or orphan is None or orphan.cgroup is None:
             del self._by_id[adoption.process_id]
             self._put_away(adoption, report)
             return
         adoption.report = report
         self._search.go_on(
-            leftover,
+            orphan,
             lambda: self._by_id.get(adoption.process_id) is adoption,
-            lambda: self._prove(adoption, leftover),
+            lambda: self._prove(adoption, orphan),
         )
 
-    def _prove(self, adoption: Adoption, leftover: Leftover) -> None:
-        """What a dead daemon's tree has left is gone after all: note it in the ledger, and tell the owner."""
-        verdict = self._search.verdict(ledger.fold(ledger.read_path(adoption.path)), leftover)
+    def _prove(self, adoption: Adoption, orphan: OrphanTree) -> None:
+        """Record in the ledger that a dead daemon's tree is gone after all, and report it."""
+        verdict = self._search.verdict(ledger.fold(ledger.read_path(adoption.path)), orphan)
         held = Ledger.lock(adoption.path, wait=False)
         if held is not None:
             held.write(verdict)
@@ -164,7 +164,7 @@ class Adoptions:
         self._put_away(adoption, report)
 
     def _put_away(self, adoption: Adoption, report: ProcessEnded) -> None:
-        """Remove the ledger of a tree that no row names, if nothing more can be learnt of it."""
+        """Remove the ledger of a tree that no row names, if its end is known."""
         if not adoption.unnamed or adoption.owner is not None:
             return
         if not report.proven:
@@ -173,12 +173,12 @@ class Adoptions:
             group = (ledger.said(words, "spawning") or {}).get("cgroup")
             judged = ledger.said(words, "swept") or ledger.said(words, "empty")
             if judged is None or (group is not None and os.path.isdir(group)):
-                # The next start looks again.
+                # The next start tries again.
                 return
         adoption.path.unlink(missing_ok=True)
 
-    def _look_who_remains(self, adoption: Adoption) -> None:
-        """Report what the warden could not kill so far, if its ledger says so."""
+    def _report_survivors(self, adoption: Adoption) -> None:
+        """Report the processes that the warden could not kill so far, if its ledger names any."""
         try:
             size = adoption.path.stat().st_size
         except OSError:
@@ -193,7 +193,7 @@ class Adoptions:
     # ── The verdict ───────────────────────────────────────────────────────────────────────────────
 
     def _find_out(self, adoption: Adoption) -> ProcessEnded | None:
-        """What became of it; None: not known yet. The cases are those of `ledger`'s theory of operation."""
+        """The report of its end; None: not known yet. The cases are those of `ledger`'s theory of operation."""
         process_id, now = adoption.process_id, self._clock.monotonic()
         try:
             held = Ledger.lock(adoption.path, wait=False)
@@ -229,21 +229,21 @@ class Adoptions:
             return not_started(process_id, "never spawned", self._clock.wall())
         sent = ledger.said(words, "sent")
         if self._warden_dir.boot and sent is not None and sent["boot"] != self._warden_dir.boot:
-            note = "the machine was restarted, which nothing of it can have outlived"
+            note = "the machine was restarted, which ended all its processes"
             word = self._abandoned(words, note) if last is None else {**last, "note": note, "at": self._clock.wall()}
             return ended(process_id, word, proven=True)
         if last is not None:
             return ended(process_id, last, proven=False)
-        # The warden was killed. While its zygote lives, that is about to take the lock over and to finish its work;
-        # it cannot have written between our reading and its death, for it writes only under the lock we hold.
+        # The warden was killed. Its zygote, if it lives, is about to take over the lock and finish the work. It cannot
+        # have written since we read the ledger, because it writes only under the lock that we hold.
         if _zygote_lives(words) and now - adoption.since < self._give_up_s + LOCK_SLACK_S:
             return None
-        if adoption.leftover is None:
-            adoption.leftover = leftover = self._search.leftover(process_id, "its warden left no last word", words)
-            self._search.end(leftover, lambda: setattr(leftover, "done", True))
-        if not adoption.leftover.done:
+        if adoption.orphan is None:
+            adoption.orphan = orphan = self._search.orphan(process_id, "its warden left no last word", words)
+            self._search.end(orphan, lambda: setattr(orphan, "done", True))
+        if not adoption.orphan.done:
             return None
-        verdict = self._search.verdict(ledger.fold(words), adoption.leftover)
+        verdict = self._search.verdict(ledger.fold(words), adoption.orphan)
         held.write(verdict)
         return ended(process_id, verdict, proven=verdict["proven"])
 
@@ -254,7 +254,7 @@ class Adoptions:
 
 
 def _wake_up(words: list[Word]) -> None:
-    """Continue the warden of a ledger, and its zygote, where the recorded pids are still theirs."""
+    """Send SIGCONT to the warden of a ledger and its zygote, if the recorded pids are still theirs."""
     warden = ledger.said(words, "warden")
     for one in (warden, warden["zygote"]) if warden is not None else ():
         if one is None or one.get("start_ticks") is None:
@@ -274,7 +274,7 @@ def _wake_up(words: list[Word]) -> None:
 
 
 def _zygote_lives(words: list[Word]) -> bool:
-    """True if the zygote that the warden was forked by is the process that has its pid now."""
+    """True if the zygote that forked the warden lives, and its pid was not reused."""
     warden = ledger.said(words, "warden")
     if warden is None or warden["zygote"] is None:
         return False
@@ -283,7 +283,7 @@ def _zygote_lives(words: list[Word]) -> bool:
 
 
 def _sweep(bases: set[str], ours: str | None, spare: frozenset[str]) -> None:
-    """End the cgroups of dead wardens below `bases`, but those to `spare`, and remove bases that are not `ours`."""
+    """End the cgroups of dead wardens below `bases`, except those in `spare`, and remove bases other than `ours`."""
     for base in bases:
         cgroups.sweep(base, SWEEP_S, spare)
         if base != ours:

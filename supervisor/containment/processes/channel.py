@@ -1,4 +1,4 @@
-"""The channel of a command: a descriptor that it inherits, in the daemon until it has it."""
+"""The channel of a command: the daemon's copy of a descriptor, until the command has inherited it."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import os
 
 
 class Channel:
-    """A copy of what a caller gave for its command. Made on any thread, and at once: the caller may close its own then.
+    """A copy of a caller's descriptor. Made on any thread; after that the caller may close its own.
 
-    It is kept until the command has it or is never to have it, since a spawn may be tried again.
+    It is kept until the command has started or never will, since a spawn may be tried again.
 
     Args:
-        given: the caller's; None: the command gets none.
+        given: the caller's descriptor; None: the command gets none.
     """
 
     def __init__(self, given: int | None) -> None:
         self.fd: int | None = None
         self.why_not = ""
-        """Why there is none though one was given."""
+        """Why the copy could not be made; empty otherwise."""
         if given is not None:
             try:
                 self.fd = os.dup(given)
@@ -25,7 +25,7 @@ class Channel:
                 self.why_not = f"cannot pass its channel: {error.strerror}"
 
     def close(self) -> None:
-        """Close the copy. Again is harmless."""
+        """Close the copy. May be called again."""
         if self.fd is not None:
             os.close(self.fd)
             self.fd = None

@@ -1,4 +1,4 @@
-"""What daemon and warden share of a tree: a socket, the command's pipes or terminal, and the command itself."""
+"""The descriptors that daemon and warden share: a socket, the command's pipes or terminal, the command itself."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Descriptors:
     """Opens and closes the descriptors of trees. Reactor thread only.
 
     Args:
-        environment: what every command gets, below its own `env`.
+        environment: the base environment of every command, below its own `env`.
         limits: of each process of a tree; see `supervisor.config.Config`.
     """
 
@@ -38,7 +38,10 @@ class Descriptors:
         self._limits = dict(limits)
 
     def open(self, tree: Tree) -> list[int]:
-        """Open them; ours go into the tree, theirs are returned, in the zygote's order."""
+        """Open them. Ours go into the tree; the zygote's are returned, in its order.
+
+        Raises OSError; for a spec that cannot be encoded, TypeError or ValueError. Ours then stay open.
+        """
         spec = tree.spec
         kept = self._environment.items()
         base = {name: value for name, value in kept if spec.user is None or name not in PERSONAL}
@@ -88,7 +91,7 @@ class Descriptors:
         return theirs
 
     def close_socket(self, tree: Tree) -> None:
-        """Close our end of the warden's socket. Again is harmless."""
+        """Close our end of the warden's socket. May be called again."""
         if tree.sock is not None:
             self._reactor.unwatch(tree.sock.fileno())
             tree.sock.close()
@@ -101,7 +104,7 @@ class Descriptors:
         os.close(fd)
 
     def close(self, tree: Tree) -> None:
-        """Close all that we have of them. Again is harmless."""
+        """Close all our descriptors of a tree. May be called again."""
         self.close_socket(tree)
         for stream in list(tree.pipes):
             self.close_pipe(tree, stream)

@@ -26,8 +26,8 @@ class Endings:
     """Reports exits and ends. Reactor thread only.
 
     Args:
-        drain_s: after the command's exit its output is read to its end, at most this many seconds.
-        give_up_s: what the report of a tree that is not proven gone says of the time that it was given.
+        drain_s: after the command's exit its output is read to its end, for at most this many seconds.
+        give_up_s: the time limit, for the note of a tree that is not proven gone.
         on_ended: called when the end of a tree was reported.
     """
 
@@ -53,7 +53,7 @@ class Endings:
     # ── The exit ──────────────────────────────────────────────────────────────────────────────────
 
     def exited(self, tree: Tree, word: Word) -> None:
-        """The command has exited. That is reported once its output is drained."""
+        """Record the exit of the command; it is reported once its output is drained."""
         tree.exited = word
         self._pipes.drain(tree)
         if tree.pipes:
@@ -62,7 +62,7 @@ class Endings:
             self.drained(tree)
 
     def drained(self, tree: Tree) -> None:
-        """The output is at its end, or the time to drain it is over: report the exit once the disk has it too."""
+        """Report the exit once the disk has the output: that is at its end, or the time to drain it is over."""
         if tree.drained_bytes is not None or tree.phase is TreePhase.ENDED:
             return
         if tree.drain_alarm is not None:
@@ -83,7 +83,7 @@ class Endings:
             self.report_exit(tree)
 
     def report_exit(self, tree: Tree) -> None:
-        """Report the exit, once, and the end, if that is known already."""
+        """Report the exit once, and the end if that is known already."""
         if tree.exit_report is not None or tree.phase is TreePhase.ENDED:
             return
         assert tree.exited is not None
@@ -111,7 +111,7 @@ class Endings:
             self._end(tree, ended(tree.process_id, tree.last, proven=tree.last.get("proven", True)))
 
     def report_exit_now(self, tree: Tree) -> None:
-        """Report the exit, if there was one, and wait no longer for its output."""
+        """Report the exit, if there was one, without waiting for its output."""
         if tree.exited is not None:
             self.drained(tree)
             self.report_exit(tree)
@@ -121,11 +121,11 @@ class Endings:
     # ── The end ───────────────────────────────────────────────────────────────────────────────────
 
     def prove(self, tree: Tree, word: Word) -> None:
-        """The last word. The exit is reported first, if there was a command and its output is still being drained."""
+        """End the tree by its last word; the exit is reported first, if its output is still being drained."""
         tree.last = word
         tree.disarm_kill()
         if tree.exited is None and word["status"] is not None and tree.start_report is not None:
-            # Its warden was killed and the zygote saw the command end.
+            # The warden was killed, and the zygote saw the command end.
             duration_s = max(0.0, word["at"] - tree.start_report.at)
             exited = {"status": word["status"], "at": word["at"], "duration_s": duration_s}
             self.exited(tree, {"word": "exited", **exited, "cpu_s": 0.0, "max_rss_kb": 0})
@@ -143,18 +143,18 @@ class Endings:
         self.unproven(tree, word)
 
     def unproven(self, tree: Tree, word: Word) -> None:
-        """Report the exit at last, and the end as not proven."""
+        """Report the exit, and the end as not proven."""
         self.report_exit_now(tree)
         self._end(tree, ended(tree.process_id, word, proven=False))
 
     def never(self, tree: Tree, note: str) -> None:
-        """The tree never had a process."""
+        """End a tree that never had a process."""
         self._end(tree, not_started(tree.process_id, note, self._clock.wall()))
 
     def _end(self, tree: Tree, report: ProcessEnded) -> None:
         tree.channel.close()
         if tree.start_report is not None:
-            # What a process in the background has written last is for the spool alone.
+            # The last output of a background process goes only into the spool.
             self._pipes.drain(tree)
         tree.phase = TreePhase.ENDED
         tree.spool.close()

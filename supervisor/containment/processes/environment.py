@@ -1,4 +1,4 @@
-"""What a command gets of the daemon's environment."""
+"""The part of the daemon's environment that commands get."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ ENVIRONMENT_KEPT_PREFIX = "LC_"
 
 
 PERSONAL = frozenset({"HOME", "LOGNAME", "SHELL", "TMPDIR", "USER"})
-"""What is the daemon's user's: a command that runs as another one has none of it from here."""
+"""Variables of the daemon's user: a command that runs as another user does not get them."""
 
 
 def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """What a tool may see of the daemon's environment: an allow-list, so that a secret needs no name to be kept out."""
+    """The variables a tool may see: an allow-list, so that a secret is kept out under any name."""
     return {
         name: value
         for name, value in environment.items()

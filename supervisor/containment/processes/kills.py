@@ -1,4 +1,4 @@
-"""Kills: asked of the warden, with deadlines for a warden that is silent and for a tree that does not end."""
+"""Kills: requests to the warden, with deadlines for a silent warden and for a tree that does not end."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from supervisor.containment.reactor import Reactor
 
 SHOWN_MAX_BYTES = 4096
-"""A killed command that printed more than this has a file of it: the report says where its text is cut off."""
+"""The output of a killed command is spooled if it is longer, since a report may show only its end."""
 SILENT_S = 0.5
-"""How often it is looked whether a warden that says nothing is at work."""
+"""How often a silent warden is checked for progress."""
 
 
 class Kills:
@@ -46,8 +46,7 @@ class Kills:
             return
         tree.kill_at = kill_at
         if tree.exit_report is None and tree.output.total_bytes > SHOWN_MAX_BYTES:
-            # The report has the end of its output, and the name of the file that has all of it. Once its exit is
-            # reported no file is needed.
+            # The report has the end of its output, and the name of the file with all of it.
             tree.spool.need()
         if tree.drained_bytes is not None:
             self._endings.report_exit(tree)
@@ -63,13 +62,13 @@ class Kills:
             try:
                 tree.sock.send(ledger.encode({"word": "kill", "grace_s": wait_s}))
             except OSError:
-                # It has just ended, or it reads nothing at all: the socket's end or the alarms follow.
+                # It has just ended, or does not read: the end of the socket or the alarms follow.
                 return
 
     def _end_silent_warden(self, tree: Tree) -> None:
-        """A warden that has not said a word since the deadline may be stopped or stuck: then the zygote takes over.
+        """Ask the zygote to take over from a warden that has sent nothing since the deadline and may be stopped.
 
-        The zygote sees whether it is. It is asked again, for a warden that is slow now may be stopped later.
+        The zygote checks that. It is asked again, since a warden that is slow now may be stopped later.
         """
         if (
             tree.last is not None

@@ -1,4 +1,4 @@
-"""A tree from its request to the zygote's socket: its ledger, its descriptors, and what is tried again."""
+"""A tree from its request to the zygote's socket: its ledger, its descriptors, and the retries."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Launcher:
         self._on_warden = on_warden
 
     def spawn(self, process_id: str, spec: SpawnSpec, owner: ActorRef[Any], session: str, channel: Channel) -> None:
-        """Make a tree, and launch it. Where that cannot be done, the tree has ended without a process."""
+        """Make a tree, and launch it. If that fails, the tree ends as not started."""
         path = self._warden_dir.ledger(process_id)
         spool = Spool(
             self._spools, process_id, self._reactor, self._tail_max, lambda: self._pipes.resume(tree), session
@@ -90,7 +90,7 @@ class Launcher:
             self._endings.never(tree, channel.why_not)
             return
         if not spec.argv:
-            self._endings.never(tree, "cannot execute a command without a word")
+            self._endings.never(tree, "cannot execute an empty command")
             return
         try:
             ledger.create(path, process_id, self._clock.wall(), self._warden_dir.boot, tree.marker)
@@ -100,7 +100,7 @@ class Launcher:
         self.launch(tree)
 
     def launch(self, tree: Tree) -> None:
-        """Send the tree to a zygote; where that cannot be done, end it as not started."""
+        """Send the tree to a zygote; if that fails, try again later or end it as not started."""
         tree.phase = TreePhase.WAITING
         tree.attempts += 1
         theirs: list[int] = []

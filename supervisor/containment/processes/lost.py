@@ -12,7 +12,7 @@ from supervisor.containment.processes.tree import TreePhase
 if TYPE_CHECKING:
     from actors.ports import Clock
     from supervisor.containment.guard.ledger import Word
-    from supervisor.containment.orphans import Leftover
+    from supervisor.containment.orphans import OrphanTree
     from supervisor.containment.processes.descriptors import Descriptors
     from supervisor.containment.processes.endings import Endings
     from supervisor.containment.processes.launch import Launcher
@@ -25,7 +25,7 @@ class LostTrees:
     """Judges trees without a warden. Reactor thread only.
 
     Args:
-        give_up_s: after so long a zygote that has not said what became of a tree is not waited for.
+        give_up_s: how long to wait for the zygote's word on a tree.
     """
 
     def __init__(
@@ -49,19 +49,19 @@ class LostTrees:
         self._give_up_s = give_up_s
 
     def last_word(self, tree: Tree, word: Word) -> None:
-        """The warden's last word, from it or from its ledger: the proof, if its layers can give one."""
+        """Handle a warden's last word, from its socket or its ledger: it is the proof, if its layers can give one."""
         if not word.get("proven", True) and tree.phase is not TreePhase.ENDED:
             self._search_for(tree, "the subreaper layer is off", word)
         else:
             self._endings.prove(tree, word)
 
     def warden_gone(self, tree: Tree) -> None:
-        """The warden's socket has ended. Without a last word it was killed: the ledger and the zygote know more."""
+        """Handle the end of a warden's socket. Without a last word it was killed: ask the ledger and the zygote."""
         if tree.last is not None or tree.searched or tree.phase is TreePhase.ENDED:
             return
         last = ledger.said(ledger.read_path(tree.path), "empty")
         if last is not None:
-            # It had no way to say it.
+            # It could not send it.
             self.last_word(tree, last)
             return
         tree.phase = TreePhase.LOST
@@ -71,7 +71,7 @@ class LostTrees:
             tree.kill_alarms.append(self._reactor.later(self._give_up_s, lambda: self._endings.abandon(tree)))
 
     def proven_gone(self, tree: Tree) -> None:
-        """The warden was killed, and the zygote has proven that what it left is gone."""
+        """End a tree whose warden was killed, and whose orphans the zygote has proven gone."""
         if tree.last is not None:
             return
         words = ledger.read_path(tree.path)
@@ -79,7 +79,7 @@ class LostTrees:
         self._endings.prove(tree, last)
 
     def judge(self, tree: Tree) -> None:
-        """A tree without a warden and without a zygote: its ledger is all there is."""
+        """Judge a tree without a warden and without a zygote, by its ledger."""
         if tree.last is not None or tree.searched:
             return
         words = ledger.read_path(tree.path)
@@ -99,25 +99,25 @@ class LostTrees:
             self._search_for(tree, "its warden and the zygote were both killed", ledger.fold(words))
 
     def _search_for(self, tree: Tree, why: str, word: Word) -> None:
-        """Search for what is left of a tree that is not proven gone; then end it with `word` and what was found."""
+        """Search for the orphans of a tree that is not proven gone; then end it with `word` and the result."""
         tree.searched = True
-        leftover = self._search.leftover(tree.process_id, why, ledger.read_path(tree.path))
-        self._search.end(leftover, lambda: self._found(tree, word, leftover))
+        orphan = self._search.orphan(tree.process_id, why, ledger.read_path(tree.path))
+        self._search.end(orphan, lambda: self._found(tree, word, orphan))
 
-    def _found(self, tree: Tree, word: Word, leftover: Leftover) -> None:
+    def _found(self, tree: Tree, word: Word, orphan: OrphanTree) -> None:
         if tree.phase is TreePhase.ENDED:
             return
-        verdict = self._search.verdict(word, leftover)
+        verdict = self._search.verdict(word, orphan)
         if verdict["proven"]:
             self._endings.prove(tree, verdict)
         else:
             self._endings.unproven(tree, verdict)
             self._search.go_on(
-                leftover,
+                orphan,
                 lambda: self._trees.by_id.get(tree.process_id) is tree,
-                lambda: self._report_proof(tree, word, leftover),
+                lambda: self._report_proof(tree, word, orphan),
             )
 
-    def _report_proof(self, tree: Tree, word: Word, leftover: Leftover) -> None:
-        tree.end_report = ended(tree.process_id, self._search.verdict(word, leftover), proven=True)
+    def _report_proof(self, tree: Tree, word: Word, orphan: OrphanTree) -> None:
+        tree.end_report = ended(tree.process_id, self._search.verdict(word, orphan), proven=True)
         tell(tree.owner, tree.end_report)

@@ -1,4 +1,4 @@
-"""The pipes of trees: read, held up while a disk is behind, and drained after the exit."""
+"""The pipes of trees: read, paused while the disk is behind, and drained after the exit."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ class Pipes:
             self._reactor.read(fd, partial(self._on_pipe, tree, stream, fd))
 
     def resume(self, tree: Tree) -> None:
-        """Read on: its disk has caught up."""
+        """Read again after a pause: the disk has caught up."""
         if tree.paused:
             tree.paused = False
             self.read(tree)
 
     def drain(self, tree: Tree) -> None:
-        """After the exit: read what the command has left in its pipes, in one go, also if its disk is behind."""
+        """Read the rest of the pipes after the exit, without a pause, even if the disk is behind."""
         for stream, fd in list(tree.pipes.items()):
             for _ in range(DRAIN_READS):
                 if not self._read(tree, stream, fd):
                     break
 
     def report(self, tree: Tree) -> None:
-        """Report the output that is due."""
+        """Report the output since the last report."""
         for piece in tree.output.take():
             tell(tree.owner, ProcessOutput(tree.process_id, piece.stream, piece.text, piece.marker))
 
@@ -62,20 +62,20 @@ class Pipes:
         if not tree.pipes and tree.exited is not None:
             self._on_drained(tree)
         elif tree.spool.full and not tree.paused:
-            # The command waits until the disk has what it has written so far.
+            # Let the command wait until the disk has caught up.
             tree.paused = True
             for paused in tree.pipes.values():
                 self._reactor.unread(paused)
         return taken >= MUCH_BYTES
 
     def _read(self, tree: Tree, stream: str, fd: int) -> int:
-        """Read once; returns the number of bytes, 0 where there is none or no more will come."""
+        """Read once; returns the number of bytes, 0 if there is none now or at the end."""
         try:
             data = os.read(fd, READ_MAX_BYTES)
         except BlockingIOError:
             return 0
         except OSError as error:
-            # A terminal reports with this that no process has it open any more.
+            # A terminal reports EIO when no process has it open any more.
             if error.errno != errno.EIO:
                 raise
             data = b""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def tell(owner: ActorRef[Any] | None, report: ProcessNews) -> None:
-    """Tell the owner. A dead one is no error: what it missed is kept for the owner that adopts the tree."""
+    """Send a report to the owner. A dead owner is no error: the owner that adopts the tree gets the reports again."""
     if owner is not None:
         tell_contained(owner, report)
 
@@ -26,7 +26,7 @@ def not_started(process_id: str, note: str, at: float) -> ProcessEnded:
 
 
 def ended(process_id: str, word: Word, *, proven: bool) -> ProcessEnded:
-    """The report of a last word. Where the end of the command itself was not seen, it is gone if that is proven."""
+    """The report of a last word. If the end of the command was not seen, `how` is GONE if proven, else ABANDONED."""
     unseen = How.GONE if proven else How.ABANDONED
     how = How(word["how"]) if word["how"] is not None else unseen
     return ProcessEnded(
@@ -45,7 +45,7 @@ def ended(process_id: str, word: Word, *, proven: bool) -> ProcessEnded:
 
 
 def remaining(process_id: str, word: Word) -> ProcessRemaining:
-    """The report of processes that could not be killed so far."""
+    """The report of survivors."""
     return ProcessRemaining(process_id, word["at"], tuple(_row(row) for row in word["rows"]), word["note"])
 
 

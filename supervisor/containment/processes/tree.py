@@ -1,4 +1,4 @@
-"""What the daemon knows of each process tree. Reactor thread only."""
+"""The daemon's state of each process tree. Reactor thread only."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class TreePhase(StrEnum):
-    """Where a tree is."""
+    """The phases of a tree."""
 
     WAITING = "waiting"
     SENT = "sent"
@@ -34,7 +34,7 @@ class TreePhase(StrEnum):
 
 
 class Tree:
-    """One process tree as the daemon knows it."""
+    """The daemon's state of one process tree."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Tree:
         self.session = session
         self.spec = spec
         self.nice = spec.nice
-        # It cannot be guessed, so only a process that inherited it has it.
+        # Random, so that only a process that inherited it has it.
         self.marker = f"{process_id}:{os.urandom(8).hex()}"
         self.owner = owner
         self.path = path
@@ -80,7 +80,7 @@ class Tree:
         self.searched = False
 
     def disarm_kill(self) -> None:
-        """Take back the alarms of a kill."""
+        """Cancel the alarms of a kill."""
         for alarm in self.kill_alarms:
             alarm.cancel()
         self.kill_alarms.clear()
@@ -93,9 +93,9 @@ class TreeTable:
         self.by_id: dict[str, Tree] = {}
         self.closing = False
         self.quiet = threading.Event()
-        """Set when it is closing and every tree has ended. Any thread may wait for it."""
+        """Set when the daemon is closing and every tree has ended. Any thread may wait for it."""
 
     def check_quiet(self) -> None:
-        """Set `quiet` if it is time."""
+        """Set `quiet` if that is so."""
         if self.closing and all(tree.phase is TreePhase.ENDED for tree in self.by_id.values()):
             self.quiet.set()

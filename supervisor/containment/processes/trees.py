@@ -45,25 +45,27 @@ ZYGOTE_END_S = 2.0
 class ProcessTrees:
     """All process trees of one daemon. Implements `actors.ports.Processes`.
 
-    Every method may be called from any thread, and none but `start` and `close` waits for anything.
+    Every method may be called from any thread. Only `start`, `end_unnamed` and `close` wait.
 
     Args:
         state_dir: where ``wardens/`` with the ledgers is (made by `start`); one daemon at a time.
         clock: for deadlines and for the times of reports that no warden made.
-        drain_s: after the command's exit its output is read to its end, at most this many seconds.
-        kill_s: half this long after the grace of a kill a warden that is silent and idle is taken over by the zygote.
-        give_up_s: this long after the grace of a kill a tree that is not proven gone is reported so; `kill_s`
-            where it is None. A later proof is not reported, so it is worth more time than a caller waits.
+        drain_s: after the command's exit its output is read to its end, for at most this many seconds.
+        kill_s: half this long after the grace of a kill the zygote takes over from a warden that is silent and idle.
+        give_up_s: this long after the grace of a kill a tree that is not proven gone is reported as such; None:
+            `kill_s`. It may be longer than a caller waits, since only a cgroup can still prove the end later.
         log_max_bytes: how much text a tree may report as ProcessOutput, before one marker.
         tail_max_bytes: how much text ProcessExited carries.
-        coalesce_s: output is reported at most this often per stream; the first piece at once.
-        spool_max_bytes: how much of what a tree writes is kept in a file; one is made where a report has no room for
-            all of it, or cannot show it. See `spool`.
+        coalesce_s: how often a stream with little output is read and reported; the first piece at once, and a flood as
+            it comes. See `readers`.
+        spool_max_bytes: how much of a tree's output is kept in a file; one is made if a report has no room for all of
+            it, or cannot show it. See `spool`.
         spool_total_bytes: how large these files may be together.
         spool_keep_s: how long after its last byte such a file is kept.
-        environment: what every command gets, below its own `env`; None: `clean_environment` of this process.
+        environment: the base environment of every command, below its own `env`; None: `clean_environment` of this
+            process.
         limits: of each process of a tree; see `supervisor.config.Config`.
-        layers: those that hold, of `supervisor.config.LAYERS` and `OPTIONAL_LAYERS`; see there.
+        layers: the active ones, of `supervisor.config.LAYERS` and `OPTIONAL_LAYERS`; see there.
     """
 
     def __init__(
@@ -84,7 +86,7 @@ class ProcessTrees:
         limits: Mapping[str, int] | None = None,
         layers: Collection[str] = LAYERS,
     ) -> None:
-        # The zygote works elsewhere, so the path must mean the same there.
+        # Absolute, since the zygote has another working directory.
         folder = Path(state_dir).absolute()
         given = clean_environment(os.environ) if environment is None else dict(environment)
         patience_s = kill_s if give_up_s is None else give_up_s
@@ -142,7 +144,7 @@ class ProcessTrees:
         """Make the directories, start the threads and the first zygote. Raises OSError if one cannot be made.
 
         Raises:
-            Invalid: the layer of namespaces is asked for, and cannot be had here.
+            Invalid: the layer of namespaces is asked for, and is not available here.
         """
         if "namespace" in self._layers:
             probe.require_namespace()
@@ -155,12 +157,12 @@ class ProcessTrees:
         self._reactor.post(lambda: self._adoptions.clean_up(before, self._trees.by_id))
 
     def end_unnamed(self, named: Callable[[], Collection[str]]) -> None:
-        """End what an earlier daemon has left and no row of the store names, prove that, and remove its ledger.
+        """End the trees of an earlier daemon that no row of the store names, prove it, and remove their ledgers.
 
         To be called after `start`, and before anything is spawned.
 
         Args:
-            named: gives the ids of the trees that rows name; called here, if there is a ledger at all.
+            named: returns the ids of the trees that rows name; called on the caller's thread, if there is a ledger.
         """
         left = {process_id for process_id, _ in self._dir.ledgers()}
         if left:
@@ -168,7 +170,7 @@ class ProcessTrees:
             self._reactor.post(lambda: self._adoptions.end_unnamed(unnamed))
 
     def spawn(self, process_id: str, spec: SpawnSpec, owner: ActorRef[Any], session: str = "") -> None:
-        """See `actors.ports.Processes.spawn`. An id that is known already is adopted: it has one effect."""
+        """See `actors.ports.Processes.spawn`. An id that is known already is adopted, so it is spawned only once."""
         channel = Channel(spec.channel)
         if not self._reactor.post(lambda: self._spawn(process_id, spec, owner, session, channel)):
             channel.close()
@@ -183,7 +185,7 @@ class ProcessTrees:
         self._reactor.post(lambda: self._kill_session(session, grace_s))
 
     def set_nice(self, process_id: str, nice: int) -> None:
-        """See `actors.ports.Processes.set_nice`. The warden does it, by the daemon's rights."""
+        """See `actors.ports.Processes.set_nice`. The warden does it, with the daemon's rights."""
         self._reactor.post(lambda: self._set_nice(process_id, nice))
 
     def adopt(self, process_id: str, owner: ActorRef[Any], session: str = "") -> None:
@@ -191,16 +193,16 @@ class ProcessTrees:
         self._reactor.post(lambda: self._adopt(process_id, owner, session))
 
     def forget(self, process_id: str) -> None:
-        """See `actors.ports.Processes.forget`. A tree that has not ended is forgotten when it has."""
+        """See `actors.ports.Processes.forget`. A tree that has not ended is forgotten when it ends."""
         self._reactor.post(lambda: self._forget(process_id))
 
     def forget_session(self, session: str) -> None:
-        """See `actors.ports.Processes.forget_session`. Behind what the reactor has in hand of its trees."""
+        """See `actors.ports.Processes.forget_session`. Done after the calls posted before it."""
         self._reactor.post(lambda: self._spools.forget(session))
 
     @property
     def layers(self) -> Layers:
-        """Which layers of containment hold; known once it is started. Any thread."""
+        """The active layers of containment; known after `start`."""
         base = self._dir.cgroup
         names = self._layers if base is not None else self._layers - {"cgroup"}
         delegated = base is not None and cgroups.delegated(os.path.dirname(base))
@@ -208,14 +210,14 @@ class ProcessTrees:
 
     @property
     def spools(self) -> Spools:
-        """Where the output is that reports have no room for."""
+        """The spool files, for output that reports have no room for."""
         return self._spools
 
     def close(self, timeout_s: float = 10.0) -> bool:
-        """Kill what is left, wait for the proofs, end the zygote and the thread. Not from the reactor's thread.
+        """Kill all trees, wait for the proofs, end the zygotes and the threads. Not from the reactor's thread.
 
-        True if every tree was proven gone within `timeout_s` seconds; the others are reported as not proven, and
-        their wardens, which see the end of their sockets, go on ending them.
+        True if every tree ended within `timeout_s` seconds, and all threads did. Other trees are reported as not
+        proven; their wardens see the end of their sockets and go on ending them.
         """
         if not self._started or not self._reactor.post(self._begin_closing):
             return True
@@ -252,10 +254,10 @@ class ProcessTrees:
         tree = self._trees.by_id.get(process_id)
         if tree is None or tree.phase is TreePhase.ENDED:
             return
-        # Also for a spawn that is tried again.
+        # Kept for a spawn that is tried again.
         tree.nice = nice
         if tree.sock is not None:
-            # One that has just ended does not hear it, and need not.
+            # A warden that has just ended does not need it.
             with suppress(OSError):
                 tree.sock.send(encode({"word": "nice", "nice": nice}))
 

@@ -1,4 +1,4 @@
-"""The directory ``wardens/`` of a state directory: the ledgers, and notes of the last daemon's boot and cgroup."""
+"""The directory ``wardens/`` of a state directory: the ledgers, and files with the last daemon's boot and cgroup."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class WardenDir:
     """One daemon's directory of ledgers.
 
     Args:
-        path: absolute, for the zygote works elsewhere.
+        path: absolute, since the zygote has another working directory.
     """
 
     def __init__(self, path: Path) -> None:
@@ -24,7 +24,7 @@ class WardenDir:
         self.restarted = False
         """True if the last daemon here ran in another boot."""
         self.cgroup: str | None = None
-        """The cgroup below which each tree has its own; None: there is none, and `no_cgroup` says why."""
+        """The cgroup below which each tree has its own; None if there is none, and `no_cgroup` says why."""
         self.no_cgroup = "it is switched off"
 
     def make(self) -> None:
@@ -37,11 +37,11 @@ class WardenDir:
         return self.path / f"{quote(process_id, safe='')}.ledger"
 
     def ledgers(self) -> list[tuple[str, Path]]:
-        """The ledgers that are there, by the ids of their trees."""
+        """The ledgers in the directory, with the ids of their trees."""
         return [(unquote(path.stem), path) for path in self.path.glob("*.ledger")]
 
     def prepare_cgroup(self) -> str | None:
-        """Find a cgroup for our trees and note it; returns the one of the last daemon of this boot, if any."""
+        """Find a cgroup for our trees and record it; returns the one of the last daemon of this boot, if any."""
         self.cgroup, self.no_cgroup = cgroups.prepare(str(self.path))
         if self.cgroup is None:
             logger.debug("process trees have no cgroup: {}", self.no_cgroup)
@@ -51,9 +51,9 @@ class WardenDir:
         return noted[1] if len(noted) == 2 and noted[0] == self.boot and noted[1] else None
 
     def _note_boot(self) -> bool:
-        """Note this boot, durably; True if the last daemon here ran in another one.
+        """Record this boot durably; True if the last daemon here ran in another one.
 
-        Ledgers are not synced, so after a loss of power a missing one does not say that nothing was spawned.
+        Ledgers are not synced, so after a power failure a missing one does not prove that nothing was spawned.
         """
         path = self.path / "boot"
         before = path.read_text() if path.exists() else self.boot

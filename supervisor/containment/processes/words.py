@@ -1,4 +1,4 @@
-"""What wardens and zygotes say of trees."""
+"""Handles the words of wardens and zygotes about trees."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ WORDS_A_TURN = 16
 
 
 class Words:
-    """Hears wardens and zygotes. Reactor thread only.
+    """Receives the words of wardens and zygotes. Reactor thread only.
 
     Args:
-        layers: those that hold.
+        layers: the active ones.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Words:
     # ── Wardens ───────────────────────────────────────────────────────────────────────────────────
 
     def on_warden(self, tree: Tree) -> None:
-        """The socket of a warden has something to read: a bounded number of words, or its end."""
+        """Read a bounded number of words from a warden's socket, or its end."""
         for _ in range(WORDS_A_TURN):
             if tree.sock is None:
                 return
@@ -82,10 +82,10 @@ class Words:
             case "empty":
                 self._lost.last_word(tree, word)
             case unknown:
-                logger.warning("a warden said something unknown: {}", unknown)
+                logger.warning("a warden sent an unknown word: {}", unknown)
 
     def on_started(self, tree: Tree, word: Word) -> None:
-        """The command runs."""
+        """Record that the command runs, and read its output."""
         tree.phase = TreePhase.RUNNING
         tree.channel.close()
         spool = tree.spool.path if self._spools.file_max_bytes else None
@@ -94,7 +94,7 @@ class Words:
         self._pipes.read(tree)
 
     def _on_remaining(self, tree: Tree, word: Word) -> None:
-        """Some of it cannot be killed: a receipt that is filed before the proof can name them."""
+        """Report the survivors: a receipt that is filed before the proof can name them."""
         if tree.last is None and tree.phase is not TreePhase.ENDED:
             tree.remaining = remaining(tree.process_id, word)
             tell(tree.owner, tree.remaining)
@@ -102,7 +102,7 @@ class Words:
     # ── Zygotes ───────────────────────────────────────────────────────────────────────────────────
 
     def on_zygote_word(self, zygote: ZygoteHandle, word: Word) -> None:
-        """A zygote says something of a tree that it has a warden for, or had."""
+        """Handle a zygote's word about a tree whose warden it forked."""
         tree = self._trees.by_id.get(word["process_id"])
         if tree is None or tree.phase is TreePhase.ENDED or tree.zygote is not zygote:
             return
@@ -120,13 +120,13 @@ class Words:
             case "lost" if "zygote" not in self._layers:
                 self._lost.judge(tree)
             case "forked" | "lost":
-                # The warden speaks for itself; and its loss shows at the end of its socket.
+                # The warden reports by itself, and the end of its socket shows its loss.
                 return
             case unknown:
-                logger.warning("the zygote said something unknown: {}", unknown)
+                logger.warning("the zygote sent an unknown word: {}", unknown)
 
     def on_zygote_dead(self, zygote: ZygoteHandle) -> None:
-        """A zygote has ended, after its last word: what it would have said of its lost wardens is never said."""
+        """Judge the lost trees of a zygote that has ended: it sends no more words about them."""
         for tree in list(self._trees.by_id.values()):
             if tree.zygote is zygote and tree.phase is TreePhase.LOST:
                 self._lost.judge(tree)

@@ -1,4 +1,4 @@
-"""The zygote that spawns, and those that are still needed: a zygote inherits what its wardens leave."""
+"""The zygote that spawns, and older ones, which are needed while their wardens live: they inherit the orphans."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Zygotes:
     """All zygotes of a daemon that have not ended. Reactor thread only, but for `none`.
 
     Args:
-        environment: all that a zygote's environment holds.
-        layers: those that hold.
+        environment: the whole environment of a zygote.
+        layers: the active ones.
         on_word: called with each word of a zygote.
         on_dead: called once for each zygote that has ended, after its last word.
     """
@@ -47,7 +47,7 @@ class Zygotes:
         self._all: set[ZygoteHandle] = set()
         self.current: ZygoteHandle | None = None
         self.none = threading.Event()
-        """Set when it is closing and every zygote has ended. Any thread may wait for it."""
+        """Set when the daemon is closing and every zygote has ended. Any thread may wait for it."""
 
     def warm_up(self) -> None:
         """Start a zygote ahead of the first spawn."""

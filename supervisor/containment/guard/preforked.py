@@ -1,8 +1,8 @@
-"""The seed of a tree: the process that waits to become its command, made ready before it is needed.
+"""The preforked child of a warden: it waits to become the command of a tree.
 
-It is born in the tree's cgroup, with all that can be done before a command is known already done. Its messages
-with the warden: the pid of its anchor (anchor.py), the command and its descriptors, the order to execute, and why that
-failed, if it did. The end of its socket without a reason is the exec.
+It is forked into the tree's cgroup, and prepares everything that does not depend on the command. Its messages with
+the warden: the pid of its memory holder (memory_holder.py), the command and its descriptors, the order to execute,
+and the reason if that failed. The end of its socket without a reason means that it has executed.
 
 Standard library only: the zygote loads this file.
 """
@@ -16,127 +16,126 @@ import socket
 import time
 from contextlib import suppress
 
-from supervisor.containment.guard import anchor, cgroups, procfs
+from supervisor.containment.guard import cgroups, memory_holder, procfs
 from supervisor.containment.guard.command import command_in, execute_first, limit, prepare
 from supervisor.containment.guard.killing import kill_quietly
 from supervisor.containment.guard.ledger import Ledger, read, said
 from supervisor.containment.guard.namespaces import PR_SET_NAME, Namespace, call, mount_proc
-from supervisor.containment.guard.out_of_reach import FarSides
+from supervisor.containment.guard.out_of_reach import OutOfReach
 from supervisor.containment.guard.packets import receive
 from supervisor.containment.guard.unix import FAILED, go_first, keep_descriptors, readable
 
-SEED = "cm-seed"
-"""Its name, and that of its anchor, until it is the command."""
+PREFORKED = "cm-prefork"
+"""Its name, and that of its memory holder, until it is the command."""
 NOTE_MAX_BYTES = 4096
 LOOK_S = 0.05
-"""How long a seed may say nothing before we look whether it lives."""
+"""After so long without a message we check whether the child lives."""
 PREPARE, GO = b"p", b"g"
-"""The two messages to a seed: the command's descriptors come with the first, and the second has it execute."""
-ANCHOR = b"anchor "
-"""What a seed says first, and the pid of its anchor; anything else that it says is why it could not."""
+"""The two messages to the child: the first carries the command's descriptors, the second makes it execute."""
+HOLDER = b"holder "
+"""The child's first message begins with this; its memory holder's pid follows. Any other message is an error text."""
 
 
-class Seed:
-    """A child that waits to become the command: forked while there was time, in the tree's cgroup from the beginning.
+class Preforked:
+    """A child that waits to become the command, in the tree's cgroup from the fork on.
 
-    It takes two steps: `prepare` does all that comes before an exec, and has no effect outside; `go` executes. The
-    first, or else `outcome`, raises ConnectionError if it was killed while it waited. The
-    constructor raises OSError.
+    There are two steps: `prepare` does everything before the exec and has no effect outside; `go` executes. `prepare`,
+    or else `outcome`, raises ConnectionError if the child was killed while it waited. The constructor raises OSError.
     """
 
     def __init__(self, group: str | None, namespace: Namespace | None) -> None:
         if namespace is not None:
             namespace.open()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        leash, self._leash = os.pipe()
-        self.anchor = 0
+        hold, self._hold = os.pipe()
+        self.holder = 0
         self._unread: OSError | None = None
         self._keeper = namespace.pid if namespace is not None else None
         try:
             self.pid, inside = cgroups.fork_into(group)
             if self.pid == 0:
-                grow(theirs, leash, None if inside else group, own_proc=namespace is not None)
+                become_command(theirs, hold, None if inside else group, own_proc=namespace is not None)
         except OSError:
             ours.close()
-            os.close(self._leash)
+            os.close(self._hold)
             raise
         finally:
             theirs.close()
-            os.close(leash)
+            os.close(hold)
         ours.settimeout(LOOK_S)
         self._sock = ours
 
     def prepare(self, fds: list[int]) -> None:
-        """Give it the descriptors of its command: for output, for errors, with the command itself, and its channel."""
+        """Send it the descriptors of its command: stdout, stderr, the command itself, and the channel if it has one."""
         socket.send_fds(self._sock, [PREPARE], fds)
 
     def go(self) -> None:
-        """Let it become the command. What one that has ended before has said is still in the socket."""
+        """Let it become the command. If it has ended already, its error text is still in the socket."""
         try:
             self._sock.send(GO)
         except ConnectionError as error:
             self._unread = error
 
     def outcome(self) -> str:
-        """Wait until it is the command; why it could not be, or empty."""
+        """Wait until it is the command; returns why it could not become it, or an empty text."""
         with self._sock:
-            # Its end of the socket closes with the exec.
+            # The exec closes its end of the socket.
             note = self._read_out()
         if note:
             os.waitpid(self.pid, 0)
         return note
 
-    def weigh_anchor(self) -> int:
-        """It is the command now: let its anchor end; returns the anchor's pid, which is to be reaped, or 0."""
-        if self.anchor:
-            # The end of its pipe does not end an anchor that a signal has stopped.
-            kill_quietly(self.anchor, signal.SIGKILL)
-        os.close(self._leash)
-        return self.anchor
+    def release_holder(self) -> int:
+        """End the memory holder: the child is the command now. Returns the holder's pid, to be reaped, or 0."""
+        if self.holder:
+            # A holder stopped by a signal does not see the end of its pipe.
+            kill_quietly(self.holder, signal.SIGKILL)
+        os.close(self._hold)
+        return self.holder
 
     def dismiss(self) -> None:
-        """It is not needed, or has ended by itself: kill and reap it, and its anchor."""
+        """Kill and reap it and its memory holder: it is not needed, or has ended by itself."""
         self._sock.close()
-        os.close(self._leash)
+        os.close(self._hold)
         kill_quietly(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
-        # It may have ended before it sent the pid of its anchor. Without a command we have no other child.
+        # It may have ended before it sent the pid of its holder. Without a command we have no other child.
         for pid in procfs.own_children():
             if pid != self._keeper:
                 kill_quietly(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
 
     def _read_out(self) -> str:
-        """Read the pid of its anchor, and then why it could not execute; empty at the end."""
+        """Read the pid of its memory holder, and then why it could not execute; empty at the end."""
         dead = False
         while True:
             try:
                 said = self._sock.recv(NOTE_MAX_BYTES)
             except TimeoutError:
                 if dead:
-                    # Killed while it made its anchor, which has the other end of the socket now, and keeps it open.
+                    # Killed while it made its memory holder, which now keeps the other end of the socket open.
                     raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET)) from None
-                # What it has said before it died is still to be read.
+                # Messages from before its death are still to be read.
                 dead = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
             except ConnectionResetError as error:
                 # It has not read all. The kernel reports that once, ahead of what it has sent.
                 self._unread = error
             else:
-                if said.startswith(ANCHOR):
-                    self.anchor = int(said[len(ANCHOR) :])
+                if said.startswith(HOLDER):
+                    self.holder = int(said[len(HOLDER) :])
                     continue
                 if not said and self._unread is not None:
                     raise self._unread
-                # It may be cut off within a character.
+                # The text may be cut off within a character.
                 return said.decode("utf-8", "replace")
 
 
-def grow(sock: socket.socket, leash: int, group: str | None, *, own_proc: bool) -> None:
-    """In the forked child: wait for the command and execute it; never returns. Says on `sock` why it could not."""
+def become_command(sock: socket.socket, hold: int, group: str | None, *, own_proc: bool) -> None:
+    """In the forked child: wait for the command and execute it; never returns. Sends on `sock` why it could not."""
     try:
-        call("prctl", PR_SET_NAME, SEED.encode(), 0, 0, 0)
-        keep_descriptors(sock.fileno(), leash)
-        # Ahead of ordinary processes until the exec, since a call waits for that. The warden undoes it then.
+        call("prctl", PR_SET_NAME, PREFORKED.encode(), 0, 0, 0)
+        keep_descriptors(sock.fileno(), hold)
+        # Run ahead of ordinary processes until the exec, since a call waits for it; the warden then undoes this.
         go_first()
         if group is not None:
             cgroups.join(group)
@@ -149,12 +148,12 @@ def grow(sock: socket.socket, leash: int, group: str | None, *, own_proc: bool) 
             if signal.getsignal(ignored) is signal.SIG_IGN:
                 signal.signal(ignored, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        rehearse()
+        warm_up()
         if not own_proc:
-            # In a namespace its pid would be another number than outside.
-            sock, pid = anchor.cast(sock, leash)
-            sock.send(b"%s%d" % (ANCHOR, pid))
-        # Without its warden no command may be executed.
+            # In a namespace the holder's pid would differ from the one outside.
+            sock, pid = memory_holder.start(sock, hold)
+            sock.send(b"%s%d" % (HOLDER, pid))
+        # If the warden is gone, no command may be executed.
         _, fds = receive(sock, len(PREPARE), to_the_end=False)
         if fds:
             for stream, fd in enumerate(fds[:2], start=1):
@@ -168,13 +167,13 @@ def grow(sock: socket.socket, leash: int, group: str | None, *, own_proc: bool) 
         os._exit(FAILED)
 
 
-def rehearse() -> None:
-    """Go once through what a spawn does, on a file in memory.
+def warm_up() -> None:
+    """Run the code of a spawn once, on a file in memory.
 
-    A fork shares its memory with its parent until either writes to it, so the first time costs a page fault for each
-    page; those are taken before a call waits.
+    A fork shares memory with its parent until either writes to it, so the first run costs a page fault for each page.
+    This takes the faults before a call waits.
     """
-    fd = os.memfd_create("rehearsal", os.MFD_CLOEXEC)
+    fd = os.memfd_create("countermand-warm-up", os.MFD_CLOEXEC)
     try:
         with suppress(OSError, ValueError):
             ledger = Ledger(fd)
@@ -189,7 +188,7 @@ def rehearse() -> None:
                 socket.send_fds(one, [PREPARE], [fd])
                 for copy in receive(other, len(PREPARE))[1]:
                     os.close(copy)
-            FarSides().see(["true"])
+            OutOfReach().see(["true"])
             limit({})
             execute_first([b"/no/such/program"], [b"true"], {})
             time.monotonic()
