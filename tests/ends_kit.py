@@ -29,6 +29,7 @@ from actors import Receipt
 from actors.messages import RunDeadline
 from actors.model import How, PartKind, Policy, RunInfo
 from supervisor import Agent, SessionHandle
+from tests.ends_inside import Ends, Left
 from tests.kit import WAIT_S, YEAR_S, Kit, alive, check_rest, log, rows, say, stop, until
 
 TESTS = Path(__file__).parent
@@ -313,3 +314,46 @@ def kill_daemon(kit: Kit, kind: Kind, draw: random.Random) -> None:
             check_receipt(receipt_of(session, again.run_id), Seen(frozenset(), frozenset()))
         next_turn_works(session, kind)
     assert kit.alive() == []
+
+
+# ── Inside ────────────────────────────────────────────────────────────────────────────────────────
+
+INSIDE = 3
+"""So many runs of a kind are ended inside a program."""
+INSIDE_S = 100.0
+"""A program that has not ended after so long hangs. No test depends on it."""
+
+
+def end_inside(
+    kit: Kit, kind: Kind, spelled: str, draw: random.Random, python: str = sys.executable, **env: str
+) -> None:
+    """End runs of an agent that is inside a program; whatever is left then, the receipt says so."""
+    ends: Ends = []
+    for _ in range(INSIDE):
+        step, delay_s = draw_moment(draw, kind)
+        ends.append((kind.message(draw), draw.choice((None, kind.later)), step, delay_s))
+    # A loop that is blocked would block the next run too.
+    for number, some in enumerate([[one] for one in ends] if kind.word == "block" else [ends]):
+        print(f"inside: {some}")
+        state_dir = kit.state_dir.with_name(f"inside-{number}")
+        out = state_dir.with_suffix(".json")
+        argv = [python, "-m", "tests.ends_inside", str(state_dir), kit.mark, spelled, str(out)]
+        argv.append(msgspec.json.encode(some).decode())
+        subprocess.run(argv, cwd=TESTS.parent, env={**os.environ, **env}, check=True, timeout=INSIDE_S)
+        found = [msgspec.json.decode(line, type=Left) for line in out.read_bytes().splitlines()]
+        assert len(found) == len(some)
+        for left in found:
+            check_nothing_is_unsaid(left)
+
+
+def check_nothing_is_unsaid(left: Left) -> None:
+    """Hold a receipt against what was there when it came."""
+    print(left)
+    all_rows = rows(left.receipt)
+    going_on = [row for row in all_rows if row.how in (How.ABANDONED, How.OUT_OF_REACH, None)]
+    assert left.receipt.complete == (not going_on), left
+    if left.pids or left.threads or left.tasks:
+        assert not left.receipt.complete, left
+    unknown = [row for row in going_on if row.how == How.OUT_OF_REACH]
+    unnamed = set(left.pids) - {row.pid for row in all_rows}
+    assert not unnamed or unknown, (unnamed, left)

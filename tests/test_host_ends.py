@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.ends_kit import ENDS, KILLS, Example, Kind, drawn, end_in_one_way, kill_daemon
+from tests.ends_kit import ENDS, KILLS, Example, Kind, drawn, end_in_one_way, end_inside, kill_daemon
 from tests.kit import Kit
 
 KINDS = [
@@ -23,9 +24,10 @@ NODE = {"node", Example.word}
 
 
 NO_NODE = pytest.mark.skipif(shutil.which("node") is None, reason="there is no node")
-of_kinds = pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=[NO_NODE] if kind.word in NODE else [], id=kind.word) for kind in KINDS]
-)
+PARAMS = {kind.word: pytest.param(kind, marks=[NO_NODE] if kind.word in NODE else [], id=kind.word) for kind in KINDS}
+of_kinds = pytest.mark.parametrize("kind", PARAMS.values())
+# A program in Node is inside of nothing.
+of_kinds_inside = pytest.mark.parametrize("kind", [one for word, one in PARAMS.items() if word != Example.word])
 
 
 @pytest.mark.parametrize("way", ENDS)
@@ -51,3 +53,10 @@ def test_l3_nobody_is_left_of_a_daemon_whenever_it_is_killed(
             kill_daemon(kit, kind, draw)
         finally:
             kit.clean()
+
+
+@of_kinds_inside
+def test_l5_whatever_goes_on_of_an_agent_inside_is_in_the_receipt(kit: Kit, kind: Kind) -> None:
+    # What never lets go of the interpreter's lock blocks all of the program, and nobody is left to write a receipt.
+    inside = replace(kind, ways=tuple(way for way in kind.ways if way != "regex"))
+    end_inside(kit, inside, f"tests.{kind.agent}", drawn(f"{kind.word} inside"))

@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from tests.ends_kit import ENDS, KILLS, TESTS, Kind, drawn, end_in_one_way, kill_daemon
+from tests.ends_kit import ENDS, KILLS, TESTS, Kind, drawn, end_in_one_way, end_inside, kill_daemon
 from tests.kit import Kit
 from tests.model_server import serving
 
 ROOT = TESTS.parent
+PYTHON = str(ROOT / ".venv-sdks" / "bin" / "python")
 INSTALL_S = 900
 """The packages are 250 MB, and may have to be fetched."""
 
@@ -38,7 +39,7 @@ class Sdk(Kind):
         env = {mark: "1", "MODEL_URL": self.model, "HOME": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1"}
         return {
             "run": f"tests.sdk_agents:{self.agent}",
-            "python": str(ROOT / ".venv-sdks" / "bin" / "python"),
+            "python": PYTHON,
             "path": [str(ROOT)],
             "cwd": str(self.folder),
             "env": env,
@@ -92,3 +93,11 @@ def test_l3_nobody_is_left_of_an_sdk_whenever_its_daemon_is_killed(
             kill_daemon(kit, kind, draw)
         finally:
             kit.clean()
+
+
+@of_kinds
+def test_l5_whatever_goes_on_of_an_sdk_inside_is_in_the_receipt(
+    kit: Kit, tmp_path: Path, model: str, kind: Sdk
+) -> None:
+    draw = drawn(f"{kind.agent} inside")
+    end_inside(kit, kind, f"tests.sdk_agents:{kind.agent}", draw, PYTHON, MODEL_URL=model, HOME=str(tmp_path))
