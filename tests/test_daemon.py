@@ -156,6 +156,38 @@ def test_l13_a_daemon_serves_without_its_agent_says_so_and_takes_it_at_a_reload(
         assert "mended" in json.dumps(thread)
 
 
+def test_l13_a_daemon_serves_without_its_agent_in_hosts_and_a_reload_loads_it_with_its_variables(
+    daemon: Foreground, tmp_path: Path
+) -> None:
+    module, variables = tmp_path / "plugins" / "my_agent.py", tmp_path / "mine.env"
+    module.parent.mkdir()
+    module.write_text("import no_such_model\n")
+    variables.write_text("KEY=old\n")
+    table = f"{{run = 'my_agent:answer', path = ['{module.parent}'], env_files = ['{variables}']}}"
+    daemon.ready(f"agents.mine={table}", "agents.other.command=['/no/such/program']", "agent=mine")
+    assert "No module named 'no_such_model'" in daemon.wait_says("the agent mine cannot be loaded")["message"]
+    daemon.wait_says("/no/such/program")
+    transport = httpx.HTTPTransport(uds=str(daemon.state_dir / "countermand.sock"))
+    with httpx.Client(transport=transport, base_url="http://countermand", timeout=WAIT_S) as client:
+        until(lambda: client.get("/v1/ready").status_code == 503, "it is not ready", WAIT_S)
+        assert "No module named 'no_such_model'" in client.get("/v1/ready").json()["reason"]
+        # Its run tries once, and says why it fails; what was accepted is on record.
+        failed = client.post("/v1/sessions/s/messages", json={"content": "hello"}).json()["run_id"]
+        receipt = client.get(f"/v1/sessions/s/receipts/{failed}", params={"wait_s": WAIT_S}).json()
+        assert receipt["complete"]
+        assert "no_such_model" in client.get(f"/v1/runs/{failed}").json()["error"]
+
+        module.write_text("import os\n\nasync def answer(turn):\n    await turn.emit('mended ' + os.environ['KEY'])\n")
+        variables.write_text("KEY=new\n")
+        daemon.process.send_signal(signal.SIGHUP)
+        daemon.wait_says("the configuration was read again")
+        until(lambda: client.get("/v1/ready").status_code == 200, "it is ready", WAIT_S)
+        run = client.post("/v1/sessions/s/messages", json={"content": "hello"}).json()["run_id"]
+        assert client.get(f"/v1/sessions/s/receipts/{run}", params={"wait_s": WAIT_S}).json()["complete"]
+        assert "mended new" in json.dumps(client.get("/v1/sessions/s/thread").json())
+    assert "KEY" not in daemon.log_file.read_text()
+
+
 # ── Reload ────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -938,7 +938,7 @@ def daemon(tmp_path: Path) -> Iterator[Foreground]:
 def runs_agent(daemon: Foreground, name: str) -> None:
     """Start a daemon in which an agent of tests/daemon_plugins.py runs a message."""
     seed(daemon.state_dir, daemon.mark, s="go")
-    chosen = (f'agents={{{name} = "tests.daemon_plugins:{name}"}}', f"agent={name}")
+    chosen = (f"agents.{name}.run=tests.daemon_plugins:{name}", f"agents.{name}.in_process=true", f"agent={name}")
     daemon.ready(*chosen, "drain_s=0.2", "grace_s=0.2", "kill_s=0.5")
 
 

@@ -46,7 +46,8 @@ class Service:
         self.settings.update(settings)
         lines = [f"{key} = {json.dumps(value)}" for key, value in self.settings.items()]
         agents = {name: f"tests.daemon_plugins:{name}" for name in ("hang", "deaf")}
-        lines += ["[agents]", *(f'{name} = "{where}"' for name, where in agents.items())]
+        # What they do to the daemon, they do in its process.
+        lines += [f'[agents.{name}]\nrun = "{where}"\nin_process = true' for name, where in agents.items()]
         self.config.write_text("\n".join(lines))
 
     def seed(self, **scripts: str) -> None:
