@@ -47,6 +47,21 @@ KEPT_S = 7 * 86_400.0
 LIMITS = Settings(agent="scripted", queue_max=2, calls_open_max=2, processes_max=2)
 
 REGRESSIONS = {
+    # A Stop of a deleted session was refused; its copy was under way, behind a message, and was answered early.
+    "a copy of a Stop that was refused": Schedule(
+        3950797940,
+        Settings(agent="scripted"),
+        (
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("delete",),
+            ("wait", 0.05),
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("hold", True),
+            ("new", "say=1", None, "user", True, None),
+            ("come",),
+            ("steps", 20),
+        ),
+    ),
     # A batch that was written and reported as failed: the Stop in it stopped the run of the message behind it.
     "a Stop that was stored after all": Schedule(
         3480262220,

@@ -119,7 +119,7 @@ class Watch:
         self.in_journal: set[str] = set()
         self.given: dict[str, Given] = {}
         self.unknown: set[str] = set()
-        # By request: when it was refused last, in virtual seconds since the epoch.
+        # By request: when the last copy of it that was under way was refused, in virtual seconds since the epoch.
         self.refused: dict[str, float] = {}
         # By run: what an agent was told of why it ends.
         self._why: dict[str, Provenance] = {}
@@ -952,7 +952,9 @@ class Watch:
         if isinstance(outcome, ShuttingDown) and self._world is not None:
             self.refused_at.setdefault(session, self._world.clock.wall())
         if isinstance(outcome, CountermandError):
-            self.refused[request.id] = self._world.clock.wall() if self._world is not None else 0.0
+            # A copy that is under way may be taken, and its answer may come early.
+            now = self._world.clock.wall() if self._world is not None else 0.0
+            self.refused[request.id] = math.inf if self.under_way[request.id] else now
             if isinstance(outcome, StoreUnavailable) and outcome.superseded_run_id is not None:
                 told = request.id, self.crashes, self.restarts
                 self._superseded.setdefault(outcome.superseded_run_id, told)
