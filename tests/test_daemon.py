@@ -406,7 +406,7 @@ def test_a_second_signal_cuts_the_drain_short(daemon: Foreground) -> None:
     daemon.wait_says("draining, for at most 100000 s")
     assert runs(daemon.state_dir, "s1")[-1].status is RunStatus.IN_PROGRESS
     assert daemon.end() == DaemonExit.OK
-    daemon.wait_says("told again")
+    daemon.wait_says("second signal")
     run = runs(daemon.state_dir, "s1")[-1]
     assert run.status is RunStatus.CANCELLED
     assert run.provenance is not None
@@ -421,7 +421,7 @@ def test_a_third_signal_ends_it_on_the_spot_and_what_it_ran_too(daemon: Foregrou
     daemon.process.terminate()
     daemon.wait_says("draining")
     daemon.process.terminate()
-    daemon.wait_says("told again")
+    daemon.wait_says("second signal")
     assert daemon.end() == DaemonExit.FAILED
     until(lambda: not alive(daemon.mark), "the end of what it ran", WAIT_S)
 

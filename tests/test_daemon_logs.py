@@ -11,7 +11,7 @@ import pytest
 from loguru import logger
 
 from actors.model import Event
-from supervisor.daemon import story
+from supervisor.daemon import run_log
 from supervisor.daemon.logs import LINES_MAX, LineWriter, add_context, as_json, as_text, leads_to_journal
 from tests.kit import Kit, poison, say, until
 
@@ -177,7 +177,7 @@ def told(kind: str, data: dict[str, Any], run_id: str | None = "r") -> list[Any]
     seen: list[Any] = []
     sink = logger.add(lambda message: seen.append(message.record), level=0, format="", catch=False)
     try:
-        story.tell("s", [Event(1, "s", 2, run_id, kind, data, 0.0)])
+        run_log.log_events("s", [Event(1, "s", 2, run_id, kind, data, 0.0)])
     finally:
         logger.remove(sink)
     return seen

@@ -11,6 +11,6 @@ The map, from the outside in:
     notify.py        notifications to systemd: ready, reloading, stopping, status, watchdog
     watchdog.py      feeds systemd's watchdog while the supervisor and the store's thread answer
     collector.py     turns the garbage collector off during startup
-    story.py         log lines about runs: started, fenced, ended, and by whom
+    run_log.py       log lines about runs: started, fenced, ended, and by whom
     logs.py          the log: text on a terminal, JSON elsewhere, with priorities in the journal
 """

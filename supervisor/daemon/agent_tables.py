@@ -29,11 +29,11 @@ _ANY: Final = "module:function"
 
 
 class AgentTables:
-    """The agents of the settings, read; and what is wrong with them.
+    """The agents of the settings, and the mistakes in them.
 
     Args:
-        tables: as they were written, by name.
-        source: where that was.
+        tables: the tables as written, by name.
+        source: the source of the tables, for errors.
     """
 
     def __init__(self, tables: Mapping[str, str | Mapping[str, Any]], source: str) -> None:

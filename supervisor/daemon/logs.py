@@ -164,7 +164,7 @@ class Logs:
         return "".join(f"<{priority}>{part}\n" for part in line.split("\n"))
 
     def _lines_dropped(self, count: int) -> str:
-        text = f"{count} lines of the log were dropped: nobody read them in time"
+        text = f"{count} lines of the log were dropped: they were not read in time"
         line = msgspec.json.encode({"at": _utc(dt.datetime.now(dt.UTC)), "level": "warning", "message": text}).decode()
         return self._prefixed(line, 4)
 
@@ -236,8 +236,8 @@ class _ToLoguru(logging.Handler):
         def name(ours: Record) -> None:
             ours["name"], ours["line"] = record.name, record.lineno
 
-        said = logger.patch(name)
-        said.opt(exception=record.exc_info).log(level, "{}", record.getMessage())
+        patched = logger.patch(name)
+        patched.opt(exception=record.exc_info).log(level, "{}", record.getMessage())
 
 
 def _uncaught(kind: type[BaseException], error: BaseException, trace: Any) -> None:

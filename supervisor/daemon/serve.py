@@ -7,8 +7,8 @@ Shutdown reports each phase to systemd (STATUS) and to the log:
 
 1. *Refuse*: sessions accept no new messages. The API still answers, so that people can read, and Stop.
 2. *Drain*: runs get `drain_s` seconds to end by themselves. A second SIGTERM or SIGINT ends this phase.
-3. *Interrupt*: what still runs is ended with ``supervisor.shutdown``; its processes are asked to end, then killed.
-4. *Flush*: the API closes, everything that is decided is written, and every process is proven gone.
+3. *Interrupt*: active runs are ended with ``supervisor.shutdown``; their processes are asked to end, then killed.
+4. *Flush*: the API closes, all decisions are written, and every process is proven gone.
 
 Each phase has a limit, and systemd is asked to wait no longer than that. A third signal ends the process at once: the
 wardens see that and end their trees.
@@ -36,7 +36,7 @@ from loguru import logger
 from actors.errors import CountermandError, StoreUnavailable
 from actors.messages import Pong
 from actors.model import ServicePhase
-from supervisor.daemon import collector, story
+from supervisor.daemon import collector, run_log
 from supervisor.daemon.logs import Logs
 from supervisor.daemon.notify import Notifier
 from supervisor.daemon.settings import RELOADED, DaemonSettings, LogSettings, Source
@@ -130,7 +130,7 @@ class Daemon:
         if not given and not held(settings.state_dir):
             # Before the store is opened: a daemon of version 0.1 whose lock file was removed still has it open.
             refuse_if_served(settings.socket)
-        supervisor = Supervisor.start(settings.config, taps=[story.tell])
+        supervisor = Supervisor.start(settings.config, taps=[run_log.log_events])
         sockets: Sockets | None = None
         server: ApiServer | None = None
         try:
@@ -143,39 +143,39 @@ class Daemon:
                 sockets.close()
             supervisor.close(0.0)
             raise
-        place = f"on {sockets}" if server is not None else f"nobody on {sockets}"
-        watchdog = Watchdog(supervisor, self._notifier, lambda pong: self._notifier.status(_serving(place, pong)))
-        self._notifier.ready(f"serving {place}")
+        where = f"on {sockets}" if server is not None else "without an API"
+        watchdog = Watchdog(supervisor, self._notifier, lambda pong: self._notifier.status(_serving(where, pong)))
+        self._notifier.ready(f"serving {where}")
         collector.release()
-        logger.info("ready: serving {}, process {}, state in {}", place, os.getpid(), settings.state_dir)
+        logger.info("ready: serving {}, process {}, state in {}", where, os.getpid(), settings.state_dir)
         self._signals.on_child = supervisor.reap
         for name, why in supervisor.unloaded().items():
             logger.error("{} cannot be used: {}; mend it, and reload or restart", name, why)
-        self._until_told(place, supervisor, lambda: _look_after(sockets, server))
+        self._serve_until_signal(where, supervisor, lambda: _restore_socket(sockets, server))
         watchdog.close()
         return _DaemonShutdown(self, supervisor, server, sockets).run()
 
-    def _until_told(self, place: str, supervisor: Supervisor, look: Callable[[], object]) -> None:
+    def _serve_until_signal(self, where: str, supervisor: Supervisor, look: Callable[[], object]) -> None:
         while (number := self._signals.wait(LOOK_S)) in (None, WAKE, signal.SIGHUP):
             if number == signal.SIGHUP:
-                self._reload(place, supervisor)
+                self._reload(where, supervisor)
             look()
         logger.info("{}: shutting down", signal.Signals(number).name)
 
-    def _reload(self, place: str, supervisor: Supervisor) -> None:
+    def _reload(self, where: str, supervisor: Supervisor) -> None:
         """Read the settings again. Changes that would touch a run take effect at the next start (law L11).
 
-        Agents and tools that could not be loaded are tried again, under the names of the start: nothing that runs uses
-        them. The hosts that no run has are replaced, so their agents' code is loaded again.
+        Agents and tools that could not be loaded are tried again, under the names of the start: no run uses them. Hosts
+        without a run are replaced, so their agents' code is loaded again.
         """
         self._notifier.reloading()
-        status = f"serving {place}"
+        status = f"serving {where}"
         try:
             fresh = self._source.load()
         except (Exception, SystemExit) as error:  # noqa: BLE001  # no error of the settings may touch a run
             # An error that is not ours may have an empty text.
-            said = error if isinstance(error, CountermandError) else repr(error)
-            logger.error("the configuration was not read again, and stays as it is: {}", said)
+            text = error if isinstance(error, CountermandError) else repr(error)
+            logger.error("the configuration was not read again, and stays as it is: {}", text)
             status += "; the configuration could not be read again"
         else:
             now = [key for key in self._now.changes(fresh) if key in RELOADED]
@@ -243,14 +243,16 @@ class _DaemonShutdown:
             if number in (signal.SIGINT, signal.SIGTERM):
                 hurries += 1
                 self._hurry(hurries)
-            self._tell(started)
-            _look_after(self._sockets, self._server)
+            self._report(started)
+            _restore_socket(self._sockets, self._server)
             # From STOPPING on systemd ignores the watchdog; this limit takes its place.
             if time.monotonic() < limit:
                 self._notifier.extend(PATIENCE_S)
         if not self._quiet:
             busy = ", ".join([*self._supervisor.busy_threads(), *self._supervisor.left()])
-            logger.error("not everything is proven to have ended; the next start takes it up; busy: {}", busy or "-")
+            logger.error(
+                "not everything is proven to have ended; the next start continues; busy: {}", busy or "-"
+            )
             return DaemonExit.FAILED
         logger.info("ended, after {:.1f} s: every session at rest, every process gone", time.monotonic() - started)
         self._notifier.status("ended")
@@ -264,7 +266,7 @@ class _DaemonShutdown:
             if self._server is not None:
                 self._server.close()
             self._sockets.close()
-            self._enter("ending processes, and writing what is left")
+            self._enter("ending processes, and writing the rest")
             self._quiet = self._supervisor.close(0.0)
         except Exception:  # noqa: BLE001  # the process has to end in any case
             logger.opt(exception=True).critical("the shutdown failed")
@@ -274,14 +276,14 @@ class _DaemonShutdown:
 
     def _hurry(self, hurries: int) -> None:
         if hurries == 1:
-            logger.warning("told again: what still runs is interrupted now")
+            logger.warning("second signal: active runs are interrupted now")
             self._supervisor.hurry()
             return
-        logger.critical("told a third time: ending on the spot; wardens end what runs")
+        logger.critical("third signal: ending on the spot; wardens end their trees")
         self._notifier.status("ending on the spot")
         os._exit(DaemonExit.FAILED)
 
-    def _tell(self, started: float) -> None:
+    def _report(self, started: float) -> None:
         """Report the progress of the drain; later phases report their own."""
         if self._drained.is_set():
             return
@@ -301,7 +303,7 @@ class _DaemonShutdown:
             logger.info("shutting down: {}{}", phase, f", {more}" if more else "")
 
 
-def _look_after(sockets: Sockets, server: ApiServer | None) -> None:
+def _restore_socket(sockets: Sockets, server: ApiServer | None) -> None:
     """Create the socket again if it was removed."""
     moved = sockets.restore()
     if moved is not None and server is not None:
@@ -331,8 +333,8 @@ def _load_api() -> ModuleType | None:
         return None
 
 
-def _serving(place: str, pong: Pong) -> str:
-    return f"serving {place}; {_sessions(pong.sessions)} live"
+def _serving(where: str, pong: Pong) -> str:
+    return f"serving {where}; {_sessions(pong.sessions)} live"
 
 
 def _sessions(count: int) -> str:

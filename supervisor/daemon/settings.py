@@ -224,7 +224,7 @@ Agents = dict[str, str | dict[str, Any]]
 
 def _key_types() -> dict[str, Any]:
     """Return every key by its dotted name, with its type; functions in Config are named by texts here."""
-    # The configuration names the class for its type checker only: it is below the room of that.
+    # `config` imports the class for type checking only, since it must not depend on it.
     hints = typing.get_type_hints(Config, localns={"Agent": Agent})
     types = {field.name: hints[field.name] for field in dataclasses.fields(Config)}
     types.update(state_dir=str, agents=Agents, tools=list[str])
@@ -352,13 +352,13 @@ class _Loading:
                 self._wrong(key, source, _allowed(KEYS[key]), value)
 
     def _store_of_agent(self, key: str, value: object, source: str) -> None:
-        """Store one agent, or one key of it, over what an earlier source has said of it."""
+        """Store one agent, or one key of it, over the value of an earlier source."""
         name, _, inner = key.removeprefix("agents.").rpartition(".")
         before = self._values.get("agents", Found({}, source))
         agents: Agents = dict(before.value)
         if name and inner in AGENT_KEYS:
-            said = agents.get(name, {})
-            agents[name] = {**({"run": said} if isinstance(said, str) else said), inner: value}
+            earlier = agents.get(name, {})
+            agents[name] = {**({"run": earlier} if isinstance(earlier, str) else earlier), inner: value}
         elif not isinstance(value, str | dict):
             self._wrong(key, source, "module:function, or a table of keys", value)
             return

@@ -1,11 +1,11 @@
-"""Attribution: whose code starts a process, asked at the moment in which it does.
+"""Attribution: which execution starts a process, asked at the moment of the start.
 
 A context variable names the execution whose code runs; tasks inherit it, and our worker threads get it. The interpreter
-calls an audit hook for each process that Python code is about to start, on the thread that starts it. So the two say
-which execution starts a process before it exists.
+calls an audit hook for each process that Python code is about to start, on the thread that starts it. Together they
+show which execution starts a process before it exists.
 
-An audit hook cannot be removed, so there is one per interpreter, which is installed with the first supervisor. It
-ignores all but a few events, and it never raises: it runs inside of foreign code.
+An audit hook cannot be removed, so there is one per interpreter, installed with the first supervisor. It ignores all
+but a few events, and it never raises, because it runs inside foreign code.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ _installed = False
 
 
 def current(context: contextvars.Context | None = None) -> Starter | None:
-    """Whose code runs here, or would run in `context`."""
+    """The starter whose code runs here, or would run in `context`; None if there is none."""
     return _STARTER.get() if context is None else context.get(_STARTER)
 
 
 def current_of(host: Host, context: contextvars.Context | None = None) -> Starter | None:
-    """The same, where that is a starter of `host`."""
+    """The same, but None unless it is a starter of `host`."""
     starter = current(context)
     return starter if starter is not None and starter.host is host else None
 
 
 def enter(starter: Starter | None) -> None:
-    """Attribute what runs from here on in this context to `starter`; None: to the program."""
+    """Attribute code that runs in this context from now on to `starter`; None: to the program."""
     _STARTER.set(starter)
 
 
 def install(host: Host) -> None:
-    """Tell `host`, while it lives, which processes the program starts. The first call installs the hook."""
+    """Notify `host`, while it lives, of the processes the program starts. The first call installs the hook."""
     global _installed  # noqa: PLW0603  # there is one per interpreter
     with _INSTALLING:
         _HOSTS.add(host)
@@ -72,18 +72,18 @@ def _hear(event: str, args: tuple[Any, ...]) -> None:
         if starter is not None:
             starter.host.starts(starter, event, args)
         for host in list(_HOSTS) if event != SERVED else ():
-            # To another supervisor in this process it is the program's.
+            # For another supervisor in this process it is the program's.
             if starter is None or starter.host is not host:
                 host.starts_outside()
-    except Exception:  # noqa: BLE001  # it runs inside of foreign code, which has done nothing wrong
+    except Exception:  # noqa: BLE001  # it runs inside foreign code, which must not fail because of us
         with contextlib.suppress(Exception):
             logger.opt(exception=True).error("the start of a process could not be attributed")
 
 
 def _announce_spawns() -> None:
-    """Have `multiprocessing` announce its processes: its own way of spawning raises no audit event.
+    """Make `multiprocessing` announce its processes: its own way of spawning raises no audit event.
 
-    What it keeps for the whole program is the program's: other code depends on it after its first user has ended.
+    Processes that it keeps for the whole program are the program's: other code uses them after the first user ends.
     """
     from multiprocessing import forkserver, util
 
@@ -118,7 +118,7 @@ def _announce_spawns() -> None:
 
 
 def command(event: str, args: Sequence[Any]) -> list[str]:
-    """The words of the command that an event announces; those of a fork name the fork."""
+    """The arguments of the command that an event announces; for a fork, the name of the event."""
     match event:
         case "subprocess.Popen" | "os.posix_spawn" | "countermand.spawn" if len(args) > 1:
             words = args[1]

@@ -1,7 +1,7 @@
-"""The children of this process: which start was whose, from the audit event to the pid.
+"""The children of this process, and the starts they belong to, from the audit event to the pid.
 
-A start is announced before the process exists. Its thread's children of that moment are noted; a later child of the
-thread, which no other start explains, is the process of that start.
+A start is announced before the process exists. The children that its thread has at that moment are recorded; a later
+child of the thread that belongs to no other start is the process of this one.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ KNOWN_MAX: Final = 4096
 STARTS_MAX: Final = 100
 LOOKS_MAX: Final = 12
 LOOKS_ENDING_MAX: Final = 1000
-"""Looks for a process of a run that is being ended: more, for it may be about to start."""
+"""Looks for a process of a run that is being ended: more, since it may be about to start."""
 LOOK_S: Final = 0.0005
 """Between two looks; it doubles, up to 64 times this."""
-UNKNOWN: Final = "process, whose is not known"
+UNKNOWN: Final = "process of unknown origin"
 
 
 class _Start:
@@ -42,7 +42,7 @@ class _Start:
         self.cleans_up = starter is not None and starter.token.cancelled
         self.tid = tid
         self.name = name
-        # The number of a thread may be another thread's later.
+        # The thread's id may be reused.
         self.ticks = _thread_ticks(tid)
         self.before = frozenset(_children(tid))
         self.looks = 0
@@ -53,7 +53,7 @@ class Children:
     """The starts without a pid, and the children that are known. Every method is called under the lock.
 
     Args:
-        reports: gets the processes of agents and tools.
+        reports: receives the processes of agents and tools.
     """
 
     def __init__(self, reports: Reports) -> None:
@@ -63,7 +63,7 @@ class Children:
         self.inherits = inherits_orphans()
         self._starts: dict[int, _Start] = {}
         self._starts_max = STARTS_MAX
-        # By pid the start time, in ticks, of children whose start was attributed, or was the program's own.
+        # The start time in ticks, by pid, of children whose start was attributed or was the program's own.
         self._known: dict[int, int] = {}
 
     @property
@@ -72,7 +72,7 @@ class Children:
         return bool(self._starts)
 
     def know_all(self) -> None:
-        """The children of this moment are the program's own, and so is their exit status."""
+        """Record the present children as the program's own, which reads their exit status."""
         for pid in procfs.children(self._pid):
             seen = procfs.stat(pid)
             if seen is not None:
@@ -81,7 +81,7 @@ class Children:
     # ── Starts ────────────────────────────────────────────────────────────────────────────────────────
 
     def begin(self, starter: Starter | None, name: str) -> None:
-        """The calling thread is about to start a process."""
+        """Record that the calling thread is about to start a process."""
         tid = threading.get_native_id()
         self.settle(tid)
         if starter is not None:
@@ -92,7 +92,7 @@ class Children:
         self._starts[tid] = _Start(starter, tid, name)
 
     def settle(self, tid: int) -> None:
-        """The start of a thread is over: its process is there now, or was refused, or has ended and been reaped."""
+        """Close the start of a thread: its process exists now, or could not be started, or was reaped already."""
         start = self._starts.pop(tid, None)
         if start is not None:
             self._find(start)
@@ -103,7 +103,7 @@ class Children:
             self._find(start)
 
     def find_due(self, now: float) -> list[float]:
-        """Look for the processes of those starts whose next look is due; returns the seconds until further looks."""
+        """Look for the processes of starts that are due for a look; returns the seconds until further looks."""
         waits = list[float]()
         for tid, start in list(self._starts.items()):
             if start.next_s > now:
@@ -116,10 +116,10 @@ class Children:
                     start.next_s = now + wait_s
                     waits.append(wait_s)
                 elif start.starter is None:
-                    # It could not be started. A child that falls to this thread later is not its process.
+                    # It could not be started. A later child of this thread is not its process.
                     del self._starts[tid]
                 else:
-                    # The next look is made when its thread starts another process, or ends its execution.
+                    # Look again when its thread starts another process, or ends its execution.
                     start.next_s = float("inf")
         return waits
 
@@ -154,12 +154,12 @@ class Children:
     def report_unknown(self, run: Run) -> int:
         """Report to a run, as not its own, the children that began during it and whose start is not attributed.
 
-        Returns how many there is no room to report.
+        Returns how many could not be reported for lack of room.
         """
         left_out = 0
         fresh = [pid for pid in procfs.children(self._pid) if not self._knows(pid)]
         if fresh:
-            # Of threads that are starting one just now. No other can begin to: that takes the lock.
+            # Some may belong to open starts. No other start can begin: that takes the lock.
             self.find_all()
         for pid in fresh:
             seen = procfs.stat(pid)
@@ -176,7 +176,7 @@ class Children:
         return left_out
 
     def reap(self) -> None:
-        """Reap the orphans that have ended. They fall to the first thread; what was started here is known."""
+        """Reap the orphans that have ended: children of the main thread that no start here explains."""
         if not self.inherits:
             return
         dead = [pid for pid in _children(self._pid) if (seen := procfs.stat(pid)) is not None and seen.dead]
@@ -209,7 +209,7 @@ class Children:
         stray.process, stray.spared = Offspring(root), spared
 
     def release(self, root: Member) -> None:
-        """The end of a child that no code here is known to wait for was reported: if it is an orphan, reap it."""
+        """Forget a child that is not known to be ours and whose end was reported, so that `reap` may reap it."""
         if self._known.get(root.pid) == root.ticks:
             del self._known[root.pid]
 
@@ -219,19 +219,19 @@ class Children:
         self._known[pid] = ticks
 
     def _knows(self, pid: int) -> bool:
-        """True of a child whose start was attributed, or was the program's own."""
+        """True for a child whose start was attributed, or was the program's own."""
         ticks = self._known.get(pid)
         seen = None if ticks is None else procfs.stat(pid)
         return seen is not None and seen.start_ticks == ticks
 
 
 CONTAINED: Final = "COUNTERMAND_FENCE="
-# The second is that of an earlier release, which may still run beside this one.
+# The second is the path in an earlier release, which may still run beside this one.
 KEEPERS: Final = ("/containment/guard/zygote.py", "/containment/zygote.py")
 
 
 def _is_contained(pid: int) -> bool:
-    """True of the supervisor's own processes, and of those in trees: their wardens, or a ledger, report them."""
+    """True for the supervisor's own processes, and those in trees: their wardens or ledgers report them."""
     if any(word.endswith(KEEPERS) for word in procfs.command_line(pid)):
         return True
     return any(word.startswith(CONTAINED) for word in procfs.environment(pid))
@@ -245,6 +245,6 @@ def _children(tid: int) -> list[int]:
 
 
 def _thread_ticks(tid: int) -> int | None:
-    """When a thread of this process began, as the kernel counts; None: there is none."""
+    """When a thread of this process began, in ticks; None if there is no such thread."""
     seen = procfs.stat(tid)
     return None if seen is None else seen.start_ticks

@@ -1,4 +1,4 @@
-"""A run's strays that an earlier supervisor started: it has ended, and they are on record."""
+"""A run's recorded strays, which an earlier supervisor started."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from supervisor.strays.reports import Reports
 from supervisor.strays.run_end import RunEnd
 from supervisor.strays.threads import GOING_ON
 
-LOST: Final = "what had lost its parent when the supervisor died cannot be seen any more"
+LOST: Final = "processes that were orphans when the supervisor died cannot be seen any more"
 
 
 class Claims:
-    """Takes over strays that are on record. Every method is called under the lock."""
+    """Takes over recorded strays. Every method is called under the lock."""
 
     def __init__(self, reports: Reports, ends: RunEnd) -> None:
         self._reports = reports
@@ -30,7 +30,7 @@ class Claims:
         """Find a stray by its record, or report that it is gone."""
         going_on = GOING_ON.get(row.process_id)
         if going_on is not None:
-            # A thread outlives the supervisor that it was started in; its end is that one's to report.
+            # A thread outlives its supervisor, which still reports the thread's end.
             with going_on.run.lock:
                 going_on.run.owner = run.owner
                 going_on.run.tell_all(going_on)

@@ -1,4 +1,4 @@
-"""What is known of a run and of its strays. Read and written under the lock of the `Strays` that has them."""
+"""The state of a run and of its strays. Read and written under the lock of the `Strays` that has them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from supervisor.containment.offspring import Offspring
 
 
 class Run:
-    """What is known of one run; it lives for as long as code of it may run, or a stray of it is kept."""
+    """The state of one run; it lives as long as code of the run may execute, or a stray of it is kept."""
 
     __slots__ = (
         "__weakref__",
@@ -42,10 +42,10 @@ class Run:
         # How many executions of it have begun and not ended.
         self.open = 0
         self.agent_over = False
-        # By call, None for all: when strays that go on are killed (seconds, monotonic).
+        # By call, None for all: when its strays are killed (seconds, monotonic).
         self.dues: dict[str | None, float] = {}
         self.strays: dict[str, Stray] = {}
-        # The strays that stand for all of their kind beyond a bound; apart, those that are not to be asked.
+        # The strays that stand for all of a kind beyond a bound; the bool: those that are spared.
         self.more: dict[tuple[PartKind, bool], Stray] = {}
         # It has started a process.
         self.forks = False
@@ -70,9 +70,9 @@ class Run:
 
 
 class Stray:
-    """A stray that was reported to its run. Only a subprocess has `process`; `left` threads or tasks are in it.
+    """A stray that was reported to its run. Only a subprocess has `process`; otherwise `left` threads or tasks live.
 
-    `more` further ones were counted to it, which were not reported by themselves.
+    It stands for `more` further ones, which were not reported by themselves.
     """
 
     __slots__ = (
@@ -101,5 +101,5 @@ class Stray:
         self.left = 0
         self.more = 0
         self.asked = False
-        # It is not asked before the execution that started it has ended; it is killed when its time is over.
+        # Not asked to end before its execution has ended; killed when its time is over.
         self.spared = False

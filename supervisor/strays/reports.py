@@ -1,6 +1,6 @@
-"""What is reported of strays to the owners of their runs, and for how long it is kept.
+"""The reports on strays to the owners of their runs.
 
-A report is kept until its run's owner has its end in the log, so that the next owner can get it again.
+The reports on a stray are kept until its end is in the log, so that the next owner of the run can get them again.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from supervisor.strays.records import Run, Stray
 from supervisor.strays.starter import Starter
 
 STRAYS_MAX: Final = 100
-"""Threads, and tasks, of one execution that are reported one by one."""
+"""Threads, and also tasks, of one execution that are reported one by one."""
 OPEN_MAX: Final = 1000
 """Strays of one run, of any kind, that are reported one by one."""
 OTHERS: Final = ", and others"
 ENDED_MAX: Final = 1000
-"""Ends that are kept while no owner puts them on record."""
+"""Ends that are kept while they are not in the log."""
 
 
 class Reports:
@@ -34,7 +34,7 @@ class Reports:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.strays: dict[str, Stray] = {}
-        # By id, in the order of their ends: strays that have ended, and whose end is not in the log yet.
+        # By id, in the order of their ends: ended strays whose end is not in the log yet.
         self._ended: dict[str, None] = {}
         self._number = 0
 
@@ -45,11 +45,11 @@ class Reports:
 
     @staticmethod
     def full(run: Run) -> bool:
-        """True if no further stray of a run is reported by itself."""
+        """True if further strays of a run are not reported one by one."""
         return len(run.strays) >= OPEN_MAX
 
     def joined(self, run: Run, kind: PartKind, *, spared: bool = False) -> Stray | None:
-        """Count a further one to the stray that stands for those beyond OPEN_MAX; None if it needs one of its own."""
+        """Count one more in the stray that stands for those beyond OPEN_MAX, and return it; None if there is none."""
         stray = run.more.get((kind, spared))
         if stray is None or stray.ended is not None or not self.full(run):
             return None
@@ -64,7 +64,7 @@ class Reports:
         return stray
 
     def found_next(self, run: Run, found: StrayFound, *, spared: bool = False) -> Stray:
-        """As `found`; in a run that is full it stands for those that follow, and is ended with the run."""
+        """As `found`; if the run is full, the stray stands for those that follow, and is ended with the run."""
         if not self.full(run):
             return self.found(run, found)
         stray = self.found(run, replace(found, address=run.address, name=with_others(found.name)))
@@ -72,7 +72,7 @@ class Reports:
         return stray
 
     def found_one(self, starter: Starter, kind: PartKind, name: str, at: float) -> Stray:
-        """Report a thread or a task; beyond STRAYS_MAX the further ones together, as one stray."""
+        """Report a thread or a task; those beyond STRAYS_MAX together, as one stray."""
         stray = starter.more.get(kind)
         if stray is not None and stray.ended is None:
             stray.more += 1
@@ -90,7 +90,7 @@ class Reports:
         return stray
 
     def note_end(self, stray: Stray, how: How | None, note: str) -> None:
-        """Note how a stray ended; a subprocess says that itself. It is reported by `ended`."""
+        """Record how a stray ended, for `ended` to report; for a subprocess `how` comes from the process."""
         at, process = self._clock.wall(), stray.process
         if stray.more:
             note = "; ".join(filter(None, (note, f"and {stray.more} more")))
@@ -111,15 +111,15 @@ class Reports:
         process.close()
 
     def ended(self, stray: Stray) -> None:
-        """Report the end that was noted."""
-        assert stray.ended is not None, "its end is noted first"
+        """Report the end that `note_end` recorded."""
+        assert stray.ended is not None, "its end is recorded first"
         stray.run.tell(stray.ended)
         self._ended[stray.id] = None
         if len(self._ended) > ENDED_MAX:
             self.drop(self.strays[next(iter(self._ended))])
 
     def drop(self, stray: Stray) -> None:
-        """Keep no report of a stray any longer."""
+        """Drop the reports of a stray."""
         self._ended.pop(stray.id, None)
         del self.strays[stray.id]
         stray.run.strays.pop(stray.id, None)

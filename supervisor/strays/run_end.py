@@ -1,4 +1,4 @@
-"""The end of a stray, and the look around that comes before the last end of a run."""
+"""The end of a stray, and the checks before the last end of a run."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from supervisor.strays.records import Run, Stray
 from supervisor.strays.reports import Reports
 from supervisor.strays.subreaper import inherits_orphans
 
-ORPHANS: Final = "what its processes may have left"
-SERVED: Final = "processes of multiprocessing's fork server are below that, which is the whole program's"
-LEFT_OUT: Final = "and {} more processes, whose is not known, are not listed"
+ORPHANS: Final = "orphans that its processes may have left"
+SERVED: Final = "its processes are below multiprocessing's fork server, which belongs to the whole program"
+LEFT_OUT: Final = "and {} more processes of unknown origin are not listed"
 UNSEEN: Final = "orphans fall to another process and cannot be seen: see Config(subreaper=True)"
 
 
 class RunEnd:
-    """Ends strays, and looks whether they were a run's last. Every method is called under the lock."""
+    """Reports the ends of strays, with checks before a run's last one. Every method is called under the lock."""
 
     def __init__(self, clock: Clock, reports: Reports, children: Children) -> None:
         self._clock = clock
@@ -27,23 +27,23 @@ class RunEnd:
         self._children = children
 
     def ended(self, stray: Stray, how: How | None, *, note: str = "") -> None:
-        """Report the end of a stray, once; before the last one of a run, what else there is."""
+        """Report the end of a stray, once; see `check_last` for the last one of a run."""
         if stray.ended is not None:
             return
         self._reports.note_end(stray, how, note)
-        self.look_around(stray.run)
+        self.check_last(stray.run)
         self._reports.ended(stray)
         if stray.process is not None and not stray.found.ours:
             self._children.release(stray.process.root)
 
     def one_ended(self, stray: Stray, how: How, note: str = "") -> None:
-        """One of the threads or tasks of a stray has ended."""
+        """Record that one of the threads or tasks of a stray has ended."""
         stray.left -= 1
         if not stray.left:
             self.ended(stray, how, note=note)
 
-    def look_around(self, run: Run) -> None:
-        """Before what may be the last end of a run: report what is not attributed, and what cannot be seen."""
+    def check_last(self, run: Run) -> None:
+        """If the last part of a run is ending, report children that are not attributed, and what cannot be seen."""
         if run.open or not run.agent_over:
             return
         if any(one.ended is None and one.found.ours for one in run.strays.values()):
@@ -55,7 +55,7 @@ class RunEnd:
             self.doubt(run, LEFT_OUT.format(left_out))
 
     def doubt(self, run: Run, note: str) -> None:
-        """Report, once, that there may be processes which cannot be seen."""
+        """Report, once, that there may be processes that cannot be seen."""
         if run.doubted:
             return
         run.doubted = True

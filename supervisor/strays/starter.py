@@ -1,4 +1,4 @@
-"""Starter: one execution, of a run's agent or of a call. What its code starts is attributed to it."""
+"""Starter: one execution, of a run's agent or of a call. The starts of its code are attributed to it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class Host(Protocol):
-    """A supervisor that attributes starts. It is called inside of foreign code, so it must not wait."""
+    """A supervisor that attributes starts. It is called inside foreign code, so it must not wait."""
 
     def starts(self, starter: Starter, event: str, args: Sequence[Any]) -> None:
-        """The calling thread is about to start a process for `starter`, as an audit event says."""
+        """The calling thread is about to start a process for `starter`, by an audit event."""
 
     def starts_outside(self) -> None:
-        """The calling thread is about to start a process, and runs no agent and no tool of this host."""
+        """The calling thread is about to start a process outside any agent or tool of this host."""
 
 
 class Starter:
@@ -38,6 +38,6 @@ class Starter:
         self.over = False
         self.tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
         self.works: set[Work] = set()
-        # By kind: how many strays were reported, and the one that stands for all beyond the limit.
+        # By kind: how many strays were reported, and the stray that stands for all beyond the limit.
         self.reported: dict[str, int] = {}
         self.more: dict[str, Stray] = {}

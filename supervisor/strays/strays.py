@@ -40,9 +40,9 @@ class Strays:
 
     def __init__(self, clock: Clock, *, subreaper: bool = False) -> None:
         if subreaper and not inherit_orphans():
-            logger.warning("orphans cannot be had to fall to this process: receipts say what is not seen")
+            logger.warning("this process cannot inherit orphans: receipts say what cannot be seen")
         self._pid = os.getpid()
-        # Re-entrant: the collector may run foreign code while it is held.
+        # Re-entrant: the garbage collector may run foreign code while it is held.
         self._lock = threading.RLock()
         self._runs: weakref.WeakValueDictionary[str, Run] = weakref.WeakValueDictionary()
         self._reports = Reports(clock)
@@ -54,7 +54,7 @@ class Strays:
         self._watcher = Watcher(self._lock, self._reports, self._children, self._ends)
         self._workers: list[Workers] = []
         attribution.install(self)
-        # Behind that: a start of another thread is heard, or its process is there now.
+        # After that: from now on the hook sees the starts of other threads; earlier processes are children already.
         with self._lock:
             self._children.know_all()
 
@@ -63,7 +63,7 @@ class Strays:
     def within(
         self, address: Address, isolation: Isolation, token: CancelToken, body: Callable[..., Any]
     ) -> Callable[..., Any]:
-        """Return `body` with what it starts attributed; see the port."""
+        """Return `body` wrapped so that its starts are attributed; see the port."""
         with self._lock:
             run = self._run(address)
         starter = Starter(self, run, address, token)
@@ -101,7 +101,7 @@ class Strays:
         return as_task if isolation is Isolation.TASK else as_thread
 
     def adopt(self, address: Address, owner: ActorRef[Any], claimed: Sequence[ProcessRow] = ()) -> None:
-        """From here on tell `owner`; see the port."""
+        """Send reports to `owner` from now on; see the port."""
         with self._lock:
             run = self._run(address)
             run.owner = owner
@@ -126,7 +126,7 @@ class Strays:
         self._watcher.rouse()
 
     def forget(self, stray_id: str) -> None:
-        """The end of a stray is in the log."""
+        """Drop the reports of a stray whose end is in the log."""
         with self._lock:
             stray = self._reports.strays.get(stray_id)
             if stray is not None and stray.ended is not None:
@@ -142,16 +142,16 @@ class Strays:
     # ── For the executor, and for people ──────────────────────────────────────────────────────────────
 
     def serve(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Attribute the tasks of a loop, and the work that it gives to its default executor."""
+        """Attribute the tasks of a loop, and the work submitted to its default executor."""
         workers = Workers(self._threads)
         self._workers.append(workers)
         loop.set_default_executor(workers)
         loop.set_task_factory(self._tasks.make)
 
     def left(self, *, overdue: bool = False) -> list[str]:
-        """What goes on, as ``kind name``: subprocesses, and threads and tasks whose execution has ended.
+        """Live strays as ``kind name``: subprocesses, and threads and tasks that outlast their execution.
 
-        `overdue`: of those only what goes on after the grace of its run.
+        `overdue`: only those that live on after the grace of their run.
         """
         now = time.monotonic()
         with self._lock:
@@ -162,12 +162,12 @@ class Strays:
             )
 
     def reap(self) -> None:
-        """A child of this process has ended: if it is an orphan, no other code waits for it."""
+        """Reap ended children that are orphans, for which no other code waits. The watching thread does it."""
         if self._children.inherits:
             self._watcher.rouse()
 
     def close(self) -> bool:
-        """End the watching thread. Again is harmless. Returns True if nothing goes on."""
+        """End the watching thread; returns True if no stray lives. May be called again."""
         self._watcher.begin_closing()
         for workers in self._workers:
             workers.shutdown(wait=False, cancel_futures=True)
@@ -181,13 +181,13 @@ class Strays:
             starter.run.open += 1
 
     def _over(self, starter: Starter) -> None:
-        """Report what an execution leaves, on its own thread and before its end is reported. Never raises."""
+        """Report the strays of an execution, on its own thread and before its end is reported. Never raises."""
         if os.getpid() != self._pid:
             return
         try:
             with self._lock:
                 if starter.over:
-                    # Whoever executes it elsewhere says so again.
+                    # A host may report the end twice.
                     return
                 run = starter.run
                 self._children.settle(threading.get_native_id())
@@ -198,31 +198,31 @@ class Strays:
                     self._tasks.report(starter, task)
                 for work in list(starter.works):
                     self._threads.report(work)
-                self._ends.look_around(run)
+                self._ends.check_last(run)
                 if run.due(starter.address.call) is not None:
                     for stray in run.strays.values():
                         self._tasks.cancel(stray)
                         stray.spared = stray.spared and stray.call != starter.address.call
             self._watcher.rouse()
         except Exception:  # noqa: BLE001  # the end of an execution is reported, whatever happens here
-            logger.opt(exception=True).error("what {} left could not be looked at", starter.address)
+            logger.opt(exception=True).error("the strays of {} could not be reported", starter.address)
 
     # ── Called in the audit hook ──────────────────────────────────────────────────────────────────────
 
     def starts(self, starter: Starter, event: str, args: Sequence[Any]) -> None:
         """The calling thread is about to start a process for `starter`; see `Host`."""
-        # In a child that was forked no report goes anywhere, and a lock may be held for ever.
+        # A forked child cannot report, and a lock may be held for ever there.
         if os.getpid() != self._pid:
             return
         if event == attribution.SERVED:
-            # The fork server of `multiprocessing` starts it, where it cannot be seen.
+            # The fork server of `multiprocessing` starts it, and we cannot see it.
             with self._lock:
                 self._ends.doubt(starter.run, SERVED)
         elif not self._watcher.closed:
             self._begin(starter, offspring.named(attribution.command(event, args)))
 
     def starts_outside(self) -> None:
-        """The calling thread is about to start a process for the program around; see `Host`."""
+        """The calling thread is about to start a process of the program's own; see `Host`."""
         if os.getpid() == self._pid and not self._watcher.closed:
             self._begin(None, "")
 

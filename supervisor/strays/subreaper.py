@@ -19,7 +19,7 @@ def inherits_orphans() -> bool:
 
 
 def inherit_orphans() -> bool:
-    """Have descendants that lose their parent become children of this process. It changes the whole program."""
+    """Make this process the parent of orphaned descendants; False if it cannot be. It affects the whole program."""
     return _prctl(PR_SET_CHILD_SUBREAPER, 1) == 0
 
 

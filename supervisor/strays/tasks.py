@@ -21,7 +21,7 @@ class Tasks:
     """The tasks of starters, from their creation to their end.
 
     Args:
-        host: whose starters' tasks are noted.
+        host: the host whose starters' tasks are recorded.
         lock: the one that guards starters and strays.
     """
 
@@ -37,7 +37,7 @@ class Tasks:
         task: asyncio.Task[Any] = asyncio.Task(coro, loop=loop, **options)
         starter = attribution.current_of(self._host, options.get("context"))
         if starter is not None:
-            # It may be another thread's starter, which ends in this moment.
+            # It may be another thread's starter, which is just ending.
             with self._lock:
                 starter.tasks.add(task)
                 if starter.over:

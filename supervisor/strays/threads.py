@@ -1,4 +1,4 @@
-"""Work that our loop's default executor is given by agents and tools, as by `asyncio.to_thread`."""
+"""Work that agents and tools submit to our loop's default executor, as with `asyncio.to_thread`."""
 
 from __future__ import annotations
 
@@ -23,14 +23,13 @@ from supervisor.strays.starter import Host, Starter
 WORKERS_MAX: Final = 128
 
 GOING_ON: Final[weakref.WeakValueDictionary[str, Stray]] = weakref.WeakValueDictionary()
-"""Strays on threads, by id. They outlive the supervisor that they were started in; the next one in this process finds
-them here."""
-# A child that is forked has none of these threads.
+"""Strays on threads, by id. They outlive their supervisor; the next one in this process finds them here."""
+# A forked child has none of these threads.
 os.register_at_fork(after_in_child=GOING_ON.clear)
 
 
 class Work:
-    """What a default executor was given to do by one starter."""
+    """Work that one starter submitted to a default executor."""
 
     __slots__ = ("name", "over", "started_at", "starter", "stray")
 
@@ -46,7 +45,7 @@ class Threads:
     """The work of starters, from its submission to its end.
 
     Args:
-        host: whose starters' work is noted.
+        host: the host whose starters' work is recorded.
         lock: the one that guards starters and strays.
     """
 
@@ -60,8 +59,8 @@ class Threads:
         self._children = children
         self._ends = ends
 
-    def give(self, starter: Starter, function: Callable[..., Any]) -> Work:
-        """A default executor is given work of a starter."""
+    def submitted(self, starter: Starter, function: Callable[..., Any]) -> Work:
+        """Record work that a starter submits."""
         work = Work(starter, _function_name(function), self._clock.wall())
         with self._lock:
             starter.works.add(work)
@@ -70,7 +69,7 @@ class Threads:
         return work
 
     def do(self, work: Work, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Do it, on a thread of the executor, in the context in which it was given."""
+        """Do the work, on a thread of the executor, in the context of its submission."""
         try:
             return function(*args, **kwargs)
         finally:
@@ -79,7 +78,7 @@ class Threads:
             self.over(work)
 
     def over(self, work: Work) -> None:
-        """It is done, or never will be. Again is harmless."""
+        """Record that the work is done, or never will be. May be called again."""
         with self._lock:
             if work.over:
                 return
@@ -96,33 +95,33 @@ class Threads:
 
 
 class Workers(ThreadPoolExecutor):
-    """A loop's default executor, which notes whose work it is given."""
+    """A loop's default executor, which records the starter of each piece of work."""
 
     def __init__(self, threads: Threads) -> None:
         super().__init__(WORKERS_MAX, "countermand-worker")
-        # The pool has a `_threads` of its own.
-        self._noted_by = threads
+        # Not `_threads`: the pool has an attribute of that name.
+        self._recorder = threads
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Run `fn` on a thread, and note whose work that is."""
-        threads = self._noted_by
+        """Run `fn` on a thread, and record its starter."""
+        threads = self._recorder
         starter = attribution.current_of(threads.host)
         if starter is None:
             return super().submit(fn, *args, **kwargs)
-        work = threads.give(starter, fn)
+        work = threads.submitted(starter, fn)
         context = contextvars.copy_context()
         try:
             future = super().submit(context.run, threads.do, work, fn, args, kwargs)
         except BaseException:
             threads.over(work)
             raise
-        # One that is cancelled before it begins is not done by any thread.
+        # No thread does work that is cancelled before it begins.
         future.add_done_callback(lambda _: threads.over(work))
         return future
 
 
 def _function_name(function: Callable[..., Any]) -> str:
-    """The name of what is called, through the wrappers of asyncio."""
+    """The name of the called function, without the wrappers of asyncio."""
     while isinstance(function, functools.partial):
         bound = getattr(function.func, "__self__", None)
         function = function.args[0] if isinstance(bound, contextvars.Context) else function.func

@@ -1,4 +1,4 @@
-"""The watching thread: it finds the pids of starts, asks and kills subprocesses, and sees their ends."""
+"""The watching thread: it finds the pids of starts, signals subprocesses, and sees their ends."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Watcher:
         self.closed = False
 
     def rouse(self) -> None:
-        """There is something new to watch: start the thread, or wake it."""
+        """Start the thread if there is something to watch, or wake it."""
         with self._lock:
             if (
                 self.thread is None
@@ -46,7 +46,7 @@ class Watcher:
                 and (self._children.inherits or self._children.starting or self._reports.strays)
             ):
                 thread = threading.Thread(target=self._watch, name="countermand-strays", daemon=True)
-                # Where there is no room for a thread just now, the next call tries again.
+                # If no thread can be started now, the next call tries again.
                 with suppress(RuntimeError):
                     thread.start()
                     self.thread = thread
@@ -55,12 +55,12 @@ class Watcher:
                     os.eventfd_write(self._wake, 1)
 
     def begin_closing(self) -> None:
-        """Start no thread any more, and have the one that runs end."""
+        """Start no thread any more, and let a running one end."""
         with self._lock:
             self.closed = True
 
     def close(self) -> None:
-        """Wait for the thread's end. Again is harmless."""
+        """Wait at most 5 s for the thread to end. May be called again."""
         self.rouse()
         thread = self.thread
         if thread is not None and thread is not threading.current_thread():
@@ -71,7 +71,7 @@ class Watcher:
                 self._wake = None
 
     def turn(self) -> float | None:
-        """Do what is due; returns after how many seconds there is more to do, if the thread is not woken before."""
+        """Do what is due; returns the seconds until more is due, None if that takes a wake-up."""
         now = time.monotonic()
         with self._lock:
             waits = self._children.find_due(now)
@@ -81,7 +81,7 @@ class Watcher:
             if wait_s is not None:
                 waits.append(wait_s)
         with self._lock:
-            # Last: the status of an orphan that is a stray is read for its end, which this turn may have seen.
+            # Last, since the status of an orphan that is a stray is read when this turn sees its end.
             self._children.reap()
         return min(waits, default=None)
 
@@ -109,7 +109,7 @@ class Watcher:
             os.eventfd_read(wake)
 
     def _tend(self, stray: Stray, now: float) -> float | None:
-        """Ask or kill a subprocess, or look whether it is gone; returns the seconds until the next look."""
+        """Ask a subprocess to end, or kill it, and check if it is gone; returns the seconds until the next look."""
         process, due = stray.process, stray.run.due(stray.call)
         assert process is not None, "a subprocess has one"
         if due is None or not stray.found.ours:

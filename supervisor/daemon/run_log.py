@@ -35,7 +35,7 @@ LOGGED: Final = frozenset(
 """Kinds that have a line: most events are output, and are not decoded here."""
 
 
-def tell(session: str, events: Sequence[Event]) -> None:
+def log_events(session: str, events: Sequence[Event]) -> None:
     """Log the events that matter to an operator; skip the others. Any thread."""
     for event in events:
         if event.kind not in LOGGED:
@@ -43,22 +43,22 @@ def tell(session: str, events: Sequence[Event]) -> None:
         data = data_of(event)
         line = _line(data)
         if line is not None:
-            level, words = line
+            level, text = line
             run_id = event.run_id or named_run(data)
             about = {"session": session, "generation": event.generation} | ({"run": run_id} if run_id else {})
-            logger.bind(**about).log(level, "{}", words)
+            logger.bind(**about).log(level, "{}", text)
 
 
 def _line(data: EventData) -> tuple[str, str] | None:
-    """Return the level and the words of an event's line; None: it has none."""
+    """Return the level and the text of an event's line; None: it has none."""
     match data:
         case RunStartedData():
             return "INFO", "run started"
         case RunEndedData() if data.receipt.complete:
             return "INFO", f"run {data.status}{_by(data.receipt.provenance)}"
         case RunEndedData():
-            words = f"run {data.status}{_by(data.receipt.provenance)}"
-            return "WARNING", f"{words}; not all of it is proven to have ended"
+            text = f"run {data.status}{_by(data.receipt.provenance)}"
+            return "WARNING", f"{text}; not all of it is proven to have ended"
         case SessionFencedData():
             return "INFO", f"fenced{_by(data.provenance)}"
         case SessionResumedData():
