@@ -10,17 +10,17 @@ The map, from the outside in:
     live_tree.py        the live tree: session, run, call, process
     live_processes.py   every live process and its owner
     router.py           SupervisorActor: routes, restarts, quarantines, passivates, drains
-    retention.py        which sessions are deleted for their age or their number
+    retention.py        deletes sessions for their age or their number
     agents/ tools/      the shell agent and the shell tool
     executor.py         runs agents, tools and callbacks
-    strays/             what their code starts by itself: processes, threads, tasks
+    strays/             processes, threads and tasks that their code starts without `spawn`
     containment/        process trees: zygote, wardens, output
     store/              the log in SQLite: migrations, writer, reader
     publisher.py        brings committed events to subscribers
     clock.py ids.py lock.py   time and timers, ids, the instance lock
-    ages.py             what is too old, by a wall clock that may be wrong
+    ages.py             decides what is too old, by a wall clock that may be wrong
     wire.py             the API's JSON, for the server and the client
-    states.py           the states of the store
+    states.py           the states of the store and of agents
     agent.py            Agent: an agent that runs in processes of its own
     config.py           Config: the configuration of a supervisor
 """

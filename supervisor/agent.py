@@ -1,7 +1,7 @@
-"""Agent: how an agent that runs in processes of its own is started, and what becomes of those. A value.
+"""Agent: the settings of an agent that runs in processes of its own.
 
 In a library it is a value of `Config(agents={name: Agent(run=…)})`, in the daemon's settings the table
-``[agents.NAME]``. The same keys, the same words.
+``[agents.NAME]`` with the same keys.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ TIMES: Final = {"keep_idle_s": 0.0, "start_s": 0.001, "grace_s": 0.0}
 RESERVED: Final = {
     "COUNTERMAND_CHANNEL": "it is the number of the host's socket",
     "COUNTERMAND_FENCE": "it marks the processes of a run",
-    "COUNTERMAND_PATH": "it has what the key 'path' names",
+    "COUNTERMAND_PATH": "it has the directories of the key 'path'",
 }
-"""Variables of a host's that are the daemon's own."""
+"""Variables of a host that the daemon sets."""
 
 _SPELLED: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _VARIABLE: Final = re.compile(r"[^=\0]+")
@@ -51,23 +51,23 @@ class Agent:
         python: the interpreter of `run`, such as that of a virtual environment (3.9 or later); None: the supervisor's.
         path: directories where Python finds the modules of `run` first.
         cwd: the working directory; None: that in which the supervisor was started.
-        user: the name or the uid of whom it runs as; None: as the supervisor. That needs a supervisor that may change
-            users.
-        env: is added to its environment, which has of the supervisor's only PATH, HOME and the like.
-        env_files: files of lines ``NAME=value``, read whenever the agent is loaded: for secrets. `env` goes over them.
-        tools: what it may call: names of the supervisor's tools, and ``module:function`` for functions of the agent's
-            own, which run in its host. None: all of the supervisor's.
-        spares: how many hosts are ready before they are needed. 0: every run starts one, and waits for it.
+        user: the name or uid of the user it runs as, which needs a supervisor that may change users; None: the
+            supervisor's.
+        env: added to its environment, which has only PATH, HOME and the like of the supervisor's.
+        env_files: files of lines ``NAME=value``, read whenever the agent is loaded: for secrets. `env` overrides them.
+        tools: the tools it may call: names of the supervisor's tools, and ``module:function`` for functions of the
+            agent's own, which run in its host. None: all of the supervisor's.
+        spares: how many hosts are kept ready. 0: every run starts one, and waits for it.
         keep: ``session``: after a run that has ended by itself the host stays, for the session's next run.
         keep_idle_s: after so long without a run such a host is ended.
         overlap: False: a run begins only when all earlier runs of its session are proven to have ended.
         grace_s: how long a host has to end by itself after a cancel; None: as configured for all.
-        start_s: how long a host has to be ready for its first run.
-        limits: as in `Config`, over those that are configured for all.
-        name: its key in `Config.agents`, which the supervisor fills in.
+        start_s: how long a host has to become ready for its first run.
+        limits: as in `Config`; they override those configured for all.
+        name: its key in `Config.agents`, set by the supervisor.
 
     Raises:
-        Invalid: a value is invalid, or two do not go together; the error names the key and what is allowed.
+        Invalid: a value is invalid, or two conflict; the error names the key and the allowed values.
     """
 
     run: str | None = None
@@ -151,7 +151,7 @@ class Agent:
                 )
 
     def _settle(self) -> None:
-        """Copy what could be changed, and make its paths hold wherever they are used."""
+        """Copy mutable values, and make the paths absolute."""
         fixed = {
             "command": None if self.command is None else tuple(self.command),
             "python": None if self.python is None else _program(self.python),
@@ -175,7 +175,7 @@ class Agent:
 
     @property
     def spelled(self) -> str:
-        """What it runs, in one line for people."""
+        """Its function or command, in one line for people."""
         return self.run if self.run is not None else " ".join(self.command or ())
 
     @property
@@ -184,10 +184,10 @@ class Agent:
         return None if self.tools is None else tuple(one for one in self.tools if ":" not in one)
 
     def environment(self) -> dict[str, str]:
-        """Return what is added to the environment of its hosts. It reads files: for a thread that may block.
+        """Return the variables added to the environment of its hosts. It reads files: for a thread that may block.
 
         Raises:
-            Invalid: one of `env_files` cannot be read, or has a line that is no variable. The error shows no line.
+            Invalid: one of `env_files` cannot be read, or has an invalid line. The error shows no content of it.
         """
         found: dict[str, str] = {}
         inherited = os.environ.get("PYTHONPATH")
@@ -209,15 +209,15 @@ class Agent:
                 raise ValueError(f"more than {ENV_FILE_MAX_BYTES} bytes")
             lines = content.decode().splitlines()
         except (OSError, ValueError) as error:
-            # The text of an error of decoding shows bytes of the file.
+            # The text of a decoding error shows bytes of the file.
             got = error.strerror or "" if isinstance(error, OSError) else "not UTF-8, or too large"
             raise self._unreadable(file, "a text file of at most 1 MiB that the supervisor may read", got) from None
         found = {}
         for number, line in enumerate(lines, start=1):
-            said = line.strip()
-            if not said or said.startswith("#"):
+            text = line.strip()
+            if not text or text.startswith("#"):
                 continue
-            name, equals, value = said.removeprefix("export ").partition("=")
+            name, equals, value = text.removeprefix("export ").partition("=")
             name, value = name.strip(), value.strip()
             if not equals or not name.isidentifier() or name in RESERVED or "\0" in value:
                 raise self._unreadable(
@@ -236,7 +236,7 @@ class Agent:
         )
 
     def _invalid(self, key: str, expected: str, got: object) -> Invalid:
-        # What is in the environment may be secret.
+        # The environment may hold secrets.
         value = ", ".join(map(str, got)) if key == "env" and isinstance(got, Mapping) else shown(got)
         return Invalid(
             f"the key {self._key(key)!r} has an invalid value",
@@ -258,7 +258,7 @@ def is_spelled(value: object) -> bool:
 
 
 def _program(command: str) -> str:
-    """Return a path as one that holds anywhere; a name without a slash is looked for in PATH when it is started."""
+    """Make a path absolute; a name without a slash is looked up in PATH when it is started."""
     return str(absolute(Path(command))) if "/" in command else command
 
 

@@ -1,16 +1,16 @@
 """The executor port: runs agents, tools and callbacks.
 
 Theory of operation. Async functions are tasks on one event loop, which has its own thread. A plain function gets a
-thread of its own, named after the execution, since it may block as long as it likes. What somebody else executes (a
-host, or the caller of a gated function) is only registered here: it says when it has ended. Callbacks run on a small
+thread of its own, named after the execution, since it may block as long as it likes. An execution elsewhere (in a
+host, or by the caller of a gated function) is only registered here, and reports its own end. Callbacks run on a small
 pool that grows when all its threads are busy, so that a blocking callback delays no other.
 
 The loop serves all sessions, so no code on it may end it. A SystemExit or KeyboardInterrupt in a task that an agent
 made, or an agent's call of `loop.stop`, ends `run_forever`; the thread logs that and calls it again, until `close`.
 
 Every execution is registered under its key before it starts, and its end is kept until `forget`: an actor that adopts
-the key is told of an end that has happened. Recording the end and adopting use one lock, so an adopting actor is always
-told, by one side or the other.
+the key later still gets the report. Recording the end and adopting use one lock, so an adopting actor always gets it,
+from one side or the other.
 
 Bounds. At most `threads_max` executions run on threads, including leaked ones; one more ends at once, with the reason.
 """
@@ -56,7 +56,7 @@ class _Execution:
     token: CancelToken | None = None
     context: Context | None = None
     task: asyncio.Task[None] | None = None
-    told_at: float | None = None
+    cancelled_at: float | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def adopt(self, owner: ActorRef[Any]) -> None:
@@ -69,19 +69,19 @@ class _Execution:
     @property
     def born_cancelled(self) -> bool:
         """True if it was cancelled before its first line; then no line of it runs."""
-        return self.told_at is not None or (self.token is not None and self.token.cancelled)
+        return self.cancelled_at is not None or (self.token is not None and self.token.cancelled)
 
     def cancel(self, again_s: float | None) -> None:
         """Cancel the task: once, or once more after `again_s` seconds; see the port. On the loop."""
         now = asyncio.get_running_loop().time()
-        first = self.told_at is None
-        if self.told_at is None:
-            self.told_at = now
+        first = self.cancelled_at is None
+        if self.cancelled_at is None:
+            self.cancelled_at = now
         if self.task is None:
             return
-        # By a door of its token it may have been told before.
+        # Its token may have raised the cancel in it already.
         is_new = first and (self.token is None or not self.token.was_raised_in(self.task))
-        if is_new or (again_s is not None and now >= self.told_at + again_s):
+        if is_new or (again_s is not None and now >= self.cancelled_at + again_s):
             self.task.cancel()
 
 
@@ -128,13 +128,13 @@ class ThreadExecutor:
         token: CancelToken | None = None,
         context: Context | None = None,
     ) -> None:
-        """Register `key`, then run `body` and tell `owner` ExecutionEnded, once; see the port."""
+        """Register `key`, then run `body` and send ExecutionEnded to `owner`, once; see the port."""
         execution = _Execution(key, name, owner, isolation=isolation, token=token, context=context)
         thread = self._thread_for(execution, body) if isolation is Isolation.THREAD else None
         with self._lock:
             self._executions[key] = execution
             closed = self._closed
-            # Checked and taken under one lock, so that two starts cannot both get the last place.
+            # Checked and added under one lock, so that two starts cannot both get the last free one.
             crowded = thread is not None and len(self._threads) >= self._threads_max
             if thread is not None and not closed and not crowded:
                 self._threads.add(thread)
@@ -260,7 +260,7 @@ class ThreadExecutor:
         )
         execution.task.add_done_callback(lambda task: self._task_gone(execution, task))
         if execution.born_cancelled:
-            execution.told_at = self._loop.time()
+            execution.cancelled_at = self._loop.time()
             execution.task.cancel()
 
     async def _run_task(self, execution: _Execution, body: Callable[[], Coroutine[Any, Any, Any]]) -> None:
@@ -316,7 +316,7 @@ class ThreadExecutor:
         ended = ExecutionEnded(execution.key, how, self._clock.wall(), value, error)
         with execution.lock:
             if execution.ended is not None:
-                # Somebody else has executed it, and says so again.
+                # An execution elsewhere may report its end twice.
                 return
             execution.ended = ended
             tell(execution.owner, ended)

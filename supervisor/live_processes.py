@@ -105,12 +105,12 @@ def live_processes(state_dir: Path, reader: SqliteReader, session: str | None = 
 
 def _warden(words: list[ledger.Word], seen: _Seen) -> int | None:
     """Return the pid of a tree's warden, if that is alive and its pid was not reused."""
-    said = ledger.said(words, "warden")
-    if said is None or ledger.said(words, "empty") is not None or said["pid"] not in seen:
+    named = ledger.said(words, "warden")
+    if named is None or ledger.said(words, "empty") is not None or named["pid"] not in seen:
         return None
     # Compared by the kernel's ticks, which cannot be set as a wall clock can.
-    process = procfs.stat(said["pid"])
-    return int(said["pid"]) if process is not None and process.start_ticks == said["start_ticks"] else None
+    process = procfs.stat(named["pid"])
+    return int(named["pid"]) if process is not None and process.start_ticks == named["start_ticks"] else None
 
 
 def _leader(words: list[ledger.Word]) -> int | None:

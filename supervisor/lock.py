@@ -121,12 +121,12 @@ class InstanceLock:
 _locks: weakref.WeakSet[InstanceLock] = weakref.WeakSet()
 
 
-def _let_go_in_child() -> None:
+def _close_in_child() -> None:
     for lock in list(_locks):
         lock._forked()
 
 
-os.register_at_fork(after_in_child=_let_go_in_child)
+os.register_at_fork(after_in_child=_close_in_child)
 
 
 def held(state_dir: Path) -> bool:

@@ -43,5 +43,5 @@ class Retention(Struct, frozen=True):
         """
         over = max(0, stored - self.sessions_max) if self.sessions_max is not None else 0
         before = -math.inf if self.kept_s is None else older_than(self.kept_s, (at for _, _, at in settled))
-        found = ((session, seq) for place, (session, seq, at) in enumerate(settled) if place < over or at < before)
+        found = ((session, seq) for rank, (session, seq, at) in enumerate(settled) if rank < over or at < before)
         return Old(tuple(itertools.islice(found, OLD_MAX)))

@@ -6,12 +6,12 @@ from enum import StrEnum
 
 
 class StoreState(StrEnum):
-    """How the store is."""
+    """The state of the store."""
 
     OK = "ok"
     """It takes writes."""
     SLOW = "slow"
-    """What was handed in waits longer than it should, as behind another process's lock."""
+    """Writes wait longer than they should, as behind another process's lock."""
     FAILING = "failing"
     """The last attempt to write failed, and none has succeeded since."""
     DAMAGED = "damaged"
@@ -21,11 +21,11 @@ class StoreState(StrEnum):
 
 
 WRITABLE = frozenset({StoreState.OK, StoreState.SLOW, StoreState.DAMAGED})
-"""Those in which a message would be accepted."""
+"""The states in which a message would be accepted."""
 
 
 class StoreFault(StrEnum):
-    """What an error of the store is about."""
+    """The kind of an error of the store."""
 
     LOCKED = "locked"
     """Another process has the file locked."""
@@ -47,7 +47,7 @@ class AgentPlace(StrEnum):
 
 
 class AgentState(StrEnum):
-    """How an agent is."""
+    """The state of an agent."""
 
     READY = "ready"
     """A run of it can begin, or has begun."""

@@ -161,7 +161,7 @@ class Supervisor:
     ) -> list[str]:
         """Add agents and tools that can be loaded now; see `Plugins.mend`. Only one thread at a time.
 
-        Agents that run in hosts are loaded there, again and again; see `hosts`.
+        Agents that run in hosts are left out: the hosts load them, and try again by themselves; see `hosts`.
         """
         here = {name: agent for name, agent in agents.items() if not isinstance(agent, Agent)}
         mended = self._plugins.mend(here, tools)
@@ -179,7 +179,7 @@ class Supervisor:
         return {**inside, **self._plugins.unloaded_agents, **self._specs}
 
     def hosts(self) -> list[AgentStatus]:
-        """Return the agents that run in hosts, each with its hosts, and why none can be started if that is so."""
+        """Return the agents that run in hosts, each with its hosts, and the reason if none can be started."""
         return [] if self._hosts is None else self._hosts.status()
 
     def reload_hosts(self, names: Iterable[str] | None = None) -> None:
@@ -307,7 +307,7 @@ class Supervisor:
         if not self._drained:
             self._drained = True
             if self._hosts is not None:
-                # Nobody will need them: no run begins any more but those that are decided.
+                # Spare hosts are not needed: only runs that are decided already still begin.
                 self._hosts.drain()
             self._quiet = self._drain(drain_s)
 
@@ -360,7 +360,7 @@ class Supervisor:
         )
         self._undo.append(lambda: self._processes.close(CLOSE_STEP_S))
         self._processes.start()
-        # Ends what a crash has left that no session knows of, and removes what it has left of deleted ones. Nothing can
+        # End the trees of a crash that no session has a row for, and remove output of deleted sessions. Nothing can
         # spawn yet.
         self._processes.end_unnamed(self._store.reader.living_trees)
         self._processes.spools.keep_only(self._store.reader.names)
@@ -462,7 +462,7 @@ def plugins_of(config: Config) -> Plugins:
 
 
 def _hosted(name: str, agent: Agent) -> HostedAgent:
-    """Return what the actors know of an agent that runs in hosts."""
+    """Return an agent that runs in hosts, as the actors use it."""
     return HostedAgent(
         name,
         keep=agent.keep == "session",

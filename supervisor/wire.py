@@ -52,8 +52,8 @@ class MessageBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     Without a `policy` a person's message (`origin` user) interrupts an active run, and all others wait. `merge` false
     gives a waiting message a turn of its own. A message with a `sent_at` before that of the last stop is returned.
 
-    Give either `content`, or `content_base64`: bytes that need not be UTF-8. If they are not, the message shows what
-    can be shown, and has the bytes as an attachment.
+    Give either `content`, or `content_base64`: bytes that need not be UTF-8. If they are not, the message shows the
+    part that is, and has the bytes as an attachment.
     """
 
     content: str | UnsetType = UNSET
@@ -126,7 +126,7 @@ class KillBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class DeleteBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Delete a session: end what runs, wait for the proofs, then delete all that is stored of it."""
+    """Delete a session: end its runs, wait for the proofs, then delete all its stored data."""
 
     source: Source = "user.http"
     reason: Words = "deleted over the API"
@@ -294,9 +294,9 @@ class Info(Struct, frozen=True):
 class AgentHost(Struct, frozen=True):
     """A host of an agent: a process in which it runs.
 
-    `state`: starting, spare, reserved, running, kept or ending; `since`: when it came to that. `session`: that has a
-    run in it, or keeps it. `runtime`: what it says that it runs with; empty until it has said hello. `refused`: frames
-    that came for a run that was over; `ignored`: notifications that the daemon does not know.
+    `state`: starting, spare, reserved, running, kept or ending; `since`: when it entered that state. `session`: the one
+    that has a run in it, or keeps it. `runtime`: the name it gives its runtime; empty until its hello. `refused`:
+    frames that came for a run that was over; `ignored`: notifications that the daemon does not know.
     """
 
     process_id: str
@@ -312,8 +312,8 @@ class AgentHost(Struct, frozen=True):
 class AgentEntry(Struct, frozen=True):
     """An agent. `default`: it runs messages. `runs`: a function, or a command.
 
-    `failure` is the last one, also if it is mended since; `output` is the end of what that host had printed, while the
-    agent is broken. `retry_in_s`: seconds until the next host is tried.
+    `failure` is the last one, even if it is mended since; `output` is the tail of that host's output, while the agent
+    is broken. `retry_in_s`: seconds until the next host is tried.
     """
 
     name: str

@@ -250,9 +250,7 @@ class _DaemonShutdown:
                 self._notifier.extend(PATIENCE_S)
         if not self._quiet:
             busy = ", ".join([*self._supervisor.busy_threads(), *self._supervisor.left()])
-            logger.error(
-                "not everything is proven to have ended; the next start continues; busy: {}", busy or "-"
-            )
+            logger.error("not everything is proven to have ended; the next start continues; busy: {}", busy or "-")
             return DaemonExit.FAILED
         logger.info("ended, after {:.1f} s: every session at rest, every process gone", time.monotonic() - started)
         self._notifier.status("ended")

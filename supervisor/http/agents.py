@@ -1,4 +1,4 @@
-"""The agents of the daemon, over HTTP: where each runs, the state of its hosts, and the reload of them."""
+"""The agents of the daemon, over HTTP: where each runs, the state of its hosts, and their reload."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from supervisor.agent import Agent
 from supervisor.config import AgentFunction
 from supervisor.hosts.host import HostState
 from supervisor.hosts.status import AgentStatus, HostStatus
-from supervisor.http.routing import TheDesk, exact, refusals
+from supervisor.http.routing import TheService, exact, refusals
 from supervisor.states import AgentPlace, AgentState
 from supervisor.supervisor import Supervisor
 from supervisor.wire import AgentEntry, AgentHost, AgentPage, ReloadBody
 
 
 @get("/v1/agents", summary="The agents, and the state of their hosts", responses=refusals())
-async def list_agents(desk: TheDesk) -> AgentPage:
+async def list_agents(service: TheService) -> AgentPage:
     """List the agents by name: where each runs, its state, its hosts, and its last failure."""
-    return AgentPage(agent_entries(desk.supervisor))
+    return AgentPage(agent_entries(service.supervisor))
 
 
 @post("/v1/agents/reload", summary="Load agents anew", status_code=200, responses=refusals(404, 413))
 async def reload_agents(
-    desk: TheDesk, request: Request[Any, Any, Any], data: JSONBody[ReloadBody | None] = None
+    service: TheService, request: Request[Any, Any, Any], data: JSONBody[ReloadBody | None] = None
 ) -> AgentPage:
     """Replace the spare hosts of the named agent, or of all that run in hosts.
 
     Runs go on in the hosts that they have. The answer has those agents, and does not wait for the new hosts.
     """
     body = ReloadBody() if data is None else await exact(request, data)
-    supervisor = desk.supervisor
+    supervisor = service.supervisor
     if body.agent is not None:
         _check_reloadable(body.agent, supervisor.agents())
     # It reads files.
-    await desk.read(supervisor.reload_hosts, None if body.agent is None else [body.agent])
+    await service.read(supervisor.reload_hosts, None if body.agent is None else [body.agent])
     entries = agent_entries(supervisor)
     return AgentPage([one for one in entries if one.where is AgentPlace.HOST and body.agent in (None, one.name)])
 

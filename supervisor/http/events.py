@@ -11,8 +11,8 @@ from litestar.response.base import ASGIResponse
 
 from actors.errors import Invalid
 from actors.model import Event
-from supervisor.http.desk import within
-from supervisor.http.routing import SEQ_MAX, Limit, Seq, SessionName, TheDesk, refusals
+from supervisor.http.routing import SEQ_MAX, Limit, Seq, SessionName, TheService, refusals
+from supervisor.http.service import within
 from supervisor.http.streams import MEDIA_TYPE, EventStream
 from supervisor.wire import Letter, Letters, LogPage
 
@@ -31,7 +31,7 @@ _STREAM = {
 
 @get("/v1/sessions/{session:str}/log", summary="Events, a page at a time", responses=refusals(404, 409))
 async def session_log(
-    desk: TheDesk,
+    service: TheService,
     session: SessionName,
     from_seq: Seq = 0,
     limit: Limit = 1_000,
@@ -40,18 +40,18 @@ async def session_log(
     ] = None,
 ) -> LogPage:
     """Read the log of a session after `from_seq`."""
-    handle = await desk.known(session)
+    handle = await service.known(session)
 
     def page() -> LogPage:
         handle.check_position(from_seq)
         events: list[Event] = []
-        count, size, position = min(limit, desk.limits.page_max), desk.limits.page_bytes, from_seq
+        count, size, position = min(limit, service.limits.page_max), service.limits.page_bytes, from_seq
         while len(events) < count:
             wanted = min(READ_AT_ONCE, count - len(events))
             read = (
-                desk.supervisor.store.events(handle.session, position, wanted)
+                service.supervisor.store.events(handle.session, position, wanted)
                 if run_id is None
-                else desk.supervisor.store.events_about(handle.session, run_id, position, wanted)
+                else service.supervisor.store.events_about(handle.session, run_id, position, wanted)
             )
             kept = within(read, count, size)
             events += kept
@@ -61,10 +61,10 @@ async def session_log(
             if len(kept) < READ_AT_ONCE:
                 break
             size //= 2
-        last = desk.supervisor.store.last_seq(handle.session)
+        last = service.supervisor.store.last_seq(handle.session)
         return LogPage(events, position if position < last else None)
 
-    return await desk.read(page)
+    return await service.read(page)
 
 
 @get(
@@ -74,7 +74,7 @@ async def session_log(
     responses={**refusals(409), **_STREAM},
 )
 async def session_events(
-    desk: TheDesk,
+    service: TheService,
     session: SessionName,
     from_seq: Seq = 0,
     ephemeral: Annotated[
@@ -96,11 +96,11 @@ async def session_events(
                 remedy="send the id of the last event that came, or leave it out",
             )
         position = int(last_event_id)
-    return EventStream(desk, desk.handle(session), position, ephemeral=ephemeral)
+    return EventStream(service, service.handle(session), position, ephemeral=ephemeral)
 
 
 @get("/v1/dead-letters", summary="Replies that came too late", responses=refusals())
-async def dead_letters(desk: TheDesk) -> Letters:
+async def dead_letters(service: TheService) -> Letters:
     """Show the last reports that came too late."""
     letters = [
         Letter(
@@ -113,9 +113,9 @@ async def dead_letters(desk: TheDesk) -> Letters:
             one.address.run if one.address else None,
             one.address.call if one.address else None,
         )
-        for one in desk.supervisor.dead_letters()
+        for one in service.supervisor.dead_letters()
     ]
-    return Letters(letters, desk.supervisor.refused())
+    return Letters(letters, service.supervisor.refused())
 
 
 EVENTS = Router("/", route_handlers=[session_log, session_events, dead_letters], tags=["events"])

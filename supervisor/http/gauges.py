@@ -28,7 +28,7 @@ from supervisor.supervisor import Supervisor
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
-    from supervisor.http.desk import Desk
+    from supervisor.http.service import ApiService
 
 SOURCES_MAX: Final = 32
 SESSIONS_KEPT: Final = 10_000
@@ -103,15 +103,15 @@ class Levels:
     """The levels, read at each scrape. It blocks while it reads the store: not for the loop's thread.
 
     Args:
-        desk: has the server's own levels.
+        service: has the server's own levels.
     """
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, service: ApiService) -> None:
+        self._service = service
 
     def collect(self) -> Iterator[Metric]:
         """Yield each level."""
-        desk, supervisor = self._desk, self._desk.supervisor
+        service, supervisor = self._service, self._service.supervisor
         fenced = CounterMetricFamily(
             "countermand_fenced_effects",
             "Effects of closed runs and calls that were refused, by kind.",
@@ -126,8 +126,8 @@ class Levels:
         queues.add_metric(["store"], supervisor.store_queue())
         queues.add_metric(["actors"], supervisor.ready_actors())
         yield from _store(supervisor.store_health())
-        yield _gauge("http_streams", "Event streams that are open.", desk.streams)
-        yield _gauge("http_waits", "Requests that wait for a receipt.", desk.waits)
+        yield _gauge("http_streams", "Event streams that are open.", service.streams)
+        yield _gauge("http_waits", "Requests that wait for a receipt.", service.waits)
         try:
             waiting, leaked = supervisor.store.count_waiting(), len(leaked_threads(supervisor))
             processes = supervisor.processes()
@@ -165,13 +165,11 @@ def _store(health: StoreHealth) -> Iterator[Metric]:
         states.add_metric([state], health.state == state)
     yield states
     yield _gauge("store_writable", "1 if a message would be accepted, as far as is known.", health.writable)
-    yield _gauge(
-        "store_waiting_seconds", "How long the oldest of what the store was handed in has waited.", health.lag_s
-    )
+    yield _gauge("store_waiting_seconds", "How long the oldest batch or load has waited for the store.", health.lag_s)
     if health.failed_at is not None:
         yield _gauge("store_failed_timestamp_seconds", "When the store last met an error.", health.failed_at)
     yield _count("store_reopened", "How often the store was opened again after an error.", health.reopened)
-    yield _count("store_unfit_batches", "Batches that were put aside, since they cannot be stored.", health.unfit)
+    yield _count("store_unfit_batches", "Batches that could not be stored because of their own data.", health.unfit)
     journal = health.journal
     yield _gauge("stop_journal_kept", "Stops in the journal that the store does not have yet.", journal.kept)
     yield _gauge("stop_journal_unwritten", "Slots of the journal that are still to be written.", journal.unwritten)
@@ -180,7 +178,7 @@ def _store(health: StoreHealth) -> Iterator[Metric]:
     yield _gauge(
         "stop_journal_writing_seconds", "How long the write of the journal under way has taken.", journal.writing_s
     )
-    yield _count("stop_journal_refused", "Stops that found no room in the journal.", journal.refused)
+    yield _count("stop_journal_refused", "Stops for which the journal had no room.", journal.refused)
 
 
 def _count(name: str, help_text: str, value: float) -> CounterMetricFamily:

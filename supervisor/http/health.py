@@ -22,7 +22,7 @@ from supervisor.containment.layers import Layers
 from supervisor.containment.spool import use_of
 from supervisor.http.agents import agent_entries
 from supervisor.http.gauges import leaked_threads
-from supervisor.http.routing import TheDesk, refusals
+from supervisor.http.routing import TheService, refusals
 from supervisor.states import AgentPlace, AgentState, StoreState
 from supervisor.store.health import DISK_LEAST_BYTES, StoreHealth
 from supervisor.supervisor import Supervisor
@@ -33,7 +33,7 @@ STUCK_SLACK_S: Final = 5.0
 RESTART: Final = "restart the daemon: what was accepted is kept"
 CGROUPS: Final = (
     "for cgroups, which end a tree at one stroke, run it as a systemd unit with Delegate=yes (scripts/install), "
-    "on a machine with cgroup v2; without them the layers that are named hold"
+    "on a machine with cgroup v2; without them the named layers hold"
 )
 RELOAD: Final = "mend it, then: countermand agents reload; countermand agents try NAME TEXT shows what it does"
 HANGS: Final = "look at the disk and at who has the store's file open"
@@ -54,24 +54,24 @@ async def health() -> Health:
         503: ResponseSpec(data_container=Readiness, description="Not now.", generate_examples=False),
     },
 )
-async def ready(desk: TheDesk) -> Response[Readiness]:
+async def ready(service: TheService) -> Response[Readiness]:
     """Report whether the supervisor and the store's thread answer, and whether new work is accepted; if not, why."""
-    found = await desk.read(readiness, desk.supervisor)
+    found = await service.read(readiness, service.supervisor)
     return Response(found, status_code=200 if found.ready else 503)
 
 
 @get("/v1/info", summary="What serves here?", responses=refusals())
-async def info(desk: TheDesk) -> Info:
+async def info(service: TheService) -> Info:
     """Report the version and the state directory."""
-    supervisor = desk.supervisor
+    supervisor = service.supervisor
     state_dir = storable(str(supervisor.state_dir))
-    return Info(own_version(), os.getpid(), desk.uptime_s, desk.started_at, state_dir, supervisor.config.agent)
+    return Info(own_version(), os.getpid(), service.uptime_s, service.started_at, state_dir, supervisor.config.agent)
 
 
 @get("/v1/doctor", summary="What is wrong, and what helps?", responses=refusals())
-async def doctor(desk: TheDesk) -> Diagnosis:
-    """Check the store, the disk, permissions, stops that do not end, and what was left running."""
-    findings = await desk.read(lambda: list(diagnose(desk.supervisor)))
+async def doctor(service: TheService) -> Diagnosis:
+    """Check the store, the disk, permissions, stops that do not end, and parts that still run."""
+    findings = await service.read(lambda: list(diagnose(service.supervisor)))
     return Diagnosis(all(one.ok for one in findings), findings)
 
 
@@ -145,7 +145,7 @@ def diagnose(supervisor: Supervisor) -> Iterator[Finding]:
     yield from _store(supervisor.store_health(), answers=found.store)
     yield _plugins(supervisor)
     yield _agents(agent_entries(supervisor))
-    yield from _places(supervisor.state_dir)
+    yield from _disk(supervisor.state_dir)
     yield _layers(supervisor.layers())
     yield _spool(supervisor)
     try:
@@ -171,7 +171,7 @@ def _store(health: StoreHealth, *, answers: bool) -> Iterator[Finding]:
         not left,
         f"{health.unfit} batches put aside, {left} things that could not be stored or read"
         + (f": {shown}" * bool(left)),
-        "what is named is missing in its session: see the log for it, and the table batches_unfit" if left else "",
+        "their sessions lack what is named: see the log for it, and the table batches_unfit" if left else "",
     )
     journal = health.journal
     yield Finding(
@@ -180,7 +180,7 @@ def _store(health: StoreHealth, *, answers: bool) -> Iterator[Finding]:
         f"{journal.kept} stops kept that the store does not have, {journal.unwritten} slots to be written, "
         f"{journal.slots_free} of {journal.slots} free"
         + (f"; {journal.torn} were torn at the start" if journal.torn else "")
-        + (f"; {journal.refused} found no room" if journal.refused else "")
+        + (f"; {journal.refused} had no room" if journal.refused else "")
         + (f"; it cannot be written: {journal.error}" if journal.error else "")
         + (f"; it hangs: a write of it has taken {journal.writing_s:.0f} s so far" if journal.hangs else ""),
         journal.remedy,
@@ -211,7 +211,7 @@ def _agent(entry: AgentEntry) -> str:
     return f"{entry.state}" + "".join(f", {count} {state}" for state, count in sorted(counts.items()))
 
 
-def _places(state_dir: Path) -> Iterator[Finding]:
+def _disk(state_dir: Path) -> Iterator[Finding]:
     free = shutil.disk_usage(state_dir).free
     roomy = free >= DISK_LEAST_BYTES
     yield Finding(
@@ -268,7 +268,7 @@ def _runs(supervisor: Supervisor) -> Iterator[Finding]:
     yield _named("threads", "that ignore their stop", leaked_threads(supervisor), "only a restart ends a thread")
     yield _named(
         "strays",
-        "that code of ended runs has started by itself, and that go on",
+        "of ended runs, started without spawn, that still run",
         supervisor.left(overdue=True),
         "end a process by its pid, see the receipt: countermand why RUN; only a restart ends a thread or a task",
     )

@@ -12,13 +12,13 @@ from supervisor.http.refusals import answer, check_named_once
 
 
 class HeadersTooLarge(CountermandError):
-    """More in the request line and the headers than anybody needs."""
+    """The request line and the headers are larger than the limit."""
 
     code = "headers_too_large"
 
 
 class UnsupportedMediaType(CountermandError):
-    """A body that is not declared as what it has to be."""
+    """A body that is not declared as JSON."""
 
     code = "unsupported_media_type"
 
@@ -28,8 +28,8 @@ class AdmissionMiddleware:
 
     Args:
         app: the application inside.
-        access: who may come in.
-        header_max: bytes that the request line and the headers may have; the parser bounds only what comes in pieces.
+        access: decides who is admitted.
+        header_max: limit on the bytes of the request line and the headers; the parser bounds only incomplete ones.
     """
 
     def __init__(self, app: Any, access: Access, header_max: int = 16_384) -> None:
@@ -72,7 +72,7 @@ def _check_query(scope: Any) -> None:
 
 
 def _check_declared(scope: Any) -> None:
-    """Refuse a body that is not declared as JSON in UTF-8: a form that a web page sends is taken for no request."""
+    """Refuse a body that is not declared as JSON in UTF-8, so that no form of a web page is taken for a request."""
     headers: list[tuple[bytes, bytes]] = scope["headers"]
     named = dict(headers)
     if named.get(b"content-length", b"0").strip(b"0") == b"" and b"transfer-encoding" not in named:
@@ -90,7 +90,7 @@ def _check_declared(scope: Any) -> None:
 
 
 def _keep_encoded(scope: Any) -> None:
-    """Route by the path as it came, so that a name with an encoded slash stays one segment: no name leads elsewhere."""
+    """Route by the undecoded path, so that a name with an encoded slash stays one segment."""
     path = scope["raw_path"].decode("ascii", "replace")
     if "//" in path:
         raise Invalid(

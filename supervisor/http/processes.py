@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from litestar import Router, get
 
-from supervisor.http.routing import READ, SessionName, TheDesk, refusals
+from supervisor.http.routing import READ, SessionName, TheService, refusals
 from supervisor.live_tree import Living, living
 
 
 @get("/v1/processes", summary="The live tree", responses=refusals())
-async def all_processes(desk: TheDesk) -> Living:
+async def all_processes(service: TheService) -> Living:
     """Show the live runs, calls and processes of all sessions."""
-    return await desk.read(lambda: living(desk.supervisor.store, desk.supervisor.processes()))
+    return await service.read(lambda: living(service.supervisor.store, service.supervisor.processes()))
 
 
 @get("/v1/sessions/{session:str}/processes", summary="The live tree of a session", responses=READ)
-async def session_processes(desk: TheDesk, session: SessionName) -> Living:
+async def session_processes(service: TheService, session: SessionName) -> Living:
     """Show the live runs, calls and processes of a session."""
-    handle = await desk.known(session)
-    return await desk.read(lambda: living(desk.supervisor.store, handle.processes(), handle.session))
+    handle = await service.known(session)
+    return await service.read(lambda: living(service.supervisor.store, handle.processes(), handle.session))
 
 
 PROCESSES = Router("/", route_handlers=[all_processes, session_processes], tags=["processes"])

@@ -1,4 +1,4 @@
-"""What all routes have in common: where they find the desk and who asks, and which refusals they may answer with."""
+"""The parts that all routes share: the service, the caller, strict bodies, and the refusals in the document."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import PathParameter, QueryParameter
 
 from supervisor.http.access import WHO
-from supervisor.http.desk import Desk
 from supervisor.http.refusals import check_named_once
+from supervisor.http.service import ApiService
 from supervisor.wire import Refused
 
 _WHY: Final = {
@@ -51,7 +51,7 @@ SEQ_MAX: Final = 2**53 - 1
 
 B = TypeVar("B", bound=msgspec.Struct)
 
-TheDesk = NamedDependency[Desk]
+TheService = NamedDependency[ApiService]
 SessionName = Annotated[
     str,
     PathParameter(

@@ -15,9 +15,9 @@ import uvicorn
 from supervisor.http.access import Access
 from supervisor.http.app import make_app
 from supervisor.http.connection import Connection
-from supervisor.http.desk import Desk
 from supervisor.http.limits import Limits
 from supervisor.http.middleware import AdmissionMiddleware
+from supervisor.http.service import ApiService
 from supervisor.supervisor import Supervisor
 
 READERS: Final = 16
@@ -47,9 +47,9 @@ class Serving:
         on_up: Callable[[], object],
     ) -> None:
         self._sockets = list(sockets)
-        self._desk = Desk(supervisor, limits)
+        self._service = ApiService(supervisor, limits)
         config = uvicorn.Config(
-            AdmissionMiddleware(make_app(self._desk), access, limits.header_max),
+            AdmissionMiddleware(make_app(self._service), access, limits.header_max),
             # uvicorn does not know the further arguments of the class.
             http=_protocol(access, limits),
             ws="none",
@@ -83,7 +83,7 @@ class Serving:
     def end(self) -> None:
         """End the streams, and the server when its requests are answered. Any thread; idempotent."""
         self._server.should_exit = True
-        self._desk.close()
+        self._service.close()
 
     async def _serve(self) -> None:
         pool = ThreadPoolExecutor(READERS, thread_name_prefix="countermand-http-read")

@@ -13,8 +13,8 @@ from actors.errors import CountermandError, Invalid
 from actors.ids import new_request_id
 from actors.model import SessionStatus, WithdrawOutcome
 from actors.requests import Accepted, Delete, Deleted, NewMessage, Resume, Resumed, Stop, Withdraw, Withdrawn
-from supervisor.http.desk import decoded, within
-from supervisor.http.routing import READ, WRITE, Limit, SessionName, TheDesk, exact, refusals, who
+from supervisor.http.routing import READ, WRITE, Limit, SessionName, TheService, exact, refusals, who
+from supervisor.http.service import decoded, within
 from supervisor.wire import (
     AllStopped,
     DeleteBody,
@@ -34,14 +34,14 @@ from supervisor.wire import (
 
 @get("/v1/sessions", summary="Sessions, by name", responses=refusals())
 async def list_sessions(
-    desk: TheDesk,
+    service: TheService,
     after: Annotated[str, QueryParameter(description="Only sessions whose name sorts after this one.")] = "",
     limit: Limit = 100,
 ) -> SessionPage:
     """List sessions."""
     names: list[str] = []
-    rows = await desk.read(desk.supervisor.store.sessions, after, limit, names)
-    resident = set(desk.supervisor.resident())
+    rows = await service.read(service.supervisor.store.sessions, after, limit, names)
+    resident = set(service.supervisor.resident())
     entries = [
         SessionEntry(row.session, row.generation, row.seq, row.parked, row.quarantined, row.session in resident)
         for row in rows
@@ -50,23 +50,23 @@ async def list_sessions(
 
 
 @get("/v1/sessions/{session:str}", summary="What a session is doing now", responses=refusals(404, 504))
-async def session_status(desk: TheDesk, session: SessionName) -> SessionStatus:
+async def session_status(service: TheService, session: SessionName) -> SessionStatus:
     """Show a session's status."""
-    handle = await desk.known(session)
-    return await handle.aio.status(timeout=desk.limits.ask_s)
+    handle = await service.known(session)
+    return await handle.aio.status(timeout=service.limits.ask_s)
 
 
 @delete("/v1/sessions/{session:str}", summary="Delete a session", status_code=200, responses=WRITE)
 async def delete_session(
-    desk: TheDesk,
+    service: TheService,
     request: Request[Any, Any, Any],
     session: SessionName,
     data: JSONBody[DeleteBody | None] = None,
 ) -> Deleted:
     """Delete a session. The answer comes when its rows are gone; a reused name starts a new session."""
     body = DeleteBody() if data is None else await exact(request, data)
-    handle = await desk.known(session)
-    deleted = await desk.ask(handle.aio, Delete(**_given(body), requested_by=who(request)))
+    handle = await service.known(session)
+    deleted = await service.ask(handle.aio, Delete(**_given(body), requested_by=who(request)))
     assert isinstance(deleted, Deleted)
     return deleted
 
@@ -79,20 +79,20 @@ async def session_methods(session: SessionName) -> Response[None]:  # noqa: ARG0
 
 @post("/v1/sessions/{session:str}/messages", summary="Send a message", status_code=202, responses=WRITE)
 async def send_message(
-    desk: TheDesk, request: Request[Any, Any, Any], session: SessionName, data: JSONBody[MessageBody]
+    service: TheService, request: Request[Any, Any, Any], session: SessionName, data: JSONBody[MessageBody]
 ) -> Accepted:
     """Send a message. The answer comes when it is durable."""
     body = await exact(request, data)
     options = _given(body)
     options["content"] = _content(options.pop("content"), options.pop("content_base64"))
-    accepted = await desk.ask(desk.handle(session).aio, NewMessage(**options))
+    accepted = await service.ask(service.handle(session).aio, NewMessage(**options))
     assert isinstance(accepted, Accepted)
     return accepted
 
 
 @post("/v1/sessions/{session:str}/stop", summary="Stop a run", status_code=200, responses=WRITE)
 async def stop_session(
-    desk: TheDesk, request: Request[Any, Any, Any], session: SessionName, data: JSONBody[StopBody | None] = None
+    service: TheService, request: Request[Any, Any, Any], session: SessionName, data: JSONBody[StopBody | None] = None
 ) -> StopAnswer:
     """Stop the current run, or the run `run_id`. The receipt follows the answer.
 
@@ -103,30 +103,30 @@ async def stop_session(
     wait_s = options.pop("wait_s")
     # A stop with a `sent_at` also applies to messages that are on their way, and one may be the session's first.
     ahead = body.sent_at is not None and body.run_id is None
-    handle = desk.handle(session) if ahead else await desk.stoppable(session)
-    return await desk.stop(handle, Stop(**options, requested_by=who(request)), wait_s, request.receive)
+    handle = service.handle(session) if ahead else await service.stoppable(session)
+    return await service.stop(handle, Stop(**options, requested_by=who(request)), wait_s, request.receive)
 
 
 @post("/v1/sessions/{session:str}/resume", summary="Resume a session", status_code=200, responses=WRITE)
 async def resume_session(
-    desk: TheDesk, request: Request[Any, Any, Any], session: SessionName, data: JSONBody[ResumeBody | None] = None
+    service: TheService, request: Request[Any, Any, Any], session: SessionName, data: JSONBody[ResumeBody | None] = None
 ) -> Resumed:
     """Start a run on the present thread, with the parked messages."""
     body = ResumeBody() if data is None else await exact(request, data)
-    handle = await desk.known(session)
-    resumed = await desk.ask(handle.aio, Resume(**_given(body)))
+    handle = await service.known(session)
+    resumed = await service.ask(handle.aio, Resume(**_given(body)))
     assert isinstance(resumed, Resumed)
     return resumed
 
 
 @post("/v1/sessions/{session:str}/withdraw", summary="Withdraw a waiting message", status_code=200, responses=WRITE)
 async def withdraw_message(
-    desk: TheDesk, request: Request[Any, Any, Any], session: SessionName, data: JSONBody[WithdrawBody]
+    service: TheService, request: Request[Any, Any, Any], session: SessionName, data: JSONBody[WithdrawBody]
 ) -> Withdrawn:
     """Withdraw a waiting message. It is refused if a run has the message. Idempotent."""
     body = await exact(request, data)
-    handle = await desk.known(session)
-    withdrawn = await desk.ask(handle.aio, Withdraw(**_given(body)))
+    handle = await service.known(session)
+    withdrawn = await service.ask(handle.aio, Withdraw(**_given(body)))
     assert isinstance(withdrawn, Withdrawn)
     if withdrawn.outcome is WithdrawOutcome.ALREADY_INPUT:
         raise AlreadyInput(
@@ -140,21 +140,21 @@ async def withdraw_message(
 
 @get("/v1/sessions/{session:str}/thread", summary="The messages of a session", responses=READ)
 async def session_thread(
-    desk: TheDesk,
+    service: TheService,
     session: SessionName,
     offset: Annotated[int, QueryParameter(ge=0, le=2**31, description="The index of the first message to return.")] = 0,
     limit: Limit = 1_000,
 ) -> ThreadPage:
     """Show the thread as the next model call would see it, and the retracted messages."""
-    handle = await desk.known(session)
+    handle = await service.known(session)
 
     def page() -> ThreadPage:
         messages = handle.thread()
-        kept = within(messages[offset:], min(limit, desk.limits.page_max), desk.limits.page_bytes)
+        kept = within(messages[offset:], min(limit, service.limits.page_max), service.limits.page_bytes)
         end = offset + len(kept)
         return ThreadPage(kept, offset, len(messages), end if end < len(messages) else None)
 
-    return await desk.read(page)
+    return await service.read(page)
 
 
 @get(
@@ -164,37 +164,37 @@ async def session_thread(
     responses=READ,
 )
 async def session_attachment(
-    desk: TheDesk,
+    service: TheService,
     session: SessionName,
     name: Annotated[str, PathParameter(description="Its name in a message.", schema_extra={"minLength": 1})],
 ) -> bytes:
     """Return the exact bytes of a message that is not UTF-8."""
-    handle = await desk.known(session)
+    handle = await service.known(session)
     return await handle.aio.attachment(decoded(name))
 
 
 @get("/v1/sessions/{session:str}/waiting", summary="The waiting messages", responses=READ)
-async def session_waiting(desk: TheDesk, session: SessionName, limit: Limit = 1_000) -> WaitingPage:
+async def session_waiting(service: TheService, session: SessionName, limit: Limit = 1_000) -> WaitingPage:
     """Show the waiting messages, in order."""
-    handle = await desk.known(session)
+    handle = await service.known(session)
 
     def page() -> WaitingPage:
-        rows = desk.supervisor.store.waiting(handle.session)
-        row = desk.supervisor.store.session(handle.session)
+        rows = service.supervisor.store.waiting(handle.session)
+        row = service.supervisor.store.session(handle.session)
         messages = [WaitingMessage.of(one) for one in rows[:limit]]
-        kept = within(messages, limit, desk.limits.page_bytes)
+        kept = within(messages, limit, service.limits.page_bytes)
         return WaitingPage(kept, row is not None and row.parked, len(kept) < len(rows))
 
-    return await desk.read(page)
+    return await service.read(page)
 
 
 @post("/v1/stop", summary="Stop everything", status_code=200, responses=WRITE)
 async def stop_all(
-    desk: TheDesk, request: Request[Any, Any, Any], data: JSONBody[StopAllBody | None] = None
+    service: TheService, request: Request[Any, Any, Any], data: JSONBody[StopAllBody | None] = None
 ) -> AllStopped:
     """Stop what runs in every session."""
     body = StopAllBody() if data is None else await exact(request, data)
-    return await desk.stop_all(body, who(request))
+    return await service.stop_all(body, who(request))
 
 
 class AlreadyInput(CountermandError):

@@ -22,7 +22,7 @@ from litestar.response.base import ASGIResponse
 from actors.errors import AheadOfLog, StoreUnavailable
 from actors.events import EPHEMERAL
 from actors.model import Event
-from supervisor.http.desk import Desk, cancelled, gone, soon
+from supervisor.http.service import ApiService, cancelled, gone, soon
 from supervisor.publisher import Subscription
 from supervisor.session_handle import SessionHandle
 
@@ -39,27 +39,27 @@ class EventStream(ASGIResponse):
     """The events of a session after a position, until the client disconnects or the server ends.
 
     Args:
-        desk: counts the streams.
+        service: counts the streams.
         session: the session.
         from_seq: the seq of the last event that the client has.
         ephemeral: include `typing` and `progress`.
     """
 
-    def __init__(self, desk: Desk, session: SessionHandle, from_seq: int, *, ephemeral: bool) -> None:
+    def __init__(self, service: ApiService, session: SessionHandle, from_seq: int, *, ephemeral: bool) -> None:
         super().__init__(media_type=MEDIA_TYPE)
-        self._desk = desk
+        self._service = service
         self._session = session
         self._from_seq = from_seq
         self._ephemeral = ephemeral
 
     async def __call__(self, _: Any, receive: Any, send: Any) -> None:
         """Send the stream. Raises Busy or AheadOfLog, before anything is sent."""
-        self._desk.enter_stream()
+        self._service.enter_stream()
         try:
             with contextlib.suppress(StoreUnavailable):
                 # If the store cannot be read yet, the stream finds out later and ends; a reconnect is then refused.
-                await soon(self._desk.read(self._session.check_position, self._from_seq))
-            with self._desk.subscribe(self._session, self._from_seq, ephemeral=self._ephemeral) as events:
+                await soon(self._service.read(self._session.check_position, self._from_seq))
+            with self._service.subscribe(self._session, self._from_seq, ephemeral=self._ephemeral) as events:
                 writing = asyncio.create_task(_write(events, send))
                 leaving = asyncio.create_task(gone(receive))
                 try:
@@ -67,7 +67,7 @@ class EventStream(ASGIResponse):
                 finally:
                     await cancelled(writing, leaving)
         finally:
-            self._desk.leave_stream()
+            self._service.leave_stream()
 
 
 async def _write(events: Subscription, send: Any) -> None:
@@ -96,5 +96,5 @@ async def _say(send: Any, piece: bytes) -> None:
 
 def framed(event: Event) -> bytes:
     """Return an event in the wire format."""
-    place = b"" if event.kind in EPHEMERAL else b"id: %d\n" % event.seq
-    return b"%bevent: %b\ndata: %b\n\n" % (place, event.kind.encode(), _encode(event))
+    position = b"" if event.kind in EPHEMERAL else b"id: %d\n" % event.seq
+    return b"%bevent: %b\ndata: %b\n\n" % (position, event.kind.encode(), _encode(event))

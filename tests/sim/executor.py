@@ -237,7 +237,7 @@ class SimExecutor:
         )
         execution.task.add_done_callback(lambda task: self._task_gone(execution, task))
         if execution.born_cancelled:
-            execution.told_at = self._loop.time()
+            execution.cancelled_at = self._loop.time()
             execution.task.cancel()
 
     async def _run_task(self, execution: _Execution, body: Callable[[], Coroutine[Any, Any, Any]]) -> None:

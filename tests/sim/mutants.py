@@ -603,7 +603,7 @@ MUTANTS: Final = (
             Edit(RunActor, "_call_closed", "closed.provenance is not None", "False"),
         ),
     ),
-    _mutant("a halt tells again", "L8", _Execution, "cancel", "first = self.told_at is None", "first = True"),
+    _mutant("a halt tells again", "L8", _Execution, "cancel", "first = self.cancelled_at is None", "first = True"),
     _mutant(
         "an agent is cancelled again at the grace",
         "L8",

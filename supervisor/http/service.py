@@ -1,4 +1,4 @@
-"""Desk: the service that the routes use. Its methods are awaited on the server's loop and never block it.
+"""ApiService: the service behind the routes. Its methods are awaited on the server's loop and never block it.
 
 Reads of the store run on the pool's threads. A request to a session is a message whose answer comes by a future. A wait
 for a receipt follows the session's events, and holds no thread meanwhile. So a store that hangs blocks only the
@@ -79,7 +79,9 @@ class Desk:
         """Return the handle of a session that exists. A request to one that does not exist would create it.
 
         Raises:
-            NotFound: the store has no such session, and it has no actor.
+            NotFound: it was deleted, or the store has no such session and it has no actor.
+            Invalid: the name is invalid.
+            StoreUnavailable: the store cannot be read.
         """
         session = self.handle(segment)
         row = await self.read(self.supervisor.store.session, session.session)
@@ -166,7 +168,7 @@ class Desk:
     # ── Runs and receipts ─────────────────────────────────────────────────────────────────────────
 
     async def run(self, segment: str) -> RunInfo:
-        """Return a run of any session. Raises NotFound."""
+        """Return a run of any session. Raises NotFound, Invalid, or StoreUnavailable."""
         run_id = decoded(segment)
         info = await self.read(self.supervisor.store.find_run, run_id)
         if info is None:
@@ -183,6 +185,7 @@ class Desk:
 
         Raises:
             NotFound: the store has no such run.
+            Invalid: the id is invalid.
             StoreUnavailable: the store cannot be read, and no session in memory has the run.
         """
         try:
@@ -230,6 +233,7 @@ class Desk:
         Raises:
             ReceiptPending: it is not filed yet, or too many requests wait already.
             NotFound: there is no receipt with that id, and there will be none.
+            StoreUnavailable: the store cannot be read.
         """
         try:
             return await session.aio.receipt(identity)
@@ -291,7 +295,7 @@ class Desk:
 
 
 async def soon(read: Coroutine[Any, Any, T]) -> T:
-    """Return the result of a read of the store. Raises StoreUnavailable if it takes longer than `KNOWN_S`."""
+    """Return the result of a read of the store, or raise its error; StoreUnavailable after `KNOWN_S` seconds."""
     try:
         async with asyncio.timeout(KNOWN_S):
             return await read
