@@ -363,7 +363,7 @@ def test_a_stream_that_begins_as_the_server_ends_is_ended_too(api: Api) -> None:
     assert api.server is not None
     assert api.server._serving is not None
     # As `end` does before it waits for the requests that are under way.
-    api.server._serving._desk.close()
+    api.server._serving._service.close()
     ended = threading.Event()
 
     def follow() -> None:

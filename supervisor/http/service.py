@@ -40,7 +40,7 @@ KNOWN_S: Final = 1.0
 STOPS_AT_ONCE: Final = 64
 
 
-class Desk:
+class ApiService:
     """The state that the routes share: the supervisor, the limits, and the open streams and waits.
 
     Args:
