@@ -10,5 +10,8 @@ single.py     one run of one case, ended by a stop, a new message, a deadline, i
 by_host.py    the same for an agent in a host, which starts the command itself
 hosted.py     that agent; for the standard library alone
 crash.py      many runs at once in a daemon that is killed, and what the next one says of them
+kills.py      kills daemons whose hosts are in every state: a command line of its own
+killed.py     such a daemon, and its load
+hosted_load.py  what runs in its hosts; for the standard library alone
 report.py     counting, the table, the document
 """
