@@ -276,8 +276,8 @@ class ProcessRow(Struct, frozen=True):
     """A process tree; ``granted`` is on record before the spawn. Times: seconds, epoch, UTC.
 
     end: the receipt's row of a tree that has ended.
-    call_id: of the call that asked for it; empty if the agent did, and if it is a host.
-    host: the agent that runs in it, if it is a host.
+    call_id: of the call that asked for it, or whose tool runs in it; empty if the agent did, and if it is its host.
+    host: what it is called, if it is a host: the agent that runs in it, or the tool (`actors.plugin.registration`).
     kind: not ``process`` for a stray, which is on record once it is found: see `Strays`. Then `call_id` is empty if the
         agent started it, and `born` and `ours` are as in `StrayFound`.
 

@@ -605,6 +605,22 @@ def test_adopting_a_tree_of_this_daemon_tells_the_new_owner_what_it_missed(b: Be
     assert late.kinds() == ["ProcessStarted", "ProcessExited", "ProcessEnded"]
 
 
+def test_the_output_of_a_tree_that_a_session_adopts_goes_with_the_session(b: Bench) -> None:
+    b.sh("head -c 300000 /dev/zero | tr '\\0' x; exit 4")
+    b.owner.ended()
+    before = b.owner.exited().spool
+    assert before is not None
+    late = Recorder()
+    b.trees.adopt("p", late, "mine")  # type: ignore[arg-type]
+    path = b.trees.spools.path("p", "mine")
+    assert late.exited().spool == str(path)
+    until(path.exists, "the file under its new name")
+    assert not Path(before).exists()
+    assert path.stat().st_size == 300_000
+    b.trees.forget_session("mine")
+    until(lambda: not path.exists(), "the file to go")
+
+
 def test_adopting_a_running_tree_moves_its_reports_to_the_new_owner(b: Bench) -> None:
     b.sh("read x < /dev/null; exec sleep 1000")
     b.owner.started()

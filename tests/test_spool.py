@@ -300,6 +300,32 @@ def test_the_files_of_a_session_go_with_it_and_those_of_others_stay(make: Callab
     assert desk.spools._used == 3000
 
 
+@pytest.mark.parametrize("moment", ["before the first byte", "in between", "closed"])
+def test_the_file_of_a_tree_that_becomes_a_sessions_goes_with_it(
+    make: Callable[..., Desk], moment: str, disk: Disk
+) -> None:
+    desk = make()
+    spool = desk.open("p")
+    if moment == "before the first byte":
+        desk.do(lambda: spool.belong_to("mine"))
+    desk.do(lambda: spool.feed(b"x" * 1000))
+    desk.do(spool.need)
+    if moment == "closed":
+        desk.do(spool.close)
+    if moment != "before the first byte":
+        desk.do(lambda: spool.belong_to("mine"))
+    if moment != "closed":
+        desk.do(lambda: spool.feed(b"y" * 1000))
+        desk.do(spool.close)
+    kept = desk.settled(spool)
+    assert kept is not None
+    assert kept.path == str(desk.spools.path("p", "mine"))
+    assert Path(kept.path).stat().st_size == kept.size == (1000 if moment == "closed" else 2000)
+    assert not desk.spools._open
+    desk.spools.forget("mine")
+    until(lambda: desk.names() == [], "it is gone")
+
+
 def test_files_of_sessions_that_are_not_go_before_anything_new_is_written(make: Callable[..., Desk]) -> None:
     first = make()
     for session in ("here", "deleted", ""):

@@ -86,8 +86,8 @@ class RunActors:
         adoption = Adoption(
             agent=any(part.kind == PartKind.AGENT for part in open_parts),
             calls=tuple(part.id for part in open_parts if part.kind == PartKind.CALL),
-            processes=tuple((row.process_id, row.call_id) for row in trees if not row.host),
-            host=next((row.process_id for row in trees if row.host), None),
+            processes=tuple((row.process_id, row.call_id) for row in trees if row.call_id or not row.host),
+            host=next((row.process_id for row in trees if row.host and not row.call_id), None),
             strays=tuple(record.processes[part.id].row for part in open_parts if part.kind in STRAYS),
             halt=Halt(provenance, self._live.grace_s(record.mode, record.info.agent)),
         )

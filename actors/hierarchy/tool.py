@@ -271,14 +271,14 @@ class ToolActor(Actor):
             self.stop()
 
     def on_stop(self) -> None:
-        """Cancel the timer of the deadline."""
-        self._disarm_deadline()
-
-    def on_failure(self, *_: object) -> None:
-        """Cancel the timer of the deadline, and let go of a host that was told nothing."""
+        """Cancel the timer of the deadline, and wait for no host any more: it may be stopped with its run's actor."""
         self._disarm_deadline()
         if self._host is not None:
-            self._host.fail()
+            self._host.leave()
+
+    def on_failure(self, *_: object) -> None:
+        """As `on_stop`."""
+        self.on_stop()
 
     def on_undelivered(self, envelope: Envelope[Any]) -> None:
         """A thread of the tool that outlived its call asked for something: refuse it."""

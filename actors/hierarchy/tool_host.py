@@ -2,7 +2,8 @@
 
 Such a tool gets a host of its own (`actors.hosts`): a spare, whose tree is a part of the run, below the call, from
 before it is told anything. So it is asked for as a spawn is: on record, then permitted, and a fence that is first voids
-it. A host that was told nothing goes back to whoever has the spares.
+it. A host that was told nothing goes back to whoever has the spares, when it is durable that it is not the call's: the
+session releases it.
 
 Its end. The code of the tool is told by the call's token, and may clean up; no signal cuts that off before it has ended
 or the grace is over (`RunHost`). Then, or when the tool has returned, the tree is ended, and its warden proves that.
@@ -84,23 +85,21 @@ class ToolHost:
         self._finish = finish
         self.id = self._hosts.reserve(host_of(self._tool.name), self._address.session)
         spec = SpawnSpec((), f"host of {self._tool.name}", None, {})
-        self._owner.tell_parent(SpawnRequested(self._address, self.id, spec))
+        self._owner.tell_parent(SpawnRequested(self._address, self.id, spec, host=host_of(self._tool.name)))
 
     def permitted(self, permit: SpawnPermit) -> None:
         """It is on record as a part of the call: tell it to execute, unless a fence was first."""
         finish, self._finish = self._finish, None
-        if finish is None:
-            # A fence refused it while the permit was on the way.
-            return
         token = self._permit.token
-        if token.cancelled:
+        if finish is None or token.cancelled:
+            # Its deadline passed while the permit was on the way, which the session may not know yet; or a fence was.
             permit.cell.close()
-        if not permit.cell.start():
-            self._hosts.release(permit.process_id)
+        if finish is None or not permit.cell.start():
             at, note = self._ports.clock.wall(), "stopped before it was told"
             ended = ProcessEnded(permit.process_id, How.NOT_STARTED, proven=True, at=at, note=note)
             self._owner.tell_parent(ProcessReport(self._address, permit.process_id, ended))
-            finish(self._cancelled())
+            if finish is not None:
+                finish(self._cancelled())
             return
         self.open = True
         self._tree.begin(permit.process_id, permit.cell)
@@ -137,12 +136,11 @@ class ToolHost:
 
     def _let_go(self, error: BaseException) -> None:
         finish, self._finish = self._finish, None
-        if finish is not None and self.id is not None:
-            self._hosts.release(self.id)
+        if finish is not None:
             finish(error)
 
-    def fail(self) -> None:
-        """The call's actor fails: nobody waits for the host any more."""
+    def leave(self) -> None:
+        """The call's actor ends: if it waits for the host still, the execution has ended."""
         self._let_go(RuntimeError("the call's actor is gone"))
 
     # ── Its news, and its end ─────────────────────────────────────────────────────────────────────
@@ -162,6 +160,9 @@ class ToolHost:
         self._halted = True
         if self.open:
             self._tree.halt(halt, agent_runs=executing)
+        else:
+            # If it waits for its host, it waits no longer.
+            self._let_go(self._cancelled())
 
     def grace_over(self, *, executing: bool) -> None:
         """The host of a halted call has had its time."""

@@ -98,7 +98,8 @@ class CallExpired(Report, frozen=True):
 class SpawnRequested(Report, frozen=True):
     """A tool, or an agent (then no call is in `address`), asks for a process; `process` is the handle that it has.
 
-    If the session is to own it, `listener` brings its news to that handle; it never blocks.
+    If the session is to own it, `listener` brings its news to that handle; it never blocks. `host`: what the host is
+    called that was reserved for the call's tool, and runs already; then nothing is spawned, and there is no handle.
     """
 
     address: Address
@@ -107,6 +108,7 @@ class SpawnRequested(Report, frozen=True):
     process: Process | None = None
     owner: Owner = Owner.RUN
     listener: Callable[[ProcessNews], None] | None = None
+    host: str = ""
 
 
 class HandOverRequested(Report, frozen=True):

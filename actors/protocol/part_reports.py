@@ -151,8 +151,10 @@ class PartReports:
         if part.ended or (part.lost and not news.proven):
             # Reported again, to an actor that took the tree over.
             if news.proven:
-                state.step.later.append(ForgetPart(Keeper.PROCESSES, report.process_id))
+                self._processes.forget(record, report.process_id)
             return
+        if news.proven:
+            self._processes.forget(record, report.process_id)
         part.end_process(news)
         at = state.clock.wall()
         data = ProcessEndedData(
@@ -171,7 +173,6 @@ class PartReports:
         process = record.processes.get(report.process_id)
         if process is not None:
             self._processes.end_row(process, part)
-        state.step.later.append(ForgetPart(Keeper.PROCESSES, report.process_id))
         self._runs.part_ended(record, at)
 
     # ── Strays ───────────────────────────────────────────────────────────────────────────────────────

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from actors.events import RunOutputData, ToolOutputData
-from actors.gate.cell import Cell
+from actors.gate.cell import Cell, CellState
 from actors.messages import ProcessOutput, ProcessReport, SpawnPermit, SpawnRequested
 from actors.model import Barrier, How, Owner, PartKind, TreeState
 from actors.ports import ProcessRow
@@ -25,7 +25,7 @@ from actors.protocol.run_record import (
     RunRecord,
 )
 from actors.protocol.state import SessionState
-from actors.protocol.step import GiveSpawn, MakeWait, RefuseSpawn, ReleaseHost, SpawnOwn
+from actors.protocol.step import ForgetPart, GiveSpawn, Keeper, MakeWait, RefuseSpawn, ReleaseHost, SpawnOwn
 from actors.text import storable, tail
 
 
@@ -45,6 +45,7 @@ class Processes:
         if record is None or (address.call is not None and state.call(address) is None):
             state.refuse_stale("spawn", address, request.spec.name)
             state.step.now.append(RefuseSpawn(address.run, address.call or "", request.process_id))
+            self._release(request)
         elif request.process_id in record.spawns:
             state.dead_letter("spawn", "it was asked for before", address, request.spec.name)
         elif address.call is not None or not state.barrier():
@@ -97,14 +98,16 @@ class Processes:
             state.dead_letter("spawn", "it was asked for before", request.address, name)
             return
         limit = state.settings.processes_max
-        # Its host is not one of those that it has spawned.
+        # A host is not one of those that it has spawned.
         trees = [part.id for part in record.open_parts() if part.kind == PartKind.PROCESS]
         spawned = [one for one in trees if one not in record.processes or not record.processes[one].row.host]
-        if len(spawned) >= limit:
+        if len(spawned) >= limit and not request.host:
             self._refuse_over_limit(record, request, limit)
             return
         cell: Cell[None] = Cell()
-        row = ProcessRow(state.session, record.id, call_id, process_id, storable(name), TreeState.GRANTED)
+        row = ProcessRow(
+            state.session, record.id, call_id, process_id, storable(name), TreeState.GRANTED, host=request.host
+        )
         record.processes[process_id] = ProcessRecord(row, cell)
         record.add(Part(process_id, PartKind.PROCESS, row.name, call_id or AGENT, holds=True))
         state.step.processes[process_id] = row
@@ -143,12 +146,27 @@ class Processes:
         call_id = request.address.call or ""
         self._state.step.now.append(RefuseSpawn(record.id, call_id, request.process_id, limit))
 
+    def _release(self, request: SpawnRequested) -> None:
+        """What was reserved for a call is of no use to it, and never was on record."""
+        if request.host:
+            self._state.step.later.append(ReleaseHost(request.process_id))
+
+    def forget(self, record: RunRecord, process_id: str) -> None:
+        """A tree has ended: the port may forget it. The host of a tool that was told nothing lives, and is released."""
+        process, part = record.processes.get(process_id), record.parts[process_id]
+        void = process is not None and process.cell is not None and process.cell.state is CellState.VOID
+        if process is None or not (process.row.host and process.row.call_id and void):
+            self._state.step.later.append(ForgetPart(Keeper.PROCESSES, process_id))
+        elif not part.ended:
+            self._state.step.later.append(ReleaseHost(process_id))
+
     def void_spawn(self, record: RunRecord, process: ProcessRecord, part: Part, at: float) -> None:
         """A granted spawn will not take place. Its tool is notified, even if the permit is on its way."""
         part.end(How.NOT_STARTED, at)
         self.end_row(process, part)
         if process.row.host:
             self._state.step.later.append(ReleaseHost(process.row.process_id))
+        if process.row.host and not process.row.call_id:
             return
         self._state.step.now.append(RefuseSpawn(record.id, process.row.call_id, process.row.process_id))
         self._state.owned.pop(process.row.process_id, None)

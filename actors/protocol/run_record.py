@@ -329,7 +329,8 @@ class RunRecord:
     @property
     def host(self) -> ProcessRecord | None:
         """The host in which its agent runs, while that is the run's; None: it has none."""
-        return next((process for process in self.processes.values() if process.row.host), None)
+        hosts = (process for process in self.processes.values() if process.row.host and not process.row.call_id)
+        return next(hosts, None)
 
     def move(self, status: RunStatus) -> None:
         """Change its status. Raises InvalidTransition if `TRANSITIONS` does not allow it."""
@@ -500,7 +501,7 @@ def restored(
         record.parts[row.call_id] = part
     for process in processes:
         record.called = record.called or is_own(process)
-        of_agent = process.host or is_own(process)
+        of_agent = (process.host and not process.call_id) or is_own(process)
         parent = AGENT if of_agent else process.call_id if process.call_id in record.parts else None
         holds = process.owner is Owner.RUN and process.ours
         part = Part(process.process_id, process.kind, process.name, parent, holds, process.ours)

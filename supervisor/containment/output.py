@@ -54,14 +54,14 @@ class Output:
     Args:
         log_max_bytes: how much text (as UTF-8) comes out of `take` before the marker.
         tail_max_bytes: how much text (as UTF-8) `tail` keeps.
-        elsewhere: added to the marker's text: where the rest is.
+        elsewhere: added to the marker's text: where the rest is. It may be set later.
     """
 
     def __init__(self, log_max_bytes: int, tail_max_bytes: int, elsewhere: str = "") -> None:
         self.total_bytes = 0
         self._log_max = log_max_bytes
         self._tail_max = tail_max_bytes
-        self._elsewhere = elsewhere
+        self.elsewhere = elsewhere
         self._decoders = {stream: LossyDecoder() for stream in STREAMS}
         self._pieces: list[Piece] = []
         self._logged = 0
@@ -164,6 +164,6 @@ class Output:
         if self._marked:
             words = (
                 f"[the limit of {self._log_max} bytes of logged output is reached: the rest is counted, its end kept"
-                f"{self._elsewhere}]"
+                f"{self.elsewhere}]"
             )
             self._pieces.append(Piece(stream, words, marker=True))

@@ -15,8 +15,9 @@ where it is, as it does when the disk has less than FREE_MIN_BYTES left for the 
 `keep_s` are removed as well, at the start and every SWEEP_S.
 
 The key is a hash of the session's name, since a name may be too long for a file's, or have any characters. By it the
-files of a deleted session are removed. If a crash comes in between, the next start removes files without a session
-before it writes the first byte.
+files of a deleted session are removed. A tree may become a session's later (the host of an agent, which was started as
+a spare): then its file is renamed. If a crash comes in between, the next start removes files without a session before
+it writes the first byte.
 """
 
 from __future__ import annotations
@@ -178,6 +179,21 @@ class Spools:
         """Call it on the writing thread, after what was queued."""
         self._jobs.put(call)
 
+    def move(self, file: SpoolFile, path: Path) -> None:
+        """Have a file under another path from here on. What was handed over before comes into it all the same."""
+        before, file.path = file.path, path
+
+        def job() -> None:
+            with contextlib.suppress(FileNotFoundError):
+                # It is not there if nothing was written so far.
+                os.rename(before, path)
+            if before in self._open:
+                self._open.remove(before)
+                if file.fd >= 0:
+                    self._open.add(path)
+
+        self._jobs.put(job)
+
     # ── The thread ────────────────────────────────────────────────────────────────────────────────
 
     def _run(self) -> None:
@@ -302,6 +318,7 @@ class Spool:
         session: str = "",
     ) -> None:
         self._spools = spools
+        self._process_id = process_id
         self._reactor = reactor
         self._inline = inline_bytes
         self._on_room = on_room
@@ -313,10 +330,19 @@ class Spool:
         self._closed = spools.file_max_bytes == 0
         self._alarm: Alarm | None = None
 
+    def belong_to(self, session: str) -> None:
+        """The tree, which was of no session, is this one's: its file goes with the session."""
+        self._spools.move(self._file, self._spools.path(self._process_id, session))
+
     @property
     def path(self) -> str:
         """The path of its file, which may not exist."""
         return str(self._file.path)
+
+    @property
+    def elsewhere(self) -> str:
+        """A clause that says where the beginning of the output is, where there may be a file."""
+        return f", and its beginning is in {self.path}" if self._spools.file_max_bytes else ""
 
     @property
     def begun(self) -> bool:

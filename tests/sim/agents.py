@@ -10,6 +10,7 @@ A message is a list of words, done one after the other:
     patient=9      as write, by a tool with a deadline of its own
     gate=2         a function of the agent's own that awaits 2 s, through its gate
     foreign=2      a tool that the call brings along, and that somebody else executes, who awaits 2 s
+    proc=2         as `write`, by a tool in a process of its own, which does not look; where agents are in hosts
     fan=4          four calls of `write` at once
     many=9         a tool that runs nine processes, one after the other
     crowd=4        a tool that starts four processes at once, as far as it may, and returns
@@ -170,6 +171,8 @@ async def _do(turn: AsyncTurn, speaker: Speaker, word: str, watch: Watch) -> Non
             await asyncio.gather(
                 turn.call("write", seconds=float(value), of=run), turn.call("write", seconds=0.1, of=run)
             )
+        case "proc":
+            await turn.call(name if hasattr(turn, "host") else "write", seconds=float(value), of=run)
         case "fan":
             await asyncio.gather(*(turn.call("write", seconds=0.1, of=run) for _ in range(int(value))))
         case "many" | "crowd":
@@ -467,6 +470,11 @@ def _functions(effects: Effects | None) -> list[Callable[..., Any]]:
     return [write, tidy, late, deaf, run, patient, many, crowd, leave, serve, hand, fail]
 
 
+async def proc(seconds: float, of: str = "") -> str:
+    """Await: it is executed by what plays the processes of tools."""
+    raise AssertionError(f"{of} has it executed here for {seconds} s")
+
+
 @cache
 def _templates() -> list[Tool]:
     """The tools with their schemas, which take far longer to make than a world does."""
@@ -480,7 +488,7 @@ def tools(effects: Effects) -> list[Tool]:
         tool = copy(template)
         tool.function = function
         made.append(tool)
-    return made
+    return [*made, Tool(proc, isolation="process")]
 
 
 class SimPlugins(Plugins):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -21,7 +22,7 @@ from actors.errors import described
 from actors.events import TextData
 from actors.hosts import HostedAgent, ToolOffer
 from actors.messages import ProcessEnded, ProcessExited, ProcessNews, ProcessStarted
-from actors.model import How
+from actors.model import How, JsonObject
 from actors.plugin.execution import AgentDone
 from actors.plugin.turn import AsyncTurn, TurnCore
 from actors.ports import SpawnSpec
@@ -292,7 +293,8 @@ class SimHosts:
 
     async def _agent(self, host: Host, core: TurnCore) -> None:
         try:
-            done = AgentDone(How.RETURNED, await self._code(HostTurn(core, host)), None)
+            code = self._tool if host.agent.startswith("tool ") else self._code
+            done = AgentDone(How.RETURNED, await code(HostTurn(core, host)), None)
         except GeneratorExit:
             raise
         except BaseException as error:
@@ -302,6 +304,17 @@ class SimHosts:
             return
         late_s = host.random.random() * LATE_S if self._draw(host.random, LATE) else 0.0
         self._loop.call_later(late_s, self._answers, host, core, done)
+
+    async def _tool(self, turn: AsyncTurn) -> JsonObject:
+        """Execute the call of a tool that has a host of its own."""
+        fence, returned = turn.address.fence, False
+        self._watch.begins(fence, elsewhere=True)
+        try:
+            await asyncio.sleep(json.loads(turn.inputs[0].content)["arguments"]["seconds"])
+            returned = True
+        finally:
+            self._watch.leaves(fence, returned=returned, elsewhere=True)
+        return {"content": "done", "is_error": False, "data": None}
 
     def _answers(self, host: Host, core: TurnCore, done: AgentDone) -> None:
         if not host.exited and host.core is core and host.finish is not None:

@@ -30,6 +30,7 @@ from actors.hierarchy.session import SessionActor
 from actors.hierarchy.session_hosts import SessionHosts
 from actors.hierarchy.stash import Stash
 from actors.hierarchy.tool import ToolActor
+from actors.hierarchy.tool_host import ToolHost
 from actors.kernel import mailbox
 from actors.kernel.down import Down
 from actors.plugin import execution
@@ -1142,6 +1143,22 @@ MUTANTS: Final = (
         "_halt",
         "if key != self._host.id:",
         "if key != self._host.id and key not in self._processes:",
+    ),
+    _mutant(
+        "the process of a tool is told of its call in spite of a fence",
+        "L1",
+        ToolHost,
+        "permitted",
+        "if finish is None or not permit.cell.start():",
+        "if finish is None:",
+    ),
+    _mutant(
+        "the process of a tool outlives the Stop of its call",
+        "L3",
+        ToolHost,
+        "halt",
+        "self._tree.halt(halt, agent_runs=executing)",
+        "pass",
     ),
     _mutant(
         "one process of a run too many",

@@ -104,6 +104,9 @@ HOSTED: Final = 0.2
 GATED: Final = 0.2
 """In how many schedules functions of the agent's own, and tools that calls bring along, stand for registered ones."""
 
+PROC: Final = 0.4
+"""In how many schedules with hosts tools run in processes of their own."""
+
 OWN: Final = 0.2
 """In how many schedules agents start processes themselves, in no call."""
 
@@ -190,6 +193,9 @@ def draw(seed: int) -> Schedule:
     drawn = Schedule(world, settings, tuple(script), hosting=hosting)
     tight = Random(f"{seed} tight")
     drawn = _tight(tight, drawn) if tight.random() < 0.25 else drawn
+    proc = Random(f"proc {seed}")
+    if drawn.hosting is not None and proc.random() < PROC:
+        drawn = replace(drawn, script=tuple(_proc(proc, op) for op in drawn.script))
     own = Random(f"own {seed}")
     return replace(drawn, script=tuple(_own(own, op) for op in drawn.script)) if own.random() < OWN else drawn
 
@@ -235,6 +241,22 @@ def _gated(random: Random, op: Op) -> Op:
             return ("new", " ".join(words), *rest)
         case ("at" | "later", place, inner):
             return (op[0], place, _gated(random, inner))
+        case _:
+            return op
+
+
+def _proc(random: Random, op: Op) -> Op:
+    """Have most words of a message that call a tool call one that has a process of its own."""
+    match op:
+        case ("new", str(content), *rest):
+            words = []
+            for word in content.split():
+                name, equals, value = word.partition("=")
+                other = name in ("write", "deaf", "late", "patient") and random.random() < 0.8
+                words.append(f"proc{equals}{value}" if other else word)
+            return ("new", " ".join(words), *rest)
+        case ("at" | "later", place, inner):
+            return (op[0], place, _proc(random, inner))
         case _:
             return op
 

@@ -260,7 +260,14 @@ class Watch:
     def asks_host(self, process_id: str) -> None:
         """A host gets a SIGTERM, which ends most: its agent has ended before, or has had its grace (law L8)."""
         row = self._disk.process(process_id)
-        if row is not None and row.host and row.owner is Owner.RUN and row.run_id in self.inside and not self.faults:
+        if (
+            row is not None
+            and row.host
+            and not row.call_id
+            and row.owner is Owner.RUN
+            and row.run_id in self.inside
+            and not self.faults
+        ):
             self.break_(f"{process_id} is asked to end while its agent cleans up (L8)")
 
     def releases(self, process_id: str) -> None:

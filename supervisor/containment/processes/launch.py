@@ -79,8 +79,7 @@ class Launcher:
         spool = Spool(
             self._spools, process_id, self._reactor, self._tail_max, lambda: self._pipes.resume(tree), session
         )
-        elsewhere = f", and its beginning is in {spool.path}" if self._spools.file_max_bytes else ""
-        output = Output(self._log_max, self._tail_max, elsewhere)
+        output = Output(self._log_max, self._tail_max, spool.elsewhere)
         tree = Tree(process_id, spec, owner, session, path, output, spool, channel)
         self._trees.by_id[process_id] = tree
         if self._trees.closing:

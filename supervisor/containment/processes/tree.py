@@ -7,6 +7,8 @@ import threading
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 if TYPE_CHECKING:
     import socket
     from pathlib import Path
@@ -78,6 +80,16 @@ class Tree:
         self.end_report: ProcessEnded | None = None
         self.forgotten = False
         self.searched = False
+
+    def belong_to(self, session: str) -> None:
+        """It was of no session until now, and is this one's: what is to be reported of it names its file anew."""
+        before, self.session = self.spool.path, session
+        self.spool.belong_to(session)
+        self.output.elsewhere = self.spool.elsewhere
+        if self.start_report is not None and self.start_report.spool == before:
+            self.start_report = structs.replace(self.start_report, spool=self.spool.path)
+        if self.exit_report is not None and self.exit_report.spool == before:
+            self.exit_report = structs.replace(self.exit_report, spool=self.spool.path)
 
     def disarm_kill(self) -> None:
         """Cancel the alarms of a kill."""

@@ -266,7 +266,9 @@ class ProcessTrees:
         if tree is None:
             self._adoptions.adopt(process_id, owner)
             return
-        tree.owner, tree.session = owner, tree.session or session
+        if session and not tree.session:
+            tree.belong_to(session)
+        tree.owner = owner
         remaining = None if tree.end_report else tree.remaining
         for report in (tree.start_report, tree.exit_report, remaining, tree.end_report):
             if report is not None:
