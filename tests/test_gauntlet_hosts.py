@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,15 +17,16 @@ from pykka import ActorDeadError
 
 from actors import Receipt, Row
 from actors.messages import ProcessEnded
-from actors.model import How, PartKind, Provenance
+from actors.model import TERMINAL, How, PartKind, Provenance
 from supervisor import supervisor
 from supervisor.containment.processes.trees import ProcessTrees
-from tests.gauntlet import by_host, census
+from tests.gauntlet import by_host, census, kills
 from tests.gauntlet.__main__ import run
 from tests.gauntlet.cases import BY_NAME, choose
 from tests.gauntlet.census import Seen
 from tests.gauntlet.judge import judge
 from tests.gauntlet.plugins import Names
+from tests.kit import WAIT_S
 
 QUICK = "polite,leader-exits,setsid-twice"
 NOW = 1_000_000.0
@@ -134,3 +137,33 @@ def test_a_receipt_that_says_something_else_of_a_host_is_wrong(rows: tuple[Row, 
 @pytest.mark.parametrize(("source", "trigger"), [(None, "deadline"), (None, "kept"), ("user.gauntlet", "end")])
 def test_a_receipt_that_names_another_cause_is_wrong(source: str | None, trigger: str) -> None:
     assert any("provenance" in fault for fault in wrong(AGENT, source=source, trigger=trigger))
+
+
+# ── Daemons that are killed ───────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.timeout(300)  # hosts start slowly where others are at work
+def test_nobody_outlives_a_daemon_that_is_killed_and_every_run_is_closed(tmp_path: Path) -> None:
+    seed = str(time.monotonic_ns())
+    found = kills.kill(3, seed, folder=tmp_path)
+    assert found.wrong == [], f"seed {seed}"
+    assert found.kills == 3
+    assert sum(found.statuses.values()) == found.runs >= found.hosts
+    assert found.statuses.keys() <= TERMINAL
+
+
+def test_what_a_kill_leaves_is_told_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kills, "DEAD_S", 0.1)
+    prefix = f"cmg-test-{time.monotonic_ns()}-"
+    round_ = kills.Round(tmp_path / "round", prefix, "1")
+    with subprocess.Popen(["sleep", "100"], env={**os.environ, "MARK": f"{prefix}0."}) as process:
+        try:
+            life = census.look(process.pid)
+            assert life is not None
+            round_.look_who_lives(f"{prefix}0.", [life], time.monotonic(), "a kill")
+            assert process.wait(WAIT_S) == -signal.SIGKILL
+        finally:
+            process.kill()
+    assert "sleep" in round_.found.wrong[0]
+    round_.look_who_lives(f"{prefix}0.", [life], time.monotonic(), "a kill")
+    assert len(round_.found.wrong) == len(round_.found.dead_ms) == 1
