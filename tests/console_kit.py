@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from supervisor.console.client.api import NoDaemon, find_api
-from supervisor.console.client.endpoint import Place
+from supervisor.console.client.endpoint import Endpoint
 from supervisor.containment.guard import procfs
 from tests.process_kit import until
 
@@ -276,7 +276,7 @@ class Desk:
         def answers() -> bool:
             assert daemon.poll() is None, self.log_file.read_text()
             try:
-                api = find_api(Place(self.state_dir))
+                api = find_api(Endpoint(self.state_dir))
             except NoDaemon:
                 return False
             if api is not None:

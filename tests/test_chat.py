@@ -184,7 +184,7 @@ def test_a_reader_that_has_gone_ends_the_chat_quietly(desk: Desk) -> None:
     assert chatting.err.text == ""
     assert not desk.alive()
     (run,) = desk.json("runs")
-    assert run["provenance"]["reason"] == "nobody reads the output any more"
+    assert run["provenance"]["reason"] == "the output is not read any more"
 
 
 def test_l7_after_kill_9_the_next_chat_closes_the_run_and_why_says_recovery(desk: Desk) -> None:

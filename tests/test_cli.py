@@ -119,7 +119,7 @@ def test_common_options_after_the_command_win_and_an_empty_one_is_given() -> Non
 @pytest.mark.parametrize("given", [Common(state_dir="~nobody-of-this-name/x"), Common(socket="~nobody-of-this-name/x")])
 def test_a_home_of_an_unknown_user_is_refused(given: Common) -> None:
     with pytest.raises(Invalid, match="begins with the home of an unknown user"):
-        given.place()
+        given.endpoint()
 
 
 # ── Completion ────────────────────────────────────────────────────────────────────────────────────

@@ -195,7 +195,7 @@ def test_the_store_is_readable_while_a_chat_holds_it(desk: Desk) -> None:
     assert desk.json("thread", "s1")[0]["role"] == "user"
     story = desk.json("why", run["run_id"])
     assert ({**story["run"], "attended": True}, story["receipt"]) == (run, None)
-    assert "nobody yet" in desk.run("", "why", run["run_id"]).stdout
+    assert "it has not ended yet" in desk.run("", "why", run["run_id"]).stdout
     # Reading has disturbed nobody.
     assert chatting.process.poll() is None
     assert len(desk.alive()) > 0
@@ -246,7 +246,7 @@ def test_a_refusal_is_a_document_where_one_was_asked_for(told: Desk, args: tuple
 
 
 def test_a_state_directory_with_a_long_path_can_be_used_without_a_daemon(desk: Desk, tmp_path: Path) -> None:
-    """Longer than a socket's path may be: nobody listens there, so what needs no daemon goes on."""
+    """Longer than a socket's path may be: no process listens there, so what needs no daemon goes on."""
     long = tmp_path.joinpath(*["x" * 60] * 3)
     assert len(str(long)) > 107
     done = desk.run("echo hi\n", "chat", "--session", "s1", "--state-dir", str(long))

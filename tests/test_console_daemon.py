@@ -16,7 +16,7 @@ from msgspec import structs
 
 from actors.errors import NotFound
 from supervisor.console.client.api import Api
-from supervisor.console.client.endpoint import Place
+from supervisor.console.client.endpoint import Endpoint
 from supervisor.console.client.records import Records
 from supervisor.console.client.remote_records import RemoteRecords
 from supervisor.console.client.store_records import StoreRecords
@@ -57,7 +57,7 @@ def status(desk: Desk, session: str) -> list[str]:
 
 def wait_status(desk: Desk, session: str, wanted: str) -> None:
     """Until the last run of a session has a status; asked over one connection."""
-    api = Api(Place(desk.state_dir))
+    api = Api(Endpoint(desk.state_dir))
     try:
         records = RemoteRecords(api)
         until(lambda: [run.status for run in records.runs(session)][-1:] == [wanted], wanted, WAIT_S)
@@ -67,7 +67,7 @@ def wait_status(desk: Desk, session: str, wanted: str) -> None:
 
 def wait_said(desk: Desk, session: str, text: str) -> None:
     """Until a run of a session has said something."""
-    api = Api(Place(desk.state_dir))
+    api = Api(Endpoint(desk.state_dir))
     try:
         records = RemoteRecords(api)
         until(lambda: any(text in str(event.data.get("text")) for event in records.events(session, 0)), text, WAIT_S)
@@ -520,7 +520,7 @@ def test_what_reads_says_the_same_of_a_daemon_and_of_the_disk(desk: Desk) -> Non
     assert desk.run("", "stop", "s1", "--waiting", "park").returncode == 0
     for session in ("s0", "s0 and more", "é/ü", "s"):
         wait_status(desk, session, "completed")
-    api = Api(Place(desk.state_dir))
+    api = Api(Endpoint(desk.state_dir))
     served = all_of(RemoteRecords(api), run_id)
     api.close()
     text, refused = desk.run("", "why", run_id), desk.run("", "why", "run_")
@@ -613,7 +613,7 @@ def test_l7_of_a_daemon_that_died_every_reader_says_that_nobody_works_on_its_run
         assert said.stdout.count("the daemon or chat of these unfinished runs has ended") == 1, reader
     refused = desk.run("", "receipts", "--run", run_id)
     assert "has ended" in refused.stderr
-    assert "in progress, and nobody works on it" in desk.run("", "why", run_id).stdout
+    assert "in progress, and no supervisor works on it" in desk.run("", "why", run_id).stdout
     assert [run["attended"] for run in desk.json("runs", "s1")] == [False, None]
     assert desk.json("why", run_id)["attended"] is False
     assert desk.json("sessions")[0]["state"] == "unattended"
@@ -668,7 +668,7 @@ def test_a_log_that_only_a_terminal_sees_is_said_to_be_there(desk: Desk) -> None
     argv = [*COMMAND, "serve"]
     daemon = subprocess.Popen(argv, env=desk.env, cwd=ROOT, stderr=subprocess.PIPE)
     try:
-        until(Place(desk.state_dir).is_listening, "a daemon", WAIT_S)
+        until(Endpoint(desk.state_dir).is_listening, "a daemon", WAIT_S)
         done = desk.run("", "logs")
         assert done.returncode == 1
         assert "pipe:" in done.stderr

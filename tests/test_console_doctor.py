@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.console.client.endpoint import Place
+from supervisor.console.client.endpoint import Endpoint
 from supervisor.console.commands import doctor, units
 from supervisor.console.commands.orphans import find_orphans, open_ledgers
 from supervisor.containment.guard import ledger, procfs
@@ -68,7 +68,7 @@ def test_a_daemon_that_is_well_is_told_with_what_it_finds_itself_and_one_that_wa
     daemon.wait(WAIT_S)
     found = findings(desk, 1)
     assert wrong(found) == {"daemon"}
-    assert "nobody answers on the socket" in found["daemon"]["found"]
+    assert "no answer on the socket" in found["daemon"]["found"]
     assert "serve" in found["daemon"]["remedy"]
     text = desk.run("", "doctor").stdout
     assert "WRONG  daemon" in text
@@ -176,11 +176,11 @@ def test_a_tree_whose_warden_left_no_last_word_is_named_and_one_at_work_is_not(t
     for opened in held:
         opened.close()
     assert open_ledgers(tmp_path) == ["at work", "lost"]
-    (found,) = (one for one in doctor._left_behind(Place(tmp_path), served=False) if one.check == "ledgers")
+    (found,) = (one for one in doctor._left_behind(Endpoint(tmp_path), served=False) if one.check == "ledgers")
     assert not found.ok
     assert "lost" in found.found
     # A daemon settles them by itself.
-    (found,) = (one for one in doctor._left_behind(Place(tmp_path), served=True) if one.check == "ledgers")
+    (found,) = (one for one in doctor._left_behind(Endpoint(tmp_path), served=True) if one.check == "ledgers")
     assert found.ok
 
 

@@ -1,4 +1,4 @@
-"""The story of a run: what it says, and how much of a long log is read for it."""
+"""The history of a run: what it says, and how much of a long log is read for it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from actors.model import Event, PartKind, Provenance, Receipt, Row, RunInfo, Signalled
 from supervisor import Config, SessionHandle, Supervisor
 from supervisor.console.client.store_records import StoreRecords
-from supervisor.console.commands.why import Story, _moments, read_story
+from supervisor.console.commands.why import RunHistory, _moments, read_history
 from supervisor.store import events
 from supervisor.store.schema import STORE_NAME
 from tests.kit import log, message, settled, stop, until
@@ -61,9 +61,9 @@ def test_a_story_has_the_messages_that_a_run_left_and_the_one_that_took_over(sta
     first, second, last = stories(state_dir)
     with StoreRecords(state_dir) as records:
         thread = records.thread(SESSION)
-    for story in (first, second, last):
-        assert list(story.inputs) == [one for one in thread if one.id in story.run.inputs]
-        assert sum(story.held.thread.values()) == sum(one.run_id == story.run.run_id for one in thread)
+    for history in (first, second, last):
+        assert list(history.inputs) == [one for one in thread if one.id in history.run.inputs]
+        assert sum(history.held.thread.values()) == sum(one.run_id == history.run.run_id for one in thread)
     assert first.taken_over_by == ("m2", second.run.run_id)
     assert first.texts == {"m1": "echo first; sleep 1000", "m2": "echo second; sleep 1000"}
     assert second.receipt is not None
@@ -90,11 +90,11 @@ def test_a_story_is_told_in_the_order_of_the_log_though_the_clock_was_set_meanwh
     assert told[place + 1].seq == 5
 
 
-def stories(state_dir: Path) -> list[Story]:
-    """The story of each run of the session that is told of, the oldest first."""
+def stories(state_dir: Path) -> list[RunHistory]:
+    """The history of each run of the session that is told of, the oldest first."""
     with StoreRecords(state_dir) as records:
         runs: list[RunInfo] = [run for run in records.runs(SESSION) if run.started_at is not None]
-        return [read_story(records, run) for run in runs]
+        return [read_history(records, run) for run in runs]
 
 
 def _has_said(session: SessionHandle, word: str) -> bool:

@@ -1,4 +1,4 @@
-"""How a command ends: of the signal that it was ended by, once it has cleaned up, and in time, whatever agents left."""
+"""How a command ends: by the signal that ended it, after cleaning up, and in time in spite of the agents' threads."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class EndedBy(Exception):
 
 
 def exit_in_time(code: int) -> None:
-    """Have the process end within `EXIT_S`, whatever code of agents has left.
+    """End the process within `EXIT_S`, even if agents have left threads or processes.
 
-    The interpreter waits for threads that are no daemons, and `multiprocessing` for its children, without a limit.
+    The interpreter waits for non-daemon threads, and `multiprocessing` for its children, without a limit.
     """
 
     def end() -> None:
@@ -39,9 +39,9 @@ def exit_in_time(code: int) -> None:
 
 
 def end_of(number: int) -> NoReturn:
-    """End this process of a signal, as it would have without a handler: whoever started it sees that it was a signal.
+    """End this process by a signal, as without a handler, so that its parent sees the signal.
 
-    A shell that is told of an exit code instead takes the signal as dealt with, and goes on with its script or loop.
+    If a shell got an exit code instead, it would take the signal as handled, and go on with its script or loop.
     """
     signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})

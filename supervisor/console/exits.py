@@ -26,7 +26,7 @@ class ExitCode(IntEnum):
     RUN = 4
     """A run failed or expired, its script was killed, refused or timed out, or a request got no answer."""
     STOPPED = 130
-    """A run ended cancelled, or nobody reads the output any more. As a shell shows it, also Ctrl-C: see `ending.py`."""
+    """A run was cancelled, or the output is not read any more. A shell shows Ctrl-C like this too: see `ending.py`."""
 
 
 _BY_STATUS: Final = {

@@ -64,7 +64,7 @@ class Attached:
         api.on_wait = screen.remark
         self._screen = screen
         self.agent = api.info.agent
-        self.place = f"daemon {api.info.pid} in {api.info.state_dir}"
+        self.where = f"daemon {api.info.pid} in {api.info.state_dir}"
         self.limits = BackendLimits()
 
     def session(self, name: str) -> TalkSession:

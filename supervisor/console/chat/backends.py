@@ -1,4 +1,4 @@
-"""Backends: whose sessions a chat is about. A daemon that runs is attached to; else the chat has its own supervisor."""
+"""Backends of a chat: a running daemon, else a supervisor of the chat's own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ QUIET_CLOSE_S: Final = 0.5
 
 
 class Before(Struct, frozen=True):
-    """What there was of a session before the chat."""
+    """The state of a session before the chat."""
 
     last_seq: int = 0
     cut_off: tuple[RunInfo, ...] = ()
@@ -33,7 +33,7 @@ class Before(Struct, frozen=True):
 
 
 class BackendLimits(Struct, frozen=True):
-    """What a backend allows, in seconds and bytes; None where only the daemon knows."""
+    """The limits of a backend, in seconds and bytes; None if only the daemon knows."""
 
     grace_s: float | None = None
     ending_s: float = 60.0
@@ -73,18 +73,18 @@ class TalkSession(Protocol):
 
 
 class Backend(Protocol):
-    """Whose sessions they are. `outlives`: what runs goes on when the chat has ended."""
+    """Has the sessions of a chat. `outlives`: runs go on when the chat has ended."""
 
     outlives: bool
     agent: str
-    place: str
+    where: str
     limits: BackendLimits
 
     def session(self, name: str) -> TalkSession:
         """A session by name."""
 
     def before(self, name: str) -> Before:
-        """What there was of a session before this backend took it up, or before the chat attached to it."""
+        """The state of a session before this backend restored it, or before the chat attached to it."""
 
     def close(self, drain_s: float | None) -> None:
         """End what is the chat's own; None: what still runs gets its time."""
@@ -101,11 +101,11 @@ class Embedded:
 
     def __init__(self, config: Config, session: str, screen: Screen) -> None:
         self._screen = screen
-        # Before the supervisor takes it up: what recovery does to it is news.
+        # Before the supervisor restores it: the effects of recovery are news for the user.
         self._before = _look(Path(config.state_dir).expanduser(), session)
         self._supervisor = Supervisor.start(config)
         self.agent = config.agent
-        self.place = str(config.state_dir)
+        self.where = str(config.state_dir)
         ending_s = config.grace_s + config.kill_s + RECEIPT_SLACK_S
         self.limits = BackendLimits(config.grace_s, ending_s, config.drain_s, config.message_max_bytes)
 
@@ -114,7 +114,7 @@ class Embedded:
         return self._supervisor.session(name)
 
     def before(self, name: str) -> Before:  # noqa: ARG002  # it was looked at for this one
-        """What there was of the session before this supervisor took it up."""
+        """The state of the session before this supervisor restored it."""
         return self._before
 
     def close(self, drain_s: float | None) -> None:
@@ -126,13 +126,13 @@ class Embedded:
         slow.start()
         try:
             if not self._supervisor.close(drain_s):
-                self._screen.remark("not everything came to rest in time; the next start takes it up")
+                self._screen.remark("not everything came to rest in time; the next start continues")
         finally:
             slow.cancel()
 
 
 def _look(state_dir: Path, session: str) -> Before:
-    """Read what the store holds of a session, before the supervisor takes it up."""
+    """Read a session from the store, before the supervisor restores it."""
     path = state_dir / STORE_NAME
     if not path.exists():
         return Before()

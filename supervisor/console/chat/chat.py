@@ -3,14 +3,14 @@
 Theory of operation. The chat is one loop over one inbox. What comes from elsewhere is put there and nothing more:
 lines by the thread that reads standard input, news by the thread that prints the session's events, filed receipts by
 a thread that waits for them, and signals by a thread that reads them (`daemon/signals.py`). So a Stop never waits
-behind output that nobody takes, and of two things that happen at once one is decided first.
+behind output that is not read, and of two things that happen at once one is decided first.
 
 From a pipe each line waits in the queue of the session (`enqueue`, a turn of its own), and the next is read when its
 run has ended and all that it said is printed. On a terminal a line is read at any time, and supersedes what runs
 (`interrupt`); there a script that failed is seen by a person and is not the exit code of the chat.
 
 Where a daemon runs the chat is a client of it, and differs in what its end means. Ctrl-C is a person's word, and stops
-what runs, there too. But a client that goes away, by Ctrl-D, by a signal, or since nobody reads what it prints, is no
+what runs, there too. But a client that goes away, by Ctrl-D, by a signal, or because its output is not read, is no
 Stop: the daemon goes on.
 
 The races, and why each is closed:
@@ -21,7 +21,7 @@ The races, and why each is closed:
   - What is pasted is one message, and a line that begins with ``/`` is none: ``/stop`` is to start nothing.
   - A second Ctrl-C while a run is ending joins the first Stop and raises its mode; the first cause stands.
   - Leaving waits until the session is at rest and everything up to its last event is printed; leaving by a signal waits
-    for the receipt instead, and only a bounded time for the output, which nobody may be taking.
+    for the receipt instead, and only a bounded time for the output, which may not be read.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from supervisor.config import Config
 from supervisor.console.chat.backends import Backend, Embedded
 from supervisor.console.chat.printer import OutputGone, Printed, Printer, PrinterFailed
 from supervisor.console.chat.requests import ChatRequests
-from supervisor.console.client.endpoint import Place
+from supervisor.console.client.endpoint import Endpoint
 from supervisor.console.ending import EndedBy
 from supervisor.console.exits import ExitCode, of_run
 from supervisor.console.render.receipts import table
@@ -76,13 +76,15 @@ class Filed(Struct, frozen=True):
 Item = Line | EndOfInput | Event | Printed | OutputGone | PrinterFailed | SignalCame | Filed
 
 
-def chat(config: Config | None, session: str, place: Place | None = None, *, agent: str | None = None) -> ExitCode:
+def chat(
+    config: Config | None, session: str, endpoint: Endpoint | None = None, *, agent: str | None = None
+) -> ExitCode:
     """Chat with a session until the input ends or a signal comes; see the head of this file.
 
     Args:
         config: of the supervisor that is started where no daemon runs; None: a daemon has to run.
         session: the session's name.
-        place: where a daemon is looked for; None: nowhere.
+        endpoint: where a daemon is looked for; None: nowhere.
         agent: the agent that was asked for; a daemon that has another one is refused.
 
     Raises:
@@ -94,7 +96,7 @@ def chat(config: Config | None, session: str, place: Place | None = None, *, age
     inbox: SimpleQueue[Item] = SimpleQueue()
     logger.debug("chat with session {}", session)
     # Before signals are taken: a daemon may take its time to answer, and Ctrl-C ends the waiting.
-    attached = _attached(config, place, screen, agent)
+    attached = _attached(config, endpoint, screen, agent)
     with Signals(hand_on=lambda number: inbox.put(SignalCame(number))):
         backend: Backend
         if attached is not None:
@@ -115,16 +117,16 @@ def chat(config: Config | None, session: str, place: Place | None = None, *, age
     return code
 
 
-def _attached(config: Config | None, place: Place | None, screen: Screen, agent: str | None) -> Backend | None:
-    """Attach to the daemon that runs at a place; None where there is none and a supervisor is to be started."""
-    if config is not None and (place is None or not place.is_listening()):
+def _attached(config: Config | None, endpoint: Endpoint | None, screen: Screen, agent: str | None) -> Backend | None:
+    """Attach to the daemon that runs at an endpoint; None where there is none and a supervisor is to be started."""
+    if config is not None and (endpoint is None or not endpoint.is_listening()):
         return None
-    assert place is not None, "a daemon has a place"
+    assert endpoint is not None, "a daemon has an endpoint"
     # Here, for it takes longer to load than a chat without it to start.
     from supervisor.console.chat.attached import Attached
     from supervisor.console.client.api import need_api
 
-    return Attached(need_api(place, agent), screen)
+    return Attached(need_api(endpoint, agent), screen)
 
 
 class Chat:
@@ -211,7 +213,7 @@ class Chat:
                 if item.error:
                     self._screen.remark(f"the output could not be written: {item.error}")
                 self._quiet = True
-                self._leave("nobody reads the output any more" if not item.error else "the output cannot be written")
+                self._leave("the output is not read any more" if not item.error else "the output cannot be written")
             case PrinterFailed():
                 self._screen.remark(*refusal_lines(item.error))
                 self._earn(ExitCode.RUN)
@@ -430,7 +432,7 @@ class Chat:
         if self._interactive:
             self._screen.ask_for_marks()
             name, agent = self._session.session, self._backend.agent
-            self._screen.remark(f"countermand · session {name} · agent {agent} · {self._backend.place}")
+            self._screen.remark(f"countermand · session {name} · agent {agent} · {self._backend.where}")
             what = "a shell script" if agent == "shell" else "a message"
             self._screen.remark(f"Enter runs {what}, a new one takes over; Ctrl-C stops, Ctrl-D leaves.")
         before = self._before
@@ -444,7 +446,7 @@ class Chat:
         elif before.waiting:
             news.append(f"{plural(before.waiting, 'message')} waiting, which are run now")
         if news:
-            self._screen.remark("taken up: " + "; ".join(news))
+            self._screen.remark("restored: " + "; ".join(news))
 
 
 def _why(data: RunStatusData) -> str:

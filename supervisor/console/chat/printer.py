@@ -42,7 +42,7 @@ class Printed(Struct, frozen=True):
 
 
 class OutputGone(Struct, frozen=True):
-    """Nobody reads the output any more; `error`: or it takes nothing, for want of space, say."""
+    """The output is not read any more; or, with `error`, it cannot be written, as on a full disk."""
 
     error: str = ""
 

@@ -59,7 +59,7 @@ class ChatRequests:
 
         Args:
             reason: why, for the record.
-            quiet: nobody reads the screen any more.
+            quiet: the screen is not read any more.
         """
         mode = Mode.GRACEFUL if self._stops == 0 else Mode.IMMEDIATE
         self._stops += 1

@@ -43,7 +43,7 @@ def listed(options: Common) -> None:
     """List them."""
     from supervisor.console.commands.agents import show_agents
 
-    show_agents(options.place(), as_json=options.as_json)
+    show_agents(options.endpoint(), as_json=options.as_json)
 
 
 @agents.command()
@@ -59,7 +59,7 @@ def reload(options: Common, name: str | None, wait: bool, timeout: float) -> int
     """
     from supervisor.console.commands.agents import reload_agents
 
-    return int(reload_agents(options.place(), name, timeout if wait else 0.0, as_json=options.as_json))
+    return int(reload_agents(options.endpoint(), name, timeout if wait else 0.0, as_json=options.as_json))
 
 
 @agents.command(name="try")

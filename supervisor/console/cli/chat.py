@@ -13,7 +13,7 @@ from supervisor.console.cli.options import DEFAULT_SESSION, common, configuratio
 
 if TYPE_CHECKING:
     from supervisor.config import Config
-    from supervisor.console.client.endpoint import Place
+    from supervisor.console.client.endpoint import Endpoint
 
 
 @click.command()
@@ -30,32 +30,32 @@ def chat(options: Common, named: str | None, config: str | None, assignments: Se
     from supervisor.console.chat.chat import chat as run_chat
     from supervisor.console.ending import exit_in_time
 
-    place, own = _host(options, config, assignments)
-    code = int(run_chat(own, DEFAULT_SESSION if named is None else named, place, agent=options.agent))
+    endpoint, own = _host(options, config, assignments)
+    code = int(run_chat(own, DEFAULT_SESSION if named is None else named, endpoint, agent=options.agent))
     exit_in_time(code)
     return code
 
 
-def _host(options: Common, config: str | None, assignments: Sequence[str]) -> tuple[Place, Config | None]:
+def _host(options: Common, config: str | None, assignments: Sequence[str]) -> tuple[Endpoint, Config | None]:
     """Where a chat looks for a daemon, and the configuration of its own supervisor; None where a daemon runs.
 
     Raises:
         CountermandError: the configuration is wrong, or is given to a daemon that has its own.
     """
     from actors.errors import Invalid
-    from supervisor.console.client.endpoint import Place
+    from supervisor.console.client.endpoint import Endpoint
     from supervisor.daemon.settings import WrongSettings
 
-    place = options.place()
-    if place.named is None and not place.is_listening():
+    endpoint = options.endpoint()
+    if endpoint.named is None and not endpoint.is_listening():
         try:
             own = options.source(config, assignments).load(serves=False).config
         except WrongSettings as error:
             # A single problem is refused as what it is.
             raise error.problems[0] if len(error.problems) == 1 else error from None
-        place = Place(Path(own.state_dir))
-        if not place.is_listening():
-            return place, own
+        endpoint = Endpoint(Path(own.state_dir))
+        if not endpoint.is_listening():
+            return endpoint, own
     if config is not None or assignments:
         raise Invalid(
             "the daemon that runs has a configuration of its own",
@@ -63,4 +63,4 @@ def _host(options: Common, config: str | None, assignments: Sequence[str]) -> tu
             got="--config" if config is not None else "--set",
             remedy="leave it out; or use another --state-dir, where no daemon runs",
         )
-    return place, None
+    return endpoint, None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from loguru import Message
 
-    from supervisor.console.client.endpoint import Place
+    from supervisor.console.client.endpoint import Endpoint
     from supervisor.daemon.settings import Source
 
 
@@ -36,18 +36,18 @@ class Common(NamedTuple):
         given = {key: value for key, value in self._asdict().items() if value is not None and value is not False}
         return before._replace(**given)
 
-    def place(self) -> Place:
+    def endpoint(self) -> Endpoint:
         """Where a daemon is looked for.
 
         Raises:
             Invalid: a path is empty, names a user who does not exist, or is relative in a directory that was removed.
         """
         from supervisor.config import absolute, default_state_dir, expanded
-        from supervisor.console.client.endpoint import Place
+        from supervisor.console.client.endpoint import Endpoint
 
         chosen = _path("--state-dir", self.state_dir, "a directory")
         named = _path("--socket", self.socket, "a socket")
-        return Place(
+        return Endpoint(
             absolute(chosen or default_state_dir()),
             expanded(named, "the path of --socket") if named is not None else None,
         )

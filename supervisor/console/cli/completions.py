@@ -47,7 +47,7 @@ def agents(context: click.Context, parameter: click.Parameter, incomplete: str) 
         from supervisor.console.client.api import Api
         from supervisor.wire import AgentPage
 
-        api = Api(_chosen(context).place(), answer_s=PATIENCE_S, on_wait=lambda _: None)
+        api = Api(_chosen(context).endpoint(), answer_s=PATIENCE_S, on_wait=lambda _: None)
         names = [one.name for one in api.get("/v1/agents", AgentPage).agents if one.name.startswith(incomplete)]
     except Exception:  # noqa: BLE001  # see above
         return []
@@ -57,7 +57,7 @@ def agents(context: click.Context, parameter: click.Parameter, incomplete: str) 
 def _records(context: click.Context) -> AbstractContextManager[Records]:
     from supervisor.console.client.source import open_records
 
-    return open_records(_chosen(context).place(), PATIENCE_S)
+    return open_records(_chosen(context).endpoint(), PATIENCE_S)
 
 
 def _chosen(context: click.Context) -> Common:

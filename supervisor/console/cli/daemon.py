@@ -104,7 +104,7 @@ def logs(options: Common, session: str | None, follow: bool, lines: int, level: 
             got=repr(level),
             remedy=f"give --level as one of: {', '.join(LEVELS)}",
         )
-    show_logs(options.place(), Wanted(lines, session, level), unit, follow=follow, as_json=options.as_json)
+    show_logs(options.endpoint(), Wanted(lines, session, level), unit, follow=follow, as_json=options.as_json)
 
 
 @click.command()
@@ -113,4 +113,4 @@ def doctor(options: Common) -> int:
     """Look for what is wrong, and say what helps; 1 where something is. It changes nothing."""
     from supervisor.console.commands.doctor import examine
 
-    return examine(options.place(), as_json=options.as_json)
+    return examine(options.endpoint(), as_json=options.as_json)

@@ -28,9 +28,9 @@ def thread(options: Common, session: str | None, named: str | None, attachment: 
     from supervisor.console.commands.thread import show_thread, write_attachment
 
     if attachment is not None:
-        write_attachment(options.place(), session_of(session, named), attachment)
+        write_attachment(options.endpoint(), session_of(session, named), attachment)
     else:
-        show_thread(options.place(), session_of(session, named), as_json=options.as_json)
+        show_thread(options.endpoint(), session_of(session, named), as_json=options.as_json)
 
 
 @click.command()
@@ -40,7 +40,7 @@ def runs(options: Common, session: str | None, named: str | None) -> None:
     """List the runs of a session and how each ended; also while it is in use."""
     from supervisor.console.commands.runs import show_runs
 
-    show_runs(options.place(), session_of(session, named), as_json=options.as_json)
+    show_runs(options.endpoint(), session_of(session, named), as_json=options.as_json)
 
 
 @click.command()
@@ -57,7 +57,7 @@ def receipts(options: Common, session: str | None, named: str | None, run: str |
     from supervisor.console.commands.receipts import show_receipts
 
     chosen = None if session is None and named is None else session_of(session, named)
-    show_receipts(options.place(), chosen, run, DEFAULT_SESSION, as_json=options.as_json)
+    show_receipts(options.endpoint(), chosen, run, DEFAULT_SESSION, as_json=options.as_json)
 
 
 @click.command()
@@ -71,7 +71,7 @@ def ps(options: Common, session: str | None, named: str | None) -> None:
     from supervisor.console.commands.ps import show_ps
 
     chosen = None if session is None and named is None else session_of(session, named)
-    show_ps(options.place(), chosen, as_json=options.as_json)
+    show_ps(options.endpoint(), chosen, as_json=options.as_json)
 
 
 @click.command()
@@ -81,7 +81,7 @@ def why(options: Common, run: str) -> None:
     """Tell the story of a run: its input, who ended it and why, each moment, and what became of each part."""
     from supervisor.console.commands.why import show_why
 
-    show_why(options.place(), run, as_json=options.as_json)
+    show_why(options.endpoint(), run, as_json=options.as_json)
 
 
 @click.command()
@@ -90,7 +90,7 @@ def sessions(options: Common) -> None:
     """List the sessions, and what each is doing."""
     from supervisor.console.commands.sessions import show_sessions
 
-    show_sessions(options.place(), as_json=options.as_json)
+    show_sessions(options.endpoint(), as_json=options.as_json)
 
 
 @click.command()
@@ -102,4 +102,4 @@ def events(options: Common, session: str, follow: bool, from_seq: int) -> None:
     """Show the log of a session, one event a line. A break of the connection loses none, and repeats none."""
     from supervisor.console.commands.events import show_events
 
-    show_events(options.place(), session, from_seq, follow=follow, as_json=options.as_json)
+    show_events(options.endpoint(), session, from_seq, follow=follow, as_json=options.as_json)

@@ -56,7 +56,7 @@ def send(
     message = NewMessage(content=content, policy=policy, origin=origin, merge=merge, id=identity or new_request_id())
     again = identity is not None
     return send_message(
-        options.place(), session, message, agent=options.agent, again=again, wait=wait, as_json=options.as_json
+        options.endpoint(), session, message, agent=options.agent, again=again, wait=wait, as_json=options.as_json
     )
 
 
@@ -117,8 +117,8 @@ def stop(
     wanted = requested(reason, identity, run_id=run, mode=mode, scope=scope, waiting=waiting)
     wait_s = timeout if wait else 0.0
     if session is None:
-        return stop_all(options.place(), wanted, wait_s, as_json=options.as_json)
-    return stop_session(options.place(), session, wanted, wait_s, as_json=options.as_json)
+        return stop_all(options.endpoint(), wanted, wait_s, as_json=options.as_json)
+    return stop_session(options.endpoint(), session, wanted, wait_s, as_json=options.as_json)
 
 
 @click.command()
@@ -130,5 +130,5 @@ def kill(options: Common, run: str, reason: str, identity: str | None, wait: boo
     from supervisor.console.commands.stop import kill_run, requested
 
     return kill_run(
-        options.place(), run, requested(reason, identity), timeout if wait else 0.0, as_json=options.as_json
+        options.endpoint(), run, requested(reason, identity), timeout if wait else 0.0, as_json=options.as_json
     )

@@ -24,8 +24,8 @@ FAILED: Final = 1
 
 EXIT_CODES: Final = (
     "Exit codes: 0; 1 refused or failed, or a script ended non-zero; 2 wrong usage; 3 no daemon answers; 4 a run "
-    "failed or expired, its script was killed, timed out or not started, or nobody answered in time; 130 a run was "
-    "stopped, or nobody reads the output any more. The highest decides. A command that a signal ends cleans up, and "
+    "failed or expired, its script was killed, timed out or not started, or no answer came in time; 130 a run was "
+    "stopped, or the output is not read any more. The highest decides. A command that a signal ends cleans up, and "
     "ends by that signal: to a shell 130 for Ctrl-C, 143 for SIGTERM."
 )
 
@@ -89,7 +89,7 @@ def main() -> NoReturn:
 
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, interrupt)
-        # Whoever started the command may have blocked it, which is inherited.
+        # The parent may have blocked it, which is inherited.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     try:
         code = _run()

@@ -1,8 +1,7 @@
 """Api: a daemon's HTTP API, over its Unix socket.
 
-What the daemon refuses is raised as the same error that the library raises for it, so no command can tell the one
-from the other. Where there is no daemon, or it goes away while it is asked, that is a `NoDaemon`, which says what to
-do about it.
+A refusal of the daemon is raised as the same error that the library raises, so a command handles both alike. If there
+is no daemon, or it goes away during a request, `NoDaemon` is raised, which says what to do about it.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ from msgspec import Struct
 
 from actors.errors import CountermandError, Invalid, ReceiptPending, error_from_json
 from actors.model import Receipt
-from supervisor.console.client.endpoint import CONNECT_S, Place
+from supervisor.console.client.endpoint import CONNECT_S, Endpoint
 from supervisor.console.render.output import note
 from supervisor.wire import Info
 
 T = TypeVar("T")
 
 ANSWER_S: Final = 35.0
-"""A little longer than a session may take to answer: the daemon's own word about that is the better one."""
+"""A little longer than a session may take to answer: the daemon's own error for that is better than ours."""
 INFO_S: Final = 10.0
 """How long `GET /v1/info` may take. It needs no session: a daemon that takes longer hangs, or is gone."""
 SILENT_S: Final = 1.5
-"""After so many seconds without an answer the command says what it waits for."""
+"""After so many seconds without an answer the command prints what it waits for."""
 RECEIPT_LOOK_S: Final = 20.0
 """How long one request waits for a receipt; then it is asked again."""
 RETRY_S: Final = 0.2
@@ -54,22 +53,22 @@ class Api:
     """A client of one daemon. Every method may be called from any thread, and blocks until there is an answer.
 
     Args:
-        place: where its socket is.
-        answer_s: how long it may take for an answer, in seconds.
-        on_wait: called once, on another thread, with a word when an answer takes long; by default it is printed.
+        endpoint: where its socket is.
+        answer_s: how long it may take to answer, in seconds.
+        on_wait: called once, on another thread, with a text when an answer takes long; by default it is printed.
 
-    Raises (the constructor and each request): NoDaemon; else what the daemon refuses, as the library does.
+    Raises (the constructor and each request): NoDaemon; or the daemon's refusal, as the library does.
     """
 
     def __init__(
-        self, place: Place, *, answer_s: float = ANSWER_S, on_wait: Callable[[str], object] | None = None
+        self, endpoint: Endpoint, *, answer_s: float = ANSWER_S, on_wait: Callable[[str], object] | None = None
     ) -> None:
-        self.place = place
+        self.endpoint = endpoint
         self._answer_s = answer_s
         self.on_wait = note if on_wait is None else on_wait
         self.client = httpx.Client(
-            # There is no TLS on it: to load certificates would take longer than to ask.
-            transport=httpx.HTTPTransport(uds=place.resolved, verify=False),
+            # A Unix socket has no TLS, and loading certificates would take longer than the request.
+            transport=httpx.HTTPTransport(uds=endpoint.resolved, verify=False),
             base_url=BASE,
             timeout=httpx.Timeout(answer_s, connect=CONNECT_S),
             trust_env=False,
@@ -81,15 +80,15 @@ class Api:
             raise
 
     def get(self, path: str, into: type[T], *, patience_s: float = 0.0, **params: Any) -> T:
-        """Ask for something. `patience_s`: seconds that the daemon may take beyond its own limit for an answer."""
+        """Send a GET, and decode the answer. `patience_s`: seconds beyond `answer_s` that the answer may take."""
         return self._decoded(self._send("GET", path, None, params, patience_s), into)
 
     def read(self, path: str) -> bytes:
-        """Ask for something that is no JSON."""
+        """Send a GET, and return the body, which is not JSON."""
         return self._send("GET", path, None, {}, 0.0).content
 
     def post(self, path: str, into: type[T], body: object, *, patience_s: float = 0.0) -> T:
-        """Have something done, and return the answer."""
+        """Send a POST, and decode the answer."""
         return self._decoded(self._send("POST", path, body, {}, patience_s), into)
 
     def receipt(
@@ -104,7 +103,7 @@ class Api:
         """Return a receipt, waiting for it at most `timeout` seconds; None: until it is filed.
 
         Args:
-            session: whose it is.
+            session: the session of the receipt.
             identity: the id of the receipt, or of its run.
             timeout: in seconds; 0 looks once.
             look_s: how long one request waits for it; then it is asked again.
@@ -125,16 +124,16 @@ class Api:
                 if deadline is not None and time.monotonic() >= deadline:
                     raise
             on_pending()
-            # Where too many wait the daemon answers at once.
+            # If too many requests wait, the daemon answers at once.
             time.sleep(max(0.0, began + RETRY_S - time.monotonic()))
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self.client.close()
 
     def _send(self, method: str, path: str, body: object, params: dict[str, Any], patience_s: float) -> httpx.Response:
         limit_s = self._answer_s + patience_s
-        # Who asked for patience knows what is waited for.
+        # A caller that gave `patience_s` reports the wait itself.
         saying = threading.Timer(SILENT_S, self._say_waiting, (limit_s,)) if patience_s <= 0 else None
         if saying is not None:
             saying.daemon = True
@@ -149,9 +148,9 @@ class Api:
                 timeout=httpx.Timeout(limit_s, connect=min(CONNECT_S, limit_s)),
             )
         except httpx.ConnectError as error:
-            raise no_daemon(self.place, str(error)) from None
+            raise no_daemon(self.endpoint, str(error)) from None
         except httpx.TransportError as error:
-            raise gone(self.place, error) from None
+            raise gone(self.endpoint, error) from None
         finally:
             if saying is not None:
                 saying.cancel()
@@ -161,7 +160,7 @@ class Api:
 
     def _say_waiting(self, limit_s: float) -> None:
         say, self.on_wait = self.on_wait, _say_nothing
-        say(f"the daemon on {self.place.socket} has not answered yet; waiting, for {limit_s:g} s at most…")
+        say(f"the daemon on {self.endpoint.socket} has not answered yet; waiting, for {limit_s:g} s at most…")
 
     def _decoded(self, answer: httpx.Response, into: type[T]) -> T:
         try:
@@ -176,33 +175,33 @@ class Api:
 
 
 def _say_nothing(_: str) -> None:
-    """Say it no second time."""
+    """Print nothing: the wait was reported already."""
 
 
-def find_api(place: Place) -> Api | None:
-    """Return the daemon at a place, or None if nobody listens there.
+def find_api(endpoint: Endpoint) -> Api | None:
+    """Return the daemon at an endpoint, or None if no process listens there.
 
     Raises:
-        NoDaemon: the socket was named, and nobody listens; or somebody does and gives no answer.
-        CountermandError: a daemon is there and lets nobody in.
+        NoDaemon: the socket was named, and no process listens; or one does and does not answer.
+        CountermandError: the daemon refuses us.
     """
-    if place.is_listening():
-        return Api(place)
-    if place.named is not None:
-        raise _nobody(place)
+    if endpoint.is_listening():
+        return Api(endpoint)
+    if endpoint.named is not None:
+        raise _not_listening(endpoint)
     return None
 
 
-def need_api(place: Place, agent: str | None = None) -> Api:
-    """Return the daemon at a place; whose agent is this one, where one is named.
+def need_api(endpoint: Endpoint, agent: str | None = None) -> Api:
+    """Return the daemon at an endpoint, checking its agent if one is named.
 
     Raises:
         NoDaemon: there is none; the error says how to start one.
         Invalid: its agent is another.
     """
-    api = find_api(place)
+    api = find_api(endpoint)
     if api is None:
-        raise _nobody(place)
+        raise _not_listening(endpoint)
     if agent is not None and agent != api.info.agent:
         api.close()
         raise Invalid(
@@ -214,34 +213,36 @@ def need_api(place: Place, agent: str | None = None) -> Api:
     return api
 
 
-def _nobody(place: Place) -> NoDaemon:
-    return no_daemon(place, "nobody listens there" if is_socket(place) else "no such socket")
+def _not_listening(endpoint: Endpoint) -> NoDaemon:
+    return no_daemon(endpoint, "no process listens there" if is_socket(endpoint) else "no such socket")
 
 
-def is_socket(place: Place) -> bool:
-    """True if there is a socket at a place, whether or not anybody listens."""
+def is_socket(endpoint: Endpoint) -> bool:
+    """True if there is a socket at an endpoint, whether or not a process listens."""
     try:
-        return stat.S_ISSOCK(place.socket.stat().st_mode)
+        return stat.S_ISSOCK(endpoint.socket.stat().st_mode)
     except OSError:
         return False
 
 
-def no_daemon(place: Place, got: str) -> NoDaemon:
-    """Return the refusal of a command that needs a daemon where there is none."""
-    start = "countermand serve" if place.named else f"countermand --state-dir {quote_shell(place.state_dir)} serve"
+def no_daemon(endpoint: Endpoint, got: str) -> NoDaemon:
+    """Return the error of a command that needs a daemon and finds none."""
+    start = (
+        "countermand serve" if endpoint.named else f"countermand --state-dir {quote_shell(endpoint.state_dir)} serve"
+    )
     return NoDaemon(
         "no daemon answers",
-        expected=f"one on {place.socket}",
+        expected=f"one on {endpoint.socket}",
         got=got,
         remedy=f"start one ({start}; or systemctl start countermand), name its --socket, or ask: countermand doctor",
     )
 
 
-def gone(place: Place, error: Exception) -> NoDaemon:
-    """Return the refusal for a daemon that went away, or fell silent, while it was asked."""
+def gone(endpoint: Endpoint, error: Exception) -> NoDaemon:
+    """Return the error for a daemon that went away, or fell silent, during a request."""
     return NoDaemon(
         "the daemon gave no answer; what was asked for may have been done",
-        expected=f"an answer on {place.socket}",
+        expected=f"an answer on {endpoint.socket}",
         got=f"{type(error).__name__}: {error}".rstrip(": "),
         remedy="countermand doctor names its process; countermand logs has its log; sent again under the same --id a "
         "request has one effect",
@@ -249,7 +250,7 @@ def gone(place: Place, error: Exception) -> NoDaemon:
 
 
 def refused(content: bytes, status: int) -> CountermandError:
-    """Return the error that an answer tells of."""
+    """Return the error in an answer."""
     try:
         error = msgspec.json.decode(content, type=_OpenRefused).error
     except msgspec.MsgspecError:
@@ -258,7 +259,7 @@ def refused(content: bytes, status: int) -> CountermandError:
 
 
 def segment(name: str) -> str:
-    """Return a name as one segment of a path. Raises Invalid where there is none."""
+    """Return a name as one segment of a path. Raises Invalid if it is empty."""
     if not name:
         raise Invalid("a name is empty", expected="1 to 128 printable characters", got="''", remedy="name a session")
     return quote(name, safe="")

@@ -1,7 +1,7 @@
-"""Whether somebody works on a run that is on record as going on.
+"""Whether a supervisor works on a run that is recorded as unfinished.
 
-Nobody does where the supervisor that had it has ended and no other has the state directory: its record stands still
-until the next start, which closes it. What it says of itself ("in progress", how long it takes) is not true until then.
+None does if the run's supervisor has ended and no other has the state directory. The record does not change until the
+next start closes it, and its status and duration are not true until then.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ HINT: Final = (
 
 
 def attended(run: RunInfo, *, served: bool) -> bool | None:
-    """True if somebody works on a run, False if nobody does; None for one that waits or is over."""
+    """True if a supervisor works on a run, False if none does; None for a run that waits or is over."""
     return served if run.status in LIVE or (run.ended_at is not None and not run.settled) else None
 
 
 def status_words(status: str, *, served: bool) -> str:
     """Return the status of a run that is not settled, for people."""
     words = status.replace("_", " ")
-    return words if served or status == "queued" else f"{words}, and nobody works on it"
+    return words if served or status == "queued" else f"{words}, and no supervisor works on it"
 
 
-def say_if_nobody(out: Any, runs: Iterable[RunInfo], *, served: bool) -> None:
-    """Print the hint if nobody works on one of these runs."""
+def say_if_unattended(out: Any, runs: Iterable[RunInfo], *, served: bool) -> None:
+    """Print the hint if no supervisor works on one of these runs."""
     if any(attended(run, served=served) is False for run in runs):
         say(out, HINT, "yellow")

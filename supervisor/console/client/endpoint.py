@@ -1,4 +1,4 @@
-"""Where a daemon is to be found: its state directory, and its socket."""
+"""Endpoint: where to find a daemon, by its state directory and its socket."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from msgspec import Struct
 SOCKET_NAME: Final = "countermand.sock"
 CONNECT_S: Final = 5.0
 PROBE_S: Final = 1.0
-"""How long a connection to a socket may take. A listener that accepts nobody counts as a daemon too."""
+"""How long a connection to a socket may take. A listener that does not accept counts as a daemon too."""
 PATH_MAX_BYTES: Final = 107
 """Of a Unix socket's path: unix(7)."""
 
 
-class Place(Struct, frozen=True):
-    """A state directory, and a socket where one was named.
+class Endpoint(Struct, frozen=True):
+    """A state directory, and a socket if one was named.
 
-    Without a name the socket is looked for in the state directory: wherever a daemon listens, that leads to it.
+    Otherwise the socket is the one in the state directory, which leads to the daemon's wherever it listens.
     """
 
     state_dir: Path
@@ -33,13 +33,13 @@ class Place(Struct, frozen=True):
 
     @property
     def resolved(self) -> str:
-        """Its path as the kernel takes it: a link to a socket may be longer than a socket's path may."""
+        """The path for the kernel, without links: a link may be longer than the path of a socket may."""
         return os.path.realpath(self.socket)
 
     def is_listening(self) -> bool:
-        """True if somebody listens on the socket; also if that cannot be found out, for lack of permission."""
+        """True if a process listens on the socket; also if that cannot be found out, for lack of permission."""
         if len(os.fsencode(self.resolved)) > PATH_MAX_BYTES:
-            # Where nobody can bind nobody listens.
+            # No process can bind such a path.
             return False
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.settimeout(PROBE_S)

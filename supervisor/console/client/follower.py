@@ -1,7 +1,7 @@
 """Follower: the events of a session as they come, over a daemon's stream, across breaks of the connection.
 
-After a break it asks for what comes after the last event that it gave, so there is no gap and no double; a daemon
-that is started again within `GIVE_UP_S` is found again.
+After a break it continues after the last event that it gave, so there is no gap and no duplicate. A daemon that is
+restarted within `GIVE_UP_S` is found again.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class Follower:
         api: the daemon.
         session: whose events.
         from_seq: the seq of the last event that is not wanted.
-        on_break: called with a word when the connection is lost, and when it is there again.
+        on_break: called with a text when the connection is lost, and when it is back.
         give_up_s: seconds without a connection after which it ends.
 
-    Raises (from `next`): NoDaemon after `give_up_s`; else what the daemon refuses.
+    Raises (from `next`): NoDaemon after `give_up_s`; or the daemon's refusal.
     """
 
     def __init__(
@@ -99,13 +99,13 @@ class Follower:
                 lost_at = now
                 self._on_break("the connection is lost; trying again…")
             elif now - lost_at > self._give_up_s:
-                place = self._api.place
-                raise gone(place, error) if error else no_daemon(place, "a stream that ends at once")
+                endpoint = self._api.endpoint
+                raise gone(endpoint, error) if error else no_daemon(endpoint, "a stream that ends at once")
             self._closed.wait(retry_s)
             retry_s = min(2 * retry_s, RETRY_LAST_S)
 
     def _connection(self) -> Iterator[Event | None]:
-        """One connection, from the position on, until it ends: its events, and None where it says something else."""
+        """Yield the events of one connection, from the position on; None when it is established."""
         timeout = httpx.Timeout(SILENCE_S, connect=CONNECT_S)
         headers = {"Last-Event-ID": str(self._position)}
         with self._api.client.stream("GET", self._url, headers=headers, timeout=timeout) as answer:

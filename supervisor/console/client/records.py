@@ -16,10 +16,10 @@ RUNS_MAX: Final = 1_000
 
 
 class Records(Protocol):
-    """What is on record. Every method blocks, and raises StoreUnavailable or NoDaemon where it cannot be read."""
+    """The records of all sessions. Every method blocks, and raises StoreUnavailable or NoDaemon if that fails."""
 
     served: bool
-    """True if somebody has the sessions in hand: what they say is live may be."""
+    """True if a supervisor has the sessions. Otherwise no run that is recorded as live is worked on."""
 
     def sessions(self) -> list[SessionEntry]:
         """All sessions, by name."""

@@ -7,7 +7,7 @@ from typing import Final
 
 from actors.text import one_line
 from supervisor.console.client.api import Api, need_api
-from supervisor.console.client.endpoint import Place
+from supervisor.console.client.endpoint import Endpoint
 from supervisor.console.exits import ExitCode
 from supervisor.console.render.output import console, grid, note, print_json, say
 from supervisor.console.render.progress import Progress
@@ -23,13 +23,13 @@ _SPARE: Final = "spare"
 """The state of a host that has said hello and has no run."""
 
 
-def show_agents(place: Place, *, as_json: bool) -> None:
+def show_agents(endpoint: Endpoint, *, as_json: bool) -> None:
     """Print the agents of the daemon, each with its hosts and its last failure.
 
     Raises:
         NoDaemon: none answers.
     """
-    page = need_api(place).get("/v1/agents", AgentPage)
+    page = need_api(endpoint).get("/v1/agents", AgentPage)
     if as_json:
         print_json(page)
         return
@@ -65,11 +65,11 @@ def _say_failure(out: object, entry: AgentEntry) -> None:
     say(out, text, "bold red" if broken else "dim")
 
 
-def reload_agents(place: Place, name: str | None, wait_s: float, *, as_json: bool) -> ExitCode:
+def reload_agents(endpoint: Endpoint, name: str | None, wait_s: float, *, as_json: bool) -> ExitCode:
     """Load agents anew: one, or all that run in hosts; and wait until the new hosts are ready.
 
     Args:
-        place: where the daemon is.
+        endpoint: where the daemon is.
         name: of the agent; None: all.
         wait_s: how long it is waited for them, in seconds; 0: not at all.
         as_json: print an `AgentPage`.
@@ -80,7 +80,7 @@ def reload_agents(place: Place, name: str | None, wait_s: float, *, as_json: boo
         NoDaemon: none answers.
         NotFound, Invalid: there is no such agent, or it does not run in hosts.
     """
-    api = need_api(place)
+    api = need_api(endpoint)
     agents = api.post("/v1/agents/reload", AgentPage, ReloadBody(agent=name)).agents
     if wait_s:
         agents = _until_ready(api, {one.name for one in agents}, wait_s)

@@ -1,7 +1,7 @@
 """`doctor`: what is wrong around a daemon, seen from outside, and what helps.
 
 The daemon looks at itself where it answers. What it cannot see, or would not say any more, is looked at from here: the
-socket, the lock, the directory and the disk, ledgers and processes that nobody watches over, the systemd unit. Nothing
+socket, the lock, the directory and the disk, ledgers and processes that no daemon watches, the systemd unit. Nothing
 is changed: each finding says what to do about it.
 """
 
@@ -17,7 +17,7 @@ from typing import Final
 from actors.errors import CountermandError
 from countermand import wrong_supervisor
 from supervisor.console.client.api import Api, find_api, is_socket, quote_shell
-from supervisor.console.client.endpoint import Place
+from supervisor.console.client.endpoint import Endpoint
 from supervisor.console.commands.orphans import find_orphans, open_ledgers
 from supervisor.console.commands.units import look_at_units
 from supervisor.console.exits import ExitCode
@@ -34,12 +34,12 @@ from supervisor.wire import Diagnosis, Finding
 INODES_LEAST: Final = 1_000
 NAMED_MAX: Final = 5
 PRIVATE: Final = (STORE_NAME, LOCK_NAME, "token", "wardens")
-"""What in the state directory is nobody else's to read."""
+"""Files of the state directory that other users must not read."""
 
 
-def examine(place: Place, *, as_json: bool) -> ExitCode:
+def examine(endpoint: Endpoint, *, as_json: bool) -> ExitCode:
     """Look, and print what was found. FAILED where something is wrong."""
-    findings = list(_findings(place))
+    findings = list(_findings(endpoint))
     ok = all(one.ok for one in findings)
     if as_json:
         print_json(Diagnosis(ok, findings))
@@ -55,14 +55,14 @@ def examine(place: Place, *, as_json: bool) -> ExitCode:
     return ExitCode.OK if ok else ExitCode.FAILED
 
 
-def _findings(place: Place) -> Iterator[Finding]:
+def _findings(endpoint: Endpoint) -> Iterator[Finding]:
     yield _packages()
     api: Api | None = None
     try:
-        api = find_api(place)
-        yield _daemon(place, api)
+        api = find_api(endpoint)
+        yield _daemon(endpoint, api)
     except CountermandError as error:
-        pid = holder(place.state_dir / LOCK_NAME) if held(place.state_dir) else None
+        pid = holder(endpoint.state_dir / LOCK_NAME) if held(endpoint.state_dir) else None
         remedy = error.remedy if pid is None else f"look at process {pid} (countermand logs), or end it: kill {pid}"
         yield Finding("daemon", ok=False, found=f"{error.message}: {error.got}", remedy=remedy)
     own: list[Finding] = []
@@ -71,16 +71,16 @@ def _findings(place: Place) -> Iterator[Finding]:
             own = api.get("/v1/doctor", Diagnosis).findings
         except CountermandError as error:
             yield Finding("daemon itself", ok=False, found=str(error), remedy="see countermand logs; restart it")
-        place = Place(Path(api.info.state_dir), place.named)
+        endpoint = Endpoint(Path(api.info.state_dir), endpoint.named)
     yield from own
     seen = {one.check for one in own}
     # A named check of the daemon's own is the better one: it knows its limits.
-    yield from (one for one in _places(place.state_dir) if one.check not in seen)
+    yield from (one for one in _places(endpoint.state_dir) if one.check not in seen)
     if "store" not in seen:
-        yield _store(place.state_dir)
+        yield _store(endpoint.state_dir)
     if "spool" not in seen:
-        yield _spool(place.state_dir / "spool")
-    yield from _left_behind(place, served=api is not None or held(place.state_dir))
+        yield _spool(endpoint.state_dir / "spool")
+    yield from _left_behind(endpoint, served=api is not None or held(endpoint.state_dir))
     yield from look_at_units(api.info.pid if api is not None else None)
 
 
@@ -92,19 +92,21 @@ def _packages() -> Finding:
     return Finding("packages", ok=False, found=wrong[0], remedy=wrong[1])
 
 
-def _daemon(place: Place, api: Api | None) -> Finding:
+def _daemon(endpoint: Endpoint, api: Api | None) -> Finding:
     if api is not None:
         info = api.info
-        return Finding("daemon", ok=True, found=f"version {info.version} answers on {place.socket}, process {info.pid}")
-    pid = holder(place.state_dir / LOCK_NAME) if held(place.state_dir) else None
-    if is_socket(place):
+        return Finding(
+            "daemon", ok=True, found=f"version {info.version} answers on {endpoint.socket}, process {info.pid}"
+        )
+    pid = holder(endpoint.state_dir / LOCK_NAME) if held(endpoint.state_dir) else None
+    if is_socket(endpoint):
         who = f"; process {pid} has the directory" if pid else ""
         remedy = (
             f"look at process {pid} (countermand logs), or end it: kill {pid}"
             if pid
-            else f"start one, which takes it away: countermand --state-dir {quote_shell(place.state_dir)} serve"
+            else f"start one, which takes it away: countermand --state-dir {quote_shell(endpoint.state_dir)} serve"
         )
-        return Finding("daemon", ok=False, found=f"nobody answers on the socket {place.socket}{who}", remedy=remedy)
+        return Finding("daemon", ok=False, found=f"no answer on the socket {endpoint.socket}{who}", remedy=remedy)
     if pid is not None:
         return Finding("daemon", ok=True, found=f"none; process {pid} has the directory, a chat or a library")
     return Finding("daemon", ok=True, found="none runs: start one with countermand serve, or countermand chat")
@@ -170,8 +172,8 @@ def _spool(folder: Path) -> Finding:
     return Finding("spool", ok=True, found=f"{plural(files, 'file')} of long outputs, {size / 1_048_576:.1f} MiB")
 
 
-def _left_behind(place: Place, *, served: bool) -> Iterator[Finding]:
-    """Processes and ledgers that nobody watches over."""
+def _left_behind(endpoint: Endpoint, *, served: bool) -> Iterator[Finding]:
+    """Processes and ledgers that no daemon watches."""
     orphans = find_orphans()
     named = ", ".join(f"{one.pid} ({one.fence}) {one.command[:40]}" for one in orphans[:NAMED_MAX])
     pids = " ".join(str(one.pid) for one in orphans[:NAMED_MAX])
@@ -182,9 +184,9 @@ def _left_behind(place: Place, *, served: bool) -> Iterator[Finding]:
         + (f": {named}" if named else ""),
         f"see what they are, and end them: kill {pids}" if orphans else "",
     )
-    loose = [] if served else open_ledgers(place.state_dir)
+    loose = [] if served else open_ledgers(endpoint.state_dir)
     shown = ", ".join(loose[:NAMED_MAX])
-    start = f"countermand --state-dir {quote_shell(place.state_dir)} serve"
+    start = f"countermand --state-dir {quote_shell(endpoint.state_dir)} serve"
     yield Finding(
         "ledgers",
         not loose,

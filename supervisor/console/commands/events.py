@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from actors.events import EventKind
 from actors.model import Event
-from supervisor.console.client.endpoint import Place
+from supervisor.console.client.endpoint import Endpoint
 from supervisor.console.client.source import open_records
 from supervisor.console.render.output import console, note, print_json_line, say
 from supervisor.console.render.words import clock_time, head
@@ -25,7 +25,7 @@ _NAMED: Final = ("content", "text", "status", "tool", "outcome", "how", "pid", "
 """What of an event's data goes into its line, as far as it is there."""
 
 
-def show_events(place: Place, session: str, from_seq: int, *, follow: bool, as_json: bool) -> None:
+def show_events(endpoint: Endpoint, session: str, from_seq: int, *, follow: bool, as_json: bool) -> None:
     """Print the events of a session behind `from_seq`; with `follow` until somebody ends it.
 
     As JSON each event is a document on a line of its own.
@@ -35,7 +35,7 @@ def show_events(place: Place, session: str, from_seq: int, *, follow: bool, as_j
         NoDaemon: to follow takes a daemon, and none answers, or none for long.
     """
     out = console()
-    events = _follow(place, session, from_seq) if follow else _stored(place, session, from_seq)
+    events = _follow(endpoint, session, from_seq) if follow else _stored(endpoint, session, from_seq)
     with contextlib.closing(events):
         for event in events:
             if as_json:
@@ -64,19 +64,19 @@ def _facts(data: dict[str, Any]) -> Iterator[str]:
         yield head(f"by {provenance['source']}: {provenance['reason']}", TEXT_MAX)
 
 
-def _stored(place: Place, session: str, from_seq: int) -> Generator[Event, None, None]:
-    with open_records(place) as records:
+def _stored(endpoint: Endpoint, session: str, from_seq: int) -> Generator[Event, None, None]:
+    with open_records(endpoint) as records:
         records.session(session)
         while events := records.events(session, from_seq):
             yield from events
             from_seq = events[-1].seq
 
 
-def _follow(place: Place, session: str, from_seq: int) -> Generator[Event, None, None]:
+def _follow(endpoint: Endpoint, session: str, from_seq: int) -> Generator[Event, None, None]:
     from supervisor.console.client.api import need_api
     from supervisor.console.client.follower import Follower
 
-    api = need_api(place)
+    api = need_api(endpoint)
     follower = Follower(api, session, from_seq, on_break=note)
     when_unread(follower.close)
     try:

@@ -2,7 +2,7 @@
 
 The daemon writes its log to standard error and to nowhere else, so where that leads is asked of the kernel: a regular
 file is read, the journal is asked through journalctl. A terminal or a pipe is somebody else's: that is said. Where no
-daemon runs the journal of its unit is what there is, and the place to look at after a crash.
+daemon runs the journal of its unit is what there is, and what to look at after a crash.
 
 What happens in the sessions is no log of the daemon: `events` shows that.
 """
@@ -27,7 +27,7 @@ from actors.errors import CountermandError, NotFound
 from actors.kernel.log_context import CONTEXT
 from actors.text import below, one_line
 from supervisor.console.client.api import Api, find_api, no_daemon
-from supervisor.console.client.endpoint import Place
+from supervisor.console.client.endpoint import Endpoint
 from supervisor.console.render.output import console, say
 from supervisor.console.tty.streams import is_unread, when_unread
 
@@ -39,7 +39,7 @@ LEVELS: Final = ("trace", "debug", "info", "warning", "error", "critical")
 _STYLES: Final = {"warning": "yellow", "error": "red", "critical": "bold red", "debug": "dim", "trace": "dim"}
 CURSOR: Final = "-- cursor: "
 Unread = threading.Event | None
-"""Set when nobody reads the output any more; None where no further lines are waited for."""
+"""Set when the output is not read any more; None if no further lines are waited for."""
 _PRIORITY: Final = re.compile(r"^<[0-7]>")
 
 
@@ -69,11 +69,11 @@ class Wanted(msgspec.Struct, frozen=True):
         return self.level is None or level not in LEVELS or LEVELS.index(level) >= LEVELS.index(self.level)
 
 
-def show_logs(place: Place, wanted: Wanted, unit: str, *, follow: bool, as_json: bool) -> None:
+def show_logs(endpoint: Endpoint, wanted: Wanted, unit: str, *, follow: bool, as_json: bool) -> None:
     """Print the daemon's log, and with `follow` what comes, until somebody ends it.
 
     Args:
-        place: where the daemon is.
+        endpoint: where the daemon is.
         wanted: which lines.
         unit: whose journal is read where no daemon runs.
         follow: go on with what comes.
@@ -86,9 +86,9 @@ def show_logs(place: Place, wanted: Wanted, unit: str, *, follow: bool, as_json:
     out = console()
     unread = threading.Event()
     if follow:
-        # From before the first line on: that nobody reads may be met by writing it.
+        # Before the first line is written, since writing it may show that the output is not read.
         when_unread(unread.set)
-    lines = _source(place, unit, wanted, unread if follow else None)
+    lines = _source(endpoint, unit, wanted, unread if follow else None)
     with contextlib.closing(lines):
         for text in lines:
             said = _decoded(text)
@@ -135,12 +135,12 @@ def _decoded(text: str) -> dict[str, Any] | None:
         return None
 
 
-def _source(place: Place, unit: str, wanted: Wanted, follow: Unread) -> Generator[str, None, None]:
-    api = find_api(place)
+def _source(endpoint: Endpoint, unit: str, wanted: Wanted, follow: Unread) -> Generator[str, None, None]:
+    api = find_api(endpoint)
     if api is None:
         if shutil.which("journalctl") is None:
-            raise no_daemon(place, "nobody listens there, and this system has no journal")
-        return _after_the_end(place, unit, wanted, follow)
+            raise no_daemon(endpoint, "no process listens there, and this system has no journal")
+        return _after_the_end(endpoint, unit, wanted, follow)
     try:
         return _of_daemon(api, wanted, follow)
     finally:
@@ -148,7 +148,7 @@ def _source(place: Place, unit: str, wanted: Wanted, follow: Unread) -> Generato
 
 
 def _after_the_end(
-    place: Place, unit: str, wanted: Wanted, follow: threading.Event | None
+    endpoint: Endpoint, unit: str, wanted: Wanted, follow: threading.Event | None
 ) -> Generator[str, None, None]:
     """What the journal has kept of a daemon that has ended."""
     found = False
@@ -156,7 +156,7 @@ def _after_the_end(
         found = True
         yield line
     if not found:
-        raise no_daemon(place, f"nobody listens there, and the journal has nothing of {unit}")
+        raise no_daemon(endpoint, f"no process listens there, and the journal has nothing of {unit}")
 
 
 def _of_daemon(api: Api, wanted: Wanted, follow: Unread) -> Generator[str, None, None]:

@@ -1,4 +1,4 @@
-"""Orphans: processes that a tool started and that nobody watches over any more.
+"""Orphans: processes that a tool started and that no warden watches any more.
 
 Every process of a tool carries its fencing token in its environment, and has a warden above it for as long as it is
 watched: a warden is a subreaper, so that what loses its parent falls to it and not to init. So one with the token and
@@ -79,7 +79,7 @@ def _is_watched(pid: int) -> bool:
     for _ in range(DEPTH_MAX):
         seen = procfs.stat(pid)
         if seen is None:
-            # It has gone meanwhile: nobody's orphan.
+            # It has ended meanwhile.
             return True
         command = _read(f"/proc/{pid}/cmdline")
         if any(one in command for one in WARDENS):

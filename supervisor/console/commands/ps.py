@@ -11,7 +11,7 @@ from msgspec import Struct
 from actors.model import RunStatus
 from actors.text import one_line
 from supervisor.console.client.attended import HINT, status_words
-from supervisor.console.client.endpoint import Place
+from supervisor.console.client.endpoint import Endpoint
 from supervisor.console.client.source import open_records
 from supervisor.console.render.output import console, grid, print_json, say
 from supervisor.console.render.words import age, head
@@ -35,9 +35,9 @@ class _TreeLine(Struct, frozen=True):
     age_s: float | None = None
 
 
-def show_ps(place: Place, session: str | None, *, as_json: bool) -> None:
+def show_ps(endpoint: Endpoint, session: str | None, *, as_json: bool) -> None:
     """Print the live tree of one session, or of all. Raises NotFound; see `open_records`."""
-    with open_records(place) as records:
+    with open_records(endpoint) as records:
         if session is not None:
             records.session(session)
         tree = records.living(session)
@@ -84,7 +84,7 @@ def _lines(tree: Living) -> Iterator[_TreeLine]:
 
 
 def _run(run: LiveRun, *, served: bool) -> Iterator[_TreeLine]:
-    """Yield the lines of a run. One that nobody works on has no age: the next start says how long it took."""
+    """Yield the lines of a run. One without a supervisor has no age: the next start decides how long it took."""
     style = {"in_progress": "green" if served else "yellow", "queued": ""}.get(run.status, "yellow")
     what = f"run {run.run_id} · {status_words(run.status, served=served)} · agent {head(run.agent, 30)}"
     age_s = _since(run.started_at) if served else None

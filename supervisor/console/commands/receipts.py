@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from actors.errors import Invalid, ReceiptPending
 from actors.model import Receipt, RunInfo
-from supervisor.console.client.attended import HINT, attended, say_if_nobody, status_words
-from supervisor.console.client.endpoint import Place
+from supervisor.console.client.attended import HINT, attended, say_if_unattended, status_words
+from supervisor.console.client.endpoint import Endpoint
 from supervisor.console.client.records import Records, find_run
 from supervisor.console.client.source import open_records
 from supervisor.console.render.output import console, heading, print_json, say
@@ -18,11 +18,11 @@ RECEIPTS_MAX: Final = 50
 """Runs of a session whose receipts are shown, the newest; `--run` shows any other."""
 
 
-def show_receipts(place: Place, session: str | None, run: str | None, default: str, *, as_json: bool) -> None:
+def show_receipts(endpoint: Endpoint, session: str | None, run: str | None, default: str, *, as_json: bool) -> None:
     """Print the receipts of the newest runs of a session, the oldest first; or that of one run, in full.
 
     Args:
-        place: where they are on record.
+        endpoint: where they are on record.
         session: whose; None: the run's, or `default`.
         run: the id of a run or of its receipt, or the beginning of one.
         default: the session where neither is named.
@@ -33,7 +33,7 @@ def show_receipts(place: Place, session: str | None, run: str | None, default: s
         Invalid: several runs begin so, or the run is another session's.
         ReceiptPending: the receipt of the run is not filed yet.
     """
-    with open_records(place) as records:
+    with open_records(endpoint) as records:
         if run is not None:
             _show_one(*_one(records, session, run), as_json=as_json)
             return
@@ -53,7 +53,7 @@ def show_receipts(place: Place, session: str | None, run: str | None, default: s
         if not one.settled:
             status = status_words(one.status, served=served)
             say(out, f"run {one.run_id} is {status}: its receipt is not filed yet", "yellow")
-    say_if_nobody(out, runs, served=served)
+    say_if_unattended(out, runs, served=served)
     if len(runs) > RECEIPTS_MAX:
         say(out, f"of the newest {RECEIPTS_MAX} runs; countermand receipts --run RUN shows any other", "dim")
     if not runs:

@@ -8,8 +8,8 @@ import msgspec
 
 from actors.model import RunInfo, RunStatus
 from actors.text import one_line
-from supervisor.console.client.attended import attended, say_if_nobody
-from supervisor.console.client.endpoint import Place
+from supervisor.console.client.attended import attended, say_if_unattended
+from supervisor.console.client.endpoint import Endpoint
 from supervisor.console.client.records import RUNS_MAX
 from supervisor.console.client.source import open_records
 from supervisor.console.render.output import console, print_json
@@ -26,12 +26,12 @@ STYLES: Final = {
 }
 
 
-def show_runs(place: Place, session: str, *, as_json: bool) -> None:
+def show_runs(endpoint: Endpoint, session: str, *, as_json: bool) -> None:
     """Print the runs of a session, the oldest first. Raises NotFound; see `open_records`.
 
     As JSON each is as the store has it, with whether it is `attended`.
     """
-    with open_records(place) as records:
+    with open_records(endpoint) as records:
         records.session(session)
         runs = records.runs(session)
         texts = {} if as_json else {message.id: message.content for message in records.thread(session)}
@@ -59,7 +59,7 @@ def show_runs(place: Place, session: str, *, as_json: bool) -> None:
         why = _why_in_brief(run)
         if why:
             out.print(Text("    " + why, style="dim"), soft_wrap=True)
-    say_if_nobody(out, runs, served=served)
+    say_if_unattended(out, runs, served=served)
 
 
 def _why_in_brief(run: RunInfo) -> str:

@@ -6,9 +6,9 @@ from actors.model import Fate
 from actors.requests import Accepted, NewMessage
 from supervisor.console.chat.attached import AttachedSession
 from supervisor.console.client.api import need_api
-from supervisor.console.client.endpoint import Place
+from supervisor.console.client.endpoint import Endpoint
 from supervisor.console.client.remote_records import RemoteRecords
-from supervisor.console.commands.watch import Delivery, Told, came_back, earned, watched
+from supervisor.console.commands.watch import Delivery, RunPrinter, came_back, earned, watched
 from supervisor.console.exits import ExitCode
 from supervisor.console.render.output import console, print_json, say
 from supervisor.console.render.words import plural
@@ -16,7 +16,7 @@ from supervisor.console.tty.screen import OutputClosed, Screen
 
 
 def send(
-    place: Place,
+    endpoint: Endpoint,
     session: str,
     message: NewMessage,
     *,
@@ -27,10 +27,10 @@ def send(
 ) -> ExitCode:
     """Send a message; with `wait`, print what its run says, until that has ended.
 
-    Whoever leaves before the end stops nothing.
+    Ending the command before that stops nothing.
 
     Args:
-        place: where the daemon is.
+        endpoint: where the daemon is.
         session: whose message it is; the session comes into being with its first one.
         message: what is sent.
         agent: the name of the daemon's agent, where one is expected.
@@ -44,7 +44,7 @@ def send(
         CountermandError: the message was refused.
     """
     screen = Screen()
-    api = need_api(place, agent)
+    api = need_api(endpoint, agent)
     api.on_wait = screen.remark
     talk = AttachedSession(api, session, on_break=screen.remark)
     # Before the message: what comes behind this is news. Of one that was sent before, all may be past.
@@ -57,23 +57,23 @@ def send(
         else:
             say(console(), _sentence(accepted))
         return ExitCode.FAILED if came_back else ExitCode.OK
-    # Also beside JSON: whoever loses the daemon from here on has its id.
+    # Also beside JSON: if the daemon is lost from here on, the user has the id.
     screen.remark(_sentence(accepted))
     left = f"it goes on without a watcher; to end it: countermand kill {accepted.run_id}"
-    told = Told(screen, silent=as_json)
+    printer = RunPrinter(screen, silent=as_json)
     try:
-        sent = watched(talk.subscribe(from_seq), accepted, told, lambda: RemoteRecords(api).runs(session))
+        sent = watched(talk.subscribe(from_seq), accepted, printer, lambda: RemoteRecords(api).runs(session))
     except OutputClosed:
         sent = None
     except KeyboardInterrupt:
         screen.remark(left)
         raise
     if sent is None:
-        screen.remark(f"nobody reads the output any more; {left}")
+        screen.remark(f"the output is not read any more; {left}")
         return ExitCode.STOPPED
     if as_json:
         print_json(sent)
-    return max(earned(sent, screen), ExitCode.FAILED if told.failed else ExitCode.OK)
+    return max(earned(sent, screen), ExitCode.FAILED if printer.failed else ExitCode.OK)
 
 
 def _sentence(accepted: Accepted) -> str:

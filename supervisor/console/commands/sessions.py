@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from actors.model import RunStatus
 from supervisor.console.client.attended import HINT
-from supervisor.console.client.endpoint import Place
+from supervisor.console.client.endpoint import Endpoint
 from supervisor.console.client.source import open_records
 from supervisor.console.render.output import console, grid, print_json, say
 from supervisor.console.render.words import head
@@ -33,7 +33,7 @@ class SessionWord(StrEnum):
     QUARANTINED = "quarantined"
     """It failed too often, and accepts Stop and nothing else."""
     UNATTENDED = "unattended"
-    """Its run is on record as going on, and nobody works on it."""
+    """Its run is recorded as unfinished, and no supervisor works on it."""
 
 
 _STYLES: Final = {
@@ -61,9 +61,9 @@ class SessionLine(Struct, frozen=True):
     processes: int
 
 
-def show_sessions(place: Place, *, as_json: bool) -> None:
+def show_sessions(endpoint: Endpoint, *, as_json: bool) -> None:
     """Print all sessions, by name; see `open_records` for what it raises."""
-    with open_records(place) as records:
+    with open_records(endpoint) as records:
         tree = records.living(None)
         live = {one.session: one for one in tree.sessions}
         lines = [_line(facts, live.get(facts.session), served=tree.served) for facts in records.sessions()]

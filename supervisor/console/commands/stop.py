@@ -1,7 +1,7 @@
 """`stop` and `kill`: end a run, or what runs in a session, and wait for the proof.
 
 The answer to a Stop says that the fence is shut: nothing of the run counts from then on. The receipt follows when
-everything has ended. Whoever leaves before that leaves a Stop that holds.
+everything has ended. If the command ends before that, the Stop still holds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from actors.ids import new_request_id
 from actors.model import Scope, StopOutcome
 from actors.requests import Stop
 from supervisor.console.client.api import Api, need_api, segment
-from supervisor.console.client.endpoint import Place
+from supervisor.console.client.endpoint import Endpoint
 from supervisor.console.client.records import find_run
 from supervisor.console.client.remote_records import RemoteRecords
 from supervisor.console.exits import ExitCode
@@ -41,11 +41,11 @@ def requested(reason: str, identity: str | None = None, **chosen: str | None) ->
     return Stop(source=SOURCE, id=identity or new_request_id(), reason=reason, **given)
 
 
-def stop_session(place: Place, session: str, stop: Stop, wait_s: float, *, as_json: bool) -> ExitCode:
+def stop_session(endpoint: Endpoint, session: str, stop: Stop, wait_s: float, *, as_json: bool) -> ExitCode:
     """Stop what runs in a session, or the run named, and show what came of it.
 
     Args:
-        place: where the daemon is.
+        endpoint: where the daemon is.
         session: which.
         stop: how; `run_id` may be the beginning of an id.
         wait_s: how long to wait for the receipt, in seconds; 0: not at all.
@@ -54,7 +54,7 @@ def stop_session(place: Place, session: str, stop: Stop, wait_s: float, *, as_js
     Raises:
         NoDaemon, NotFound, Invalid: nothing was stopped.
     """
-    api = need_api(place)
+    api = need_api(endpoint)
     if stop.run_id is not None:
         stop = structs.replace(stop, run_id=find_run(RemoteRecords(api), stop.run_id).run_id)
     answer = api.post(f"/v1/sessions/{segment(session)}/stop", StopAnswer, StopBody.of(stop))
@@ -62,18 +62,18 @@ def stop_session(place: Place, session: str, stop: Stop, wait_s: float, *, as_js
         return _outcome(api, answer, wait_s, owned=_ends_owned(stop), as_json=as_json)
 
 
-def kill_run(place: Place, identity: str, stop: Stop, wait_s: float, *, as_json: bool) -> ExitCode:
+def kill_run(endpoint: Endpoint, identity: str, stop: Stop, wait_s: float, *, as_json: bool) -> ExitCode:
     """End one run at once, wherever it is, and nothing else; see `stop_session`."""
-    api = need_api(place)
+    api = need_api(endpoint)
     run = find_run(RemoteRecords(api), identity)
     answer = api.post(f"/v1/runs/{segment(run.run_id)}/kill", StopAnswer, KillBody.of(stop))
     with _holds():
         return _outcome(api, answer, wait_s, owned=False, as_json=as_json)
 
 
-def stop_all(place: Place, stop: Stop, wait_s: float, *, as_json: bool) -> ExitCode:
+def stop_all(endpoint: Endpoint, stop: Stop, wait_s: float, *, as_json: bool) -> ExitCode:
     """Stop what runs in every session, and show what came of it; see `stop_session`."""
-    api = need_api(place)
+    api = need_api(endpoint)
     done = api.post("/v1/stop", AllStopped, StopAllBody.of(stop))
     with _holds():
         return _all_outcomes(api, done, wait_s, owned=_ends_owned(stop), as_json=as_json)
@@ -100,17 +100,17 @@ def _all_outcomes(api: Api, done: AllStopped, wait_s: float, *, owned: bool, as_
     for answer in answers:
         say(out, f"session {head(answer.session)}: {_sentence(answer, owned=owned)}{_proof(answer)}")
     for failed in done.failed:
-        say(out, f"session {head(failed.session)} could not be told: {failed.error.message}", "red")
+        say(out, f"session {head(failed.session)} could not be reached: {failed.error.message}", "red")
     return code
 
 
 @contextlib.contextmanager
 def _holds() -> Iterator[None]:
-    """Say that the stop holds, to whoever goes before its receipt is there."""
+    """Print that the stop holds if the command ends before its receipt."""
     try:
         yield
     except KeyboardInterrupt:
-        print("countermand: the stop holds; nobody waits for its receipt any more", file=sys.stderr)
+        print("countermand: the stop holds; its receipt is not waited for any more", file=sys.stderr)
         raise
 
 

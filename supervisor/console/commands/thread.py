@@ -7,13 +7,13 @@ import sys
 from actors.errors import Invalid
 from actors.model import Message, MessageStatus, Role
 from actors.text import one_line, visible
-from supervisor.console.client.endpoint import Place
+from supervisor.console.client.endpoint import Endpoint
 from supervisor.console.client.source import open_records
 from supervisor.console.render.output import console, print_json
 from supervisor.console.render.words import clock_time, head
 
 
-def write_attachment(place: Place, session: str, name: str) -> None:
+def write_attachment(endpoint: Endpoint, session: str, name: str) -> None:
     """Write the bytes of an attachment to standard output, and nothing else.
 
     Raises:
@@ -27,16 +27,16 @@ def write_attachment(place: Place, session: str, name: str) -> None:
             got="a terminal",
             remedy="write them to a file (> FILE), or look at them with: | od -c",
         )
-    with open_records(place) as records:
+    with open_records(endpoint) as records:
         records.session(session)
         data = records.attachment(session, name)
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
 
 
-def show_thread(place: Place, session: str, *, as_json: bool) -> None:
+def show_thread(endpoint: Endpoint, session: str, *, as_json: bool) -> None:
     """Print the messages of a session. Raises NotFound; see `open_records`."""
-    with open_records(place) as records:
+    with open_records(endpoint) as records:
         facts = records.session(session)
         messages = records.thread(session)
         waiting = records.waiting(session)

@@ -1,7 +1,7 @@
 """`agents try`: one message to one agent, in a supervisor that is made for it and leaves nothing behind.
 
 No daemon is needed, and one that runs is not touched: the configuration is read as a daemon would read it, and the
-state is kept in a directory that is removed. So an agent can be tried before a daemon is told of it.
+state is kept in a directory that is removed. So an agent can be tried before a daemon has it.
 
 A thread follows the run; the main thread waits for signals. The first Ctrl-C stops the run as a person would, the
 second one kills it; SIGTERM and SIGHUP stop it, and the command then ends by that signal.
@@ -23,7 +23,7 @@ from actors.model import Mode
 from actors.requests import NewMessage, Stop
 from supervisor.agent import Agent
 from supervisor.config import Config
-from supervisor.console.commands.watch import Delivery, Told, earned, watched
+from supervisor.console.commands.watch import Delivery, RunPrinter, earned, watched
 from supervisor.console.ending import EndedBy
 from supervisor.console.exits import ExitCode
 from supervisor.console.render.output import print_json
@@ -100,7 +100,7 @@ class _Trial:
         self._config = config
         self._screen = screen
         self._as_json = as_json
-        self._told = Told(screen, silent=as_json, prints=True)
+        self._printer = RunPrinter(screen, silent=as_json, prints=True)
         self._delivery: Delivery | None = None
         self._error: BaseException | None = None
         self._unread = False
@@ -133,7 +133,7 @@ class _Trial:
     def _follow(self, session: SessionHandle, content: str, wake: Callable[[], None]) -> None:
         try:
             accepted = session.ask(NewMessage(content=content))
-            self._delivery = watched(session.subscribe(), accepted, self._told, session.runs)
+            self._delivery = watched(session.subscribe(), accepted, self._printer, session.runs)
         except OutputClosed:
             self._unread = True
         except BaseException as error:  # noqa: BLE001  # it is raised on the main thread
@@ -147,8 +147,8 @@ class _Trial:
         while any(one.hosts for one in supervisor.hosts()) and time.monotonic() < deadline:
             time.sleep(LOOK_S)
         for status in supervisor.hosts():
-            self._told.printed(behind(self._told.heard, status.printed))
-        self._told.printed_all()
+            self._printer.printed(behind(self._printer.heard, status.printed))
+        self._printer.printed_all()
 
     def _wait(self, session: SessionHandle, thread: threading.Thread, signals: Signals) -> int | None:
         """Wait for the end of the run, and stop it at a signal. Returns a signal that ends the command too."""
@@ -181,7 +181,7 @@ class _Trial:
         proven = self.quiet and (sent.receipt is None or sent.receipt.complete)
         if not proven:
             self._screen.remark(f"not everything is proven to have ended; its records are in {self.state_dir}")
-        return max(code, ExitCode.OK if proven and not self._told.failed else ExitCode.FAILED)
+        return max(code, ExitCode.OK if proven and not self._printer.failed else ExitCode.FAILED)
 
 
 def behind(shown: str, end: str) -> str:

@@ -18,7 +18,7 @@ RULES: Final = {
     "KillMode": (("mixed",), "a stop kills wardens before they have ended their trees"),
     "OOMPolicy": (("continue",), "a tool that runs out of memory takes the daemon along"),
     "Delegate": (("yes",), "its process trees can have no cgroups of their own"),
-    "Restart": (("on-failure", "always", "on-abnormal", "on-abort", "on-watchdog"), "after a crash nobody starts it"),
+    "Restart": (("on-failure", "always", "on-abnormal", "on-abort", "on-watchdog"), "after a crash nothing starts it"),
 }
 """What a unit has to say, by property, and what comes of it where it says something else."""
 ASKED: Final = (*RULES, "LoadState", "ActiveState", "NeedDaemonReload", "FragmentPath", "ExecStart")

@@ -1,4 +1,4 @@
-"""Watching a message: what the run that takes it says, until its receipt, and the exit code that it earns."""
+"""Watching a message: the output of the run that takes it, until its receipt, and the exit code for it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from supervisor.console.tty.screen import OutputClosed, Screen
 from supervisor.console.tty.streams import when_unread
 
 TRIED_AGAIN: Final = frozenset({"actor.failure", "store.failure", "supervisor.recovery"})
-"""By what a run ends that may be tried again."""
+"""Sources of the end of a run that may be tried again."""
 
 
 class Watched(Protocol):
@@ -43,9 +43,9 @@ class Watched(Protocol):
 
 
 class Delivery(Struct, frozen=True):
-    """A message that was accepted, and what became of it where that was waited for.
+    """An accepted message, and the end of its run if that was waited for.
 
-    `run_id` is the run that took it, which need not be the one that it was accepted for; `returned` says why none did.
+    `run_id` is the run that took it, which may be another than the one it was accepted for; `returned`: why none did.
     """
 
     accepted: Accepted
@@ -57,10 +57,10 @@ class Delivery(Struct, frozen=True):
     returned: str | None = None
 
 
-class Told:
-    """What a run says, on its way to the screen. Output that cannot be written does not end the watch: that is said.
+class RunPrinter:
+    """Prints the output of a run on the screen. An error in writing is remarked, and does not end the watch.
 
-    `prints`: what the agent's own process prints is shown too, as remarks.
+    `prints`: the output of the agent's own process is shown too, as remarks.
     """
 
     def __init__(self, screen: Screen, *, silent: bool, prints: bool = False) -> None:
@@ -71,14 +71,14 @@ class Told:
         self._kind = ""
         self.failed = False
 
-    def tell(self, kind: str, text: str) -> None:
-        """Show a text of the agent, or what a tool printed. Raises OutputClosed where nobody reads any more."""
+    def output(self, kind: str, text: str) -> None:
+        """Show a text of the agent, or of a tool. Raises OutputClosed if the output is not read any more."""
         fresh = kind != self._kind
         self._kind = kind
         self._try(lambda: self._screen.output(text, fresh_line=fresh))
 
     def printed(self, text: str) -> None:
-        """Show what the agent's process has printed, line by line."""
+        """Show the output of the agent's process, line by line."""
         self.heard += text
         *lines, self._printed = (self._printed + text).split("\n")
         self._remark(lines)
@@ -93,7 +93,7 @@ class Told:
             self._screen.remark(*lines)
 
     def end(self) -> None:
-        """It says no more. Raises OutputClosed where nobody reads any more."""
+        """End the output. Raises OutputClosed if it is not read any more."""
         self.printed_all()
         self._try(self._screen.end_message)
 
@@ -109,12 +109,14 @@ class Told:
             self._screen.remark(f"the output could not be written: {closed}; its run is waited for all the same")
 
 
-def watched(events: Watched, accepted: Accepted, told: Told, runs: Callable[[], list[RunInfo]]) -> Delivery | None:
-    """Follow a message to the run that takes it, and that to its receipt; show what the run says.
+def watched(
+    events: Watched, accepted: Accepted, printer: RunPrinter, runs: Callable[[], list[RunInfo]]
+) -> Delivery | None:
+    """Follow a message to the run that takes it, and the run to its receipt; show its output.
 
-    `events` begin before the message. `runs`: those of the session that are on record.
+    `events` begin before the message. `runs`: returns the recorded runs of the session.
 
-    Returns None where nobody reads any more, also while the run says nothing.
+    Returns None if the output is not read any more, also while the run is silent.
 
     A message that waits may be taken by another run than the one it was accepted for; a run that had not begun when the
     daemon was killed is tried again as another one.
@@ -136,11 +138,11 @@ def watched(events: Watched, accepted: Accepted, told: Told, runs: Callable[[], 
             continue
         match data:
             case TextData() | ToolOutputData():
-                told.tell(event.kind, data.text)
+                printer.output(event.kind, data.text)
             case RunOutputData():
-                told.printed(data.text)
+                printer.printed(data.text)
             case RunStatusData():
-                told.end()
+                printer.end()
                 status, result, error = data.status, data.result, data.error
             case RunEndedData(receipt=receipt):
                 if _is_tried_again(runs, receipt):

@@ -1,4 +1,4 @@
-"""`why`: the story of one run: what it was given, how it ended, who ended it, and what became of each part."""
+"""`why`: the history of one run: its inputs, how it ended, who ended it, and the end of each part."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from actors.events import (
 from actors.model import Event, Message, MessageStatus, Provenance, Receipt, Role, RunInfo, RunStatus
 from actors.thread import Thread
 from supervisor.console.client.attended import HINT, attended, status_words
-from supervisor.console.client.endpoint import Place
+from supervisor.console.client.endpoint import Endpoint
 from supervisor.console.client.records import Records, find_run
 from supervisor.console.client.source import open_records
 from supervisor.console.render.output import console, heading, print_json, say
@@ -33,7 +33,7 @@ from supervisor.console.render.receipts import table
 from supervisor.console.render.words import cause_in_full, clock_time, date_time, duration, head, plural, script_ended
 
 MOMENTS_MAX: Final = 60
-"""Moments that are told of a run, the first and the last of them; the log has the others."""
+"""Moments of a run that are printed, the first and the last of them; the log has the others."""
 CHATTER: Final = frozenset({EventKind.TEXT, EventKind.TOOL_OUTPUT, EventKind.MESSAGE})
 
 
@@ -54,11 +54,11 @@ class StoredCounts(Struct, frozen=True):
     thread: dict[str, int]
 
 
-class Story(Struct, frozen=True):
-    """All that is on record of a run.
+class RunHistory(Struct, frozen=True):
+    """All records of a run.
 
     `texts`: the contents of the messages it names, by their ids. `taken_over_by`: the message that ended it, and the
-    run that this became. `attended`: somebody works on the run; None where it waits or is over.
+    run that this became. `attended`: a supervisor works on the run; None if it waits or is over.
     """
 
     run: RunInfo
@@ -72,8 +72,8 @@ class Story(Struct, frozen=True):
     attended: bool | None
 
 
-def read_story(records: Records, run: RunInfo) -> Story:
-    """Gather what is on record of a run."""
+def read_history(records: Records, run: RunInfo) -> RunHistory:
+    """Gather the records of a run."""
     receipt = records.receipt(run.session, run.run_id)
     runs = records.runs(run.session)
     events = _about(records, run)
@@ -94,7 +94,7 @@ def read_story(records: Records, run: RunInfo) -> Story:
     if after is not None:
         named.add(after[0])
     own = [event for event in events if _is_of(event, run)]
-    return Story(
+    return RunHistory(
         run=run,
         receipt=receipt,
         inputs=tuple(by_id[key] for key in run.inputs if key in by_id),
@@ -107,29 +107,29 @@ def read_story(records: Records, run: RunInfo) -> Story:
     )
 
 
-def show_why(place: Place, identity: str, *, as_json: bool) -> None:
-    """Print the story of a run. Raises NotFound, Invalid; see `open_records`."""
-    with open_records(place) as records:
-        story = read_story(records, find_run(records, identity))
+def show_why(endpoint: Endpoint, identity: str, *, as_json: bool) -> None:
+    """Print the history of a run. Raises NotFound, Invalid; see `open_records`."""
+    with open_records(endpoint) as records:
+        history = read_history(records, find_run(records, identity))
     if as_json:
-        print_json(story)
+        print_json(history)
         return
     out = console()
-    _tell(out, story)
-    _tell_moments(out, story)
-    if story.receipt is not None:
+    _print(out, history)
+    _print_moments(out, history)
+    if history.receipt is not None:
         heading(out, "What became of its parts")
         # Laid out already; printed as it is, so that nothing in it is taken for markup.
-        out.file.write(table(story.receipt, out.width, colour=out.is_terminal))
-    _tell_fenced(out, story)
-    _tell_held(out, story)
+        out.file.write(table(history.receipt, out.width, colour=out.is_terminal))
+    _print_fenced(out, history)
+    _print_held(out, history)
 
 
 # ── Gathering ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def _about(records: Records, run: RunInfo) -> list[Event]:
-    """The events about a run, and about the messages that it was given or left."""
+    """The events about a run, its inputs, and the messages that it left."""
     found: list[Event] = []
     after = 0
     while events := records.events(run.session, after, run.run_id):
@@ -139,7 +139,7 @@ def _about(records: Records, run: RunInfo) -> list[Event]:
 
 
 def _thread(events: list[Event]) -> list[Message]:
-    """What these events come to in the thread of their session: a run's part of it rests on no other."""
+    """Fold these events into messages: a run's part of the thread depends on no other part."""
     fold = Thread()
     for event in events:
         fold.apply(event)
@@ -160,12 +160,12 @@ def _taken_over_by(run: RunInfo, runs: list[RunInfo]) -> tuple[str, str] | None:
 
 
 def _moments(events: list[Event], receipt: Receipt | None) -> tuple[Moment, ...]:
-    """What happened, in the order of the log: the clock may have been set meanwhile. A signal has only its time."""
-    told = [Moment(event.at, event.seq, _moment(event)) for event in events if event.kind not in CHATTER]
+    """The moments in the order of the log, since the clock may have been set; signals are inserted by their time."""
+    found = [Moment(event.at, event.seq, _moment(event)) for event in events if event.kind not in CHATTER]
     for signal in sorted(_signals(receipt.rows) if receipt is not None else (), key=lambda moment: moment.at):
-        before = [place for place, moment in enumerate(told) if moment.at <= signal.at]
-        told.insert(before[-1] + 1 if before else 0, signal)
-    return tuple(told)
+        before = [index for index, moment in enumerate(found) if moment.at <= signal.at]
+        found.insert(before[-1] + 1 if before else 0, signal)
+    return tuple(found)
 
 
 def _signals(rows: Any) -> list[Moment]:
@@ -227,40 +227,40 @@ def _held(events: list[Event], thread: list[Message]) -> StoredCounts:
     return StoredCounts(kinds, min(seqs, default=0), max(seqs, default=0), roles)
 
 
-# ── Telling ───────────────────────────────────────────────────────────────────────────────────────
+# ── Printing ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def _tell(out: Any, story: Story) -> None:
-    run = story.run
+def _print(out: Any, history: RunHistory) -> None:
+    run = history.run
     heading(out, f"Run {run.run_id}")
     ended = f"{date_time(run.ended_at)}, after {duration(run.started_at, run.ended_at)}" if run.ended_at else "not yet"
-    if story.attended is False:
+    if history.attended is False:
         ended = f"{ended}: {HINT}"
     facts = [
         ("session", run.session),
         ("generation", "none yet" if run.generation is None else str(run.generation)),
         ("agent", run.agent),
-        ("status", _status(run) if story.attended is not False else status_words(run.status, served=False)),
+        ("status", _status(run) if history.attended is not False else status_words(run.status, served=False)),
         ("accepted", date_time(run.created_at)),
         ("started", date_time(run.started_at) if run.started_at else "never"),
         ("ended", ended),
     ]
     if run.retry_of:
         facts.append(("retry of", f"{run.retry_of} (attempt {run.attempt})"))
-    facts.extend(("tried again", run_id) for run_id in story.retried_by)
+    facts.extend(("tried again", run_id) for run_id in history.retried_by)
     for name, value in facts:
         say(out, f"  {name:<11} {value}")
     heading(out, "What it was given")
     for key in run.inputs:
-        say(out, f"  {key}  {head(story.texts.get(key, 'its text is not on record'))}")
+        say(out, f"  {key}  {head(history.texts.get(key, 'its text is not on record'))}")
     if not run.inputs:
         say(out, "  no message of its own" + (": it resumed the thread" if run.started_at else ""))
     heading(out, "Who ended it")
     for line in _ending(run):
         say(out, f"  {line}")
-    if story.taken_over_by is not None:
-        message_id, run_id = story.taken_over_by
-        say(out, f"  the message {message_id}  {head(story.texts.get(message_id, ''))}")
+    if history.taken_over_by is not None:
+        message_id, run_id = history.taken_over_by
+        say(out, f"  the message {message_id}  {head(history.texts.get(message_id, ''))}")
         if run_id:
             say(out, f"  went on as {run_id}")
 
@@ -277,11 +277,11 @@ def _ending(run: RunInfo) -> list[str]:
     if run.provenance is not None:
         lines += _chain(run.provenance)
     elif run.status is RunStatus.COMPLETED:
-        lines.append("nobody: it came to its own end")
+        lines.append("it came to its own end")
     elif run.status is RunStatus.FAILED:
-        lines.append("nobody: its agent failed")
+        lines.append("its agent failed")
     else:
-        lines.append("nobody yet")
+        lines.append("it has not ended yet")
     for later in run.later:
         lines += [f"later also {line}" if index == 0 else line for index, line in enumerate(_chain(later))]
     return lines
@@ -295,26 +295,26 @@ def _chain(provenance: Provenance | None) -> list[str]:
     return lines
 
 
-def _tell_moments(out: Any, story: Story) -> None:
-    if not story.moments:
+def _print_moments(out: Any, history: RunHistory) -> None:
+    if not history.moments:
         return
     heading(out, "What happened, moment by moment")
-    moments = story.moments
+    moments = history.moments
     left_out = len(moments) - MOMENTS_MAX
     if left_out > 0:
         moments = (*moments[: MOMENTS_MAX // 2], *moments[-MOMENTS_MAX // 2 :])
     for index, moment in enumerate(moments):
         if left_out > 0 and index == MOMENTS_MAX // 2:
-            say(out, f"  … {plural(left_out, 'moment')} more: countermand events {story.run.session}", "dim")
-        place = f"#{moment.seq}" if moment.seq else ""
-        say(out, f"  {clock_time(moment.at)}.{int(moment.at % 1 * 1000):03d}  {place:>6}  {moment.what}")
+            say(out, f"  … {plural(left_out, 'moment')} more: countermand events {history.run.session}", "dim")
+        seq = f"#{moment.seq}" if moment.seq else ""
+        say(out, f"  {clock_time(moment.at)}.{int(moment.at % 1 * 1000):03d}  {seq:>6}  {moment.what}")
 
 
-def _tell_fenced(out: Any, story: Story) -> None:
-    receipt = story.receipt
+def _print_fenced(out: Any, history: RunHistory) -> None:
+    receipt = history.receipt
     if receipt is None:
         return
-    if story.run.fence_seq is not None or receipt.refused:
+    if history.run.fence_seq is not None or receipt.refused:
         heading(out, "What was fenced")
         if receipt.refused:
             refused = ", ".join(f"{count} of kind {kind!r}" for kind, count in sorted(receipt.refused.items()))
@@ -323,19 +323,19 @@ def _tell_fenced(out: Any, story: Story) -> None:
             say(out, "  nothing came after the fence")
     for title, keys in (("left waiting", receipt.waiting), ("withdrawn", receipt.withdrawn)):
         for key in keys:
-            say(out, f"  {title}: {key}  {head(story.texts.get(key, ''))}")
+            say(out, f"  {title}: {key}  {head(history.texts.get(key, ''))}")
 
 
-def _tell_held(out: Any, story: Story) -> None:
+def _print_held(out: Any, history: RunHistory) -> None:
     heading(out, "What the store holds")
-    held = story.held
+    held = history.held
     if held.events:
         kinds = ", ".join(f"{count} {kind}" for kind, count in held.events.items())
         say(out, f"  events {held.first_seq} to {held.last_seq} of its session, of it: {kinds}")
     if held.thread:
         parts = ", ".join(f"{count} {name}" for name, count in held.thread.items())
         say(out, f"  messages in the thread: {parts}")
-    receipt = story.receipt
+    receipt = history.receipt
     say(out, f"  {'no receipt yet' if receipt is None else f'receipt {receipt.receipt_id}, {_whole(receipt)}'}")
 
 

@@ -11,7 +11,7 @@ from supervisor.console.render.words import cause, clock_time, duration, head, p
 
 ROWS_SHOWN_MAX = 100
 _CANCELLATIONS = ("CancelledError", "RunCancelled")
-"""What agents and tools that were told to end are said to have raised in receipts from before ``cancelled``."""
+"""The errors that cancelled agents and tools have in receipts from before ``cancelled``."""
 
 _HOW = {
     How.RETURNED: "returned",

@@ -70,7 +70,7 @@ class LineReader:
     def _run(self) -> None:
         while True:
             self._wanted.acquire()
-            # Closing releases the semaphore too: what is left is nobody's any more.
+            # Closing releases the semaphore too: the remaining input is dropped.
             item = None if self._closed.is_set() else self._next()
             if item is None:
                 return

@@ -28,7 +28,7 @@ LOCK_WAIT_S: Final = 1.0
 
 
 class OutputClosed(Exception):
-    """Standard output takes nothing any more; `unread`: since nobody reads it, else for want of space, say."""
+    """Standard output cannot be written; `unread`: it is not read any more, else there is no space, for example."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__(error.strerror or str(error))
@@ -64,7 +64,7 @@ class Screen:
         """Print output of a run; with `fresh_line`, not behind what is on the line already.
 
         Raises:
-            OutputClosed: nobody reads it.
+            OutputClosed: it cannot be written, or is not read any more.
         """
         if not text:
             return
@@ -78,7 +78,7 @@ class Screen:
         """What was printed is a whole: nothing of it waits for more, and its colours end here.
 
         Raises:
-            OutputClosed: nobody reads it.
+            OutputClosed: it cannot be written, or is not read any more.
         """
         with self._turn():
             self._end_message()
@@ -122,7 +122,7 @@ class Screen:
             self._prompted, self._line_open = False, True
 
     def leave_prompt(self) -> None:
-        """Go to a fresh line from a prompt that nobody will answer."""
+        """Go to a fresh line from a prompt that will not be answered."""
         with self._turn():
             if self._prompted:
                 self._say("\n")
@@ -176,7 +176,7 @@ class Screen:
         try:
             _write(self._err, text)
         except OSError:
-            # There is nobody left to tell; what was to be told stands in the store.
+            # It cannot be shown any more; the store has the facts.
             return
 
 

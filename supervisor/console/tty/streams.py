@@ -1,4 +1,4 @@
-"""The standard streams, made fit for a command: open, able to show every text, and standard error in nobody's way.
+"""The standard streams, prepared for a command: open, able to show every text, and standard error never blocking.
 
 A stream that was closed before the command began is led to where nothing is kept and nothing comes from. Else what is
 opened later would have its number: the log would be written into a socket, or the store be read as input.
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 GONE: Final = frozenset({errno.EPIPE, errno.ECONNRESET})
-"""What a write fails with where nobody reads any more: the other end of a pipe or of a connection is closed."""
+"""Errors of a write when the other end of a pipe or of a connection is closed."""
 
 
 def open_streams() -> StandardOutput:
@@ -46,16 +46,16 @@ def open_streams() -> StandardOutput:
 
 
 def when_unread(call: Callable[[], object], fd: int = 1) -> None:
-    """Call something when nobody reads standard output any more, also while nothing is written; on a thread of its own.
+    """Call something when standard output is not read any more, even if nothing is written; on a thread of its own.
 
-    Nobody reads a pipe or a connection whose other end is closed, and a terminal that has hung up. A file is read.
+    A pipe or a connection whose other end is closed is not read, nor a terminal that has hung up. A file always is.
     """
     # A duplicate: closing the original must not look as if the reader had gone.
     watched = os.dup(fd)
 
     def watch() -> None:
         poll = select.poll()
-        # Errors and hang-ups are told without being asked for.
+        # Errors and hang-ups are reported without being asked for.
         poll.register(watched, 0)
         poll.poll()
         os.close(watched)
@@ -65,7 +65,7 @@ def when_unread(call: Callable[[], object], fd: int = 1) -> None:
 
 
 def is_unread() -> bool:
-    """True if nobody reads standard output any more, as far as a write has met with that."""
+    """True if a write has found that standard output is not read any more."""
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
     return isinstance(raw, StandardOutput) and raw.unread
 
@@ -98,5 +98,5 @@ class StandardOutput(_Whole):
 
     @property
     def unread(self) -> bool:
-        """True if nobody reads it any more, as far as that was met with."""
+        """True if a write has found that it is not read any more."""
         return self.failed is not None and self.failed.errno in GONE
