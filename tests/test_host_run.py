@@ -117,7 +117,7 @@ def test_the_answer_of_the_host_is_the_end_of_the_agent(hosts: Hosting) -> None:
         ({"code": -32000, "message": "x", "data": {"type": "ValueError", "message": "no"}}, "ValueError: no"),
         ({"code": -32000, "message": "no", "data": {"type": 1}}, "no"),
         ({"code": -32603}, "an error with the code -32603"),
-        ({"code": -32800, "message": "cancelled"}, "nobody had cancelled"),
+        ({"code": -32800, "message": "cancelled"}, "its run was not cancelled"),
     ],
 )
 def test_an_agent_that_raises_has_raised(hosts: Hosting, error: dict[str, Any], text: str) -> None:
@@ -804,7 +804,7 @@ def test_a_call_that_comes_to_a_host_which_was_cut_off_never_begins(hosts: Hosti
     call = run.call()
     tree.host.write(b"nonsense\n")
     run.end()
-    assert "cannot be spoken with" in str(Execution(call, run.token).end())
+    assert "the channel of its host is closed" in str(Execution(call, run.token).end())
 
 
 # ── Whatever else it says ─────────────────────────────────────────────────────────────────────────

@@ -1,14 +1,14 @@
 """Agents in processes of their own: hosts, and the protocol that the daemon speaks with them.
 
-    pool.py               HostPool, the port `actors.hosts.Hosts`: spares, and who has which host
-    status.py             agents and their hosts, as people are told of them
+    pool.py               HostPool, the port `actors.hosts.Hosts`: spares, and the owner of each host
+    status.py             agents and their hosts, as shown to people
     host.py               one process in which an agent runs: its tree, its socket, its hello, its end
-    run.py                one run in a host: frames to what its turn does, and back
+    run.py                one run in a host: converts frames to actions of its turn, and back
     calls.py              the calls that a host asks for, and those that it executes itself
     processes.py          the process trees that a host asks for
     account.py            the credit of a run in a host
-    late.py               what a host says after the end of its run, counted
-    around.py             what a run is given of its host, and the terms that hold for it
+    late.py               frames that come after the end of their run, counted
+    around.py             the functions that a host gives its run, and the run's terms
     channel.py            lines over the socket of one host, in both directions
     peer.py               requests and answers over a channel
     frames.py             the frames as structs; the one place where they are encoded and decoded

@@ -1,11 +1,11 @@
 """Account: the credit of one run in a host.
 
 Theory of operation. A frame that costs credit costs one event, and the bytes of its line; the host can count that as
-exactly as the daemon. What the log has, or the session has refused, is given back.
+exactly as the daemon. The credit is given back once the log has the frame, or the session has refused it.
 
-A host that counts is told what is given back, and is failed if it says more than it has credit for. One that does not
-count is read no further until there is credit: whatever stands behind the frame waits in its order. Behind a cancel
-nothing costs credit, because it is refused here; and a wait for credit ends with the cancel.
+A host that counts is notified of returned credit, and is failed if it exceeds its credit. One that does not count is
+not read further until there is credit: the frames behind wait in order. After a cancel frames cost no credit, because
+they are refused here; and a wait for credit ends with the cancel.
 
 Everything but `_given` runs on the thread of all channels.
 """
@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Final
 from supervisor.hosts import frames
 
 TELL_S: Final = 0.002
-"""What comes back within this time is told together: a host that gets credit for one frame at a time is slow."""
+"""Credit returned within this time is reported together: a host that gets credit for one frame at a time is slow."""
 
 SHARE: Final = 4
-"""A part of the credit, one in so many, is told at once."""
+"""Once a quarter of the credit has been returned, it is reported at once."""
 
 if TYPE_CHECKING:
     from actors.plugin.turn import TurnCore
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 
 class Account:
-    """The credit of one run. It also pauses the channel for whoever handles a frame later than at once.
+    """The credit of one run. It also pauses the channel while a frame waits to be handled.
 
     Args:
         turn: the run's turn.
-        terms: what the credit is.
+        terms: the limits of the credit.
         around: see there.
         peer: the host.
         counts: the host keeps account itself.
@@ -100,23 +100,23 @@ class Account:
             self._peer.channel.resume()
 
     def release(self) -> None:
-        """The run is cancelled: those behind the frame that the channel waits for are refused, and need not wait."""
+        """Resume the channel after the run's cancel: the frames behind are refused, and need not wait."""
         if self._waits:
             self._waits = False
             self._peer.channel.resume()
 
     def give_back(self, size: int) -> None:
-        """Give the host back what it has spent on nothing."""
+        """Give back the credit of a frame that had no effect."""
         if self.counts:
             self._given(min(size, self._size_max))
 
     def close(self) -> None:
-        """The run is over: the host is told nothing more."""
+        """End it with the run: the host gets no more credit."""
         self._open = False
         self._turn.credit.on_given = None
 
     def _given(self, size: int) -> None:
-        """Credit is back. Any thread; what comes back meanwhile is told together."""
+        """Report returned credit to the host, soon and together. Any thread."""
         with self._lock:
             first, much = not self._back_events, self._is_much()
             self._back_events += 1

@@ -1,4 +1,4 @@
-"""Around: what the run of a host is given of the host, and the terms that hold for it."""
+"""Around: the functions that a host gives its run; Terms: the limits of the run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What holds for a run. Times in seconds, sizes in bytes."""
+    """The limits of a run. Times in seconds, sizes in bytes."""
 
     agent: str
     grace_s: float
@@ -25,12 +25,12 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What a run is given. Any thread may call `post` and `elsewhere`; the others are for the thread of all channels.
+    """The functions for a run. Any thread may call `post` and `elsewhere`; the others: the thread of all channels.
 
     post: runs a function soon on the thread of all channels; False: that has ended.
     elsewhere: runs a function soon on a thread that may be blocked.
     later: runs a function on the thread of all channels after so many seconds.
-    broke_protocol: fails the host, and its run, for what it did.
+    broke_protocol: fails the host, and its run, for a breach of the protocol.
     over: called when the agent has ended, before the run's `finish`.
     """
 

@@ -2,11 +2,11 @@
 
 Theory of operation. Every call goes through the gate, wherever its function is: the session records it, permits it and
 closes it. For a tool of the host the call brings a `Foreign` along. The daemon moves the call's cell to *started* and
-only then calls `Foreign.execute`, which writes `execute` (W4). What a fence finds started is interrupted, even if the
-host had not begun; what was not written never begins: an `execute` that is unsent at the cancel is withdrawn.
+only then calls `Foreign.execute`, which writes `execute` (W4). A call that is started at the fence is interrupted, even
+if the host had not begun it; a call whose `execute` is unsent at the cancel is withdrawn, and never begins.
 
-The end of such an execution is the host's answer to `execute`; or the end of the host's process, since its code was in
-there. A cancel changes nothing about that: code that goes on is running, and the receipt must not say otherwise.
+Such an execution ends with the host's answer to `execute`, or with the host's process, which has its code. A cancel
+does not change that: code that goes on is running, and the receipt must not say otherwise.
 
 The check of a call's arguments may be code of a tool. It runs on another thread, and the channel is paused meanwhile.
 """
@@ -65,7 +65,7 @@ class HostCalls:
 
     Args:
         turn: the run's turn.
-        terms: what holds for the run.
+        terms: the limits of the run.
         around: see there.
         peer: the host.
         account: of the run.
@@ -113,7 +113,7 @@ class HostCalls:
         if isinstance(prepared, BaseException):
             self._refuse(request, prepared)
         else:
-            # What the line costs is what comes back when the call is on record.
+            # The cost of the line is given back when the call is on record.
             priced = prepared._replace(size=request.size)
             self._account.spend(request.size, lambda: self._request(request, priced))
 
@@ -150,7 +150,7 @@ class HostCalls:
         refuse(self._peer, request, error)
 
     def give_up(self, request_id: int) -> None:
-        """The host no longer waits for a call: end it. One that has its result already is not affected."""
+        """End a call that the host no longer waits for. One that has its result already is not affected."""
         call_id = self._ids.get(request_id)
         if call_id is not None:
             self._turn.say_given_up(call_id)
@@ -163,7 +163,7 @@ class HostCalls:
         return bool(self._executing)
 
     def spawn(self, fence: str) -> Spawn | None:
-        """Return what spawns processes for a call that the host executes, by the call's fence; None: there is none."""
+        """Return the Spawn of a call that the host executes, by the call's fence; None if there is no such call."""
         return next((one.spawn for one in self._executing.values() if one.fence == fence), None)
 
     def _foreign(self, of: int, call: frames.Call) -> Foreign:
@@ -180,11 +180,11 @@ class HostCalls:
     ) -> None:
         """Tell the host to execute a call: its cell is started."""
         if token.provenance is not None:
-            # What was not written never begins.
+            # An `execute` that is not written never begins.
             finish(RunCancelled(token.provenance))
             return
         if self._gone is not None or self._peer.channel.closed:
-            finish(self._gone or HostFailed("its host cannot be spoken with any more"))
+            finish(self._gone or HostFailed("the channel of its host is closed"))
             return
         call_id = fence.rsplit(":", 1)[-1]
         params = frames.Execute(fence=fence, call=call_id, of=of, deadline_s=deadline_s)
@@ -193,7 +193,7 @@ class HostCalls:
         self._executing[number] = _Execution(fence, token, spawn, finish, frame, forget)
 
     def _executed(self, number: int, answer: Answer) -> None:
-        """The host has answered `execute`: the code of the call has ended."""
+        """Handle the host's answer to `execute`: the code of the call has ended."""
         execution = self._executing.pop(number)
         execution.forget()
         try:
@@ -219,7 +219,7 @@ class HostCalls:
         self._around.post(call)
 
     def _cancel_one(self, number: int) -> None:
-        """The token of a call is cancelled: by its run, by its deadline, or because the host gave it up."""
+        """Handle the cancel of a call's token: by its run, by its deadline, or because the host gave it up."""
         execution = self._executing.get(number)
         if execution is None:
             return
@@ -233,7 +233,7 @@ class HostCalls:
             self._peer.notify_first(CANCEL_REQUEST, cancel, execution.frame)
 
     def withdraw(self) -> None:
-        """The run is cancelled: take back each `execute` of which nothing was written. Each call's cancel follows."""
+        """Withdraw each `execute` of which nothing was written: the run is cancelled. Each call's cancel follows."""
         for number, execution in self._executing.items():
             self._withdraw(number, execution)
 
@@ -241,7 +241,7 @@ class HostCalls:
         execution.withdrawn = execution.withdrawn or self._peer.take_back(number, execution.frame)
 
     def host_gone(self, why: str) -> None:
-        """The process of the host has ended, and with it the code of all calls that it executed."""
+        """End all calls that the host executed: its process has ended, and with it their code."""
         self._gone = HostFailed(why)
         executing, self._executing = self._executing, {}
         for execution in executing.values():
@@ -270,7 +270,7 @@ def cancel_of(number: int, fence: str, token: CancelToken, grace_s: float) -> fr
 
 
 def raised(error: frames.ErrorObject) -> str:
-    """Return what a host says that was raised: its class and text, if it has both."""
+    """Return the text of an error that a host reports: its class and text, if it has both."""
     data = error.data if isinstance(error.data, dict) else {}
     kind, message = data.get("type"), data.get("message")
     if isinstance(kind, str) and isinstance(message, str):

@@ -5,13 +5,13 @@ readable one piece is read, and the whole lines in it are handed over in their o
 another by one piece. What cannot be written is kept and written once the socket takes it. Nothing waits for a host that
 does not read.
 
-Bounds. Not handed over: the beginning of a line of at most LINE_MAX_BYTES, and one piece; while the receiver has paused
-the channel nothing is read, so the host waits in its own write. Not written: what the receiver sends without being
-asked (`run`, `execute`, `credit`, a cancel), and answers. A host that reads no answers is not read either while more
-than UNSENT_MAX_BYTES of them wait: what it cannot ask need not be answered.
+Bounds. Unread: the beginning of a line of at most LINE_MAX_BYTES, and one piece; while the receiver has paused
+the channel nothing is read, so the host waits in its own write. Unsent: frames that the receiver sends by itself
+(`run`, `execute`, `credit`, a cancel), and answers. A host that does not read its answers is not read either while
+more than UNSENT_MAX_BYTES of them wait, so it cannot ask for more.
 
-A cancel goes to the front, behind nothing but a frame that was begun and the `run` that it ends: a Stop does not wait
-behind what a slow host has not read (rule W3).
+A cancel goes to the front, behind only a frame that was begun and the `run` that it ends: a Stop does not wait
+behind frames that a slow host has not read (rule W3).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ UNSENT_MAX_BYTES: Final = 1_048_576
 """While more than this of answers is unsent, the host is not read."""
 
 MUCH_BYTES: Final = 4_096
-"""A piece of this size is worth to be woken for."""
+"""A piece of this size is worth a wake-up."""
 
 REST_S: Final = 0.001
 """A host that says little within this time, again and again, is read this often."""
@@ -45,7 +45,7 @@ SEND_BYTES: Final = 262_144
 
 
 class Receiver(Protocol):
-    """Who is told what happens on a channel; on the reactor's thread."""
+    """Receives the lines and the end of a channel; on the reactor's thread."""
 
     def line(self, line: bytes) -> None:
         """Take one line, without its newline. It may pause, resume or close the channel."""

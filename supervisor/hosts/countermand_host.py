@@ -34,7 +34,7 @@ def load() -> Any:
 
 def main() -> None:
     """Start."""
-    # First of all: whoever has the socket speaks as the agent.
+    # First of all: a process with the socket can speak as the agent.
     channel = os.environ.pop(CHANNEL, "")
     if channel.isdigit():
         os.set_inheritable(int(channel), False)
@@ -45,7 +45,7 @@ def main() -> None:
     if sys.version_info < (3, 9):  # noqa: UP036  # of the agent's interpreter
         sys.exit(_said("countermand: a host needs Python 3.9, or later, and this is " + sys.version, EXIT_USAGE))
     if sys.path and os.path.realpath(sys.path[0] or ".") == HERE:
-        # What is beside this file is not the agent's.
+        # The modules beside this file are not the agent's.
         del sys.path[0]
     load()
     host: Any = importlib.import_module("countermand.host")

@@ -1,15 +1,15 @@
-"""Host: one process in which an agent runs, and what is said with it.
+"""Host: one process in which an agent runs, and the conversation with it.
 
-Theory of operation. Two things are known of a host: what its process tree does, by the warden, and what it says, by its
-socket. They are told apart (W9). A frame ends no tree. And a process that has ended may have left frames unread: they
+Theory of operation. There are two sources: the warden reports on the host's process tree, and the socket has its
+frames. They are kept apart (W9). A frame ends no tree. And a process that has ended may have left frames unread: they
 are handled first, and only then is the host *gone*. A host that closes its socket, breaks the protocol or does not say
-hello is *cut off*: nothing more of it is heard, its run fails, and whoever owns its tree ends that.
+hello is *cut off*: its frames are not read any more, its run fails, and the owner of its tree ends that.
 
-Whatever is said names the run that it is for by its fence. The host is given one run at a time (W8); what names another
-is of a run that is over, and has no effect (W1).
+Each frame names its run by the fence. The host has one run at a time (W8); a frame with another fence is of a run that
+is over, and has no effect (W1).
 
-Everything but the constructor, `tell` and `hung_up` runs on the thread of all channels. Who may have the host is
-decided by the pool; `state` is guarded by the pool's lock.
+Everything but the constructor, `tell` and `hung_up` runs on the thread of all channels. The pool decides who has the
+host; `state` is guarded by the pool's lock.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ if TYPE_CHECKING:
     from supervisor.hosts.run import HostRun
 
 EXIT_S: Final = 1.0
-"""For so long the end of a process is waited for after the end of its socket: it explains that."""
+"""How long to wait for the end of a process after the end of its socket: its exit status is the better reason."""
 
 LAST_FRAMES_S: Final = 1.0
-"""For so long the end of a socket is waited for after the end of its process: a child may have inherited it."""
+"""How long to wait for the end of a socket after the end of its process: a child may have inherited it."""
 
 PING_S: Final = 60.0
-"""How often a host without a run is asked whether it lives, and how long it has to answer."""
+"""How often a host without a run is pinged, and how long it has to answer."""
 
 OUTPUT_CHARS: Final = 500
-"""How much of the end of a host's output is shown with its end."""
+"""How much of the tail of a host's output is shown with its end."""
 
 LOG_LINES_MAX: Final = 1_000
 LOG_LINE_BYTES: Final = 8_192
 LOG_LEVELS: Final = frozenset({"debug", "info", "warning", "error"})
 
 METHODS: Final = tuple(method.name for method in FROM_HOST if method.params is not frames.Hello)
-"""What this daemon takes from a host that has said hello."""
+"""The methods that this daemon accepts from a host that has said hello."""
 
 _LATE: Final = {
     "emit": "text",
@@ -69,7 +69,7 @@ _LATE: Final = {
 
 
 class HostState(StrEnum):
-    """Who has a host. `starting` and `spare`: nobody yet; it has said hello or has not."""
+    """Who has a host. `starting`, and `spare` once it has said hello: no session yet."""
 
     STARTING = "starting"
     SPARE = "spare"
@@ -80,19 +80,19 @@ class HostState(StrEnum):
 
 
 class Keeper(Protocol):
-    """The pool, as its hosts know it. On the thread of all channels."""
+    """The pool, as its hosts use it. On the thread of all channels."""
 
     def host_ready(self, host: Host) -> None:
-        """Take note that it has said hello."""
+        """It has said hello."""
 
     def host_cut_off(self, host: Host, why: str) -> None:
-        """Take note that it cannot be spoken with any more; its process may live."""
+        """Its channel is closed; its process may live."""
 
     def host_gone(self, host: Host, why: str) -> None:
-        """Take note that its process has ended, and that all its frames were handled."""
+        """Its process has ended, and all its frames were handled."""
 
     def host_ended(self, host: Host) -> None:
-        """Take note that no process of its tree is left. It comes after `host_gone`."""
+        """No process of its tree is left. It comes after `host_gone`."""
 
 
 class Host:
@@ -126,7 +126,7 @@ class Host:
         self.started_at = started_at
         self.ready = False
         self.ready_at = 0.0
-        self.told = False
+        self.had_run = False
         self.outdated = False
         self.lost = ""
         self.ended = False
@@ -162,13 +162,13 @@ class Host:
 
     @property
     def name(self) -> str:
-        """What it is called in texts for people."""
+        """Its name in texts for people."""
         name = self.spec.name
         return f"the host of {name}" if name.startswith("tool ") else f"the host of agent {name}"
 
     @property
     def output(self) -> str:
-        """The end of what it has printed; known once its process has ended."""
+        """The tail of its output; known once its process has ended."""
         return self._exit.tail if self._exit is not None else ""
 
     def open(self) -> None:
@@ -179,7 +179,7 @@ class Host:
     # ── Runs ──────────────────────────────────────────────────────────────────────────────────────
 
     def begin(self, run: HostRun) -> None:
-        """Give it a run: it is told at once, or when it has said hello; if it has ended, the run has failed."""
+        """Give it a run: the host gets it at once, or after its hello; if the host has ended, the run fails."""
         if run.over:
             return
         assert self._run in (None, run), "a host has one run at a time"
@@ -191,7 +191,7 @@ class Host:
             run.begin(self._peer, counts_credit=self._can("credit"))
 
     def run_over(self) -> None:
-        """The agent has ended. Calls that are executed here may be open."""
+        """Record that the agent has ended. Calls that the host executes may still be open."""
         if self._run is not None:
             self.cancelled = self._run.cancelled
             self._earlier = [run for run in self._earlier if run.executing]
@@ -204,14 +204,14 @@ class Host:
     def _runs(self) -> list[HostRun]:
         return [*self._earlier, self._run] if self._run is not None else list(self._earlier)
 
-    # ── What its tree does ────────────────────────────────────────────────────────────────────────
+    # ── Its process tree ──────────────────────────────────────────────────────────────────────────
 
     def hung_up(self) -> bool:
-        """Return True if its process has closed the socket, which it does at the latest by dying. Any thread."""
+        """Return True if its process has closed the socket, as it does when it dies. Any thread."""
         return self._peer.channel.hung_up()
 
     def tell(self, news: object) -> None:
-        """Take a report on its tree; one may come twice. Any thread."""
+        """Receive a report on its tree; one may come twice. Any thread."""
         if isinstance(news, ProcessExited | ProcessEnded):
             self._reactor.post(lambda: self._heard(news))
 
@@ -226,7 +226,7 @@ class Host:
             self._keeper.host_ended(self)
 
     def _look_for_the_end(self) -> None:
-        """The process has ended: the host is gone when all its frames were handled."""
+        """After the end of the process: the host is gone when all its frames were handled."""
         if self._at_end or self._peer.channel.closed:
             self._be_gone()
         else:
@@ -260,10 +260,10 @@ class Host:
             return f"{self.name} ended{before}: {self._end.note or self._end.how}"
         status = self._exit.status
         how = f"exit status {status}" if status >= 0 else f"killed by {_signal_name(-status)}"
-        said = visible(self._exit.tail.strip()[-OUTPUT_CHARS:])
-        return f"{self.name} ended{before}: {how}" + (f"; its output ends:\n{said}" if said else "")
+        output = visible(self._exit.tail.strip()[-OUTPUT_CHARS:])
+        return f"{self.name} ended{before}: {how}" + (f"; its output ends:\n{output}" if output else "")
 
-    # ── What it says: see `peer.Owner` ────────────────────────────────────────────────────────────
+    # ── Its frames: see `peer.Owner` ──────────────────────────────────────────────────────────────
 
     def first(self) -> None:
         """Write the cancel of its run ahead of anything else."""
@@ -326,17 +326,17 @@ class Host:
                 self.ignored += 1
 
     def _refuse(self, request: Request, code: Code, message: str, data: Json = None) -> None:
-        """Refuse a request that is not known to be of any run; what a call has cost is given back."""
+        """Refuse a request that is of no known run; the credit of a call is given back."""
         if request.method == "call" and self._run is not None:
             self._run.give_back(request.size)
         self._peer.refuse(request.id, code, message, data)
 
     def _run_of(self, fence: str) -> HostRun | None:
         run = self._run
-        return run if run is not None and run.told and run.fence == fence else None
+        return run if run is not None and run.sent and run.fence == fence else None
 
     def _note_late(self, method: str, fence: str) -> None:
-        """Count what came for a run that is over; it is in that run's receipt, if that is not filed."""
+        """Count a frame for a run that is over; the count is in that run's receipt, if that is not filed yet."""
         kind = _LATE.get(method)
         if kind is None:
             return
@@ -357,7 +357,7 @@ class Host:
         common = [number for number in PROTOCOLS if number in hello.protocol]
         if hello.error is not None:
             self._peer.answer(request.id, _welcome(max(common, default=PROTOCOLS[-1])))
-            # It ends by itself, and what it prints until then says more.
+            # It ends by itself, and its output until then says more.
             why = f"the agent {self.spec.name} cannot be loaded: {visible(cut(hello.error, LOG_LINE_BYTES))}"
             self._cut(why, exit_s=EXIT_S)
         elif not common:
@@ -377,7 +377,7 @@ class Host:
         self._cut(f"{self.name} did not say hello within {self.spec.start_s:g} s")
 
     def broke_protocol(self, what: str) -> None:
-        """Fail it for what it did."""
+        """Fail it for a breach of the protocol."""
         self._cut(f"host.protocol: {self.name} broke the protocol: {what}")
 
     def at_end(self) -> None:
@@ -391,9 +391,9 @@ class Host:
             self._arm(EXIT_S, lambda: self._cut(f"{self.name} closed its connection"))
 
     def _cut(self, why: str, *, exit_s: float = 0.0) -> None:
-        """Hear nothing more of it. Its run has failed; the calls that it executes end with its process.
+        """Close its channel. Its run fails; the calls that it executes end with its process.
 
-        `exit_s`: for so long its process may go on, if it is a spare.
+        `exit_s`: how long its process may go on.
         """
         if self._cut_off or self._gone:
             return
@@ -402,7 +402,7 @@ class Host:
         if self._run is not None:
             self._run.lost(why)
         if self._exit is not None or self._end is not None:
-            # It broke the protocol with its last words.
+            # It broke the protocol with its last frames.
             self._be_gone()
         elif exit_s:
             self._arm(exit_s, lambda: self._keeper.host_cut_off(self, why))
@@ -410,7 +410,7 @@ class Host:
             self._keeper.host_cut_off(self, why)
 
     def close(self, why: str) -> None:
-        """Let go of it: the supervisor ends."""
+        """Fail its run and close its channel: the supervisor ends."""
         if self._run is not None:
             self._run.lost(why)
         for run in self._runs():
@@ -435,7 +435,7 @@ class Host:
             logger.warning("{} has logged {} lines; no more are shown", self.name, LOG_LINES_MAX)
 
     def idle(self) -> None:
-        """It has no run: ask from time to time whether it lives."""
+        """Ping it from time to time while it has no run."""
         self._stop_pinging()
         if self._can("ping") and self._run is None and not self._cut_off and not self._gone:
             self._ping_alarm = self._reactor.later(PING_S, self._ping)

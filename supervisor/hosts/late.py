@@ -1,4 +1,4 @@
-"""LateFrames: what a host still said and asked after its run had ended, counted for the receipt."""
+"""LateFrames: frames that a host sent after its run had ended, counted for the receipt."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from supervisor.hosts.around import Around
 
 TELL_S: Final = 0.05
-"""How often the session is told. So a flood behind a Stop costs it one message in this time."""
+"""How often the session is notified. So a flood after a Stop costs it one message in this time."""
 
 
 class LateFrames:
@@ -24,13 +24,13 @@ class LateFrames:
         self._alarm: Alarm | None = None
 
     def note(self, kind: str) -> None:
-        """Count one; `kind` as in the receipt's `refused`."""
+        """Count one frame; `kind` as in the receipt's `refused`."""
         self._counts[kind] += 1
         if self._alarm is None:
             self._alarm = self._around.later(TELL_S, self.tell)
 
     def tell(self) -> None:
-        """Tell the session what was counted since it was told last."""
+        """Report the counts since the last report to the session."""
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None

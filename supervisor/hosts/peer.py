@@ -32,7 +32,7 @@ Answered = Callable[[Answer], None]
 
 
 class Owner(Protocol):
-    """Who handles what a host asks and reports; on the reactor's thread."""
+    """Handles the requests and notifications of a host; on the reactor's thread."""
 
     def first(self) -> None:
         """Write what has to be written before anything else."""
@@ -44,10 +44,10 @@ class Owner(Protocol):
         """Handle a notification."""
 
     def broke_protocol(self, what: str) -> None:
-        """Take note that the host has broken the protocol. The channel is closed."""
+        """Handle a breach of the protocol. The channel is closed."""
 
     def at_end(self) -> None:
-        """Take note that the host has closed its end, and that all its frames were handled."""
+        """Handle the end of the host's frames: it has closed its end, and all its frames were handled."""
 
 
 class Peer:
@@ -75,9 +75,9 @@ class Peer:
     # ── To the host ───────────────────────────────────────────────────────────────────────────────
 
     def request(self, method: str, params: Params | Raw, answered: Answered) -> tuple[int, Unsent]:
-        """Ask; `answered` is called once, unless the channel is closed first. Returns the request's id and its frame.
+        """Send a request; `answered` is called once, unless the channel is closed first.
 
-        `params` may be encoded before.
+        Returns the request's id and its frame. `params` may be encoded already.
         """
         self._owner.first()
         number = next(self._numbers)
@@ -92,12 +92,12 @@ class Peer:
         return True
 
     def notify(self, method: str, params: Params, *, is_answer: bool = False) -> None:
-        """Report. `is_answer`: it counts to the bound on answers, since the host has asked for it."""
+        """Send a notification. `is_answer`: it counts towards the bound on answers, since the host asked for it."""
         self._owner.first()
         self.channel.send(frames.notification(method, params), is_answer=is_answer)
 
     def notify_first(self, method: str, params: Params, behind: Unsent) -> None:
-        """Report ahead of what is unsent, but behind the frame that it is about, and behind earlier ones like it."""
+        """Send a notification ahead of unsent frames, but behind the frame it is about, and earlier ones like it."""
         self._owner.first()
         self._urgent = self.channel.send_first(frames.notification(method, params), (behind, self._urgent))
 
@@ -158,7 +158,7 @@ class Peer:
         self._break(f"it sent a line of more than {frames.LINE_MAX_BYTES} bytes, which begins {shown}")
 
     def at_end(self) -> None:
-        """Handle the end of what the host says."""
+        """Handle the end of the host's frames."""
         self._owner.at_end()
 
     def _break(self, what: str) -> None:

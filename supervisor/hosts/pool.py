@@ -1,23 +1,23 @@
 """HostPool: the hosts of all agents: spares, those that runs have, and those that sessions keep. The port `Hosts`.
 
 Theory of operation. A spare is a host that has said hello and has no run; so a run begins without the start of a
-process. `reserve` gives a session the spare, or the host that is starting, or a new one, and returns at once: what has
-to be waited for is waited for in `run`. Behind it the next spare starts, one at a time and at low priority, so that it
-does not compete with the run that has just begun.
+process. `reserve` gives a session the spare, or the host that is starting, or a new one, and returns at once; `run`
+waits for the host if necessary. Then the next spare starts, one at a time and at low priority, so that it does not
+compete with the run that has just begun.
 
-Whose tree it is. Until a run adopts it, the tree of a host is the pool's: it is recorded in its ledger alone, and the
-pool ends it. From then on a run or a session ends it and hears its news, and repeats them here (`heard`). A host whose
-run has ended by itself may be kept: `keep` says that its session has it. The pool ends one of those only to keep to
-KEPT_MAX; the longest unused goes first.
+Ownership of the tree. Until a run adopts it, the tree of a host is the pool's: only its ledger records it, and the
+pool ends it. From then on a run or a session ends it and receives its reports, and passes them on here (`heard`). A
+host whose run has ended by itself may be kept: after `keep` its session has it. The pool ends such a host only to
+stay within KEPT_MAX; the longest unused goes first.
 
-A host that ends before it says hello, or says that its agent cannot be loaded, makes its agent *broken*: no spare is
-started for 1, 2, 4 … 60 s. A run of a broken agent tries all the same, once, and fails with the reason. A spare that
-dies is replaced after the same times.
+A host that ends before its hello, or reports that its agent cannot be loaded, makes its agent *broken*: no spare is
+started for 1, 2, 4 … 60 s. A run of a broken agent still tries once, and fails with the reason. A spare that dies is
+replaced after the same times.
 
 An agent whose files of variables cannot be read is broken likewise: they are read again after the same times.
 
-Threads. `_lock` guards the tables and the state of every host. It is held for moments: nothing waits inside, and
-nothing of a run is called. `_reading` is held, outside of it, while files are read, by threads that may block.
+Threads. `_lock` guards the tables and the state of every host. It is held only briefly: nothing waits under it, and no
+code of a run is called. `_reading` is held, outside `_lock`, while files are read, by threads that may block.
 Everything else belongs to one thread, which serves all channels.
 """
 
@@ -60,7 +60,7 @@ SPARE_NICE: Final = 10
 """How much nicer than the daemon a spare is until it has said hello: its start competes with runs."""
 
 RESERVED_S: Final = 600.0
-"""For so long a host is known that was lost while it was reserved: its run is told why, if it comes."""
+"""How long a host that was lost while reserved is remembered, so that its run can fail with the reason."""
 
 STOP_S: Final = 2.0
 SHUT_DOWN: Final = "the supervisor is shutting down"
@@ -72,7 +72,7 @@ class _Agent:
     def __init__(self, spec: Agent) -> None:
         self.spec = spec
         self.env: dict[str, str] | None = None
-        """What is added to the environment of its hosts; None: it is not read, or could not be."""
+        """The variables added to the environment of its hosts; None: not read yet, or unreadable."""
         self.reading = False
         self.spares: list[Host] = []
         self.failures = 0
@@ -100,7 +100,7 @@ class HostPool:
 
     Args:
         processes: spawns their trees.
-        clock: for back-off, and the times that a host has.
+        clock: for back-off, and the ages of hosts.
         ids: for the ids of their trees.
         specs: the agents that run in hosts, by name.
         settings: graces, deadlines, credit and sizes.
@@ -131,13 +131,13 @@ class HostPool:
         self._hosts: dict[str, Host] = {}
         # Ordered: the longest unused first.
         self._kept: dict[str, Host] = {}
-        # Reserved, and there is no host: each with the reason.
+        # Reserved ids without a host, each with the reason.
         self._unmade: dict[str, str] = {}
         self._draining = self._closed = False
         self._reactor = Reactor("cm-hosts", clock)
 
     def start(self) -> None:
-        """Read what agents have in files, and start the thread, and the first spares; once."""
+        """Read the agents' files of variables, and start the thread and the first spares; once."""
         for agent in self._agents.values():
             self._read_environment(agent)
         self._reactor.start()
@@ -166,13 +166,13 @@ class HostPool:
         if host is None or host.outdated or host.lost or host.session != session:
             return None
         if host.hung_up():
-            # It has died, and the thread of its channel has not heard of that yet.
+            # It has died, and the thread of its channel has not noticed yet.
             return None
         self._kept.pop(host.process_id, None)
         return host if host.state in (HostState.KEPT, HostState.RUNNING) else None
 
     def _take_spare(self, entry: _Agent) -> Host | None:
-        # One that has said hello first.
+        # Prefer one that has said hello.
         host = min(entry.spares, key=lambda one: not one.ready, default=None)
         if host is not None:
             entry.spares.remove(host)
@@ -193,7 +193,7 @@ class HostPool:
             if host is None or host.state is not HostState.RESERVED:
                 return
             entry = self._agents[host.spec.name]
-            if host.told:
+            if host.had_run:
                 self._keep(host)
             elif host.outdated or host.lost or self._draining:
                 self._end(host)
@@ -209,7 +209,7 @@ class HostPool:
             host = self._hosts.get(process_id)
             why = self._unmade.pop(process_id, "there is no such host")
             if host is not None:
-                host.state, host.session, host.told = HostState.RUNNING, turn.address.session, True
+                host.state, host.session, host.had_run = HostState.RUNNING, turn.address.session, True
                 if host.ended:
                     self._forget(host)
         if host is None:
@@ -248,7 +248,7 @@ class HostPool:
                 return
             host.session = session
             self._keep(host)
-            # Those that go are their sessions', which hear of their end.
+            # The surplus hosts belong to their sessions, which learn of their end.
             surplus = list(self._kept.values())[: max(0, len(self._kept) - self._kept_max)]
             for one in surplus:
                 del self._kept[one.process_id]
@@ -293,7 +293,7 @@ class HostPool:
             self._refill_soon(entry)
 
     def status(self) -> list[AgentStatus]:
-        """Return what is known of each agent, and of its hosts."""
+        """Return the status of each agent, and of its hosts."""
         now = self._clock.monotonic()
         with self._lock:
             return [
@@ -323,7 +323,7 @@ class HostPool:
                     self._end(host)
 
     def close(self) -> bool:
-        """End the spares, fail the runs that are left, and end the thread. Their trees end with all others.
+        """End the spares, fail the remaining runs, and end the thread. Their trees end with all others.
 
         Returns True if the thread has ended.
         """
@@ -362,9 +362,9 @@ class HostPool:
         self._refill_soon(entry)
 
     def _read_environment(self, entry: _Agent) -> None:
-        """Read what an agent has in files. It blocks: not under the lock, nor on the thread of all channels."""
+        """Read an agent's files of variables. It blocks: not under the lock, nor on the thread of all channels."""
         with self._reading:
-            # One at a time: what was read last holds.
+            # One at a time, so that the last read counts.
             try:
                 env, why = entry.spec.environment(), ""
             except Invalid as error:
@@ -381,7 +381,7 @@ class HostPool:
         self._refill_soon(entry)
 
     def _new(self, entry: _Agent, state: HostState) -> Host | None:
-        """Start a host. None: there is no socket, or no environment for it. Under the lock; nothing here waits."""
+        """Start a host; None if there is no socket, or no environment for it. Under the lock; it does not wait."""
         spec = entry.spec
         if entry.env is None:
             if not entry.reading:
@@ -410,12 +410,12 @@ class HostPool:
                 user=spec.user,
                 limits=dict(spec.limits),
             )
-            # It is an owner as an actor is: it is told.
+            # The host receives the reports of its tree, as an actor would.
             self._processes.spawn(process_id, command, cast("ActorRef[Any]", host))
         return host
 
     def _hasten(self, host: Host) -> None:
-        """Give a host the priority of the daemon: somebody waits for it, or it does. Under the lock."""
+        """Give a host the priority of the daemon: a run waits for it, or it is ready. Under the lock."""
         if host.nice:
             host.nice = 0
             self._processes.set_nice(host.process_id, 0)
@@ -423,7 +423,7 @@ class HostPool:
     # ── Hosts that end ────────────────────────────────────────────────────────────────────────────
 
     def _end(self, host: Host) -> None:
-        """End a host that nobody has, and has it forgotten when it has ended. Under the lock."""
+        """End a host that no run and no session has, and forget its tree once it has ended. Under the lock."""
         host.state = HostState.ENDING
         self._processes.kill(host.process_id, 0.0)
         # No run and no session has adopted it, so no row names it.
@@ -436,7 +436,7 @@ class HostPool:
         self._hosts.pop(host.process_id, None)
         self._kept.pop(host.process_id, None)
 
-    # ── What the hosts say of themselves: see `host.Keeper`. Thread of all channels ───────────────
+    # ── Reports of the hosts: see `host.Keeper`. Thread of all channels ───────────────────────────
 
     def host_ready(self, host: Host) -> None:
         """It has said hello."""
@@ -450,13 +450,13 @@ class HostPool:
         self._refill_soon(entry)
 
     def host_cut_off(self, host: Host, why: str) -> None:
-        """It cannot be spoken with any more."""
+        """Its channel is closed."""
         with self._lock:
             self._lost(host, why)
             if host.state in (HostState.STARTING, HostState.SPARE):
                 self._end(host)
             elif host.state is HostState.KEPT:
-                # It is its session's, which hears of its end.
+                # It belongs to its session, which learns of its end.
                 host.state = HostState.ENDING
                 self._kept.pop(host.process_id, None)
                 self._processes.kill(host.process_id, 0.0)
@@ -468,14 +468,14 @@ class HostPool:
             entry = self._agents[host.spec.name]
             if not host.ready and entry.broken == host.lost:
                 entry.output = host.output
-            if host.told:
+            if host.had_run:
                 entry.printed = host.output
             if host.state in (HostState.STARTING, HostState.SPARE):
-                # What it leaves behind goes too.
+                # The rest of its tree ends too.
                 self._end(host)
 
     def _lost(self, host: Host, why: str) -> None:
-        """Note why it was lost, the first time; and wait before the next spare if it was one, or never said hello."""
+        """Record why it was lost, once; delay the next spare if it was one, or never said hello."""
         if host.lost:
             return
         host.lost = why
@@ -493,12 +493,12 @@ class HostPool:
                 entry.failures = 0
             entry.failed(now, why)
         if host.state is HostState.RESERVED:
-            # Its run is still to come; or that was closed before it began, and only its session hears of the tree.
+            # Its run may still come; or it was closed before it began, and only its session gets the tree's reports.
             self._reactor.later(RESERVED_S, lambda: self._drop(host))
         self._refill_soon(entry)
 
     def _drop(self, host: Host) -> None:
-        """Forget a host that was lost while it was reserved, and that nobody has asked for since."""
+        """Forget a host that was lost while it was reserved, and that no run has asked for since."""
         with self._lock:
             if host.state is HostState.RESERVED:
                 self._forget(host)
@@ -507,6 +507,6 @@ class HostPool:
         """No process of its tree is left."""
         with self._lock:
             host.ended = True
-            # One that is reserved is waited for: its run adopts it, or releases it.
+            # A reserved one stays known: its run adopts it, or releases it.
             if host.state is not HostState.RESERVED:
                 self._forget(host)

@@ -1,12 +1,12 @@
 """HostProcesses: the process trees that a host asks for.
 
-Theory of operation. A host has no tree of its own making here: it asks, and the actor of the run, or of the call whose
-fence is named, does what it does for an agent or a tool in this process. So the gate, the permit, the limits and the
-ends are the same. The handle that the actor gives stays here. The host has the id of the tree.
+Theory of operation. A host only asks for a tree. The actor of the run, or of the call whose fence is named, does what
+it does for an agent or a tool in this process. So the gate, the permit, the limits and the ends are the same. The
+handle that the actor gives stays here; the host has the id of the tree.
 
-What a host is told is told once: the answer to `spawn` when the command runs, and `process` when it has exited. For
-those that ask (`process.wait`) the exits of the last EXITS_MAX commands are kept. News count as answers do: a host that
-does not read them is not read either.
+Each report to the host is sent once: the answer to `spawn` when the command runs, and `process` when it has exited. For
+`process.wait` the exits of the last EXITS_MAX commands are kept. Reports count as answers do: a host that does not read
+them is not read either.
 
 Everything is on the thread of all channels. Handles are settled on other threads, which post here.
 """
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from supervisor.hosts.peer import Peer
 
 EXITS_MAX: Final = 64
-"""Of so many trees whose command has exited the handles are kept, with at most 64 KiB of output each."""
+"""How many handles of trees whose command has exited are kept, with at most 64 KiB of output each."""
 
 LATE: Final = {frames.SpawnProcess: "spawn", frames.KillProcess: "kill", frames.HandOverProcess: "hand_over"}
-"""What the receipt calls those that come too late. To wait is without an effect."""
+"""The receipt's names for late requests. A late wait has no effect, and is not counted."""
 
 ProcessRequest = frames.SpawnProcess | frames.WaitForProcess | frames.KillProcess | frames.HandOverProcess
 
@@ -54,7 +54,7 @@ class HostProcesses:
         around: see there.
         peer: the host.
         late: of the run.
-        spawn_of: returns what spawns for a call that the host executes, by its fence.
+        spawn_of: returns the Spawn of a call that the host executes, by its fence.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class HostProcesses:
         self._peer = peer
         self._late = late
         self._spawn_of = spawn_of
-        # Each with the fence under which it was asked for.
+        # Each with the fence of its request.
         self._open: dict[str, tuple[Process, str]] = {}
         # Of those whose command has exited, the oldest first.
         self._exited: dict[str, tuple[Process, str]] = {}
@@ -100,7 +100,7 @@ class HostProcesses:
         refuse(self._peer, request, error)
 
     def close(self) -> None:
-        """The run is over: the host is told nothing more of them, but the answers that are open."""
+        """Forget the trees: the run is over, and the host gets only the answers to open requests."""
         self._open.clear()
         self._exited.clear()
 
@@ -127,20 +127,20 @@ class HostProcesses:
     def _started(self, request: Request, params: frames.SpawnProcess, process: Process, started: Future[int]) -> None:
         token, error = self._turn.token, started.exception()
         if error is None and token.provenance is not None:
-            # It ends with the run, and who asked for it is told that.
+            # It ends with the run, and the answer says so.
             error = RunCancelled(token.provenance)
         if error is not None:
             refuse(self._peer, request, error)
             return
         self._open[process.process_id] = process, params.fence
         self._peer.answer(request.id, frames.Spawned(process=process.process_id, pid=started.result()))
-        self._when_done(process._exited, lambda exited: self._told(params.fence, process, exited))
+        self._when_done(process._exited, lambda exited: self._report_exit(params.fence, process, exited))
 
-    def _told(self, fence: str, process: Process, exited: Future[Exit]) -> None:
-        """The command has exited, or it is not known whether it has."""
+    def _report_exit(self, fence: str, process: Process, exited: Future[Exit]) -> None:
+        """Report to the host that the command has exited, or that the tree was lost."""
         process_id = process.process_id
         if self._open.pop(process_id, None) is None or self._turn.token.cancelled:
-            # The host was told of the end of the run: all of it ends.
+            # The host knows of the end of the run, which ends all trees.
             return
         self._exited[process_id] = process, fence
         while len(self._exited) > EXITS_MAX:
@@ -184,7 +184,7 @@ class HostProcesses:
             self._peer.answer(request.id, _exit(exited.result()))
 
     def give_up(self, request_id: int) -> None:
-        """The host no longer waits for an exit. The process goes on."""
+        """End a wait for an exit that the host has given up. The process goes on."""
         if self._waits.pop(request_id, None) is not None:
             self._peer.refuse(request_id, Code.CANCELLED, "it is not waited for any more")
 

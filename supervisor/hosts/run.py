@@ -1,17 +1,17 @@
-"""HostRun: one run in a host. It converts frames to what the run's turn does, and back.
+"""HostRun: one run in a host. It converts frames to actions of the run's turn, and back.
 
-Theory of operation. A host only asks. What it says and asks goes to the run's actor under the run's address, as from an
-agent in this process, and the session accepts or refuses it. So a frame of a run that has ended has no effect, however
-late it comes.
+Theory of operation. A host only asks. Its frames go to the run's actor under the run's address, as from an agent in
+this process, and the session accepts or refuses them. So a frame of a run that has ended has no effect, however late
+it comes.
 
-*The cancel.* The run's token is cancelled inside its fence. Whatever the fence brings about here (a call that is
-refused, a result) is posted to this thread after that. `first` looks at the token before anything is written to the
-host, so the cancel is the first frame after the fence (W3), whichever waker of the token is called first. A host that
-was told nothing before the fence is told nothing: its run ends at once.
+*The cancel.* The run's token is cancelled inside its fence. The effects of the fence (a refused call, a result) are
+posted to this thread after that. `first` checks the token before anything is written to the host, so the cancel is the
+first frame after the fence (W3), in any order of the token's wakers. If the host did not get the run before the fence,
+it gets nothing: its run ends at once.
 
-*The end.* `finish` is called once: with the host's answer to `run`, or with its failure. From then on nothing of the
-run is accepted (W5), but two things go on: each request that the host has open is answered, and calls that the host
-executes end when it says so, or when its process has ended (W9).
+*The end.* `finish` is called once: with the host's answer to `run`, or with its failure. From then on frames of the
+run are not accepted (W5). But each open request of the host is still answered, and calls that the host executes end
+with its answer, or with its process (W9).
 
 Everything but the constructor runs on the thread of all channels.
 """
@@ -56,9 +56,9 @@ class HostRun:
 
     Args:
         turn: the run's turn.
-        tools: of the daemon, that the agent may call.
+        tools: the daemon's tools that the agent may call.
         finish: called once, with the end of the agent.
-        terms: what holds for it.
+        terms: the limits of the run.
         around: see there.
     """
 
@@ -97,19 +97,19 @@ class HostRun:
         return self._turn.token.cancelled
 
     @property
-    def told(self) -> bool:
-        """True once the host was told of it."""
+    def sent(self) -> bool:
+        """True once the run was sent to the host."""
         return self._request is not None
 
     @property
     def executing(self) -> bool:
-        """True while the host executes a call of it; also after its end."""
+        """True while the host executes a call of the run, even after the run's end."""
         return self._calls is not None and self._calls.executing
 
     # ── Its beginning, its cancel, its end ────────────────────────────────────────────────────────
 
     def begin(self, peer: Peer, *, counts_credit: bool) -> None:
-        """Tell the host to run; it has said hello. `counts_credit`: it keeps account of its credit."""
+        """Send the run to the host, which has said hello. `counts_credit`: the host counts its credit."""
         if self.over:
             return
         if self._turn.token.cancelled:
@@ -123,7 +123,7 @@ class HostRun:
         self._request = peer.request("run", Raw(params), self._answered)
 
     def first(self) -> None:
-        """Write the cancel if the host has not been told of it. It is the first frame after the fence."""
+        """Write the cancel, unless it was written. It is the first frame after the fence."""
         if self._said_cancel or self._request is None or not self._turn.token.cancelled:
             return
         self._said_cancel = True
@@ -142,13 +142,13 @@ class HostRun:
         if self.over:
             return
         if self._request is None or (self._peer is not None and self._peer.take_back(*self._request)):
-            # The host was told nothing, so no line of the agent has run.
+            # The host did not get the run, so no code of the agent has run.
             self._end(AgentDone(How.CANCELLED, None, None))
         else:
             self.first()
 
     def _answered(self, answer: Answer) -> None:
-        """The host has answered `run`: the agent has ended."""
+        """Handle the host's answer to `run`: the agent has ended."""
         error = answer.error
         if error is None:
             try:
@@ -162,20 +162,20 @@ class HostRun:
         elif self._turn.token.cancelled:
             self._end(AgentDone(How.CANCELLED, None, None))
         else:
-            self._end(AgentDone(How.RAISED, None, "the agent ended as cancelled, and nobody had cancelled its run"))
+            self._end(AgentDone(How.RAISED, None, "the agent ended as cancelled, but its run was not cancelled"))
 
     def lost(self, why: str, status: int | None = None) -> None:
-        """End the run: its host has ended, with `status` if that is known, or cannot be spoken with any more."""
+        """End the run: its host has ended, with `status` if that is known, or its channel is closed."""
         if not self._turn.token.cancelled:
             self._end(AgentDone(How.RAISED, None, why))
         elif status in _KILLED:
             self._end(AgentDone(_KILLED[status], None, None))
         else:
-            # It was to end, and has. An exit without an answer is a way to end too.
+            # It was cancelled, and has ended. An exit without an answer is an end too.
             self._end(AgentDone(How.RAISED if status is None else How.CANCELLED, None, why))
 
     def host_gone(self, why: str) -> None:
-        """The host's process has ended, and with it the code of all calls that it executed."""
+        """End the calls that the host executed: its process has ended, and with it their code."""
         if self._calls is not None:
             self._calls.host_gone(why)
         self.late.tell()
@@ -194,7 +194,7 @@ class HostRun:
         self._around.over()
         finish(done)
 
-    # ── What the host reports and asks ────────────────────────────────────────────────────────────
+    # ── Frames of the host ────────────────────────────────────────────────────────────────────────
 
     def notified(self, params: Params, size: int) -> None:
         """Handle a notification of this run; its line has `size` bytes."""
@@ -225,7 +225,7 @@ class HostRun:
             self._processes.requested(request, params)
 
     def give_back(self, size: int) -> None:
-        """Give the host back what a frame has cost that came to nothing."""
+        """Give back the credit of a frame that had no effect."""
         if self._account is not None:
             self._account.give_back(size)
 
@@ -244,7 +244,7 @@ class HostRun:
             self._say_pieces(_pieces(text))
 
     def _say_pieces(self, pieces: Iterator[str]) -> None:
-        """Say a long text, piece by piece."""
+        """Emit a long text, piece by piece."""
         for piece in pieces:
             data, size = TextData(text=piece), len(piece.encode())
             if not self._say(data, size, lambda: self._say_pieces(pieces)):
@@ -261,7 +261,7 @@ class HostRun:
             self._say(shown, size)
 
     def _say(self, data: Emitted, size: int, go_on: Callable[[], None] = lambda: None) -> bool:
-        """Say something for `size` bytes of credit. False: later, when there is credit; then `go_on` is called."""
+        """Emit something for `size` bytes of credit. False: later, when there is credit; then `go_on` is called."""
         assert self._account is not None, "the host was told of the run"
 
         def say() -> None:

@@ -1,4 +1,4 @@
-"""AgentStatus: an agent that runs in hosts, and its hosts, as people are told of them."""
+"""AgentStatus: an agent that runs in hosts, and its hosts, as shown to people."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from supervisor.hosts.host import Host, HostState
 class HostStatus(Struct, frozen=True):
     """One host. Times in seconds.
 
-    session: that it has a run of, or that keeps it.
-    runtime: what it says that it runs with; empty until it has said hello.
+    session: the session that has a run in it, or keeps it.
+    runtime: the name it gives its runtime; empty until its hello.
     age_s: since its start.
-    state_s: since it has its state.
+    state_s: since it entered its state.
     refused: frames that came for a run that was over.
     ignored: notifications that this daemon does not know.
     """
@@ -34,11 +34,11 @@ class AgentStatus(Struct, frozen=True):
 
     spares: how many are wanted.
     broken: why no host of it could be started the last time; empty if one could, or none was tried.
-    output: the end of what that host had printed.
-    printed: the end of what the last host had printed that was told of a run and has ended; at most 64 KiB.
-    failure: the last failure of a start, or of a spare, also if it is mended since; empty: there was none.
+    output: the tail of that host's output.
+    printed: the tail of the output of the last host that had a run and has ended; at most 64 KiB.
+    failure: the last failure of a start, or of a spare, even if it is mended since; empty: there was none.
     failed_s_ago: seconds since that.
-    retry_in_s: seconds until the next spare is tried; None: none is waited for.
+    retry_in_s: seconds until the next spare is tried; None: no retry is pending.
     """
 
     name: str
@@ -53,12 +53,12 @@ class AgentStatus(Struct, frozen=True):
 
     @property
     def ready(self) -> bool:
-        """True if a host of it has said hello, whoever has it."""
+        """True if a host of it has said hello and is not ending, also if a run or session has it."""
         return any(host.runtime and host.state is not HostState.ENDING for host in self.hosts)
 
 
 def status_of(host: Host, now: float) -> HostStatus:
-    """Return what is told of a host; `now` by the clock of durations. Under the pool's lock."""
+    """Return the status of a host; `now` by the monotonic clock. Under the pool's lock."""
     return HostStatus(
         agent=host.spec.name,
         process_id=host.process_id,

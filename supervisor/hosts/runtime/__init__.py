@@ -6,37 +6,37 @@ The map, from the outside in:
     loading.py       the functions that it was started for
     turn.py          Turn and AsyncTurn: the argument of an agent
     tools.py         the user's tools, which are executed here
-    schema.py        what the types of their parameters accept
+    schema.py        the types of their parameters, as JSON schema and as conversion
     spawning.py      processes that the daemon starts for the agent or a tool
     run.py call.py   a run, and a call that its agent asks for
     thread.py        the messages of a run
-    credit.py        what may be said that is not durable yet
+    credit.py        limits the output that is not durable yet
     main_thread.py   where a signal interrupts a plain agent
-    token.py         cancel tokens, and how async code is told
+    token.py         cancel tokens, and the cancellation of async code
     wire.py          frames over the socket
     daemon_log.py    the daemon's own log
     plain.py         foreign objects to plain JSON
-    values.py errors.py   what an agent gets
+    values.py errors.py   the values and errors that an agent gets
 
 Theory of operation. The *wire thread* reads frames and acts on them at once, whatever the agent does: it sets tokens,
 gives credit, answers `ping`. The *main thread* has the agent. An async one has one event loop for the life of the
-process, so that clients bound to a loop live on in a host that is kept; a plain one is called. Whoever says something
-writes it, under the lock of the wire.
+process, so that clients bound to a loop live on in a host that is kept; a plain one is called. Any thread that sends a
+frame writes it itself, under the lock of the wire.
 
-A run's end is told once to each task, or to the main thread. The wire thread sets the token first. Then it tells the
-agent, and last it fails what the methods of the turn ("doors") wait for. After that each door raises (law L8): that is
-the agent's own doing.
+Each task, or the main thread, is notified once of a run's end. The wire thread sets the token first. Then it notifies
+the agent, and last it fails the futures that the methods of the turn ("doors") wait for. After that each door raises,
+every time the agent calls one (law L8).
 
-- Async. Telling is a callback on the loop, which cancels the agent's task, unless a door has raised in that task
-  before. A door of another task waits until that has happened, and a few turns of the loop more: a task group that
-  hears of the end cancels its tasks, and would cut the clean-up of one that a door had told. When the agent's function
-  has ended, each other task that was not told is cancelled once. Then async generators are closed, and the functions
-  registered with `atexit` are run; then the host answers.
-- Plain. Telling is a signal to the main thread, whose handler raises RunCancelled. That ends a read, a sleep or a wait.
-  The handler raises only where the agent's own code is. In a door it does nothing, since half a frame may be written:
-  the door looks at the token when it is left. The order of these steps closes the races: the token is set before the
-  signal is sent; a door is first left, and then looks. A signal that comes just before a system call does not
-  interrupt it, so it is repeated until the agent was told.
+- Async. The notification is a callback on the loop, which cancels the agent's task, unless a door has raised in that
+  task before. A door of another task waits until that has happened, and for a few more turns of the loop: a cancelled
+  task group cancels its tasks, and would interrupt the clean-up of a task in which a door had raised. When the agent's
+  function has ended, each other task that was not notified is cancelled once. Then async generators are closed, and the
+  functions registered with `atexit` are run; then the host answers.
+- Plain. The notification is a signal to the main thread, whose handler raises RunCancelled. That ends a read, a sleep
+  or a wait. The handler raises only in the agent's own code. In a door it does nothing, since half a frame may be
+  written: the door checks the token on its way out. The order of these steps closes the races: the token is set before
+  the signal is sent; a door is first left, and then checks. A signal that comes just before a system call does not
+  interrupt it, so it is repeated until the agent was notified.
 
 What is started here (threads, processes) is below the daemon's warden, and is ended and proven by it. So nothing is
 joined here, and the end of the socket is `os._exit`.

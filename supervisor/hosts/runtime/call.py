@@ -27,8 +27,8 @@ Steps = Generator["Future[Any]", None, T]
 class Call:
     """One call that the agent asked for. Its `result` is set when the daemon has answered.
 
-    Of a function that is executed here, `begin` starts it, on the wire thread, once the daemon says so; `here` are the
-    steps of whoever executes it while it waits. `value` and `error` say how it ended.
+    For a function that is executed here: `begin` starts it, on the wire thread, once the daemon sends `execute`; `here`
+    are the steps that execute it on the waiting thread. `value` and `error` are its end.
     """
 
     def __init__(self, run: Run, tool: str, arguments: dict[str, Any]) -> None:
@@ -74,7 +74,7 @@ class Call:
         self._line = b""
 
     def give_up(self) -> None:
-        """Report that nobody waits for it any more, unless the run has ended. Its answer still comes."""
+        """Report that it is not waited for any more, unless the run has ended. Its answer still comes."""
         if not self.run.token.cancelled:
             self.run.host.wire.note("$/cancel_request", {"requestId": self._number, "fence": self.run.fence})
 

@@ -1,4 +1,4 @@
-"""Credit: what a run may say that is not durable yet. And the futures that its waiters wait for."""
+"""Credit: limits the output of a run that is not durable yet; and helpers for the futures of its waiters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Credit:
-    """What a run may say that is not durable yet. The wire gives it back; whoever says something takes it.
+    """Limits the output of a run that is not durable yet. Each frame takes credit; the wire gives it back.
 
     Args:
         events: limit on the frames that are not durable.
@@ -42,7 +42,7 @@ class Credit:
                 self._events += events
                 self._size = min(self._size + size, self._size_max)
                 granted = self._grant()
-            # Who no longer waits gives it back.
+            # Waiters that no longer wait give it back.
             returned = [size for size, waiter in granted if not settle(waiter, None)]
             if not returned:
                 return

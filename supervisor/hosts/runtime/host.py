@@ -41,7 +41,7 @@ PROTOCOL = 1
 CAN = ("credit", "ping")
 PATH = "COUNTERMAND_PATH"
 GOODBYE_S = 5.0
-"""How long a host whose agent cannot be loaded waits for the daemon to have heard why."""
+"""How long a host whose agent cannot be loaded waits for the daemon to receive the reason."""
 EXIT_BROKEN = 3
 
 T = TypeVar("T")
@@ -111,7 +111,7 @@ class Host:
         hello: dict[str, Any] = {"protocol": [PROTOCOL], "runtime": f"python {sys.version.split()[0]}", "can": CAN}
         try:
             agent = self._load()
-        except BaseException as error:  # noqa: BLE001  # whatever is raised, the daemon is told why
+        except BaseException as error:  # noqa: BLE001  # any error is reported to the daemon
             report(error)
             self._hello({**hello, "error": why_broken(self._spelled, error)}, GOODBYE_S)
             _flush()
@@ -181,7 +181,7 @@ class Host:
             return
         call = self._run.calls.get(params["of"]) if self._run is not None else None
         if call is None:
-            self.wire.refuse(number, CANCELLED, "nobody waits for this call")
+            self.wire.refuse(number, CANCELLED, "this call is not waited for")
         else:
             call.executed(number, params)
 
@@ -271,7 +271,7 @@ class Host:
         told = weakref.WeakSet() if run is None else run.token._told
         while rest := asyncio.all_tasks() - {typing.cast("Any", asyncio.current_task())}:
             for task in rest:
-                # Who has heard of it cleans up, and is not cut.
+                # A task that was cancelled already is cleaning up, and must not be interrupted.
                 if not getattr(task, "cancelling", int)():
                     tell(task, told)
             with contextlib.suppress(asyncio.CancelledError):

@@ -24,7 +24,7 @@ UNSET: Any = object()
 
 
 class Target:
-    """What the main thread executes: the agent, or the function of a gated call in it. `told`: its end was told."""
+    """Code on the main thread: the agent, or the function of a gated call in it. `told`: it was notified of its end."""
 
     __slots__ = ("token", "told")
 
@@ -57,7 +57,7 @@ class MainThread:
             loop = asyncio.get_running_loop()
         except RuntimeError:
             raise RunCancelled(typing.cast("Provenance", target.token.provenance)) from None
-        # The agent runs a loop of its own: its main task is told, and ends the others as it is used to.
+        # The agent runs a loop of its own: cancel its main task, which ends the others in its usual way.
         main, told = _main_task(frame), target.token._told
 
         def tell_all() -> None:
@@ -67,7 +67,7 @@ class MainThread:
         loop.call_soon_threadsafe(tell_all)
 
     def urge(self) -> None:
-        """Interrupt the agent's code on the main thread, until it is told. Any thread."""
+        """Interrupt the agent's code on the main thread, until it was notified. Any thread."""
         if self._owed() is not None:
             self._kill()
             threading.Thread(target=self._urge, name="countermand-urge", daemon=True).start()
@@ -121,7 +121,7 @@ class MainThread:
         return value, None
 
     def _owed(self) -> Target | None:
-        """Return the target that is to be told, if no door will do it."""
+        """Return the target that has to be notified, if no door will do it."""
         for target in self.targets[-1:]:
             if not self.doors and target.token.cancelled and not target.told:
                 return target
@@ -139,7 +139,7 @@ def _main_task(frame: types.FrameType | None) -> asyncio.Task[Any] | None:
 
 
 class PlainDoor:
-    """Wraps each method that plain code uses. On the main thread the handler leaves the telling to it."""
+    """Wraps each method that plain code uses. On the main thread it notifies instead of the handler."""
 
     __slots__ = ("_main", "_token")
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .spawning import Tree
 
 LEVELS_MAX = 20
-"""How many task groups, one in the other, are told before a door tells a task in the innermost."""
+"""How many nested task groups are notified before a door raises in a task of the innermost."""
 
 T = TypeVar("T")
 
@@ -49,12 +49,12 @@ class Run:
         self.calls: dict[int, Call] = {}
         # Process trees whose command has not exited, by id.
         self.trees: dict[str, Tree] = {}
-        # Of an async agent: its task, and whether that was told of the run's end.
+        # Of an async agent: its task, and whether that was notified of the run's end.
         self.task: asyncio.Task[Any] | None = None
         self.task_told: asyncio.Event | None = None
         self._lock = threading.RLock()
         self._futures: dict[Future[Any], None] = {}
-        # In this order: the agent hears of it before its doors do.
+        # In this order: the agent is notified before its doors.
         self.token._add_waker(lambda: host.tell(self))
         self.token._add_waker(self._cancelled)
 
@@ -111,10 +111,10 @@ class Run:
         return future.result()
 
     async def tell_last(self) -> None:
-        """Wait before a door tells another task than the agent's own: first that one is told, then who hears by it.
+        """Wait before a door raises in another task than the agent's own, until that one and its groups are notified.
 
-        A task group cancels its tasks when it is told. If a door had told one of them by then, the group's cancel would
-        be a second one, and cut its clean-up. Who is cancelled in here has been told by that.
+        A task group cancels its tasks when it is cancelled. If a door had raised in one of them by then, the group's
+        cancel would be a second one, and interrupt its clean-up. A task that is cancelled in here was notified by that.
         """
         task, told = asyncio.current_task(), self.task_told
         heard = task in (self.task, None) or task in self.token._told

@@ -1,4 +1,4 @@
-"""Cancel tokens, and how async code is told: once, by the cancel of its task or by a door."""
+"""Cancel tokens, and how async code is notified: once, by the cancel of its task or by a door."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CancelToken:
         self._keys = itertools.count()
         self._wakers: dict[int, Callable[[], object]] = {}
         self._callbacks: dict[int, Callable[[], None]] = {}
-        # Tasks that were told: of a run and of its calls together.
+        # Tasks that were notified: of a run and of its calls together.
         self._told: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet() if parent is None else parent._told
         self._unlink: Callable[[], None] = lambda: None
         if parent is not None:
@@ -184,7 +184,7 @@ class AsyncDoor:
         """Do nothing."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Convert RunCancelled, and note that this task has been told."""
+        """Convert RunCancelled, and record that this task was notified."""
         if isinstance(error, RunCancelled):
             with contextlib.suppress(RuntimeError):
                 task = asyncio.current_task()
@@ -192,7 +192,7 @@ class AsyncDoor:
                     self._token._told.add(task)
             raise _with_provenance(asyncio.CancelledError(*error.args), error.provenance) from None
         if isinstance(error, asyncio.CancelledError) and self._token.provenance is not None:
-            # The task was cancelled while it waited here. If that was its own time limit, it is still to be told.
+            # The task was cancelled while it waited here, perhaps by its own time limit: it may still be notified.
             _with_provenance(error, self._token.provenance)
 
 
@@ -202,7 +202,7 @@ def _with_provenance(error: asyncio.CancelledError, provenance: Provenance) -> a
 
 
 def tell(task: asyncio.Task[Any], told: weakref.WeakSet[asyncio.Task[Any]]) -> None:
-    """Cancel a task, unless it was told before. On its own loop."""
+    """Cancel a task, unless it was notified before. On its own loop."""
     if not task.done() and task not in told:
         told.add(task)
         task.cancel()
