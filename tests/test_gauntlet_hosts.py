@@ -124,6 +124,7 @@ def test_a_true_receipt_of_a_run_in_a_host_is_not_wrong() -> None:
         ((changed(AGENT, rows=()),), "names 0 hosts"),
         ((AGENT, changed(HOST, pid=90, rows=())), "names 2 hosts"),
         ((changed(AGENT, rows=(changed(HOST, pid=71),)),), "the pid of its host"),
+        ((changed(AGENT, rows=(changed(HOST, pid=None),)),), "the pid of its host"),
         ((changed(AGENT, rows=(changed(HOST, rows=()), STARTED)),), "not below that of the host"),
         ((changed(AGENT, rows=(changed(HOST, rows=()),)), STARTED), "not below that of the host"),
         ((changed(AGENT, rows=(changed(HOST, ended_at=None, how=None),)),), "has not ended"),

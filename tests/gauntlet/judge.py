@@ -195,7 +195,9 @@ def _of_the_host(rows: list[Row], seen: Seen) -> Iterator[str]:
         yield f"it names {len(hosts)} hosts, and there was one"
         return
     pids = {pid for pid, _ in seen.hosts}
-    if seen.hosts and hosts[0].pid not in pids:
+    # Of one that is still being ended after a crash it is not known yet.
+    unknown = hosts[0].pid is None and hosts[0].how is How.ABANDONED
+    if seen.hosts and hosts[0].pid not in pids and not unknown:
         yield f"the pid of its host was {pids}, and it says {hosts[0].pid}"
     below = list(rows_of(hosts[0].rows))
     for row in rows:
