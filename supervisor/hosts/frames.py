@@ -123,7 +123,7 @@ class Hello(Params, frozen=True, kw_only=True):
     ] = ()
     tools: Annotated[tuple[Offer, ...], Meta(description="Tools that the host executes itself. For people.")] = ()
     error: Annotated[
-        str | None, Meta(description="Why the agent cannot be loaded. The host will not be told of a run, and ends.")
+        str | None, Meta(description="Why the agent cannot be loaded. The host gets no run, and ends.")
     ] = None
 
 
@@ -155,7 +155,7 @@ class Call(Params, frozen=True, kw_only=True):
     arguments: Annotated[JsonObject, Meta(description="At most 1 MiB as JSON.")] = field(default_factory=dict)
     where: Annotated[
         Literal["daemon", "host"],
-        Meta(description="Who executes it: the daemon, or this host, which is told so by `execute`."),
+        Meta(description="Who executes it: the daemon, or this host, which then gets `execute`."),
     ] = "daemon"
     description: Annotated[str, Meta(description="What a tool of the host does.")] = ""
     schema: Annotated[

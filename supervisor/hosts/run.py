@@ -127,9 +127,9 @@ class HostRun:
         if self._said_cancel or self._request is None or not self._turn.token.cancelled:
             return
         self._said_cancel = True
-        assert self._peer is not None, "the host was told of the run"
-        assert self._calls is not None, "the host was told of the run"
-        assert self._account is not None, "the host was told of the run"
+        assert self._peer is not None, "the host has the run"
+        assert self._calls is not None, "the host has the run"
+        assert self._account is not None, "the host has the run"
         number, frame = self._request
         cancel = cancel_of(number, self.fence, self._turn.token, self._terms.grace_s)
         self._peer.notify_first(CANCEL_REQUEST, cancel, frame)
@@ -198,8 +198,8 @@ class HostRun:
 
     def notified(self, params: Params, size: int) -> None:
         """Handle a notification of this run; its line has `size` bytes."""
-        assert self._calls is not None, "the host was told of the run"
-        assert self._processes is not None, "the host was told of the run"
+        assert self._calls is not None, "the host has the run"
+        assert self._processes is not None, "the host has the run"
         match params:
             case frames.Emit():
                 self._emit(params.text, size)
@@ -215,8 +215,8 @@ class HostRun:
 
     def requested(self, request: Request, params: Params) -> None:
         """Handle a request of this run."""
-        assert self._calls is not None, "the host was told of the run"
-        assert self._processes is not None, "the host was told of the run"
+        assert self._calls is not None, "the host has the run"
+        assert self._processes is not None, "the host has the run"
         if isinstance(params, frames.Call):
             self._calls.requested(request, params)
         elif isinstance(params, frames.Steering):
@@ -230,7 +230,7 @@ class HostRun:
             self._account.give_back(size)
 
     def _emit(self, text: str, size: int) -> None:
-        assert self._account is not None, "the host was told of the run"
+        assert self._account is not None, "the host has the run"
         text = storable(text)
         text_bytes = len(text.encode())
         if not text:
@@ -262,7 +262,7 @@ class HostRun:
 
     def _say(self, data: Emitted, size: int, go_on: Callable[[], None] = lambda: None) -> bool:
         """Emit something for `size` bytes of credit. False: later, when there is credit; then `go_on` is called."""
-        assert self._account is not None, "the host was told of the run"
+        assert self._account is not None, "the host has the run"
 
         def say() -> None:
             try:
@@ -277,7 +277,7 @@ class HostRun:
         return self._account.spend(size, say, say_later)
 
     def _steer(self, request: Request) -> None:
-        assert self._peer is not None, "the host was told of the run"
+        assert self._peer is not None, "the host has the run"
         try:
             reply = self._turn.request_steering()
         except RunCancelled as error:
@@ -287,7 +287,7 @@ class HostRun:
         reply.add_done_callback(lambda done: self._around.post(lambda: self._steered(request, done)))
 
     def _steered(self, request: Request, reply: Future[tuple[Message, ...]]) -> None:
-        assert self._peer is not None, "the host was told of the run"
+        assert self._peer is not None, "the host has the run"
         error = reply.exception()
         if error is not None:
             refuse(self._peer, request, error)

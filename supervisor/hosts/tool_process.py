@@ -1,7 +1,7 @@
 """What runs in the process of a tool with the isolation ``process``: a host whose agent is that one tool.
 
 It is loaded by the runtime of hosts (`countermand`), in the interpreter of the supervisor. The tool and its arguments
-are converted as in the supervisor's own process, by the same code. The run that the host is told of is the call: its
+are converted as in the supervisor's own process, by the same code. The run of such a host is the call: its
 one input has the arguments, and its cancel is the call's.
 """
 
@@ -76,7 +76,7 @@ def _given(tool: Tool, turn: Any) -> Mapping[str, Any]:
 
 
 def _bounded(value: Any, max_bytes: int) -> dict[str, Any]:
-    """Return a result as JSON of at most `max_bytes`: all of it is one value for who takes it."""
+    """Return a result as JSON of at most `max_bytes`, which the supervisor takes as one value."""
     if type(value).__name__ == "ToolResult" and not isinstance(value, ToolResult):
         # That of the runtime has the same fields.
         value = ToolResult(value.outcome, value.content, value.is_error, value.data)

@@ -1,11 +1,11 @@
 """The client: a daemon over its API, and a store that is read from the disk.
 
-endpoint.py         where a daemon is to be found
+endpoint.py         where to find a daemon
 api.py              its API, over its socket
 follower.py         its events as they come, across breaks of the connection
-source.py           where records come from: the daemon that runs, else the store on the disk
-records.py          Records: what a command can read of the sessions
-remote_records.py   those of a daemon
-store_records.py    those of a store
-attended.py         whether anything works on a run that is on record as open
+source.py           the source of records: a running daemon, else the store on the disk
+records.py          Records: the reads that commands use
+remote_records.py   Records over a daemon's API
+store_records.py    Records from a store
+attended.py         whether a supervisor works on a run that is recorded as unfinished
 """

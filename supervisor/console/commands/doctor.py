@@ -1,6 +1,6 @@
-"""`doctor`: what is wrong around a daemon, seen from outside, and what helps.
+"""`doctor`: faults around a daemon, seen from outside, and their remedies.
 
-The daemon looks at itself where it answers. What it cannot see, or would not say any more, is looked at from here: the
+A daemon that answers checks itself. Facts that it cannot see, or cannot report when it is gone, are checked here: the
 socket, the lock, the directory and the disk, ledgers and processes that no daemon watches, the systemd unit. Nothing
 is changed: each finding says what to do about it.
 """

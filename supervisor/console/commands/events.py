@@ -1,4 +1,4 @@
-"""`events`: the log of a session, one event a line; as they come, if that is asked for."""
+"""`events`: the log of a session, one event a line; with `--follow` also new events as they come."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _STYLES: Final[dict[str, str]] = {
     EventKind.SESSION_QUARANTINED: "red",
 }
 _NAMED: Final = ("content", "text", "status", "tool", "outcome", "how", "pid", "name", "reason", "error", "agent")
-"""What of an event's data goes into its line, as far as it is there."""
+"""The fields of an event's data that its line shows."""
 
 
 def show_events(endpoint: Endpoint, session: str, from_seq: int, *, follow: bool, as_json: bool) -> None:
-    """Print the events of a session behind `from_seq`; with `follow` until somebody ends it.
+    """Print the events of a session after `from_seq`; with `follow` also new ones, until the command is ended.
 
     As JSON each event is a document on a line of its own.
 
     Raises:
         NotFound: there is no such session.
-        NoDaemon: to follow takes a daemon, and none answers, or none for long.
+        NoDaemon: `follow` needs a daemon, and none answers, or it went away for too long.
     """
     out = console()
     events = _follow(endpoint, session, from_seq) if follow else _stored(endpoint, session, from_seq)

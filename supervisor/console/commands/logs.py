@@ -1,10 +1,10 @@
-"""`logs`: what the daemon itself says, wherever that goes: a file, or the journal.
+"""`logs`: the daemon's own log, from a file or the journal.
 
-The daemon writes its log to standard error and to nowhere else, so where that leads is asked of the kernel: a regular
-file is read, the journal is asked through journalctl. A terminal or a pipe is somebody else's: that is said. Where no
-daemon runs the journal of its unit is what there is, and what to look at after a crash.
+The daemon writes its log only to standard error, and the kernel tells where that leads. A regular file is read, the
+journal is read through journalctl. A terminal or a pipe cannot be read, and the command says so. If no daemon runs,
+the journal of its unit is read, which helps after a crash.
 
-What happens in the sessions is no log of the daemon: `events` shows that.
+The events of sessions are not in this log: `events` shows them.
 """
 
 from __future__ import annotations
@@ -70,18 +70,18 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 def show_logs(endpoint: Endpoint, wanted: Wanted, unit: str, *, follow: bool, as_json: bool) -> None:
-    """Print the daemon's log, and with `follow` what comes, until somebody ends it.
+    """Print the daemon's log; with `follow` also new lines, until the command is ended.
 
     Args:
         endpoint: where the daemon is.
         wanted: which lines.
-        unit: whose journal is read where no daemon runs.
-        follow: go on with what comes.
-        as_json: print lines as they were written, where these are JSON.
+        unit: the unit whose journal is read if no daemon runs.
+        follow: go on with new lines.
+        as_json: print lines that are JSON as they were written.
 
     Raises:
-        NoDaemon: no daemon runs, and there is no journal to look into.
-        NotFound: the log goes to where it cannot be read.
+        NoDaemon: no daemon runs, and there is no journal, or it has nothing of the unit.
+        NotFound: the log goes to a place where it cannot be read.
     """
     out = console()
     unread = threading.Event()

@@ -1,7 +1,7 @@
-"""What people and programs are shown.
+"""Output for people and programs.
 
 output.py     lines, tables and JSON on standard output, remarks on standard error
-progress.py   what is waited for, on a terminal
+progress.py   the progress of a wait, on a terminal
 receipts.py   a receipt as a table
 words.py      times, causes and texts as people read them
 """

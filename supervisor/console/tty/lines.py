@@ -1,7 +1,7 @@
 """Standard input as lines, one at a time.
 
 A thread reads the descriptor itself and never through `sys.stdin`: a buffered reader that is blocked holds a lock
-that the interpreter needs to end. It reads on only when the line before was taken, so a long file waits in its pipe
+that the interpreter needs to end. It reads on only when the next line is asked for, so a long file waits in its pipe
 and not in memory, and a line longer than `LINE_MAX_BYTES` is counted but not kept.
 """
 

@@ -1,11 +1,11 @@
 """Standard output and standard error, and the terminal that may be both.
 
-Output of runs goes to standard output; all that the console itself says goes to standard error, so that
-a pipe gets the one without the other. Both are written unbuffered: what was printed is out, whatever happens next.
+Output of runs goes to standard output; the console's own remarks go to standard error, so that a pipe gets the one
+without the other. Both are written unbuffered, so no output is lost at a sudden end.
 
-A terminal gets what its filter lets pass, and a pipe the bytes as they are. On a terminal both end on the same screen,
-so a remark begins on a line of its own, and a prompt that waits is wiped before something is printed over it. What a
-person has typed by then stays in the terminal's own line buffer.
+A terminal gets filtered output, and a pipe the bytes as they are. On a terminal both end on the same screen, so a
+remark begins on a line of its own, and a waiting prompt is wiped before anything is printed over it. A half-typed line
+stays in the terminal's own line buffer.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Screen:
             self._print(text if self._filter is None else self._filter.feed(text))
 
     def end_message(self) -> None:
-        """What was printed is a whole: nothing of it waits for more, and its colours end here.
+        """End the output of a message: print an unfinished sequence, and reset the colours.
 
         Raises:
             OutputClosed: it cannot be written, or is not read any more.
@@ -84,7 +84,7 @@ class Screen:
             self._end_message()
 
     def remark(self, *lines: str) -> None:
-        """Say something about what goes on, on standard error; each text is one line, whatever is in it."""
+        """Print remarks on standard error; each text becomes one line."""
         with self._turn():
             self._begin_own()
             text = "\n".join(one_line(line) for line in lines)
@@ -97,16 +97,16 @@ class Screen:
             self._say(text if text.endswith("\n") else text + "\n")
 
     def prompt(self) -> None:
-        """Show that a line is waited for, unless that is shown already."""
+        """Show the prompt, unless it is shown already."""
         with self._turn():
             if not self._prompted:
                 lead = "\n" if self._line_open and self.out_is_terminal else ""
-                # Asked for anew each time: another program may have had the terminal meanwhile.
+                # Set each time: another program may have had the terminal meanwhile.
                 self._say(lead + (ASK_FOR_MARKS if self._marks else "") + PROMPT)
                 self._line_open, self._prompted = False, True
 
     def ask_for_marks(self) -> None:
-        """Have the terminal mark what is pasted, until the prompt is left."""
+        """Make the terminal mark pasted text, until the prompt is left."""
         with self._turn():
             self._marks = self.err_is_terminal and os.environ.get("TERM", "dumb") != "dumb"
             self._say(ASK_FOR_MARKS if self._marks else "")
@@ -161,7 +161,7 @@ class Screen:
             self._print(self._filter.end())
 
     def _begin_own(self) -> None:
-        """Go to where the console's own words may stand: not behind a prompt, nor behind a rest of output."""
+        """Go to a fresh line for a remark: not behind a prompt, nor behind unfinished output."""
         self._wipe_prompt()
         if self._line_open and self.out_is_terminal and self.err_is_terminal:
             self._say("\n")
@@ -193,5 +193,5 @@ def _write(fd: int, text: str) -> None:
         try:
             data = data[os.write(fd, data) :]
         except BlockingIOError:
-            # Somebody made this end non-blocking; its reader is slow, not gone.
+            # Another process made this end non-blocking; its reader is slow, not gone.
             select.select([], [fd], [])

@@ -71,10 +71,10 @@ def is_unread() -> bool:
 
 
 class _Whole(io.FileIO):
-    """Writes all, waiting for a slow reader. What cannot be written is let go."""
+    """Writes everything, waiting for a slow reader. Output that cannot be written is dropped."""
 
     failed: OSError | None = None
-    """Why something could not be written: the first time."""
+    """The first error of a write."""
 
     def write(self, data: Any, /) -> int:
         left = memoryview(data).cast("B")
@@ -86,7 +86,7 @@ class _Whole(io.FileIO):
                 self.failed = error
                 break
             if written is None:
-                # Somebody made this end non-blocking.
+                # Another process made this end non-blocking.
                 select.select([], [self.fileno()], [])
             else:
                 left = left[written:]
@@ -94,7 +94,7 @@ class _Whole(io.FileIO):
 
 
 class StandardOutput(_Whole):
-    """Standard output. The command goes on to its end, and has its exit code, whatever becomes of what it prints."""
+    """Standard output. A command whose output cannot be written still goes on to its end and its exit code."""
 
     @property
     def unread(self) -> bool:

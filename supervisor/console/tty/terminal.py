@@ -1,12 +1,12 @@
-r"""What a run prints, as a terminal may have it: its text and its colours, and nothing that steers the terminal.
+r"""The output of a run, filtered for a terminal: its text and its colours, and no other control sequence.
 
-An agent or a process that moves the cursor could rewrite what the console has said, a title or a clipboard sequence
-reaches beyond the screen, and a right-to-left override shows a command as another one. So of what a run prints a
-terminal gets printable text, newlines, tabs, and SGR sequences, which are colours and the like. Of the rest:
+An agent or a process that moves the cursor could rewrite the console's own lines, a title or a clipboard sequence
+reaches beyond the screen, and a right-to-left override shows a command as another one. So a terminal gets only
+printable text, newlines, tabs, and SGR sequences, which are colours and the like. Of the rest:
 
 - A whole control sequence (CSI, OSC, DCS, APC, PM, SOS, and those of ESC and a letter) is left out: it has no text.
-- A control that stands alone, or begins a sequence that does not end well, is made visible (``\x1b``), and what
-  follows is text: so a sequence that is never ended hides nothing.
+- A control that stands alone, or begins a sequence that does not end well, is made visible (``\x1b``), and the text
+  behind it stays text: so a sequence that is never ended hides nothing.
 - A carriage return is the end of a line, alone or before a newline: a progress bar shows each of its states.
 
 A sequence may come in pieces. Its beginning is held back until it is decided, for SEQUENCE_MAX characters at most; so
@@ -24,7 +24,7 @@ from actors.text import CONTROLS, one_line
 SEQUENCE_MAX: Final = 1_024
 """Characters of the inside of a control sequence; a longer one is text."""
 COLOURS_MAX: Final = 16
-"""Colours that are put on again in the next piece: the last so many, if nothing has taken them off."""
+"""How many of the last colours are restored in the next piece, unless they were reset."""
 RESET: Final = "\x1b[0m"
 
 _INSIDE: Final = rf"[^\x00-\x1f\x7f-\x9f]{{0,{SEQUENCE_MAX}}}"
@@ -45,9 +45,9 @@ _COLOUR: Final = re.compile(r"\x1b\[[0-9;:]*m")
 
 
 class TerminalFilter:
-    """Makes the output of runs fit for a terminal; for one stream of output. Not for several threads at once.
+    """Filters the output of runs for a terminal; for one stream of output. Not for several threads at once.
 
-    Colours are off behind each piece and on again in the next: what somebody else shows or types in between has none.
+    Colours are reset after each piece and restored in the next, so that other text in between has none.
     """
 
     def __init__(self) -> None:

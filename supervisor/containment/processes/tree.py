@@ -82,7 +82,7 @@ class Tree:
         self.searched = False
 
     def belong_to(self, session: str) -> None:
-        """It was of no session until now, and is this one's: what is to be reported of it names its file anew."""
+        """Give a tree without a session to one: its spool file is renamed, and later reports name the new file."""
         before, self.session = self.spool.path, session
         self.spool.belong_to(session)
         self.output.elsewhere = self.spool.elsewhere

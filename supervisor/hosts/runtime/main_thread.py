@@ -89,7 +89,7 @@ class MainThread:
         """Call the agent's code: the agent, or the function of a gated call, from inside of a door.
 
         Returns its value, or UNSET and its error. On the main thread the handler may raise in it, once: from the first
-        line here up to the line that says that it was told.
+        line here up to the line that records the notification.
         """
         if not self.is_here:
             try:

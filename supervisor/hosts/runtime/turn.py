@@ -252,7 +252,7 @@ class AsyncTurn(TurnBase):
             name: the tool's name.
             arguments: shown and recorded; `function` has its own.
             function: what to execute.
-            schema: a JSON schema of the arguments, shown to whoever approves; it is not enforced.
+            schema: a JSON schema of the arguments, shown to the approver; it is not enforced.
             provider_id: what the model called the call.
             show: makes the text for the thread; by default the value itself, as JSON if it is no text.
             deadline_s: seconds after which the call is closed.
