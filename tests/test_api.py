@@ -256,7 +256,7 @@ def test_a_second_supervisor_on_the_same_directory_is_refused(kit: Kit) -> None:
     assert caught.value.pid is not None
 
 
-@pytest.mark.parametrize("isolation", [None, "process", "fibre", "task"])
+@pytest.mark.parametrize("isolation", [None, "fibre", "task"])
 def test_a_tool_without_a_fitting_isolation_is_refused_with_the_choices(kit: Kit, isolation: Any) -> None:
     def plain() -> None:
         return None

@@ -568,7 +568,7 @@ def test_l14_it_ends_whatever_the_interpreter_would_wait_for(desk: Desk, tmp_pat
     env = {**desk.env, "PYTHONPATH": str(tmp_path)}
     assigned = (
         "--set",
-        "agents={me='mine:leaves'}",
+        "agents={me={run='mine:leaves', in_process=true}}",
         "--set",
         "agent=me",
         "--set",

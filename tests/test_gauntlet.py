@@ -183,7 +183,7 @@ def test_a_gauntlet_that_is_ended_leaves_nobody(tmp_path: Path, number: signal.S
 
 def test_a_daemon_of_the_gauntlet_ends_when_its_starter_is_gone(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "tests.gauntlet.crash"]
-    orders = {"state_dir": str(tmp_path / "state"), "layer": "auto", "cases": []}
+    orders = {"state_dir": str(tmp_path / "state"), "layer": "auto", "hosts": "", "cases": []}
     with subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as daemon:
         try:
             assert daemon.stdin is not None

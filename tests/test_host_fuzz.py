@@ -251,13 +251,11 @@ def hosts() -> Iterator[Hosting]:
 def defects() -> Iterator[list[str]]:
     """What the thread of the channels has contained."""
     found: list[str] = []
-    logger.enable("supervisor")
     sink = logger.add(
         lambda text: found.append(str(text)), level="ERROR", filter=lambda it: it["exception"] is not None
     )
     yield found
     logger.remove(sink)
-    logger.disable("supervisor")
 
 
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -854,7 +854,6 @@ def test_lines_for_the_log_are_bounded(hosts: Hosting) -> None:
     from loguru import logger
 
     lines: list[str] = []
-    logger.enable("supervisor")
     sink = logger.add(lambda text: lines.append(str(text)), format="{level} {message}", level="DEBUG")
     try:
         tree, run, frame = hosts.running()
@@ -866,7 +865,6 @@ def test_lines_for_the_log_are_bounded(hosts: Hosting) -> None:
         run.end()
     finally:
         logger.remove(sink)
-        logger.disable("supervisor")
     mine = [line for line in lines if f"the host of agent {NAME}" in line]
     assert mine[0] == f"WARNING the host of agent {NAME}: two\\nlines n=1\n"
     assert mine[1].startswith("INFO ")

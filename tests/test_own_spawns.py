@@ -159,7 +159,7 @@ def test_l7_the_note_says_that_what_the_agent_started_may_have_had_effects(seed:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_l3_it_waits_until_the_parts_of_an_earlier_run_have_ended(seed: int) -> None:
-    with World(seed, settings=settings(run_deadline_s=5.0)) as world:
+    with World(seed) as world:
         first = say(world, "own_left=60,ignores_term forever")
         assert world.run(lambda: bool(of(world, "process.started")))
         second = say(world, "own=0.1 say=1", "b", policy="interrupt")

@@ -1165,8 +1165,8 @@ MUTANTS: Final = (
         "L14",
         Processes,
         "_spawn_for_run",
-        ">= limit:",
-        "> limit:",
+        ">= limit and",
+        "> limit and",
     ),
     _mutant(
         "one process of the session too many",
