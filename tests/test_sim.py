@@ -47,6 +47,19 @@ KEPT_S = 7 * 86_400.0
 LIMITS = Settings(agent="scripted", queue_max=2, calls_open_max=2, processes_max=2)
 
 REGRESSIONS = {
+    # A tool in a process that nothing ends goes on, and the receipt of its run names it.
+    "a tool in a process that never dies": Schedule(
+        3539510690,
+        Settings(agent="scripted"),
+        (
+            ("at", "t", ("new", "serve=0,serves,ignores_term proc=1", "enqueue", "user", False, 5.0)),
+            ("new", "say=1", None, "user", True, None),
+            ("new", "run=30,children=2,output=3", "enqueue", "user", False, None),
+            ("stop", "graceful", None, "keep", "run", "user", 0.0),
+            ("stop", "graceful", None, None, "run", "user", None),
+        ),
+        hosting=Hosting(2232150406, HostedAgent("scripted", keep=True, keep_idle_s=5.0, overlap=False)),
+    ),
     # A Stop of a deleted session was refused; its copy was under way, behind a message, and was answered early.
     "a copy of a Stop that was refused": Schedule(
         3950797940,

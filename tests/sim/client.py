@@ -449,8 +449,16 @@ class Client:
         world = self.world
         running, alive = world.executor.running(), 0
         for execution in running:
-            # An agent that swallows every cancel lives on; then its receipt has to say that it was abandoned.
-            receipt = world.disk.receipt(execution.rpartition(" ")[2])
+            # An agent that swallows every cancel lives on, and a tool in a process that nothing ends: the receipt of
+            # its run says that it was abandoned.
+            key = execution.rpartition(" ")[2]
+            runs = [
+                call.run_id
+                for tables in world.disk.tables.values()
+                for call in tables.calls.values()
+                if call.call_id == key
+            ]
+            receipt = world.disk.receipt(*(runs or [key]))
             assert receipt is not None, f"{execution} runs, and there is no receipt of it"
             assert not receipt.complete, f"{execution} runs, and its receipt is complete (L3)"
         for process_id in world.processes.alive():
