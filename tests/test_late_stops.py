@@ -172,6 +172,27 @@ def test_what_was_kept_is_decided_when_the_session_is_read_and_what_waited_for_t
     assert not session.late.pending
 
 
+def test_one_that_was_decided_anew_and_is_not_stored_is_kept_as_it_first_came() -> None:
+    session = Session()
+    session.fail(stop())
+    (first,) = session.late.restore([])
+    session.wait(9.0)
+    session.fail(stop())
+    assert session.late.restore([]) == [first]
+    assert session.journal.kept["x"] == first
+
+
+def test_one_that_the_journal_has_forgotten_is_new_where_it_comes_again() -> None:
+    session = Session()
+    session.fail(stop())
+    session.late.restore([])
+    session.late.forget("x")
+    session.wait(9.0)
+    session.fail(stop())
+    (again,) = session.late.restore([])
+    assert again.at == EPOCH + 9.0
+
+
 def test_one_that_an_incarnation_before_may_have_answered_is_said_to_be_durable() -> None:
     session = Session()
     session.loading = True

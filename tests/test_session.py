@@ -615,6 +615,29 @@ def _judge_what_was_stopped_unstored(world: World, asked: Stop, told: Stopped, f
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_l4_a_stop_that_is_kept_again_since_the_store_failed_again_stops_nothing_that_was_sent_since_it_came(
+    seed: int,
+) -> None:
+    with World(seed) as world:
+        world.answer("s", message("a", "forever"))
+        world.store.fail_next()
+        with pytest.raises(StoreUnavailable):
+            world.answer("s", message("b", "say=1", policy="enqueue"))
+        told = world.answer("s", stop())
+        assert (told.outcome, told.journalled) == ("stopping", True)
+        came_at = world.disk.journal["s", "x"].at
+        world.clock.elapse(0.05)
+        world.store.fail_next()
+        failures = world.store.failures
+        settled(world)
+        assert world.store.failures > failures, "the store did not take what was decided first"
+        (fence,) = [event for event in of(world, "session.fenced") if event.data["provenance"]["source"] == "user.test"]
+        assert fence.data["provenance"]["initiated_at"] == came_at
+        later = world.answer("s", message("c", "say=1", sent_at=came_at + 0.01))
+        assert later.returned is None
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_l9_a_stop_that_came_too_late_for_its_run_does_nothing_to_what_waits_where_it_is_decided_again(
     seed: int,
 ) -> None:

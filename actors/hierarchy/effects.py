@@ -74,7 +74,7 @@ class Effects:
         live: the session.
         runs: the actors of its runs.
         trees: the actors of its process trees.
-        late_stops: hears that a Stop is refused.
+        late_stops: hears that a Stop is refused, or need not be decided again.
         quarantine: is lifted when the session is deleted.
     """
 
@@ -181,7 +181,7 @@ class Effects:
                     self._late_stops.refused(effect.request)
                     refuse(self._live.session, effect.request, effect.reply, effect.error)
                 case ForgetStop():
-                    self._ports.store.forget_stop(self._live.session, effect.request_id)
+                    self._late_stops.forget(effect.request_id)
 
     def _forget_part(self, part: ForgetPart) -> None:
         match part.keeper:

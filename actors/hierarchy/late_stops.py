@@ -26,8 +26,9 @@ Not lost. A kept Stop leaves in three ways:
 - It is refused: there is nothing to decide.
 - The session is read, for example after a failure of the store. `Restoration.restore` decides the Stop under its own
   id, before anything starts, and the journal forgets it when that is on record. If that cannot be stored either, the
-  Stop is kept again. There is one exception: a Stop that came while the session was being read, and has no answer yet,
-  is decided in its place among the requests that waited, in one batch with those ahead of it. It stays here until then.
+  Stop is kept again, as it first came. There is one exception: a Stop that came while the session was being read, and
+  has no answer yet, is decided in its place among the requests that waited, in one batch with those ahead of it. It
+  stays here until then.
 """
 
 from __future__ import annotations
@@ -106,6 +107,8 @@ class LateStops:
         self._waiting: dict[str, UnstoredStop] = {}
         self._kept: dict[str, JournalledStop] = {}
         self._held: dict[str, HeldAnswers] = {}
+        # They were kept when the session was read, and have been decided anew. That is not on record yet.
+        self._replayed: dict[str, JournalledStop] = {}
         # Ids of the Stops that came while the session was being read, and that were handed to the journal meanwhile.
         self._in_stash: set[str] = set()
 
@@ -225,8 +228,13 @@ class LateStops:
         if kept.answered_early:
             return kept.entry.stop
         # It came to the store in time: nobody got `durable=False`.
-        self._store.forget_stop(self._session, stop.id)
+        self.forget(stop.id)
         return None
+
+    def forget(self, request_id: str) -> None:
+        """A Stop need not be decided again: the journal forgets it."""
+        self._replayed.pop(request_id, None)
+        self._store.forget_stop(self._session, request_id)
 
     def refused(self, request: OutsideRequest) -> None:
         """A Stop is refused, for example since its run does not exist: there is nothing to wait for."""
@@ -234,7 +242,7 @@ class LateStops:
         kept = self._kept.get(request.id)
         if kept is not None and kept.entry.stop == request:
             del self._kept[request.id]
-            self._store.forget_stop(self._session, request.id)
+            self.forget(request.id)
 
     def store_failed(
         self,
@@ -258,6 +266,9 @@ class LateStops:
         waiting = self._end_wait(stop)
         # It is not in the stash any more, if it was.
         self._in_stash.discard(stop.id)
+        replayed = self._replayed.pop(stop.id, None)
+        if replayed is not None and replayed.entry.stop == stop:
+            self._kept[stop.id] = replayed
         at = self._clock.wall() if waiting is None else waiting.entry.at
         known = None if answer.outcome == UNKNOWN else answer
         self._keep(_entry(self._session, stop, at, known, generation, cause, failure), known)
@@ -297,10 +308,10 @@ class LateStops:
             kept.answered_early = kept.answered_early or not mine
         undecided = {request_id for request_id, kept in self._kept.items() if kept.answer is None}
         stay = self._in_stash & undecided
-        decided = [kept.entry for request_id, kept in self._kept.items() if request_id not in stay]
+        self._replayed = {request_id: kept for request_id, kept in self._kept.items() if request_id not in stay}
         self._kept = {request_id: kept for request_id, kept in self._kept.items() if request_id in stay}
         self._in_stash = set()
-        return decided
+        return [kept.entry for kept in self._replayed.values()]
 
     def answer_all_held(self) -> None:
         """The session's actor ends: give all answers that wait for the journal."""

@@ -893,6 +893,14 @@ MUTANTS: Final = (
         "    self._live.protocol.restoration.restore(\n",
     ),
     _mutant(
+        "a Stop that is kept again came when the store failed again",
+        "L5",
+        LateStops,
+        "store_failed",
+        "if replayed is not None and",
+        "if False and replayed is not None and",
+    ),
+    _mutant(
         "the journal does not name the failure that came before a Stop",
         "L5",
         Outage,

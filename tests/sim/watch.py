@@ -654,6 +654,9 @@ class Watch:
         again = self.under_way[str(by)] or self.sent.get(str(by), (0.0, 0.0))[1] > refused_at
         if ended is not None and not again and refused_at < (ended.started_at or 0.0):
             self.break_(f"{run} began when {by} was refused, and is ended by it (L5)")
+        kept = self.kept.get(str(by)) if by not in self.deleted_requests else None
+        if kept is not None and kept.stop.sent_at is None and provenance["initiated_at"] > kept.at + INSTANT_S:
+            self.break_(f"{by} is on record as of {provenance['initiated_at']}, and came at {kept.at} (L5)")
         if source == "session.new_message" and self.faults:
             # Its fence was shut in memory, and the store did not take it: it was refused, and says so.
             return
