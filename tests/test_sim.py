@@ -1145,6 +1145,81 @@ REGRESSIONS = {
         ),
         hosting=Hosting(1421128221, HostedAgent("scripted", keep=True, keep_idle_s=30.0)),
     ),
+    # A Stop was refused in a session that had been deleted. It came again, and was kept: the watch compared it with
+    # what the journal had let go.
+    "a Stop that the journal let go is kept again": Schedule(
+        3205000669,
+        Settings(agent="scripted", passivate_s=1.0),
+        (
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("delete",),
+            ("wait", 3.0),
+            ("hold", True),
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("new", "say=1", None, "user", True, None),
+            ("restop", 0),
+            ("idle", 6),
+        ),
+    ),
+    # It was on record, and deleted. It came again, in a failure of the store that had ended a run.
+    "a Stop that was deleted is kept again": Schedule(
+        2368443729,
+        Settings(agent="scripted", run_deadline_s=1.0, call_deadline_s=0.5),
+        (
+            ("lose", 2),
+            ("new", "sleep=60", None, "user", True, None),
+            ("wait", 1.0),
+            ("hold", True),
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("wait", 0.3),
+            ("delete",),
+            ("steps", 1),
+            ("hold", False),
+            ("wait", 0.05),
+            ("new", "say=1", None, "user", True, None),
+            ("lose", 2),
+            ("restop", 0),
+        ),
+    ),
+    # A Stop came while the session could not be read. An earlier one named the failure that had ended its run.
+    "a Stop of what cannot be read behind a failure that an earlier Stop names": Schedule(
+        3910347814,
+        Settings(agent="scripted"),
+        (
+            ("new", "hand=60,after=0.4998", None, "user", True, None),
+            ("wait", 0.05),
+            ("lose", 1),
+            ("new", "say=1", "enqueue", "bot", True, None),
+            ("steps", 10),
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("steps", 8),
+            ("crash",),
+            ("down", True),
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("wait", 0.02),
+            ("crash",),
+        ),
+    ),
+    # A Stop parked, a Resume went on, and a message waited to steer: all were stored in one batch.
+    "a Resume in one batch with the Stop that parks": Schedule(
+        3062840721,
+        Settings(agent="scripted", barrier=Barrier.STRICT),
+        (
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("new", "say=1", None, "user", True, None),
+            ("new", "say=1", None, "user", True, None),
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("steps", 19),
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("crash",),
+            ("stop", "graceful", None, "park", "run", "bot", None),
+            ("hold", True),
+            ("resume",),
+            ("new", "limit=0.5", "steer", "user", False, None),
+            ("steps", 15),
+            ("repeat", 5),
+        ),
+    ),
     # Code that was to end was told 7 s later, since the machine was slow, and a second time at once.
     "code that hears late of its end": Schedule(
         3524309667,

@@ -111,6 +111,7 @@ class Watch:
         self._ends_at: dict[str, float] = {}
         self.kept: dict[str, KeptStop] = {}
         self.owed: dict[str, tuple[KeptStop, int]] = {}
+        # Those that the journal was told to let go, and that were not handed to it since.
         self.let_go: set[str] = set()
         self.stops_told: set[str] = set()
         self.told_not_durable: set[str] = set()
@@ -163,6 +164,7 @@ class Watch:
         self.told_not_durable &= self.in_journal
         journalled = [(request_id, kept) for request_id, kept in self.kept.items() if request_id in self.in_journal]
         self.kept = {one: self._disk.journal.get((kept.session, one), kept) for one, kept in journalled}
+        self.let_go -= {one for _, one in self._disk.journal}
 
     def laws(self, session: str) -> LogLaws:
         """The laws of a session's durable log, as far as it is written."""
@@ -395,7 +397,8 @@ class Watch:
 
     def keeps(self, kept: KeptStop) -> None:
         """A Stop is handed to the journal."""
-        if journal_takes(kept, self.kept.get(kept.stop.id)):
+        known = self.kept.get(kept.stop.id) if kept.stop.id not in self.let_go else None
+        if journal_takes(kept, known):
             self.kept[kept.stop.id] = kept
         self.let_go.discard(kept.stop.id)
 
@@ -414,6 +417,7 @@ class Watch:
 
     def forgets(self, session: str, request_id: str) -> None:
         """The journal is told to let a Stop go: it is on record, with the event that says so (law L12)."""
+        self.let_go.add(request_id)
         kept = self.kept.get(request_id)
         if kept is None or not self._has_its_run(kept):
             return
@@ -422,7 +426,6 @@ class Watch:
         if deleted or (row is not None and row.deleted):
             # A Stop of a session that was deleted is nothing to decide, and must not begin it anew.
             self.owed.pop(request_id, None)
-            self.let_go.add(request_id)
         elif not self._was_on_record(session, request_id):
             self.break_(f"the journal lets {request_id} go before it is on record (L12)")
         elif request_id in self.told_not_durable - self.stops_told - self.without_event:
@@ -438,14 +441,18 @@ class Watch:
 
     def _owed(self, batch: Batch, told: set[str]) -> None:
         """After a crash a Stop of the journal is decided before anything starts, and ends what it stopped (law L12)."""
-        for request_id, (kept, crashes) in list(self.owed.items()):
-            if kept.session != batch.session or not self._has_its_run(kept):
+        owed = [(kept, crashes) for kept, crashes in self.owed.values() if kept.session == batch.session]
+        named = [cause for kept, _ in owed for cause in (kept.cause, kept.failure)]
+        for kept, crashes in owed:
+            request_id = kept.stop.id
+            if not self._has_its_run(kept):
                 continue
             for event in batch.events if self.crashes > crashes else ():
                 source = (event.data.get("provenance") or {}).get("source")
                 mine = kept.stop.run_id in (None, event.run_id) and event.run_id in self._disk.of(batch.session).runs
                 mine = mine and kept.outcome not in ("nothing_running", "already_over")
-                before = (kept.cause, kept.failure)
+                # One that came while the session could not be read knows nothing of what an earlier one names.
+                before = (kept.cause, kept.failure) if kept.outcome is not None else named
                 mine = mine and not any(cause is not None and cause.source == source for cause in before)
                 # What had begun, and was over when the Stop joined another run, had ended without being written.
                 over = kept.outcome == "stopping" and event.run_id != kept.run_id and event.run_id in self.agents
@@ -654,7 +661,7 @@ class Watch:
         again = self.under_way[str(by)] or self.sent.get(str(by), (0.0, 0.0))[1] > refused_at
         if ended is not None and not again and refused_at < (ended.started_at or 0.0):
             self.break_(f"{run} began when {by} was refused, and is ended by it (L5)")
-        kept = self.kept.get(str(by)) if by not in self.deleted_requests else None
+        kept = self.kept.get(str(by)) if by not in self.let_go else None
         if kept is not None and kept.stop.sent_at is None and provenance["initiated_at"] > kept.at + INSTANT_S:
             self.break_(f"{by} is on record as of {provenance['initiated_at']}, and came at {kept.at} (L5)")
         if source == "session.new_message" and self.faults:
@@ -778,12 +785,12 @@ class Watch:
         """What was parked waits for a person (law L4), through restarts too (law L12)."""
         row = self._disk.of(batch.session).row
         new_inputs = set(laws.inputs) - inputs_before
+        resumed = any(event.kind == "session.resumed" for event in batch.events)
         if row is not None and row.parked:
             by_person = any(
                 isinstance(request, NewMessage) and request.origin == "user" and request.id in new_inputs
                 for request in (self.requests.get(told.request_id) for told in batch.requests)
             )
-            resumed = any(event.kind == "session.resumed" for event in batch.events)
             if new_inputs & set(waiting_before) and not by_person and not resumed:
                 self.break_(f"parked messages run, and nobody asked for it: {new_inputs & set(waiting_before)} (L12)")
         answered = [(self.requests.get(told.request_id), _decode(told.answer)) for told in _answers(batch)]
@@ -791,7 +798,8 @@ class Watch:
         if withdrawn and set(laws.waiting) & set(waiting_before):
             self.break_(f"{laws.waiting} wait behind a Stop that withdraws what waits (L4)")
         parked = any(_parks(request, answer) for request, answer in answered)
-        if parked and laws.waiting and not new_inputs and batch.row is not None and not batch.row.parked:
+        gone_on = bool(new_inputs) or resumed
+        if parked and laws.waiting and not gone_on and batch.row is not None and not batch.row.parked:
             self.break_(f"{laws.waiting} were parked, and that is not on record (L12)")
 
     def _granted(self, batch: Batch, laws: LogLaws) -> None:
