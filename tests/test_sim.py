@@ -47,6 +47,21 @@ KEPT_S = 7 * 86_400.0
 LIMITS = Settings(agent="scripted", queue_max=2, calls_open_max=2, processes_max=2)
 
 REGRESSIONS = {
+    # The actor of a call was gone before the host of its tool was permitted: the run took a spare over, and killed it.
+    "a spare of a call whose actor is gone": Schedule(
+        493266864,
+        Settings(agent="scripted"),
+        (
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("stop", "immediate", 0, "park", "run", "user", 0.0),
+            ("later", 0.5, ("stop", "immediate", 2, "keep", "session", "user", 5.0)),
+            ("new", "proc=3", None, "user", True, None),
+            ("steps", 20),
+            ("steps", 9),
+            ("poison", 2, 3, False),
+        ),
+        hosting=Hosting(2275102087, HostedAgent("scripted", keep_idle_s=0.5)),
+    ),
     # A tool in a process that nothing ends goes on, and the receipt of its run names it.
     "a tool in a process that never dies": Schedule(
         3539510690,

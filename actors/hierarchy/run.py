@@ -150,6 +150,8 @@ class RunActor(Actor):
         self._steering: dict[int, Future[tuple[Message, ...]]] = {}
         self._executions: set[str] = set()
         self._processes: dict[str, str] = {}
+        # What a call has asked for, and the session has not decided: there is nothing of it yet to take over.
+        self._undecided: set[str] = set()
         self._strays: set[str] = set()
         self._host = RunHost(self, ports, address)
         asks, token = ("the agent", None) if start is None else (f"the agent {start.agent_name}", start.token)
@@ -435,6 +437,8 @@ class RunActor(Actor):
     def _spawn_requested(self, request: SpawnRequested) -> None:
         if request.owner is Owner.RUN:
             self._processes[request.process_id] = request.address.call or ""
+            if request.address.call is not None:
+                self._undecided.add(request.process_id)
         if request.address.call is None:
             self._spawns.requested(request)
         else:
@@ -442,6 +446,7 @@ class RunActor(Actor):
 
     def _spawn_decided(self, decided: SpawnPermit | SpawnRefused) -> None:
         self._no_longer_waits(decided.process_id)
+        self._undecided.discard(decided.process_id)
         if isinstance(decided, SpawnRefused):
             self._forget_tree(decided.process_id)
         else:
@@ -455,9 +460,14 @@ class RunActor(Actor):
         elif isinstance(decided, SpawnPermit):
             # The call's actor failed: nothing is spawned, and the session is told so.
             decided.cell.close()
-            news = ProcessEnded(decided.process_id, How.NOT_STARTED, proven=True, at=self._ports.clock.wall())
-            address = self._address.of_call(decided.call_id)
-            self._process_report(ProcessReport(address, decided.process_id, news))
+            self._not_spawned(decided.process_id, decided.call_id)
+        else:
+            self._stop_if_done()
+
+    def _not_spawned(self, process_id: str, call_id: str) -> None:
+        """Report that nothing came of a permit, since the actor of the call is gone."""
+        news = ProcessEnded(process_id, How.NOT_STARTED, proven=True, at=self._ports.clock.wall())
+        self._process_report(ProcessReport(self._address.of_call(call_id), process_id, news))
 
     def _own_spawn_decided(self, decided: SpawnPermit | SpawnRefused) -> None:
         """Of a tree that the agent itself has asked for."""
@@ -568,9 +578,15 @@ class RunActor(Actor):
                 how = How.NOT_STARTED if state is CellState.VOID else How.RAISED if result is None else How.RETURNED
                 self.tell_parent(CallEnded(address, how, at, result))
         for process_id, call in list(self._processes.items()):
-            if call_id in (call, process_id):
-                # Of a call that is gone, or the host whose own actor is.
-                self._take_tree(process_id, self._ports.settings.grace_s)
+            if call_id not in (call, process_id) or process_id in self._undecided:
+                continue
+            cell = self._cells.get(process_id)
+            if call and cell is not None and cell.close()[0] is CellState.VOID:
+                # The call's actor had the permit, and did not come to use it.
+                self._not_spawned(process_id, call)
+                continue
+            # Of a call that is gone, or the host whose own actor is.
+            self._take_tree(process_id, self._ports.settings.grace_s)
         self._stop_if_done()
 
     def _forget_tree(self, process_id: str) -> None:

@@ -1217,7 +1217,7 @@ MUTANTS: Final = (
         "L3",
         RunActor,
         "_child_down",
-        "        if call_id in (call, process_id):\n",
-        "        if False:\n",
+        "        if call_id not in (call, process_id) or process_id in self._undecided:\n",
+        "        if True:\n",
     ),
 )

@@ -713,6 +713,10 @@ class Watch:
 
     def _process_ended(self, event: Event) -> None:
         process, world = event.data["process_id"], self._world
+        row, never = self._disk.process(process), event.data["how"] == How.NOT_STARTED
+        if row is not None and row.host and never and process not in self._told:
+            # The host of a tool that was told nothing lives on, and goes back to the spares.
+            return
         if (
             event.data["proven"]
             and world is not None
