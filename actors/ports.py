@@ -225,6 +225,9 @@ class Processes(Protocol):
         `session`: to which it belongs from now on, if it was spawned for none; see `kill_session`.
         """
 
+    def read_output(self, process_id: str) -> None:
+        """Report what the tree has printed by now, and then OutputRead. An unknown id is ignored, or has ended."""
+
     def forget(self, process_id: str) -> None:
         """Forget a tree whose end is in the log, and delete its ledger."""
 

@@ -104,6 +104,9 @@ class Trees:
     def adopt(self, process_id: str, owner: Any, session: str = "") -> None:
         raise AssertionError("the pool adopts nothing")
 
+    def read_output(self, process_id: str) -> None:
+        raise AssertionError("the pool waits for no output")
+
     def forget(self, process_id: str) -> None:
         self.trees[process_id].forgotten = True
 

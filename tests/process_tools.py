@@ -21,7 +21,10 @@ PARENT = os.getpid()
 @tool(isolation="process", name="whoami")
 def whoami(word: str, fence: str, times: int = 1) -> dict[str, Any]:
     """Say what was given, and where this runs."""
-    print("printed by", word, flush=True)
+    for line in ("first", "last"):
+        # What follows soon after some output is read a moment later, so the last line is unread when this returns.
+        print(f"{line} line by {word}", flush=True)
+        time.sleep(0.005 if line == "first" else 0.0)
     return {"word": word * times, "fence": fence, "pid": os.getpid()}
 
 

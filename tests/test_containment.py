@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from actors.messages import ProcessEnded, ProcessOutput, ProcessRemaining
+from actors.messages import OutputRead, ProcessEnded, ProcessOutput, ProcessRemaining
 from actors.model import How
 from supervisor.config import LAYERS, LIMITS, OPTIONAL_LAYERS
 from supervisor.containment.guard import cgroups, command, killing, procfs, warden
@@ -562,6 +562,26 @@ def test_the_exit_is_reported_in_bounded_time_though_the_output_is_held_open(b: 
     b.sh("sleep 1000 & echo hi; exit 3")
     exited = b.owner.exited()
     assert (exited.status, exited.held, exited.tail) == (3, True, "hi\n")
+
+
+@pytest.mark.parametrize("rest", ["sleep 1000", "exit 3"])
+def test_output_is_reported_when_it_is_asked_for(tmp_path: Path, rest: str) -> None:
+    with bench(tmp_path, coalesce_s=1000.0) as b:
+        os.mkfifo(tmp_path / "go")
+        # The second line is small and soon after the first: it is left for a tick that does not come.
+        b.sh(f"echo one; read go < go; echo two; touch done; {rest}", cwd=str(tmp_path))
+        b.owner.wait_text("one")
+        (tmp_path / "go").write_text("go\n")
+        until((tmp_path / "done").exists, "the second line is printed")
+        b.trees.read_output("p")
+        b.owner.wait(OutputRead)
+        assert b.owner.text() == "one\ntwo\n"
+        b.trees.kill("p", 0.0)
+        b.owner.ended()
+        assert [kind for kind in b.owner.kinds() if kind != "OutputRead"][-2:] == ["ProcessExited", "ProcessEnded"]
+        b.trees.read_output("p")
+        b.trees.read_output("nobody")
+        b.settle()
 
 
 def test_half_a_character_at_the_end_is_lossy_and_not_lost(b: Bench) -> None:

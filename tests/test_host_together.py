@@ -58,6 +58,9 @@ class Commands(Trees):
     def kill(self, process_id: str, grace_s: float) -> None:
         self.started[process_id][0].terminate()
 
+    def read_output(self, process_id: str) -> None:
+        """They print where this process does."""
+
     def forget(self, process_id: str) -> None:
         """Nothing is kept of them."""
 

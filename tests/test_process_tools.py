@@ -69,7 +69,7 @@ def test_a_plain_tool_runs_in_a_process_of_its_own_below_its_call(kit: Kit) -> N
     assert row.provenance is not None
     assert row.provenance.source == "tool.kill"
     printed = "".join(event.data["text"] for event in events if event.kind == "tool.output")
-    assert "printed by ha" in printed
+    assert printed == "first line by ha\nlast line by ha\n"
 
 
 def test_an_async_tool_says_its_result_with_data(kit: Kit) -> None:

@@ -22,7 +22,7 @@ from actors.model import How, Receipt, Row, RunStatus
 from actors.plugin.turn import AsyncTurn
 from actors.ports import HostedAgent, ProcessRow
 from actors.protocol.run_record import OUTPUT_LOGGED_MAX_BYTES
-from tests.sim.hosts import Hosting
+from tests.sim.hosts import Hosting, HostTurn
 from tests.sim.processes import _Tree
 from tests.sim.world import World
 from tests.world_kit import SEEDS, message, of, settings, settled, stop
@@ -458,6 +458,27 @@ def test_l14_what_a_host_prints_is_logged_up_to_a_limit_and_not_past_the_end_of_
         assert sum(len(event.data["text"]) for event in events[:-1]) == OUTPUT_LOGGED_MAX_BYTES
         assert events[-1].data["marker"]
         assert all(event.run_id == run for event in events)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("seed", range(12))
+def test_what_a_host_prints_before_its_answer_is_logged_before_the_end_of_the_run(seed: int, fails: bool) -> None:
+    async def prints(turn: AsyncTurn) -> None:
+        assert isinstance(turn, HostTurn)
+        host = tree(world, turn.host.process_id)
+        for number in range(5):
+            world.processes._later(host, ProcessOutput(host.process_id, "stdout", f"{number}\n"))
+        if fails:
+            # Its actor ends, and with it whoever would tell what was printed.
+            world.poison(ProcessActor)
+        await asyncio.sleep(0)
+
+    with hosted(seed, agents={"scripted": prints}) as world:
+        run = say(world, "")
+        settled(world)
+        assert world.status(run) in ((RunStatus.COMPLETED, RunStatus.FAILED) if fails else (RunStatus.COMPLETED,))
+        if not fails:
+            assert "".join(event.data["text"] for event in of(world, "run.output")) == "0\n1\n2\n3\n4\n"
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -22,6 +22,7 @@ from actors.gate.cell import Cell, CellState
 from actors.kernel.actor import Actor
 from actors.messages import (
     Halt,
+    OutputRead,
     ProcessEnded,
     ProcessExited,
     ProcessNews,
@@ -105,6 +106,8 @@ class ProcessActor(Actor):
             case Halt():
                 if self._owner is Owner.SESSION or claim_for_run_end(self._cell):
                     self._ports.processes.kill(self._process_id, message.grace_s)
+            case OutputRead():
+                self.tell_parent(message)
             case Release():
                 self._running = False
                 self.stop()

@@ -41,6 +41,7 @@ from actors.messages import (
     HostGraceOver,
     KillProcess,
     LateRefused,
+    OutputRead,
     Permit,
     PermitRefused,
     PermitWaiting,
@@ -217,8 +218,8 @@ class RunActor(Actor):
                     settle(reply, message.messages)
             case Halt():
                 self._halt(message)
-            case HostGraceOver():
-                self._host.end(agent_runs=self._agent_running)
+            case HostGraceOver() | OutputRead():
+                self._host_message(message)
             case RunDeadline():
                 self._deadline(message)
             case RecancelExecution():
@@ -318,7 +319,8 @@ class RunActor(Actor):
             self._agent_running = False
             self._disarm_deadline()
             self._host.end(agent_runs=False)
-            self.tell_parent(execution.run_finished(self._address, ended))
+            finished = execution.run_finished(self._address, ended)
+            self._host.after_output(lambda: self.tell_parent(finished))
         elif ended.key in self._executions:
             # The call was taken over from an actor that failed.
             self._executions.discard(ended.key)
@@ -513,6 +515,12 @@ class RunActor(Actor):
         self.tell_parent(news)
         self._stop_if_done()
 
+    def _host_message(self, message: HostGraceOver | OutputRead) -> None:
+        if isinstance(message, OutputRead):
+            self._host.output_read()
+        else:
+            self._host.end(agent_runs=self._agent_running)
+
     # ── Halting and taking over ───────────────────────────────────────────────────────────────────
 
     def _halt(self, halt: Halt) -> None:
@@ -560,6 +568,8 @@ class RunActor(Actor):
     def _child_down(self, down: Down) -> None:
         """A call's actor has ended: take over what it may have left, and end that."""
         call_id = down.key
+        if call_id == self._host.id:
+            self._host.output_read()
         at = self._ports.clock.wall()
         permit = self._permits.pop(call_id, None)
         if call_id in self._executions and permit is not None:

@@ -8,6 +8,7 @@ the agent has ended, or the grace is over.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 from actors.gate.cell import Cell
@@ -40,6 +41,8 @@ class RunHost:
         # When its time to end by itself is over, in monotonic seconds.
         self._due = 0.0
         self._timer: Timer | None = None
+        # What waits until the output is read.
+        self._then: Callable[[], None] | None = None
 
     @property
     def hosts(self) -> Hosts:
@@ -71,6 +74,27 @@ class RunHost:
         child = self._owner.children.get(self.id or "")
         if child is not None:
             tell(child, Release())
+
+    # ── Its output ────────────────────────────────────────────────────────────────────────────────
+
+    def after_output(self, then: Callable[[], None]) -> None:
+        """What runs in the host has answered: call `then` when all that it printed before that is reported.
+
+        The answer and the output come over different descriptors. `then` is called now if nothing can be waited for,
+        or if the run is halted: its output is not logged any more. Else in a later turn, which comes for certain: the
+        output is read, or the tree has ended, or its actor has.
+        """
+        if self._halt is not None or self.id is None or self.id not in self._owner.children:
+            then()
+            return
+        self._then = then
+        self._ports.processes.read_output(self.id)
+
+    def output_read(self) -> None:
+        """All of it is reported, or there is nobody any more who reports it."""
+        then, self._then = self._then, None
+        if then is not None:
+            then()
 
     # ── Its end ───────────────────────────────────────────────────────────────────────────────────
 

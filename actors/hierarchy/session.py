@@ -50,6 +50,7 @@ from actors.messages import (
     KillDeadline,
     Loaded,
     LoadFailed,
+    OutputRead,
     Passivate,
     PluginsMended,
     ProcessEnded,
@@ -241,6 +242,8 @@ class SessionActor(Actor):
             case ProcessStarted() | ProcessOutput() | ProcessExited() | ProcessRemaining() | ProcessEnded():
                 # From the port itself: a tree that was taken over from a process actor that failed.
                 self._trees.news(message)
+            case OutputRead():
+                logger.trace("{} has taken the tree over from who waited for its output", self)
             case PluginsMended():
                 self._protocol.plugins_mended(self._plugins.isolation)
             case _ if isinstance(message, RunReport):

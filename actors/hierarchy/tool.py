@@ -32,6 +32,7 @@ from actors.messages import (
     HandOverRequested,
     HostGraceOver,
     KillProcess,
+    OutputRead,
     Permit,
     ProcessEnded,
     ProcessExited,
@@ -172,6 +173,8 @@ class ToolActor(Actor):
                 if self._host is not None:
                     self._host.hear(message)
                 self._process_news(ProcessReport(self._address, message.process_id, message))
+            case OutputRead() if self._host is not None:
+                self._host.output_read()
             case Halt():
                 self._halt(message)
             case CallDeadline():
@@ -190,9 +193,12 @@ class ToolActor(Actor):
     def _execution_ended(self, ended: ExecutionEnded) -> None:
         self._executing = False
         self._disarm_deadline()
-        if self._host is not None:
+        report = execution.call_ended(self._address, ended, self._permit.cell)
+        if self._host is None:
+            self.tell_parent(report)
+        else:
+            self._host.after_output(lambda: self.tell_parent(report))
             self._host.executed()
-        self.tell_parent(execution.call_ended(self._address, ended, self._permit.cell))
         self._stop_if_done()
 
     def _disarm_deadline(self) -> None:

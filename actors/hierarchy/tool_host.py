@@ -168,6 +168,14 @@ class ToolHost:
         """The host of a halted call has had its time."""
         self._tree.end(agent_runs=executing)
 
+    def after_output(self, then: Callable[[], None]) -> None:
+        """See `RunHost.after_output`."""
+        self._tree.after_output(then) if self.open else then()
+
+    def output_read(self) -> None:
+        """See `RunHost.output_read`."""
+        self._tree.output_read()
+
     def executed(self) -> None:
         """The tool has ended: so does its process. Who ends it is reported first."""
         if not self.open or self.id is None:
@@ -184,7 +192,9 @@ class ToolHost:
         self._ports.processes.kill(self.id, grace_s)
 
     def take_over(self, key: str) -> None:
-        """The actor of its tree has failed: the call's actor takes the tree over, and ends it."""
+        """The actor of its tree has ended. If it failed, the call's actor takes the tree over, and ends it."""
+        if key == self.id:
+            self.output_read()
         if self.open and key == self.id:
             self._ports.processes.adopt(self.id, self._owner.actor_ref)
             self._ports.processes.kill(self.id, self._ports.settings.grace_s)

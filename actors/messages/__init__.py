@@ -15,6 +15,7 @@ from actors.messages.execution import ExecutionEnded, ExecutionStarted, Recancel
 from actors.messages.lanes import Command, Report, TimerFired
 from actors.messages.process import (
     Halt,
+    OutputRead,
     ProcessEnded,
     ProcessExited,
     ProcessKilled,
@@ -123,6 +124,7 @@ __all__ = [
     "Loaded",
     "LookForOld",
     "Old",
+    "OutputRead",
     "Passivate",
     "Permit",
     "PermitRefused",

@@ -40,6 +40,12 @@ class ProcessOutput(Report, frozen=True):
     marker: bool = False
 
 
+class OutputRead(Report, frozen=True):
+    """All that a tree had printed when this was asked for has been reported: see `Processes.read_output`."""
+
+    process_id: str
+
+
 class ProcessExited(Report, frozen=True):
     """The command itself exited (its tree may live on); its output was drained for a bounded time.
 

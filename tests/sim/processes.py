@@ -19,7 +19,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pykka import ActorDeadError
 
-from actors.messages import ProcessEnded, ProcessExited, ProcessNews, ProcessOutput, ProcessRemaining, ProcessStarted
+from actors.messages import (
+    OutputRead,
+    ProcessEnded,
+    ProcessExited,
+    ProcessNews,
+    ProcessOutput,
+    ProcessRemaining,
+    ProcessStarted,
+)
 from actors.model import How, PartKind, Row, Signalled
 from tests.sim.clock import SimClock
 from tests.sim.watch import Watch
@@ -189,6 +197,12 @@ class SimProcesses:
         for report in (tree.started, tree.exited, tree.remaining, tree.ended):
             if report is not None:
                 self._tell(tree, report)
+
+    def read_output(self, process_id: str) -> None:
+        """Tell the owner what was printed by now, and that this is all."""
+        tree = self._trees.get(process_id)
+        if tree is not None:
+            tree.todo.append(lambda: self._tell(tree, OutputRead(process_id)))
 
     def forget(self, process_id: str) -> None:
         """The end of the tree is in the log."""
@@ -380,7 +394,7 @@ class SimProcesses:
         tree.todo.append(lambda: self._tell(tree, news))
 
     @staticmethod
-    def _tell(tree: _Tree, news: ProcessNews) -> None:
+    def _tell(tree: _Tree, news: ProcessNews | OutputRead) -> None:
         try:
             tree.owner.tell(news)
         except ActorDeadError:

@@ -51,6 +51,12 @@ class Pipes:
                 if not self._read(tree, stream, fd):
                     break
 
+    def read_now(self, tree: Tree) -> None:
+        """Read what is in the pipes, however they are scheduled; see `actors.ports.Processes.read_output`."""
+        self.drain(tree)
+        if not tree.pipes and tree.exited is not None:
+            self._on_drained(tree)
+
     def report(self, tree: Tree) -> None:
         """Report the output since the last report."""
         for piece in tree.output.take():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from actors.kernel.actor import tell_contained
-from actors.messages import ProcessEnded, ProcessNews, ProcessRemaining
+from actors.messages import OutputRead, ProcessEnded, ProcessNews, ProcessRemaining
 from actors.model import How, PartKind, Row, Signalled
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from supervisor.containment.guard.ledger import Word
 
 
-def tell(owner: ActorRef[Any] | None, report: ProcessNews) -> None:
+def tell(owner: ActorRef[Any] | None, report: ProcessNews | OutputRead) -> None:
     """Send a report to the owner. A dead owner is no error: the owner that adopts the tree gets the reports again."""
     if owner is not None:
         tell_contained(owner, report)

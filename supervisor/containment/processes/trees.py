@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from actors.messages import OutputRead
 from supervisor.config import LAYERS
 from supervisor.containment import probe
 from supervisor.containment.guard import cgroups
@@ -109,7 +110,7 @@ class ProcessTrees:
             reactor, trees, self._dir, given, self._layers, self._on_zygote_word, self._on_zygote_dead
         )
         self._search = Search(reactor, clock, trees, self._dir.boot, self._layers, patience_s)
-        pipes = Pipes(reactor, descriptors, self._on_drained)
+        pipes = self._pipes = Pipes(reactor, descriptors, self._on_drained)
         self._endings = Endings(
             reactor,
             clock,
@@ -192,6 +193,10 @@ class ProcessTrees:
         """See `actors.ports.Processes.adopt`."""
         self._reactor.post(lambda: self._adopt(process_id, owner, session))
 
+    def read_output(self, process_id: str) -> None:
+        """See `actors.ports.Processes.read_output`."""
+        self._reactor.post(lambda: self._read_output(process_id))
+
     def forget(self, process_id: str) -> None:
         """See `actors.ports.Processes.forget`. A tree that has not ended is forgotten when it ends."""
         self._reactor.post(lambda: self._forget(process_id))
@@ -273,6 +278,12 @@ class ProcessTrees:
         for report in (tree.start_report, tree.exit_report, remaining, tree.end_report):
             if report is not None:
                 tell(owner, report)
+
+    def _read_output(self, process_id: str) -> None:
+        tree = self._trees.by_id.get(process_id)
+        if tree is not None:
+            self._pipes.read_now(tree)
+            tell(tree.owner, OutputRead(process_id))
 
     def _forget(self, process_id: str) -> None:
         tree = self._trees.by_id.get(process_id)
