@@ -15,6 +15,7 @@ from actors import Receipt
 from actors.model import How, Mode, PartKind, Policy, Row, RunInfo
 from supervisor import SessionHandle, Supervisor
 from supervisor.agent import Agent
+from supervisor.containment.guard import procfs
 from supervisor.hosts.host import HostState
 from tests.kit import WAIT_S, Kit, check_rest, log, rows, say, settled, stop, until
 
@@ -438,7 +439,7 @@ def test_a_kept_host_that_dies_is_replaced(kit: Kit) -> None:
     first = ended(session, say(session, "say one"))
     os.kill(first.result["pid"], 9)
     # Not before: a process that dies has lost its environment a moment before it closes its socket.
-    until(lambda: procfs.state(first.result["pid"]) in "ZX", "it to be dead")
+    until(lambda: (seen := procfs.stat(first.result["pid"])) is None or seen.state in "ZX", "it to be dead")
     settled(session)
     second = ended(session, say(session, "say two"))
     assert second.status == "completed", second
