@@ -12,6 +12,7 @@ The map, from the outside in:
     thread.py        the messages of a run
     credit.py        limits the output that is not durable yet
     main_thread.py   where a signal interrupts a plain agent
+    wakeup.py        what ends the wait of an idle main thread
     token.py         cancel tokens, and the cancellation of async code
     wire.py          frames over the socket
     daemon_log.py    the daemon's own log
@@ -37,6 +38,9 @@ every time the agent calls one (law L8).
   written: the door checks the token on its way out. The order of these steps closes the races: the token is set before
   the signal is sent; a door is first left, and then checks. A signal that comes just before a system call does not
   interrupt it, so it is repeated until the agent was notified.
+
+Between two runs SIGTERM ends the process in good order, as a run's cancel does: functions registered with `atexit` are
+run. For the same race, an idle main thread waits for a descriptor to which each signal writes (`wakeup.py`).
 
 What is started here (threads, processes) is below the daemon's warden, and is ended and proven by it. So nothing is
 joined here, and the end of the socket is `os._exit`.

@@ -35,6 +35,7 @@ from .token import tell
 from .tools import HostTool
 from .turn import AsyncTurn, Turn
 from .values import Provenance
+from .wakeup import Wakeup
 from .wire import CANCELLED, RAISED, REFUSED, Wire, WireError, line
 
 PROTOCOL = 1
@@ -86,6 +87,7 @@ class Host:
         self._spelled_tools = tools
         self.tools: dict[str, HostTool] = {}
         self.main = MainThread()
+        self._wakeup = Wakeup()
         # Of an async agent.
         self.loop: asyncio.AbstractEventLoop | None = None
         self._run: Run | None = None
@@ -173,6 +175,7 @@ class Host:
         run = self._run = Run(self, number, params)
         if self.loop is None:
             self._runs.put(run)
+            self._wakeup.wake()
         else:
             self.loop.call_soon_threadsafe(self._begin, run)
 
@@ -227,6 +230,7 @@ class Host:
 
     def _serve_async(self, loop: asyncio.AbstractEventLoop, agent: Callable[..., Any]) -> None:
         self._agent = agent
+        self._wakeup.watched_by(loop)
         while True:
             # A task that raises SystemExit ends the loop's run, and nothing else.
             with contextlib.suppress(SystemExit, KeyboardInterrupt):
@@ -286,7 +290,7 @@ class Host:
 
     def _serve_plain(self, agent: Callable[..., Any]) -> None:
         while True:
-            run = self._runs.get()
+            run = self._wakeup.next_of(self._runs)
             if run is None:
                 self._end(None, None, None, cancelled=True)
                 continue
@@ -320,6 +324,8 @@ class Host:
         """Leave in good order at SIGTERM: what exporters hold is flushed."""
         if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._leave)
+        if self.loop is not None:
+            self._wakeup.set_anew()
 
     def _when_busy(self) -> None:
         """Die at SIGTERM, as any process."""
