@@ -102,8 +102,10 @@ class Executor(Protocol):
             context: the context variables to run with; not shared with other code.
         """
 
-    def cancel(self, key: str, *, again_s: float | None = None) -> None:
+    def cancel(self, key: str, *, again_s: float | None = None) -> bool:
         """Cancel the execution if it is a task; anything else has to check its token. Unknown keys are ignored.
+
+        Returns True if it is a task that has not ended: only then can another cancel have an effect.
 
         A task is cancelled once: if it was cancelled before, or a door of its token has raised in it, this does
         nothing. `again_s` cancels it once more, if it was cancelled at least this many seconds ago: a task that goes

@@ -157,17 +157,19 @@ class ThreadExecutor:
         elif loop is not None and not _soon(loop, self._start_task, execution, body):
             self._end(execution, How.NOT_STARTED, None, "the event loop is closed")
 
-    def cancel(self, key: str, *, again_s: float | None = None) -> None:
-        """Cancel the execution if it is a task that was not cancelled yet; anything else has to check its token."""
+    def cancel(self, key: str, *, again_s: float | None = None) -> bool:
+        """See `actors.ports.Executor.cancel`."""
         with self._lock:
             execution, loop = self._executions.get(key), self._loop
         if (
-            execution is not None
-            and execution.isolation is Isolation.TASK
-            and loop is not None
-            and execution.ended is None
+            execution is None
+            or execution.isolation is not Isolation.TASK
+            or loop is None
+            or execution.ended is not None
         ):
-            _soon(loop, execution.cancel, again_s)
+            return False
+        _soon(loop, execution.cancel, again_s)
+        return True
 
     def adopt(self, key: str, owner: ActorRef[Any]) -> bool:
         """Report to `owner` from now on; an end that has happened is reported again. False: the key is unknown."""

@@ -1321,6 +1321,19 @@ REGRESSIONS = {
         ),
         hosting=Hosting(1, HostedAgent("scripted", overlap=False)),
     ),
+    # A host that no signal ends and that answers no cancel: its call is adopted, and a cancel that has no effect is not
+    # sent again for ever.
+    "a call in a host that never ends, taken over from an actor that was replaced": Schedule(
+        1769148361,
+        Settings(agent="scripted", call_deadline_s=0.5),
+        (
+            ("new", "say=1", None, "user", True, None),
+            ("new", "proc=9", None, "user", True, None),
+            ("wait", 0.05),
+            ("unfit", 2),
+        ),
+        hosting=Hosting(2025424893, HostedAgent("scripted", overlap=False)),
+    ),
 }
 
 

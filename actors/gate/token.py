@@ -71,7 +71,7 @@ class CancelToken:
         self._provenance: Provenance | None = None
         self._keys = itertools.count()
         self._callbacks: dict[int, Callable[[], None]] = {}
-        self._wakers: dict[int, Callable[[], None]] = {}
+        self._wakers: dict[int, Callable[[], object]] = {}
         # Callbacks that were added and not removed; those that a cancel handed over stay counted.
         self._count = 0
         # Ordered, so that the simulator is deterministic.
@@ -141,7 +141,7 @@ class CancelToken:
             self._notify(callback)
         return lambda: self._forget(key)
 
-    def add_waker(self, waker: Callable[[], None]) -> Callable[[], None]:
+    def add_waker(self, waker: Callable[[], object]) -> Callable[[], None]:
         """Run `waker` once, inside the cancel; at once if it is cancelled already. Not foreign code; may not block.
 
         Returns a function that removes the waker; it does nothing if that is too late.
@@ -232,7 +232,7 @@ class CancelToken:
             self._wakers.pop(key, None)
 
 
-def _wake(waker: Callable[[], None]) -> None:
+def _wake(waker: Callable[[], object]) -> None:
     try:
         waker()
     except Exception:  # noqa: BLE001  # for example a closed loop: the other waiters must be woken

@@ -551,14 +551,13 @@ class RunActor(Actor):
         self._stop_if_done()
 
     def _cancel_executions(self, *, again_s: float | None = None) -> bool:
-        """Cancel the executions that no child of this actor owns; False if there are none."""
+        """Cancel the executions that no child of this actor owns; False if no further cancel can have an effect."""
         keys = sorted(call_id for call_id in self._executions if call_id not in self.children)
         if self._agent_running and self._host.id is None:
             # One in a host was told by its token, and a second word to it is the end of its host.
             keys.append(self._address.run)
-        for key in keys:
-            self._ports.executor.cancel(key, again_s=again_s)
-        return bool(keys)
+        goes_on = [key for key in keys if self._ports.executor.cancel(key, again_s=again_s)]
+        return bool(goes_on)
 
     def _cancel_again(self, recancel: RecancelExecution) -> None:
         """Something goes on after its time: cancel it again, at growing intervals, for as long as it does."""

@@ -241,8 +241,7 @@ class ToolActor(Actor):
 
     def _cancel_again(self, recancel: RecancelExecution) -> None:
         """The execution goes on after its time: cancel it again, at growing intervals, until it ends."""
-        if self._executing:
-            self._ports.executor.cancel(self.key, again_s=recancel.patience_s)
+        if self._executing and self._ports.executor.cancel(self.key, again_s=recancel.patience_s):
             self._recancel = self._ports.clock.call_later(recancel.next_s, self.actor_ref, recancel.next)
 
     def _spawn_decided(self, decided: SpawnPermit | SpawnRefused) -> None:

@@ -154,15 +154,18 @@ class SimExecutor:
         else:
             self._loop.call_soon(self._start_task, execution, body)
 
-    def cancel(self, key: str, *, again_s: float | None = None) -> None:
+    def cancel(self, key: str, *, again_s: float | None = None) -> bool:
         """Cancel the task, if it was not told before."""
         execution = self._executions.get(key)
         self._watch.halts(key)
-        if execution is not None and execution.ended is None:
-            if execution.token is not None and not execution.token.cancelled:
-                self._watch.break_(f"{key} is to end, and its token does not say so (L8)")
-            if execution.isolation is Isolation.TASK:
-                self._loop.call_soon(execution.cancel, again_s)
+        if execution is None or execution.ended is not None:
+            return False
+        if execution.token is not None and not execution.token.cancelled:
+            self._watch.break_(f"{key} is to end, and its token does not say so (L8)")
+        if execution.isolation is not Isolation.TASK:
+            return False
+        self._loop.call_soon(execution.cancel, again_s)
+        return True
 
     def adopt(self, key: str, owner: ActorRef[Any]) -> bool:
         """From here on tell `owner`; an end that has happened is told again."""
