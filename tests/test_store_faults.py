@@ -637,6 +637,9 @@ def test_l13_rows_that_cannot_be_read_at_a_restart_are_named_and_their_runs_ende
         daemon.ask("NewMessage", content="say two", policy="enqueue")
         reader = sqlite3.connect(tmp_path / STORE)
         until(lambda: reader.execute("SELECT settled FROM runs WHERE run_id = ?", (first,)).fetchone() == (1,))
+        # The second has begun: else the next daemon begins it, and it holds there.
+        begun = "SELECT 1 FROM events WHERE run_id = ? AND kind = 'run.started'"
+        until(lambda: reader.execute(begun, (run,)).fetchone() is not None, "the second run")
         reader.close()
         daemon.kill()
     breaks = sqlite3.connect(tmp_path / STORE)
