@@ -18,7 +18,7 @@ def write_sessions(folder: Path, number: int, *, halves: int = 0) -> Path:
 
     Each has three runs, of a message, five texts, a call and its result: 40 events, as after a short talk.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     clock = SystemClock()
     store = SqliteStore(folder / "store.sqlite3", clock=clock)
     inbox: Any = Inbox()
