@@ -425,6 +425,7 @@ class Snapshot(Struct, frozen=True):
     runs: those that are not settled (including queued ones) or are `late`.
     calls: of `runs`, ended or not.
     processes: of `runs`, ended or not; and those that the session owns and that have not ended.
+    handed_over: hosts that a later run has taken back, as each of `runs` had handed them over (`as_handed_over`).
     receipts: of the late runs.
     requests: the oldest first.
     said: ids of those `runs` that have text or a call on record.
@@ -443,6 +444,7 @@ class Snapshot(Struct, frozen=True):
     runs: tuple[RunInfo, ...] = ()
     calls: tuple[CallRow, ...] = ()
     processes: tuple[ProcessRow, ...] = ()
+    handed_over: tuple[ProcessRow, ...] = ()
     receipts: tuple[Receipt, ...] = ()
     waiting: tuple[WaitingRow, ...] = ()
     requests: tuple[RequestRow, ...] = ()

@@ -536,6 +536,36 @@ def test_l3_a_run_that_waits_takes_the_host_in_the_step_that_hands_it_over(seed:
         assert receipt_of(world, first).complete
 
 
+@pytest.mark.parametrize("daemon_dies", [True, False], ids=["daemon", "actor"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_l3_a_receipt_filed_after_a_crash_names_the_host_that_a_later_run_took_back(
+    seed: int, daemon_dies: bool
+) -> None:
+    with hosted(seed, keep=True) as before:
+        first = say(before, "say=1 leave=60,ignores_term")
+        second = say(before, "say=1 sleep=60", "b", policy="enqueue")
+        begun(before, second)
+        assert before.disk.receipt(first) is None, "what it has left ignores SIGTERM"
+        (host,) = hosts(before)
+        assert host.run_id == second
+        (handed,) = of(before, "process.handed_over")
+        if daemon_dies:
+            world = before.crash()
+        else:
+            world = before
+            world.poison(SessionActor)
+            world.inspect("s")
+        with world:
+            world.wait(5.0)
+            receipt = receipt_of(world, first)
+            (named,) = [one for one in parts(receipt.rows) if one.name == host.name]
+            assert (named.how, named.pid) == (How.HANDED_OVER, handed.data["pid"])
+            assert named.started_at is not None
+            assert receipt.complete
+            world.answer("s", stop())
+            settled(world)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_l1_a_run_that_took_its_host_back_and_never_begins_ends_it(seed: int) -> None:
     with hosted(seed, keep=True) as world:

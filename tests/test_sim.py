@@ -1529,7 +1529,7 @@ def test_the_disk_in_memory_holds_what_the_tables_hold(monkeypatch: pytest.Monke
     monkeypatch.setattr("tests.sim.world.Disk", Both)
     for seed in range(first, first + 10):
         schedule = draw(seed)
-        with Client(schedule.seed, schedule.settings) as client:
+        with Client(schedule.seed, schedule.settings, hosting=schedule.hosting) as client:
             client.play(schedule.script)
             disk = client.world.disk
             assert isinstance(disk, Both)
@@ -1547,6 +1547,7 @@ def test_the_disk_in_memory_holds_what_the_tables_hold(monkeypatch: pytest.Monke
                     "fates",
                     "over",
                     "told_durable",
+                    "handed_over",
                 ):
                     assert getattr(ours, name) == getattr(theirs, name), name
                 assert set(ours.processes) == set(theirs.processes)

@@ -19,6 +19,7 @@ import pytest
 from msgspec import Struct
 from pykka import ActorRef
 
+from actors import model
 from actors.errors import Invalid, StoreUnavailable
 from actors.messages import CommitFailed, Committed, Loaded, LoadFailed
 from actors.model import CallState, Event, Mode, PartKind, Provenance, Receipt, RunInfo, RunStatus, TreeState
@@ -268,6 +269,24 @@ def test_l7_of_a_run_with_something_left_all_that_has_ended_is_read_too(store: S
     over = run_info("over", status=RunStatus.COMPLETED, settled=True)
     write(store, batch(1, events=ended, runs=(late, over), processes=rows))
     assert {row.process_id for row in load(store).processes} == {"process_late", "subprocess_late", "thread_late"}
+
+
+def test_l3_a_host_that_a_later_run_took_back_is_read_as_each_unsettled_run_handed_it_over(store: SqliteStore) -> None:
+    events = tuple(
+        Event(seq, "s", seq, run, "process.handed_over", {"process_id": process}, 10.0 + seq)
+        for seq, run, process in ((1, "settled", "p1"), (2, "r1", "p1"), (3, "r2", "p1"), (4, "r2", "p2"))
+    )
+    runs = (run_info("settled", status=RunStatus.COMPLETED, settled=True), *map(run_info, ("r1", "r2", "r3")))
+    host = ProcessRow("s", "r3", "", "p1", "host mine", TreeState.ENDED, pid=7, host="mine", receipts=("r3",))
+    still = ProcessRow("s", "r2", "", "p2", "host mine", TreeState.GRANTED, owner=model.Owner.SESSION, host="mine")
+    write(store, batch(1, events=events, runs=runs, processes=(host, still)))
+    snapshot = load(store)
+    assert set(snapshot.processes) == {host, still}
+    assert [(row.run_id, row.process_id, row.owner, row.owned_at, row.pid) for row in snapshot.handed_over] == [
+        ("r1", "p1", "session", 12.0, 7),
+        ("r2", "p1", "session", 13.0, 7),
+    ]
+    assert {row.receipts for row in snapshot.handed_over} == {()}, "no receipt waits for it there"
 
 
 def test_unfinished_are_sessions_with_an_unsettled_run_or_with_messages_that_nobody_parked(

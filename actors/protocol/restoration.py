@@ -226,7 +226,7 @@ class Restoration:
             self._state.new_token(),
             self._state.new_credit(),
             [row for row in snapshot.calls if row.run_id == info.run_id],
-            [row for row in snapshot.processes if row.run_id == info.run_id],
+            [row for row in (*snapshot.processes, *snapshot.handed_over) if row.run_id == info.run_id],
             snapshot.printed,
         )
         self._trees.attach(record)

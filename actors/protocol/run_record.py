@@ -37,6 +37,7 @@ from actors.model import (
     RunInfo,
     RunStatus,
     Signalled,
+    TreeState,
     transition,
 )
 from actors.ports import CallRow, ProcessRow
@@ -467,6 +468,16 @@ class RunRecord:
 def is_own(row: ProcessRow) -> bool:
     """True of a tree that the agent of a run has asked for itself, in no call."""
     return row.kind == PartKind.PROCESS and not row.call_id and not row.host
+
+
+def as_handed_over(row: ProcessRow, run_id: str, at: float) -> ProcessRow:
+    """Return the row of a host as the run `run_id` handed it over at `at` (epoch seconds, UTC).
+
+    The row itself is that of the run which has taken it back since; only the log tells of the earlier ones.
+    """
+    return msgspec.structs.replace(
+        row, run_id=run_id, owner=Owner.SESSION, owned_at=at, state=TreeState.ENDED, end=None, ending=None, receipts=()
+    )
 
 
 def restored(

@@ -16,6 +16,7 @@ from actors.events import (
     EventData,
     EventKind,
     MessageData,
+    ProcessHandedOverData,
     RunStartedData,
     RunStatusData,
     SessionMessageReturnedData,
@@ -27,7 +28,7 @@ from actors.events import (
 )
 from actors.model import CallState, Event, Fate, Receipt, RunInfo, RunStatus
 from actors.ports import CallRow, ProcessRow, RequestRow, SessionRow, Snapshot
-from actors.protocol.run_record import OUTPUT_KEPT_CHARS
+from actors.protocol.run_record import OUTPUT_KEPT_CHARS, as_handed_over
 from actors.text import tail
 from actors.thread import KINDS, Thread
 from supervisor.store.documents import T, decoder, leave_out, readable
@@ -136,6 +137,21 @@ def _processes(
         yield from readable(connection, ProcessRow, sql, session, wanted, left_out=left_out)
 
 
+def _handed_over(
+    connection: sqlite3.Connection, session: str, runs: list[str], left_out: list[str]
+) -> Iterator[ProcessRow]:
+    """Yield the hosts that one of `runs` (ids) has handed over, and that are another run's by now."""
+    events = "SELECT data, at FROM events WHERE session = ? AND run_id = ? AND kind = ? ORDER BY seq"
+    row_of = "SELECT doc, process_id FROM processes WHERE session = ? AND process_id = ?"
+    for run_id in runs:
+        for data, at in connection.execute(events, (session, run_id, EventKind.PROCESS_HANDED_OVER)).fetchall():
+            with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, TypeError):
+                process_id = decoder(ProcessHandedOverData)(data).process_id
+                for row in readable(connection, ProcessRow, row_of, session, process_id, left_out=left_out):
+                    if row.run_id != run_id:
+                        yield as_handed_over(row, run_id, at)
+
+
 def _printed(connection: sqlite3.Connection, session: str, calls: Iterable[CallRow]) -> dict[str, str]:
     """Return the tail of the output of each call that has not ended, by call id; unreadable events are skipped."""
     wanted = {call.call_id: call.run_id for call in calls if call.state in (CallState.GRANTED, CallState.STARTED)}
@@ -172,13 +188,15 @@ def snapshot(connection: sqlite3.Connection, session: str, *, kept: int = 10_000
         return readable(connection, kind, sql, session, *values, left_out=left_out)
 
     calls = tuple(row for run in runs for row in rows(CallRow, calls_of, run.run_id))
+    run_ids = [run.run_id for run in runs]
     return Snapshot(
         session=session,
         row=_own_row(connection, session, left_out),
         thread=log.thread,
         runs=tuple(runs),
         calls=calls,
-        processes=tuple(_processes(connection, session, [run.run_id for run in runs], waited_for, left_out)),
+        processes=tuple(_processes(connection, session, run_ids, waited_for, left_out)),
+        handed_over=tuple(_handed_over(connection, session, run_ids, left_out)),
         pending=tuple(pending),
         receipts=tuple(row for run in runs if run.late for row in rows(Receipt, receipts_of, run.run_id)),
         waiting=tuple(waiting(connection, session, left_out)),

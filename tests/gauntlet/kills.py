@@ -213,11 +213,8 @@ class Round:
             wrong.append("it is not complete")
         hosts = [row for row in rows if is_host(row)]
         self.found.hosts += len(hosts)
-        # A Stop also ends a host that the session has kept of an earlier run, and its receipt names that as well. What
-        # a run had handed over when it ended by itself is the session's: a receipt that is filed after a crash has no
-        # row for it.
-        kept = run.agent == "keeping" and run.status == "completed"
-        if not hosts and run.started_at is not None and not kept:
+        # A Stop also ends a host that the session has kept of an earlier run, and its receipt names that as well.
+        if not hosts and run.started_at is not None:
             wrong.append("it names no host")
         self.found.wrong += (f"round {self._seed}, {run}: {fault}: {receipt}"[:3000] for fault in wrong)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from actors.model import Event, Fate, How, Message, Owner, Receipt, RunInfo, RunStatus
 from actors.ports import Batch, CallRow, KeptStop, ProcessRow, RequestRow, SessionRow, Snapshot, WaitingRow
-from actors.protocol.run_record import OUTPUT_KEPT_CHARS
+from actors.protocol.run_record import OUTPUT_KEPT_CHARS, as_handed_over
 from actors.text import tail
 from actors.thread import Thread
 
@@ -179,6 +179,7 @@ class Disk:
         said: set[str] = set()
         fates: dict[str, Fate] = {}
         told_durable: set[str] = set()
+        handed: list[Event] = []
         printed: dict[str, str] = {}
         for event in tables.events:
             fold.apply(event)
@@ -189,6 +190,8 @@ class Disk:
                     fates[event.data["id"]] = Fate.INPUT
                 case "session.message_returned":
                     fates[event.data["message_id"]] = Fate.RETURNED
+                case "process.handed_over":
+                    handed.append(event)
                 case "session.stop_durable":
                     told_durable.add(event.data["request_id"])
                 case "tool.output" if "marker" not in event.data:
@@ -219,6 +222,12 @@ class Disk:
                 *living,
                 *(tables.processes[one] for one in named if tables.processes[one].state == "ended"),
                 *(one for one in tables.processes.values() if one.state == "ended" and one.run_id in ids),
+            ),
+            handed_over=tuple(
+                as_handed_over(tables.processes[event.data["process_id"]], run.run_id, event.at)
+                for run in unsettled
+                for event in handed
+                if run.run_id == event.run_id != tables.processes[event.data["process_id"]].run_id
             ),
             pending=tuple(tables.pending.values()),
             receipts=tuple(one for one in tables.receipts.values() if one.run_id in late),

@@ -62,6 +62,8 @@ class LogLaws:
         self.stopped: set[str] = set()
         self.processes: set[str] = set()
         self.dead: set[str] = set()
+        # By run: the pids of the trees that it has handed over.
+        self.handed: dict[str, set[int]] = {}
         self.waiting: list[str] = []
         self.inputs: dict[str, str] = {}
         self.input_order: list[str] = []
@@ -149,6 +151,8 @@ class LogLaws:
             case "process.started":
                 assert event.data["process_id"] not in self.processes, "a process starts once"
                 self.processes.add(event.data["process_id"])
+            case "process.handed_over" if run is not None and "pid" in event.data:
+                self.handed.setdefault(run, set()).add(event.data["pid"])
             case "process.ended" if event.data["proven"]:
                 assert event.data["process_id"] not in self.dead, "a process is proven dead once"
                 self.dead.add(event.data["process_id"])
@@ -224,14 +228,16 @@ class LogLaws:
         assert receipt["provenance"] == cause, f"{run} ended by {cause}, its receipt says {receipt['provenance']} (L5)"
         if status is not RunStatus.COMPLETED and status is not RunStatus.FAILED:
             assert receipt["provenance"], f"the receipt of {run} has no provenance (L5)"
-        rows = list(receipt["rows"])
+        rows, handed = list(receipt["rows"]), self.handed.pop(run, set())
         while rows:
             row = rows.pop()
+            handed.discard(row.get("pid"))
             rows.extend(row.get("rows", ()))
             if receipt["complete"]:
                 assert row["ended_at"] is not None, f"a complete receipt with an open row: {row}"
             # The status of a process that code started by itself is read by that code.
             assert row["how"] is not None or row["kind"] == "subprocess", f"a row that does not say how it ended: {row}"
+        assert not handed or receipt.get("omitted"), f"{run} handed over {handed}, which its receipt does not name (L3)"
 
     def _input(self, message: str, run: str) -> None:
         assert message not in self.inputs, f"{message} is an input twice (L4)"

@@ -1220,4 +1220,12 @@ MUTANTS: Final = (
         "        if call_id not in (call, process_id) or process_id in self._undecided:\n",
         "        if True:\n",
     ),
+    _mutant(
+        "a receipt forgets in a crash the host that a later run has taken back",
+        "L3",
+        Restoration,
+        "_record",
+        "(*snapshot.processes, *snapshot.handed_over)",
+        "snapshot.processes",
+    ),
 )
