@@ -300,9 +300,25 @@ class Hosting:
         until(lambda: getattr(self.host(tree), "state", None) == state, f"the state {state}")
 
 
+class Ahead(SystemClock):
+    """A clock that can be put ahead."""
+
+    ahead_s = 0.0
+
+    def monotonic(self) -> float:
+        """Return the time, with what it is ahead."""
+        return super().monotonic() + self.ahead_s
+
+
 @contextmanager
-def hosting(*specs: Agent, settings: Settings = SETTINGS, mortal: bool = True, kept_max: int = 64) -> Iterator[Hosting]:
-    clock, trees = SystemClock(), Trees(mortal=mortal)
+def hosting(
+    *specs: Agent,
+    settings: Settings = SETTINGS,
+    mortal: bool = True,
+    kept_max: int = 64,
+    clock: SystemClock | None = None,
+) -> Iterator[Hosting]:
+    clock, trees = clock or SystemClock(), Trees(mortal=mortal)
     threads: list[threading.Thread] = []
 
     def elsewhere(callback: Callable[[], None]) -> None:

@@ -16,7 +16,7 @@ from supervisor.hosts import host as host_module
 from supervisor.hosts import pool as pool_module
 from supervisor.hosts.host import HostState
 from supervisor.hosts.pool import HostPool
-from tests.pool_kit import HELLO, NAME, SESSION, SPEC, Hosting, OneRun, Tree, hosting
+from tests.pool_kit import HELLO, NAME, SESSION, SPEC, Ahead, Hosting, OneRun, Tree, hosting
 from tests.process_kit import until
 
 
@@ -295,6 +295,29 @@ def test_a_host_that_says_no_hello_in_time_is_ended_and_its_agent_broken() -> No
         hosts.until_state(tree, None)
         assert hosts.status().broken == f"the host of agent {NAME} did not say hello within 0.05 s"
         assert tree.kills == [0.0]
+
+
+def test_a_spare_that_is_reserved_while_it_starts_has_all_its_time_from_then_on() -> None:
+    clock = Ahead()
+
+    def timers_have_fired(ahead_s: float) -> None:
+        clock.ahead_s = ahead_s
+        for _ in range(2):
+            hosts.loop.call(lambda: None)
+
+    with hosting(spec(start_s=60.0), clock=clock) as hosts:
+        starting = hosts.trees.next()
+        # Its time counts from here.
+        timers_have_fired(0.0)
+        timers_have_fired(50.0)
+        assert hosts.reserved() is starting
+        timers_have_fired(100.0)
+        assert not hosts.status().broken
+        timers_have_fired(120.0)
+        assert hosts.status().broken == f"the host of agent {NAME} did not say hello within 60 s"
+        # What was lost is not given to the next one, whoever releases it when.
+        hosts.pool.release(starting.process_id)
+        assert hosts.reserved("s2") is not starting
 
 
 @pytest.mark.parametrize(

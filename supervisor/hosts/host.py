@@ -85,6 +85,9 @@ class Keeper(Protocol):
     def host_ready(self, host: Host) -> None:
         """It has said hello."""
 
+    def host_unready(self, host: Host, why: str) -> float:
+        """It has not said hello so far. Returns the seconds that it still has; 0: none, it is lost."""
+
     def host_cut_off(self, host: Host, why: str) -> None:
         """Its channel is closed; its process may live."""
 
@@ -124,6 +127,8 @@ class Host:
         self._state, self.state_at = state, started_at
         self.session: str | None = None
         self.started_at = started_at
+        # From when its time to say hello counts: its start, or since when a run waits for it.
+        self.awaited_at = started_at
         self.ready = False
         self.ready_at = 0.0
         self.had_run = False
@@ -374,7 +379,12 @@ class Host:
                 self.begin(self._run)
 
     def _late_hello(self) -> None:
-        self._cut(f"{self.name} did not say hello within {self.spec.start_s:g} s")
+        why = f"{self.name} did not say hello within {self.spec.start_s:g} s"
+        left_s = self._keeper.host_unready(self, why)
+        if left_s:
+            self._arm(left_s, self._late_hello)
+        else:
+            self._cut(why)
 
     def broke_protocol(self, what: str) -> None:
         """Fail it for a breach of the protocol."""

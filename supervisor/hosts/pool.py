@@ -157,6 +157,7 @@ class HostPool:
             if host is None:
                 return self._unmade_host(entry.broken)
             host.state, host.session = HostState.RESERVED, session
+            host.awaited_at = self._clock.monotonic()
             self._hasten(host)
         self._refill_soon(entry)
         return host.process_id
@@ -448,6 +449,17 @@ class HostPool:
             if host.state is HostState.STARTING:
                 host.state = HostState.SPARE
         self._refill_soon(entry)
+
+    def host_unready(self, host: Host, why: str) -> float:
+        """It has not said hello so far. What a spare took at its low priority does not count once a run waits for it.
+
+        Returns the seconds that it still has. If there are none it is lost from here on, and nobody is given it.
+        """
+        with self._lock:
+            left_s = max(0.0, host.awaited_at + host.spec.start_s - self._clock.monotonic())
+            if not left_s:
+                self._lost(host, why)
+            return left_s
 
     def host_cut_off(self, host: Host, why: str) -> None:
         """Its channel is closed."""
