@@ -257,6 +257,13 @@ class RunStartedData(Data, frozen=True, kw_only=True):
     inputs: Annotated[tuple[str, ...], Meta(description="Ids of the messages that it is given.")] = always(())
     resumed: Annotated[bool, Meta(description="True: a Resume started it.")] = False
     retry_of: Annotated[str | None, Meta(description="The run that it tries again. Left out: none.")] = None
+    code_changed_at: Annotated[
+        float | None,
+        Meta(
+            description="When the file of the agent's code was last changed, before its host loaded it: seconds since "
+            "1970. Left out: the host had not loaded it when the run began, or does not say; or there is no host."
+        ),
+    ] = None
 
 
 class RunOutputData(Data, frozen=True, kw_only=True):

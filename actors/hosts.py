@@ -63,6 +63,12 @@ class Hosts(Protocol):
         has ended); then the session ends it.
         """
 
+    def code_changed_at(self, process_id: str) -> float | None:
+        """Return when the code that a reserved host has loaded was last changed, in seconds since 1970.
+
+        None: it does not say, or it has loaded none so far.
+        """
+
     def release(self, process_id: str) -> None:
         """A reserved host was not told of its run, and is not going to be: it may be reserved again.
 

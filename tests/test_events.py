@@ -125,6 +125,7 @@ SAMPLES: list[tuple[str, dict[str, Any]]] = [
     ("run.started", {"agent": "shell", "inputs": ["m1"]}),
     ("run.started", {"agent": "shell", "inputs": [], "resumed": True}),
     ("run.started", {"agent": "shell", "inputs": [], "retry_of": "run_0"}),
+    ("run.started", {"agent": "mine", "inputs": ["m1"], "code_changed_at": 1_750_000_000.5}),
     ("run.status", {"status": "cancelled"}),
     ("run.status", {"status": "cancelling", "provenance": CAUSE, "note": "It was interrupted."}),
     ("run.status", {"status": "failed", "error": "", "note": "It failed."}),

@@ -127,6 +127,17 @@ def test_one_that_has_said_hello_is_given_before_one_that_has_not() -> None:
         assert hosts.reserved() is ready
 
 
+def test_the_pool_knows_which_code_a_host_has_that_says_so_in_its_hello() -> None:
+    with hosting() as hosts:
+        hosts.spare({**HELLO, "code_changed_at": 1_750_000_000.5})
+        assert hosts.pool.code_changed_at(hosts.reserved().process_id) == 1_750_000_000.5
+        hosts.spare()
+        assert hosts.pool.code_changed_at(hosts.reserved("s2").process_id) is None
+        starting = hosts.reserved("s3")
+        assert hosts.pool.code_changed_at(starting.process_id) is None
+        assert hosts.pool.code_changed_at("proc_unknown") is None
+
+
 def test_no_two_sessions_get_one_host() -> None:
     with hosting(spec(spares=4)) as hosts:
         for _ in range(4):

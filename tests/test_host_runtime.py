@@ -7,6 +7,7 @@ import glob
 import os
 import signal
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,26 @@ def test_an_agent_runs_and_its_value_is_the_answer(tmp_path: Path, python: str) 
         number = host.run()
         assert host.take("emit")["params"] == {"fence": "s:1:", "text": "you said hi"}
         assert host.answered(number)["result"] == {"value": "s:1:"}
+
+
+def test_hello_says_when_the_agents_code_was_changed_before_it_was_loaded(tmp_path: Path, python: str) -> None:
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    code = """
+        import os
+        os.utime(__file__, (2_000.0, 2_000.0))  # somebody writes to it meanwhile
+        async def agent(turn): pass
+    """
+    (package / "mine.py").write_text(textwrap.dedent(code))
+    os.utime(package / "mine.py", (1_000.5, 1_000.5))
+    with Daemon([python, str(RUNTIME), "package.mine:agent"], tmp_path) as host:
+        assert host.hello()["code_changed_at"] == 1_000.5
+
+
+def test_hello_says_nothing_of_code_that_is_in_no_file(tmp_path: Path) -> None:
+    with Daemon([sys.executable, str(RUNTIME), "sys:exit"], tmp_path) as host:
+        assert host.hello()["code_changed_at"] is None
 
 
 def test_a_module_that_cannot_be_imported_is_told_with_its_line_and_ends_the_host(tmp_path: Path, python: str) -> None:

@@ -648,6 +648,34 @@ def test_a_host_whose_code_was_replaced_is_not_used_again_and_is_ended_when_the_
         settled(world)
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_start_of_a_run_says_which_code_its_host_has(seed: int) -> None:
+    def said() -> list[float | None]:
+        return [event.data.get("code_changed_at") for event in of(world, "run.started")]
+
+    with hosted(seed, keep=True) as world:
+        assert world.hosts is not None
+        ready(world)
+        say(world, "say=1")
+        assert world.run(lambda: bool(of(world, "run.ended")))
+        say(world, "say=1", "b")
+        assert world.run(lambda: len(of(world, "run.ended")) == 2)
+        assert said() == [1.0, 1.0], "one that is kept has the code that it had"
+        world.hosts.replace()
+        say(world, "say=1", "c")
+        assert said() == [1.0, 1.0, None], "its host is started by the run, and has no code yet"
+        settled(world)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_an_agent_in_this_process_has_no_code_of_its_own(seed: int) -> None:
+    with World(seed, settings=settings()) as world:
+        say(world, "say=1")
+        settled(world)
+        (event,) = of(world, "run.started")
+        assert "code_changed_at" not in event.data
+
+
 @pytest.mark.parametrize("content", ["raise", "say=1 raise"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_host_in_which_an_agent_has_failed_is_not_kept(seed: int, content: str) -> None:

@@ -13,6 +13,7 @@ from actors.model import Event, PartKind, Provenance, Receipt, Row, RunInfo, Sig
 from supervisor import Config, SessionHandle, Supervisor
 from supervisor.console.client.store_records import StoreRecords
 from supervisor.console.commands.why import RunHistory, _moments, read_history
+from supervisor.console.render.words import date_time
 from supervisor.store import events
 from supervisor.store.schema import STORE_NAME
 from tests.kit import log, message, settled, stop, until
@@ -88,6 +89,17 @@ def test_a_story_is_told_in_the_order_of_the_log_though_the_clock_was_set_meanwh
     (place,) = [place for place, moment in enumerate(told) if not moment.seq]
     assert told[place - 1].seq == 4
     assert told[place + 1].seq == 5
+
+
+def test_the_start_of_a_run_is_told_with_the_code_that_its_host_had() -> None:
+    data = {"agent": "mine", "inputs": ["m1"]}
+    events = [
+        Event(seq, SESSION, seq, f"r{seq}", "run.started", {**data, **more}, 1e6)
+        for seq, more in enumerate(({}, {"code_changed_at": 9e5}), start=1)
+    ]
+    plain, with_code = (moment.what for moment in _moments(events, None))
+    assert plain == "began, as generation 1"
+    assert with_code == f"began, as generation 2, with the code of {date_time(9e5)}"
 
 
 def stories(state_dir: Path) -> list[RunHistory]:

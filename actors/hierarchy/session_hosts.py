@@ -47,6 +47,10 @@ class SessionHosts:
         self._reserved.add(process_id)
         return process_id
 
+    def code_changed_at(self, process_id: str) -> float | None:
+        """Return when the code of a reserved host was last changed; see `Hosts.code_changed_at`."""
+        return None if self._hosts is None else self._hosts.code_changed_at(process_id)
+
     def begun(self, process_id: str) -> None:
         """The run of a host begins: from here on the run has it."""
         self._reserved.discard(process_id)

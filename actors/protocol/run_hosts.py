@@ -45,13 +45,31 @@ class RunHosts:
         hosting = self._state.hosting
         return None if hosting is None else hosting.hosted(record.info.agent)
 
-    def reserve(self, record: RunRecord, at: float) -> None:
-        """Reserve the host of a run that starts, if its agent runs in one: the one that is kept for it, or another."""
-        state, hosting, agent = self._state, self._state.hosting, self.agent(record)
+    def reserve(self, record: RunRecord) -> str | None:
+        """Reserve the host of a run that starts, if its agent runs in one: the one that is kept for it, or another.
+
+        Returns its id, for `add`, which follows in the same step.
+        """
+        hosting, agent = self._state.hosting, self.agent(record)
         if hosting is None or agent is None:
+            return None
+        kept = self._kept_for(agent)
+        return hosting.reserve(agent.name, None if kept is None else kept.id)
+
+    def code_changed_at(self, process_id: str | None) -> float | None:
+        """Return when the code of a reserved host was last changed; None: there is no host, or it is not known."""
+        hosting = self._state.hosting
+        return None if hosting is None or process_id is None else hosting.code_changed_at(process_id)
+
+    def _kept_for(self, agent: HostedAgent) -> OwnedTree | None:
+        return next((owned for owned in self._state.owned.values() if owned.may_be_taken_back(agent.name)), None)
+
+    def add(self, record: RunRecord, process_id: str | None, at: float) -> None:
+        """Make the host that was reserved for a run a part of it. None: there is no such host."""
+        state, agent = self._state, self.agent(record)
+        if agent is None or process_id is None:
             return
-        kept = next((owned for owned in state.owned.values() if owned.may_be_taken_back(agent.name)), None)
-        process_id = hosting.reserve(agent.name, None if kept is None else kept.id)
+        kept = self._kept_for(agent)
         if kept is not None and kept.id == process_id:
             self._take_back(record, kept)
             return

@@ -108,9 +108,16 @@ class Runs:
         state.active = record
         for message in messages:
             self._turns.add_input(message, record)
-        retry_of = retry.run_id if retry is not None else None
-        state.event(RunStartedData(agent=info.agent, inputs=ids, resumed=resumed, retry_of=retry_of), record)
-        self._hosts.reserve(record, at)
+        host = self._hosts.reserve(record)
+        started = RunStartedData(
+            agent=info.agent,
+            inputs=ids,
+            resumed=resumed,
+            retry_of=retry.run_id if retry is not None else None,
+            code_changed_at=self._hosts.code_changed_at(host),
+        )
+        state.event(started, record)
+        self._hosts.add(record, host, at)
         state.save_run(record)
         state.step.later.append(StartRun(run_id))
 

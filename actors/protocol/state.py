@@ -43,6 +43,9 @@ class Hosting(Protocol):
     def reserve(self, agent: str, kept: str | None) -> str:
         """Reserve a host for a run; see `Hosts.reserve`."""
 
+    def code_changed_at(self, process_id: str) -> float | None:
+        """Return when the code of a reserved host was last changed; see `Hosts.code_changed_at`."""
+
 
 class SessionState:
     """One session's state. Not thread-safe: it lives in its session's mailbox.

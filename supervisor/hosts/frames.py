@@ -35,6 +35,9 @@ TEXT_MAX_BYTES: Final = 65_536
 ID_MAX: Final = 2**53 - 1
 """The largest whole number that every JSON reader can hold."""
 
+YEAR_10000: Final = 253_402_300_800.0
+"""The end of the dates that people write, in seconds since 1970."""
+
 EXCERPT_BYTES: Final = 200
 """How much of a line that is no frame is shown."""
 
@@ -122,6 +125,10 @@ class Hello(Params, frozen=True, kw_only=True):
         Meta(description="`credit`: it keeps account of its credit. `ping`: it answers. Unknown words are ignored."),
     ] = ()
     tools: Annotated[tuple[Offer, ...], Meta(description="Tools that the host executes itself. For people.")] = ()
+    code_changed_at: Annotated[
+        Annotated[float, Meta(ge=0.0, lt=YEAR_10000)] | None,
+        Meta(description="When the file of the agent's code was last changed: seconds since 1970. Null: not known."),
+    ] = None
     error: Annotated[
         str | None, Meta(description="Why the agent cannot be loaded. The host gets no run, and ends.")
     ] = None

@@ -186,6 +186,12 @@ class HostPool:
         self._unmade[process_id] = why
         return process_id
 
+    def code_changed_at(self, process_id: str) -> float | None:
+        """See `actors.hosts.Hosts.code_changed_at`."""
+        with self._lock:
+            host = self._hosts.get(process_id)
+            return None if host is None or host.hello is None else host.hello.code_changed_at
+
     def release(self, process_id: str) -> None:
         """See `actors.hosts.Hosts.release`."""
         with self._lock:

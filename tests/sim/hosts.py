@@ -60,6 +60,7 @@ class Host:
     process_id: str
     agent: str
     random: Random
+    code: float
     session: str | None = None
     started: bool = False
     exited: bool = False
@@ -132,6 +133,8 @@ class SimHosts:
         self._watch = watch
         self._code = code
         self._hosts: dict[str, Host] = {}
+        # When the agent's code was last changed.
+        self._changed_at = 1.0
         self._spares: dict[str, list[Host]] = {}
         # What the last run was offered.
         self.offered: Sequence[ToolOffer] = ()
@@ -155,6 +158,11 @@ class SimHosts:
         chosen = spares.pop(0) if spares else self._spawn(agent)
         self._loop.call_later(self._random.random() * LATE_S, self._fill, agent)
         return chosen.process_id
+
+    def code_changed_at(self, process_id: str) -> float | None:
+        """Say which code a host has; one that is starting has loaded none."""
+        host = self._hosts[process_id]
+        return host.code if host.started else None
 
     def release(self, process_id: str) -> None:
         """Take back one that was told nothing."""
@@ -222,6 +230,7 @@ class SimHosts:
 
     def replace(self) -> None:
         """The code of the agent is another one: no host that has been started is reserved again."""
+        self._changed_at += 1
         for host in self._hosts.values():
             host.old = True
         for spares in self._spares.values():
@@ -238,7 +247,7 @@ class SimHosts:
 
     def _spawn(self, agent: str) -> Host:
         random = self._random
-        host = Host(self._ids.new("proc"), agent, Random(random.random()))
+        host = Host(self._ids.new("proc"), agent, Random(random.random()), self._changed_at)
         argv = ["sim", "serves", "output=0"]
         if not self._calm:
             argv = ["sim", "serves", f"children={int(random.random() * 2)}", f"output={int(random.random() * 3)}"]

@@ -192,7 +192,8 @@ def _moment(event: Event) -> str:
     data = data_of(event)
     match data:
         case RunStartedData():
-            return f"began, as generation {event.generation}"
+            code = f", with the code of {date_time(data.code_changed_at)}" if data.code_changed_at is not None else ""
+            return f"began, as generation {event.generation}{code}"
         case RunStatusData():
             return f"is {data.status.replace('_', ' ')}"
         case RunEndedData():

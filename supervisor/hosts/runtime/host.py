@@ -27,7 +27,7 @@ from . import daemon_log
 from .call import Call
 from .credit import fail, settle
 from .errors import Invalid
-from .loading import imported, is_async, why_broken
+from .loading import code_changed_at, imported, is_async, why_broken
 from .main_thread import MainThread
 from .plain import as_json, bounded_json, report, words
 from .run import Run
@@ -86,6 +86,7 @@ class Host:
         self._spelled = spelled
         self._spelled_tools = tools
         self.tools: dict[str, HostTool] = {}
+        self._code_changed_at: float | None = None
         self.main = MainThread()
         self._wakeup = Wakeup()
         # Of an async agent.
@@ -119,7 +120,8 @@ class Host:
             _flush()
             os._exit(EXIT_BROKEN)
         offers = [tool.offer for tool in self.tools.values()]
-        self._hello({**hello, "agent": {"async": self.loop is not None}, "tools": offers}, None)
+        hello.update(agent={"async": self.loop is not None}, tools=offers, code_changed_at=self._code_changed_at)
+        self._hello(hello, None)
         self._when_idle()
         if self.loop is None:
             self._serve_plain(agent)
@@ -128,6 +130,7 @@ class Host:
 
     def _load(self) -> Callable[..., Any]:
         """Import agent and tools, and let the agent's module prepare itself."""
+        self._code_changed_at = code_changed_at(self._spelled)
         agent = imported(self._spelled)
         for spelled in self._spelled_tools:
             made = HostTool(imported(spelled))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 import inspect
 import os
 import traceback
@@ -13,6 +14,24 @@ from typing import Any
 
 from .errors import Invalid
 from .plain import words
+
+
+def code_changed_at(spelled: str) -> float | None:
+    """Return when the file of a function's module was last changed, in seconds since 1970; None if it has no file.
+
+    It is to be asked before the module is imported: a change meanwhile must not be taken for the code that runs.
+    """
+    module = spelled.partition(":")[0]
+    parent = module.rpartition(".")[0]
+    if parent:
+        # As the import of the module does. Its errors are those of that.
+        importlib.import_module(parent)
+    try:
+        spec = importlib.util.find_spec(module)
+        in_file = spec is not None and spec.has_location
+        return max(0.0, os.stat(str(typing.cast("Any", spec).origin)).st_mtime) if in_file else None
+    except (ImportError, OSError, ValueError):
+        return None
 
 
 def imported(spelled: str) -> Callable[..., Any]:
