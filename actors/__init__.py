@@ -49,6 +49,7 @@ from actors.kernel.log_context import be_quiet
 from actors.messages import ToolResult
 from actors.model import (
     Barrier,
+    Effect,
     Event,
     Fate,
     How,
@@ -108,6 +109,7 @@ __all__ = [
     "CountermandError",
     "Delete",
     "Deleted",
+    "Effect",
     "Event",
     "EventKind",
     "Exit",

@@ -24,6 +24,7 @@ from msgspec import Meta, Struct, field
 
 from actors.errors import CountermandError
 from actors.model import (
+    Effect,
     Event,
     How,
     Json,
@@ -188,6 +189,9 @@ class ToolEndedData(Data, frozen=True, kw_only=True):
     provenance: Annotated[
         Provenance | None, Meta(description="Who closed the call, and why, where it was closed on its own.")
     ] = None
+    effects: Annotated[
+        tuple[Effect, ...], Meta(description="What it had begun behind guards by then. Left out: nothing.")
+    ] = ()
 
 
 class ProcessStartedData(Data, frozen=True, kw_only=True):

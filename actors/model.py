@@ -430,13 +430,31 @@ class Signalled(Struct, frozen=True):
     error: str | None = None
 
 
+class Effect(Struct, frozen=True):
+    """An effect behind guards of this name: how often it has begun, and how often the block was left without an error.
+
+    What has begun and is not done may have taken place all the same, in part or whole.
+    """
+
+    name: str
+    begun: int = 1
+    done: int = 0
+
+    def __str__(self) -> str:
+        """Return a phrase for people and models."""
+        if self.begun == 1:
+            return f"{self.name} ({'done' if self.done else 'not known to be done'})"
+        return f"{self.name} ({self.begun} times, {self.done} done)"
+
+
 class Row(Struct, frozen=True):
     """One part of a run in a receipt: the agent, a call, a process, with the parts below it.
 
     `status` is the exit status of a process (negative: the signal), and None for other parts. `how` is None while the
     part is still running, in a receipt that is not complete. `ended_at` of one that was handed over is when it was.
     `provenance` says who ended a process, if that was not the end of the run: its tool, the deadline of its call, the
-    agent that abandoned its call, or the natural end of its run. Times: seconds, epoch, UTC.
+    agent that abandoned its call, or the natural end of its run. `effects` are those that the code of the agent or the
+    call has begun behind guards. Times: seconds, epoch, UTC.
     """
 
     kind: PartKind
@@ -451,6 +469,7 @@ class Row(Struct, frozen=True):
     reaped: int = 0
     rows: tuple[Row, ...] = ()
     provenance: Provenance | None = None
+    effects: tuple[Effect, ...] = ()
 
 
 class Receipt(Struct, frozen=True):
@@ -530,6 +549,7 @@ class Event(Struct, frozen=True):
 class RunInfo(Struct, frozen=True):
     """A run as the store holds it. Times: seconds, epoch, UTC. `result` is what the agent returned.
 
+    `effects`: those that the agent itself had begun behind guards when the run was closed.
     `settled`: its receipt is filed. `late`: that receipt names an abandoned part whose end may still be reported.
     """
 
@@ -552,6 +572,7 @@ class RunInfo(Struct, frozen=True):
     result: Json = None
     settled: bool = False
     late: bool = False
+    effects: tuple[Effect, ...] = ()
 
 
 class SessionStatus(Struct, frozen=True):

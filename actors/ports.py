@@ -17,6 +17,7 @@ from actors.model import (
     Address,
     Barrier,
     CallState,
+    Effect,
     Event,
     Fate,
     How,
@@ -261,7 +262,8 @@ class SessionRow(Struct, frozen=True):
 class CallRow(Struct, frozen=True):
     """A call; `outcome` once its result is in the log.
 
-    `ended_at` and `how` describe the end of its execution, which may come after its result is in the log.
+    `ended_at` and `how` describe the end of its execution, which may come after its result is in the log. `effects` are
+    those that it had begun behind guards when it got its result.
     """
 
     session: str
@@ -275,6 +277,7 @@ class CallRow(Struct, frozen=True):
     started_at: float | None = None
     ended_at: float | None = None
     how: How | None = None
+    effects: tuple[Effect, ...] = ()
 
 
 class ProcessRow(Struct, frozen=True):

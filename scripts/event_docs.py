@@ -21,6 +21,7 @@ from msgspec import NODEFAULT, Meta, Struct
 
 from actors.events import DATA, EPHEMERAL, Data, EventKind, ProgressData
 from actors.model import (
+    Effect,
     How,
     Outcome,
     PartKind,
@@ -38,7 +39,7 @@ TARGET: Final = Path(__file__).parents[1] / "docs" / "events.md"
 _FIELDS: Final = re.compile(r"^([a-z_]+(, [a-z_]+)*: )")
 """The beginning of a line of a docstring that is about fields."""
 WORDS: Final[tuple[type[StrEnum], ...]] = (RunStatus, Outcome, StopOutcome, PartKind, How, ReturnReason)
-NOUNS: Final[tuple[type[Struct], ...]] = (Provenance, Receipt, Row, Signalled)
+NOUNS: Final[tuple[type[Struct], ...]] = (Provenance, Receipt, Row, Effect, Signalled)
 
 HEAD: Final = """# Events
 

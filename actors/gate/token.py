@@ -28,8 +28,9 @@ from typing import Any, Final, TypeVar
 from loguru import logger
 
 from actors.errors import Invalid, RunCancelled
+from actors.gate.guard import AsyncGuard, Effects, Guard
 from actors.kernel.waker import Waker
-from actors.model import Provenance
+from actors.model import Effect, Provenance
 
 R = TypeVar("R")
 
@@ -53,9 +54,11 @@ class CancelToken:
         "_callbacks",
         "_children",
         "_count",
+        "_effects",
         "_keys",
         "_lock",
         "_notify",
+        "_over",
         "_own_task",
         "_parent",
         "_provenance",
@@ -69,6 +72,9 @@ class CancelToken:
         self._notify = notify
         self._parent = parent
         self._provenance: Provenance | None = None
+        # Why no effect may begin any more though nothing was cancelled: what the token belongs to has ended.
+        self._over: Provenance | None = None
+        self._effects: Effects | None = None
         self._keys = itertools.count()
         self._callbacks: dict[int, Callable[[], None]] = {}
         self._wakers: dict[int, Callable[[], object]] = {}
@@ -113,6 +119,55 @@ class CancelToken:
             with self._lock:
                 if waiter in self._waiters:
                     self._waiters.remove(waiter)
+
+    def guard(self, name: str) -> Guard:
+        """Return the gate of an effect of your own: ``with token.guard("write report"): …``.
+
+        If a fence is first, or the call has its result, entering it raises RunCancelled, and the effect does not take
+        place. Else the effect counts as begun: the end of the call, or that of the run, is on record with its name, and
+        with whether the block was left without an exception. Nothing is written before that, so after a crash of the
+        daemon it is not known. `name` is cut to NAME_MAX_CHARS characters. Any thread; it waits for nothing.
+
+        Raises:
+            Invalid: the name is empty.
+        """
+        return Guard(self, name)
+
+    @property
+    def effects(self) -> tuple[Effect, ...]:
+        """The effects that have begun behind guards of this token. Once it is cancelled, none is added."""
+        return () if self._effects is None else self._effects.listed()
+
+    def end_effects(self, provenance: Provenance) -> tuple[Effect, ...]:
+        """Let no effect begin any more: the call has its result. Returns those that have begun."""
+        with self._lock:
+            if self._over is None:
+                self._over = provenance
+        return self.effects
+
+    def _begin_effect(self, name: str) -> None:
+        """Count an effect as begun, or raise RunCancelled."""
+        if self._effects is None:
+            fresh = Effects()
+            with self._lock:
+                if self._effects is None:
+                    self._effects = fresh
+        effects = self._effects
+        with self._lock:
+            cause = self._provenance or self._over
+            above = self._parent
+            while cause is None and above is not None:
+                # A cancel that has reached only the parent so far was first too.
+                cause, above = above._provenance, above._parent
+            if cause is None:
+                effects.begin(name)
+                return
+        raise RunCancelled(cause)
+
+    def _finish_effect(self, name: str) -> None:
+        assert self._effects is not None, "it has begun"
+        with self._lock:
+            self._effects.finish(name)
 
     def add_callback(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Run `callback` once, on the executor, when it is cancelled; at once if it is cancelled already.
@@ -314,6 +369,13 @@ class AsyncCancelToken:
         """Raise asyncio.CancelledError, with its `provenance`, on every call, if it is cancelled."""
         with self._boundary:
             self._token.raise_if_cancelled()
+
+    def guard(self, name: str) -> AsyncGuard:
+        """Return the gate of an effect of your own, for ``with`` and ``async with``: see `CancelToken.guard`.
+
+        In tasks of a group of yours use ``async with``.
+        """
+        return AsyncGuard(self._token.guard(name), self._boundary)
 
     def add_callback(self, callback: Callable[[], None]) -> Callable[[], None]:
         """See `CancelToken.add_callback`."""

@@ -138,7 +138,7 @@ class Calls:
             self._state.dead_letter("call_expired", "its call is closed", report.address, "")
             return
         state = CellState.CLOSED if report.started else CellState.VOID
-        result = notes.closed_result(state, None, report.provenance, call.output, record.spools_of(call))
+        result = _closed(record, call, state, None, report.provenance)
         self._state.step.now.append(CloseCall(record.id, call.row.call_id, result, None))
         self._cut(record, call, result, report.at, report.provenance)
 
@@ -168,7 +168,7 @@ class Calls:
         call.token.cancel(provenance)
         # The call's deadline may have been first: then its actor has cancelled the token, with that cause.
         cause = call.token.provenance or provenance
-        result = notes.closed_result(state, None, cause, call.output, record.spools_of(call))
+        result = _closed(record, call, state, None, cause)
         now.append(CloseCall(record.id, call.row.call_id, result, cause))
         if state is CellState.VOID:
             self._end_unstarted(record, call, at)
@@ -196,8 +196,7 @@ class Calls:
             if call.waits:
                 result = notes.closed_result(None, None, cause, "")
                 self._state.step.now.append(RefuseCall(record.id, call.row.call_id, result))
-            spools = record.spools_of(call)
-            self.end(record, call, notes.closed_result(state, finished, cause, call.output, spools), at)
+            self.end(record, call, _closed(record, call, state, finished, cause), at)
             if state is CellState.VOID:
                 self._end_unstarted(record, call, at)
         for process in record.processes.values():
@@ -220,7 +219,12 @@ class Calls:
         provenance: Provenance | None = None,
     ) -> None:
         """Give a call its one result in the log."""
-        call.row = msgspec.structs.replace(call.row, state=CallState.ENDED, outcome=result.outcome)
+        effects = call.row.effects
+        if call.token is not None:
+            # Code that outlives its call begins nothing more.
+            over = Provenance(source="run.ended", reason="the call is closed", initiated_at=at)
+            effects = call.token.end_effects(over)
+        call.row = msgspec.structs.replace(call.row, state=CallState.ENDED, outcome=result.outcome, effects=effects)
         data = ToolEndedData(
             call_id=call.row.call_id,
             tool=call.row.tool,
@@ -229,6 +233,7 @@ class Calls:
             is_error=result.is_error,
             data=result.data,
             provenance=provenance,
+            effects=effects,
         )
         self._state.event(data, record)
         # The row has the outcome; the cell would keep the result in memory for as long as the run goes on.
@@ -237,3 +242,11 @@ class Calls:
             call.row = msgspec.structs.replace(call.row, ended_at=at)
             record.trim()
         self._state.save_call(call)
+
+
+def _closed(
+    record: RunRecord, call: CallRecord, state: CellState | None, finished: ToolResult | None, cause: Provenance
+) -> ToolResult:
+    """Return the one result of a call that is closed, and whose token is cancelled; see `notes.closed_result`."""
+    effects = () if call.token is None else call.token.effects
+    return notes.closed_result(state, finished, cause, call.output, record.spools_of(call), effects)

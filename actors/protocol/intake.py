@@ -112,7 +112,7 @@ class Intake:
         rollback = message.resolved_policy is Policy.ROLLBACK
         # The fence raises the generation; the start of the next run is in the same step and does not raise it again.
         self._runs.fence(provenance, active, at)
-        noted = not rollback or self._runs.calls_started(active)
+        noted = not rollback or self._runs.calls_started(active) or bool(active.token.effects)
         self._runs.close(active, RunStatus.CANCELLING, provenance, at, noted=noted)
         if rollback:
             self._retract(active, message.origin)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from actors.gate.cell import CellState
 from actors.messages import ToolResult
-from actors.model import How, Outcome, Provenance
+from actors.model import Effect, How, Outcome, Provenance
 from actors.text import one_line
 
 if TYPE_CHECKING:
@@ -41,10 +41,16 @@ def who(provenance: Provenance) -> str:
     return f"{actor} stopped it ({one_line(provenance.source)}: {one_line(provenance.reason)})"
 
 
-def run_note(provenance: Provenance, *, calls_started: bool) -> str:
-    """Return the note on a run that was interrupted: by whom, and whether calls had started."""
-    effects = " Calls that had started may have had effects." if calls_started else " No call had started."
-    return f"The run before this was interrupted: {who(provenance)}.{effects} Do not continue it unless asked."
+def run_note(provenance: Provenance, *, calls_started: bool, effects: Sequence[Effect] = ()) -> str:
+    """Return the note on a run that was interrupted: by whom, whether calls had started, and the agent's effects."""
+    calls = " Calls that had started may have had effects." if calls_started else " No call had started."
+    own = _begun("The agent itself", effects)
+    return f"The run before this was interrupted: {who(provenance)}.{calls}{own} Do not continue it unless asked."
+
+
+def _begun(whose: str, effects: Sequence[Effect]) -> str:
+    """Return a sentence about effects that had begun, if there are any."""
+    return f" {whose} had begun: {', '.join(map(str, effects))}." if effects else ""
 
 
 def failure_note(error: str) -> str:
@@ -58,12 +64,12 @@ def behind_barrier(parts: Iterable[Part]) -> str:
     return f"Not started: something of an earlier run could not be ended ({names})."
 
 
-def lost_result(how: How, note: str) -> ToolResult:
+def lost_result(how: How, note: str, effects: Sequence[Effect] = ()) -> ToolResult:
     """Return the result of a call whose execution ended without one: its actor failed, or it could not start."""
     text = note or "the call ended without a result"
     if how is How.NOT_STARTED:
         return ToolResult(Outcome.NOT_STARTED, f"Not started: {text}.", is_error=True)
-    return ToolResult(Outcome.INTERRUPTED, f"Interrupted: {text}.", is_error=True)
+    return ToolResult(Outcome.INTERRUPTED, f"Interrupted: {text}.{_begun('It', effects)}", is_error=True)
 
 
 def closed_result(
@@ -72,6 +78,7 @@ def closed_result(
     provenance: Provenance,
     output: str,
     spools: Sequence[str] = (),
+    effects: Sequence[Effect] = (),
 ) -> ToolResult:
     """Return the one result of a call that a fence closed.
 
@@ -81,11 +88,13 @@ def closed_result(
         provenance: who closed it.
         output: the end of its output.
         spools: the paths of the files for the whole output, if there is more.
+        effects: what it had begun behind guards.
     """
     if state is CellState.FINISHED and finished is not None:
         return finished
     if state is CellState.CLOSED:
         text = f"Interrupted: {who(provenance)}. The call had started and may have had effects."
+        text += _begun("It", effects)
         if output:
             if spools:
                 # A file may be made only when its process is ended.

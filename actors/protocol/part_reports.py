@@ -76,7 +76,8 @@ class PartReports:
             # The execution ended without a result: its actor failed, or it could not be started.
             if call.cell is not None:
                 call.cell.close()
-            result = notes.lost_result(report.how, report.note)
+            effects = () if call.token is None else call.token.effects
+            result = notes.lost_result(report.how, report.note, effects)
             state.step.now.append(CloseCall(record.id, call.row.call_id, result, None))
             self._calls.end(record, call, result, report.at)
         elif report.late or (report.result is not None and not (call is not None and call.finished)):

@@ -25,6 +25,7 @@ from actors.model import (
     TERMINAL,
     Address,
     CallState,
+    Effect,
     How,
     Isolation,
     Mode,
@@ -106,6 +107,7 @@ class Part:
     lost: its warden could not prove its end.
     remaining: what of it could not be killed so far.
     provenance: who ends it, if that is not the end of the run.
+    effects: what its code has begun behind guards, when the receipt was filed last.
     """
 
     id: str
@@ -126,6 +128,7 @@ class Part:
     lost: bool = False
     remaining: ProcessRemaining | None = None
     provenance: Provenance | None = None
+    effects: tuple[Effect, ...] = ()
 
     @property
     def ended(self) -> bool:
@@ -177,7 +180,7 @@ class Part:
         """Restore the part from its own row."""
         self.started_at, self.ended_at, self.how, self.status = row.started_at, row.ended_at, row.how, row.status
         self.pid, self.reaped, self.signals, self.rows, self.note = row.pid, row.reaped, row.signals, row.rows, row.note
-        self.provenance = row.provenance
+        self.provenance, self.effects = row.provenance, row.effects
 
     def _is(self, row: Row) -> bool:
         """Return True if a row is about the command of this tree. A pid is used again, with another start time."""
@@ -206,6 +209,7 @@ class Part:
             reaped=self.reaped,
             rows=self.rows + remaining + below,
             provenance=self.provenance,
+            effects=self.effects,
         )
 
 
@@ -341,6 +345,19 @@ class RunRecord:
         """Return the calls without a result, in the order of the requests."""
         return self.calls.open()
 
+    def note_effects(self) -> None:
+        """Note for the receipt what the agent and the calls have begun behind guards, and what of that is done by now.
+
+        The tokens of an earlier incarnation are gone: then the rows say what it was when call and run were closed.
+        """
+        for call in self.calls.values():
+            part = self.parts.get(call.row.call_id)
+            if part is not None:
+                part.effects = call.row.effects if call.token is None else call.token.effects
+        agent = self.parts.get(AGENT)
+        if agent is not None:
+            agent.effects = self.token.effects or self.info.effects
+
     def own_spawns(self) -> Iterable[ProcessRecord]:
         """Return the trees that the agent itself has asked for, in no call."""
         return (process for process in self.processes.values() if is_own(process.row))
@@ -433,6 +450,7 @@ class RunRecord:
     def file_receipt(self, at: float, later: tuple[Provenance, ...]) -> Receipt:
         """Make the receipt. It names open parts as abandoned, and those of unknown origin as out of reach."""
         self.trim()
+        self.note_effects()
         open_parts = self.open_parts()
         for part in open_parts:
             part.how = How.ABANDONED if part.ours else How.OUT_OF_REACH

@@ -249,8 +249,10 @@ class Runs:
         if record.terminal:
             record.info = msgspec.structs.replace(record.info, ended_at=at)
         note = None
+        effects = record.token.effects
+        record.info = msgspec.structs.replace(record.info, effects=effects)
         if noted and provenance is not None:
-            note = notes.run_note(provenance, calls_started=self.calls_started(record))
+            note = notes.run_note(provenance, calls_started=self.calls_started(record), effects=effects)
         elif noted and error is not None:
             note = notes.failure_note(error)
         data = RunStatusData(status=status, provenance=provenance, error=error, result=result, note=note)

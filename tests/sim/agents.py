@@ -7,6 +7,8 @@ A message is a list of words, done one after the other:
     write=2        a tool that awaits 2 s and then writes, if its token is not cancelled
     late=2         as write, and it swallows its cancels
     deaf=2         a tool that awaits 2 s and ignores its token and its cancels
+    guard=2        a tool that has an effect behind a guard, ignores its cancels for 2 s, and comes to another guard; a
+                   task that it leaves behind comes to a third one
     patient=9      as write, by a tool with a deadline of its own
     gate=2         a function of the agent's own that awaits 2 s, through its gate
     foreign=2      a tool that the call brings along, and that somebody else executes, who awaits 2 s
@@ -159,7 +161,7 @@ async def _do(turn: AsyncTurn, speaker: Speaker, word: str, watch: Watch) -> Non
             await turn.progress(of=run)
         case "sleep":
             await asyncio.sleep(float(value))
-        case "write" | "deaf" | "late" | "patient":
+        case "write" | "deaf" | "late" | "patient" | "guard":
             await turn.call(name, seconds=float(value), of=run)
         case "gate" if not hasattr(turn, "host"):
             await _gated(speaker, watch, float(value))
@@ -394,6 +396,25 @@ def _functions(effects: Effects | None) -> list[Callable[..., Any]]:
                 effects.write(fence)
         return "written"
 
+    async def guard(seconds: float, token: AsyncCancelToken, fence: str, of: str = "") -> str:
+        """Come to a guard before each effect, also late, and in a task that nobody waits for."""
+        assert effects is not None, "a template is never called"
+        watch = effects.watch
+
+        async def behind() -> None:
+            await _whatever_comes(seconds + 0.1)
+            async with token.guard("behind"):
+                watch.has_effect(fence)
+
+        with inside(fence):
+            with token.guard("at once"):
+                watch.has_effect(fence)
+            asyncio.ensure_future(behind()).add_done_callback(_looked_at)
+            await _whatever_comes(seconds)
+            with token.guard("then"):
+                watch.has_effect(fence)
+        return "done"
+
     async def deaf(seconds: float, fence: str, of: str = "") -> str:
         """Go on to the end, whatever is asked of it."""
         with inside(fence):
@@ -467,7 +488,7 @@ def _functions(effects: Effects | None) -> list[Callable[..., Any]]:
         with inside(fence):
             raise AgentBroke("the tool broke")
 
-    return [write, tidy, late, deaf, run, patient, many, crowd, leave, serve, hand, fail]
+    return [write, tidy, late, guard, deaf, run, patient, many, crowd, leave, serve, hand, fail]
 
 
 async def proc(seconds: float, of: str = "") -> str:

@@ -17,6 +17,7 @@ from typing import Any, Final
 from unittest import mock
 
 from actors.gate.cell import Cell
+from actors.gate.token import CancelToken
 from actors.hierarchy.batches import Batches
 from actors.hierarchy.draining import Draining
 from actors.hierarchy.late_stops import LateStops
@@ -210,12 +211,36 @@ MUTANTS: Final = (
         "",
     ),
     _mutant(
+        "an effect begins behind the fence",
+        "L1",
+        CancelToken,
+        "_begin_effect",
+        "        if cause is None:\n",
+        "        if True:\n",
+    ),
+    _mutant(
+        "what outlives its call has effects",
+        "L1",
+        CancelToken,
+        "end_effects",
+        "            self._over = provenance\n",
+        "            pass\n",
+    ),
+    _mutant(
+        "a result does not tell of effects",
+        "L6",
+        Calls,
+        "end",
+        "effects = call.token.end_effects(over)",
+        "call.token.end_effects(over)",
+    ),
+    _mutant(
         "the result in the cell is ignored",
         "L2",
         Calls,
         "close_all",
-        "notes.closed_result(state, finished, cause, call.output, spools)",
-        "notes.closed_result(CellState.CLOSED if finished else state, None, cause, call.output)",
+        "_closed(record, call, state, finished, cause)",
+        "_closed(record, call, CellState.CLOSED if finished else state, None, cause)",
     ),
     _mutant(
         "a result in the cell is lost to an agent that gives up",
@@ -499,7 +524,7 @@ MUTANTS: Final = (
             Edit(
                 Calls,
                 "close_all",
-                "self.end(record, call, notes.closed_result(state, finished, cause, call.output, spools), at)",
+                "self.end(record, call, _closed(record, call, state, finished, cause), at)",
                 "pass",
             ),
             Edit(

@@ -107,6 +107,9 @@ GATED: Final = 0.2
 PROC: Final = 0.4
 """In how many schedules with hosts tools run in processes of their own."""
 
+GUARDED: Final = 0.1
+"""In how many schedules tools have their effects behind guards."""
+
 OWN: Final = 0.2
 """In how many schedules agents start processes themselves, in no call."""
 
@@ -196,6 +199,9 @@ def draw(seed: int) -> Schedule:
     proc = Random(f"proc {seed}")
     if drawn.hosting is not None and proc.random() < PROC:
         drawn = replace(drawn, script=tuple(_proc(proc, op) for op in drawn.script))
+    guarded = Random(f"guarded {seed}")
+    if guarded.random() < GUARDED:
+        drawn = replace(drawn, script=tuple(_guarded(guarded, op) for op in drawn.script))
     own = Random(f"own {seed}")
     return replace(drawn, script=tuple(_own(own, op) for op in drawn.script)) if own.random() < OWN else drawn
 
@@ -257,6 +263,22 @@ def _proc(random: Random, op: Op) -> Op:
             return ("new", " ".join(words), *rest)
         case ("at" | "later", place, inner):
             return (op[0], place, _proc(random, inner))
+        case _:
+            return op
+
+
+def _guarded(random: Random, op: Op) -> Op:
+    """Have most words of a message that call a tool call one with guards."""
+    match op:
+        case ("new", str(content), *rest):
+            words = []
+            for word in content.split():
+                name, equals, value = word.partition("=")
+                other = name in ("write", "deaf", "late", "patient") and random.random() < 0.8
+                words.append(f"guard{equals}{value}" if other else word)
+            return ("new", " ".join(words), *rest)
+        case ("at" | "later", place, inner):
+            return (op[0], place, _guarded(random, inner))
         case _:
             return op
 

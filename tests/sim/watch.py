@@ -107,6 +107,8 @@ class Watch:
         self.ran: set[str] = set()
         self.left: set[str] = set()
         self.told_at: dict[str, float] = {}
+        # By call: how many effects it has had behind guards.
+        self.effects: Counter[str] = Counter()
         # By the run's id, or the call's fencing token: when its token was cancelled.
         self._ends_at: dict[str, float] = {}
         self.kept: dict[str, KeptStop] = {}
@@ -307,6 +309,14 @@ class Watch:
         for call in self._calls(fence):
             if call.cell is not None and call.cell.state is not CellState.STARTED:
                 self.break_(f"{fence} writes although its cell is {call.cell.state} (L8)")
+
+    def has_effect(self, fence: str) -> None:
+        """An effect behind a guard takes place: its call has no result at this moment (law L1)."""
+        call_id = fence.rpartition(":")[2]
+        self.effects[call_id] += 1
+        row = self._disk.call(call_id)
+        if (row is not None and row.state == "ended") or any(not call.open for call in self._calls(fence)):
+            self.break_(f"{fence} has an effect behind a guard although its call is closed (L1)")
 
     def _barrier(self, session: str, run_id: str, what: str) -> None:
         """Nothing of an earlier run is alive that holds, or its session was made to go on without it (law L3)."""
@@ -708,6 +718,9 @@ class Watch:
         fence = next((one for one in self.began if one.endswith(f":{call}")), None)
         if outcome == Outcome.NOT_STARTED and fence is not None:
             self.break_(f"{call} is on record as not started, and has begun (L6)")
+        told = sum(effect.get("begun", 1) for effect in event.data.get("effects", ()))
+        if told != self.effects[call] and not self.faults and not self.crashes:
+            self.break_(f"{call} has had {self.effects[call]} effects, and is told to have had {told} (L6)")
         if call in self.in_time and not self.faults and not self.crashes and outcome != Outcome.FINISHED:
             self.break_(f"{call} had {self.in_time[call]} in time, and is on record as {outcome} (L2)")
 

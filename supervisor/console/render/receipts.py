@@ -105,6 +105,9 @@ def table(receipt: Receipt, width: int, *, colour: bool) -> str:
         for _, row in rows[:ROWS_SHOWN_MAX]:
             if row.provenance is not None:
                 console.print(Text(f"{row.kind} {head(row.name)}{_pid(row)} was ended by {cause(row.provenance)}"))
+            if row.effects:
+                begun = ", ".join(map(str, row.effects))
+                console.print(Text(f"{row.kind} {head(row.name)} had begun: {head(begun, 300)}"))
             if row.note and not row.note.startswith(_CANCELLATIONS):
                 console.print(Text(f"{row.kind} {head(row.name)}{_pid(row)}: {head(row.note, 300)}"))
     console.print(Text(summary(receipt), style="" if receipt.complete else "bold red"))

@@ -57,6 +57,15 @@ class CancelToken:
         finally:
             forget()
 
+    def guard(self, name: str) -> typing.NoReturn:
+        """Raise Invalid: a Stop is decided in another process, so a guard here could not know whether it is first."""
+        raise Invalid(
+            "there are no guards in a process of its own",
+            expected="a tool or an agent in the supervisor's process",
+            got=str(name),
+            remedy="make the effect a call: turn.call(…), or turn.gate(…)",
+        )
+
     def add_callback(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Run `callback` once, on a thread of its own, when it is cancelled; at once if it is cancelled already.
 
@@ -138,6 +147,10 @@ class AsyncCancelToken:
         """Raise asyncio.CancelledError, with its `provenance`, on every call, if it is cancelled."""
         with AsyncDoor(self._token):
             self._token.raise_if_cancelled()
+
+    def guard(self, name: str) -> typing.NoReturn:
+        """See `CancelToken.guard`."""
+        self._token.guard(name)
 
     def add_callback(self, callback: Callable[[], None]) -> Callable[[], None]:
         """See `CancelToken.add_callback`."""
