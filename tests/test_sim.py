@@ -1321,6 +1321,26 @@ REGRESSIONS = {
         ),
         hosting=Hosting(1, HostedAgent("scripted", overlap=False)),
     ),
+    # A Stop of a deleted session is let go, sent again, and lost by a crash before the journal has it: the time at
+    # which it came first is known to nobody.
+    "a stop that is kept anew and lost before it is written": Schedule(
+        332702905,
+        Settings(agent="scripted", barrier=Barrier.STRICT, passivate_s=1.0),
+        (
+            ("hold", True),
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("delete",),
+            ("wait", 3.0),
+            ("hold", False),
+            ("wait", 0.05),
+            ("fail", 2),
+            ("new", "say=1", None, "user", True, None),
+            ("hold_journal", True),
+            ("restop", 1),
+            ("wait", 0.05),
+            ("crash",),
+        ),
+    ),
     # A host that no signal ends and that answers no cancel: its call is adopted, and a cancel that has no effect is not
     # sent again for ever.
     "a call in a host that never ends, taken over from an actor that was replaced": Schedule(

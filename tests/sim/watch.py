@@ -164,8 +164,10 @@ class Watch:
         # A Stop that the journal did not have is forgotten: whoever was told `durable=False` sends it again, and it is
         # decided anew. So is one that the journal had, and not with its answer.
         self.told_not_durable &= self.in_journal
-        journalled = [(request_id, kept) for request_id, kept in self.kept.items() if request_id in self.in_journal]
-        self.kept = {one: self._disk.journal.get((kept.session, one), kept) for one, kept in journalled}
+        journal = self._disk.journal
+        # One that was let go, and is handed to the journal once more, is in it again when it is written.
+        known = [one for one in self.kept.items() if one[0] in self.let_go or (one[1].session, one[0]) in journal]
+        self.kept = {request_id: journal.get((kept.session, request_id), kept) for request_id, kept in known}
         self.let_go -= {one for _, one in self._disk.journal}
 
     def laws(self, session: str) -> LogLaws:
