@@ -123,8 +123,34 @@ def test_a_directory_that_its_user_may_not_enter_is_named(b: Bench, tmp_path: Pa
     ended = b.owner.ended()
     assert (ended.how, ended.note) == (
         How.NOT_STARTED,
-        f"cannot enter the directory {str(closed)!r}: Permission denied",
+        (
+            f"cannot enter the directory {str(closed)!r}: Permission denied: let the user 'nobody' enter it, or set "
+            "cwd to a directory that this user may enter"
+        ),
     )
+
+
+@needs_root
+@pytest.mark.parametrize("shut", ["directory", "program"])
+def test_where_the_supervisor_was_started_may_be_shut_to_its_user_and_that_is_said_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shut: str
+) -> None:
+    tmp_path.chmod(0o700)
+    program = tmp_path / "program"
+    program.symlink_to("/bin/sh")
+    # A directory that was left out is that in which the supervisor was started.
+    monkeypatch.chdir(tmp_path if shut == "directory" else SCRATCH)
+    with bench(tmp_path / "state") as b:
+        b.run((str(program), "-c", "true") if shut == "program" else ("true",), user="nobody")
+        ended = b.owner.ended()
+        assert ended.how is How.NOT_STARTED
+        assert ended.note == (
+            f"cannot enter the directory {str(tmp_path)!r}: Permission denied: let the user 'nobody' enter it, or set "
+            "cwd to a directory that this user may enter"
+            if shut == "directory"
+            else f"cannot execute {str(program)!r}: Permission denied: let the user 'nobody' execute it and enter the "
+            "directories above it, or name another program"
+        )
 
 
 @pytest.mark.parametrize("user", ["no-such-user", "4294967290", "", "99999999999999999999", "-1"])

@@ -30,6 +30,8 @@ LIMITS = {
     "core_bytes": resource.RLIMIT_CORE,
     "fsize_bytes": resource.RLIMIT_FSIZE,
 }
+ENTER = ": let the user {user} enter it, or set cwd to a directory that this user may enter"
+EXECUTE = ": let the user {user} execute it and enter the directories above it, or name another program"
 CHANNEL = "COUNTERMAND_CHANNEL"
 """The variable in the environment of a command that names the number of its channel's descriptor."""
 
@@ -50,7 +52,7 @@ def prepare(spec: Word, channel: int | None = None) -> Callable[[], str]:
     if wrong := [name for name, value in spec.get("limits", {}).items() if not _is_limit(name, value)]:
         one_of = ", ".join(LIMITS)
         return partial(str, f"cannot limit {', '.join(wrong)}: a limit is one of {one_of}, and a whole number from 0")
-    what = "cannot prepare its input"
+    what, remedy = "cannot prepare its input", ""
     try:
         if "pty" in spec:
             # The first terminal that a session leader without one opens becomes its controlling terminal.
@@ -63,9 +65,9 @@ def prepare(spec: Word, channel: int | None = None) -> Callable[[], str]:
             user = account.find(spec["user"])
             account.become(user)
             env = {**account.environment(user), **env}
-        what = f"cannot enter the directory {spec['cwd']!r}"
+        what, remedy = f"cannot enter the directory {spec['cwd']!r}", ENTER
         os.chdir(spec["cwd"])
-        what = f"cannot execute {spec['argv'][0]!r}"
+        what, remedy = f"cannot execute {spec['argv'][0]!r}", EXECUTE
         argv = [exact(word) for word in spec["argv"]]
         if channel is not None:
             os.set_inheritable(channel, True)
@@ -73,7 +75,7 @@ def prepare(spec: Word, channel: int | None = None) -> Callable[[], str]:
         environ = {exact(name): exact(value) for name, value in env.items()}
         paths = [exact(path) for path in candidates(spec["argv"][0], env.get("PATH", os.defpath))]
     except OSError as error:
-        return partial(why_not, what, error.errno)
+        return partial(_why_not, what, error.errno, spec, remedy)
     except ValueError as error:
         # Such as a NUL byte in an argument.
         return partial(str, f"{what}: {error}")
@@ -84,7 +86,7 @@ def prepare(spec: Word, channel: int | None = None) -> Callable[[], str]:
                 # Before it can fork: its children inherit the value.
                 go_with_the_others(0, niceness(spec["nice"]))
             limit(spec.get("limits", {}))
-            return why_not(what, execute_first(paths, argv, environ))
+            return _why_not(what, execute_first(paths, argv, environ), spec, remedy)
         except OSError as error:
             return why_not(what, error.errno)
 
@@ -94,6 +96,12 @@ def prepare(spec: Word, channel: int | None = None) -> Callable[[], str]:
 def why_not(what: str, number: int | None) -> str:
     """The text of a failure, with the kernel's reason."""
     return f"{what}: {os.strerror(number or errno.EPERM)}"
+
+
+def _why_not(what: str, number: int | None, spec: Word, remedy: str) -> str:
+    """The same, with what to do where it is denied to another user than the daemon's."""
+    told = remedy and number == errno.EACCES and "user" in spec
+    return why_not(what, number) + (remedy.format(user=repr(spec["user"])) if told else "")
 
 
 def _is_limit(name: str, value: object) -> bool:
