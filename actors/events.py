@@ -38,6 +38,7 @@ from actors.model import (
     ReturnReason,
     RunStatus,
     StopOutcome,
+    Where,
 )
 from actors.text import storable_json
 
@@ -151,6 +152,11 @@ class ToolRequestedData(Data, frozen=True, kw_only=True):
     call_id: CallId
     tool: ToolName
     arguments: Annotated[JsonObject, Meta(description="The arguments by name, without secret ones.")]
+    provider_id: Annotated[
+        str | None,
+        Meta(description="What the model calls the call; at most 256 characters are kept. Left out: not known."),
+    ] = None
+    where: Annotated[Where, Meta(description="Which side executes it. Left out: the supervisor.")] = Where.DAEMON
 
 
 class ToolStartedData(Data, frozen=True, kw_only=True):

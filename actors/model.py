@@ -129,6 +129,15 @@ class Isolation(StrEnum):
     """Somebody else executes it."""
 
 
+class Where(StrEnum):
+    """Which side executes a call."""
+
+    DAEMON = "daemon"
+    """The supervisor: in its own process, or in one that it starts for the call."""
+    HOST = "host"
+    """The host of the agent that asks for it."""
+
+
 class Barrier(StrEnum):
     """What calls do while a part of an earlier run goes on after its kill deadline."""
 

@@ -32,13 +32,14 @@ from actors.model import (
     RunStatus,
     Signalled,
     StopOutcome,
+    Where,
 )
 from generated import write_or_check
 
 TARGET: Final = Path(__file__).parents[1] / "docs" / "events.md"
 _FIELDS: Final = re.compile(r"^([a-z_]+(, [a-z_]+)*: )")
 """The beginning of a line of a docstring that is about fields."""
-WORDS: Final[tuple[type[StrEnum], ...]] = (RunStatus, Outcome, StopOutcome, PartKind, How, ReturnReason)
+WORDS: Final[tuple[type[StrEnum], ...]] = (RunStatus, Outcome, StopOutcome, PartKind, How, ReturnReason, Where)
 NOUNS: Final[tuple[type[Struct], ...]] = (Provenance, Receipt, Row, Effect, Signalled)
 
 HEAD: Final = """# Events

@@ -50,7 +50,7 @@ async def do_gate(turn: Any, rest: str) -> str:
         await asyncio.sleep(0.01)
         return rest.upper()
 
-    return str(await turn.gate("upper", {"text": rest}, own))
+    return str(await turn.gate("upper", {"text": rest}, own, provider_id="toolu_01"))
 
 
 async def do_gated_sleep(turn: Any, rest: str) -> None:

@@ -76,6 +76,10 @@ SAMPLES: list[tuple[str, dict[str, Any]]] = [
     ("message.retracted", {"run_id": "run_1", "ids": ["m1", "m2"]}),
     ("text", {"text": "hello"}),
     ("tool.requested", {"call_id": "c1", "tool": "shell", "arguments": {"script": "ls", "deep": [{"x": None}]}}),
+    (
+        "tool.requested",
+        {"call_id": "c1", "tool": "weather", "arguments": {}, "provider_id": "toolu_01", "where": "host"},
+    ),
     ("tool.started", {"call_id": "c1"}),
     ("tool.output", {"call_id": "c1", "process_id": "p1", "stream": "stdout", "text": "x\n"}),
     ("tool.output", {"call_id": "c1", "process_id": "p1", "stream": "stderr", "text": "[full]", "marker": True}),

@@ -84,6 +84,26 @@ def test_l2_a_gated_function_is_a_call_and_what_it_returned_comes_back_as_it_is(
 
 
 @pytest.mark.parametrize("kind", ["task", "thread"])
+def test_the_log_has_what_the_model_calls_a_gated_call_up_to_a_limit(kit: Kit, kind: str) -> None:
+    schema = {"type": "object", "required": ["city"]}
+    names: list[Any] = ["toolu_01", "\ud83d", "x" * 1_000, 7, None]
+
+    async def as_task(turn: AsyncTurn) -> None:
+        for name in names:
+            await turn.gate("weather", {}, functools.partial(asyncio.sleep, 0), schema=schema, provider_id=name)
+
+    def as_thread(turn: Turn) -> None:
+        for name in names:
+            turn.gate("weather", {}, lambda: None, schema=schema, provider_id=name)
+
+    session = kit.session(as_task if kind == "task" else as_thread)
+    session.receipt(say(session), timeout=WAIT_S)
+    asked = [event.data for event in check_rest(session) if event.kind == "tool.requested"]
+    assert [data.get("provider_id") for data in asked] == ["toolu_01", "\ufffd", "x" * 256, "7", None]
+    assert {data.get("where") for data in asked} == {None}, "the supervisor's own process executes it"
+
+
+@pytest.mark.parametrize("kind", ["task", "thread"])
 def test_what_a_gated_function_raises_comes_back_as_it_was_raised(kit: Kit, kind: str) -> None:
     broken, exits = Broken("as it is"), SystemExit(3)
 

@@ -29,6 +29,7 @@ from tests.pool_kit import (
     HELLO,
     NAME,
     SESSION,
+    SETTINGS,
     WHY,
     Execution,
     Hosting,
@@ -657,6 +658,29 @@ def test_a_call_of_the_hosts_own_is_executed_when_its_cell_is_started(hosts: Hos
     }
     tree.host.answer(frame, content="sunny", data={"c": 20})
     assert execution.end() == ToolResult(Outcome.FINISHED, "sunny", data={"c": 20})
+
+
+@pytest.mark.parametrize("where", ["host", "daemon"])
+@pytest.mark.parametrize(
+    ("name", "kept"), [("toolu_01", "toolu_01"), ("\ud83d", "\ufffd"), ("x" * 1_000, "x" * 256), (None, None)]
+)
+def test_the_session_is_told_what_the_model_calls_a_call_and_which_side_executes_it(
+    hosts: Hosting, where: str, name: str | None, kept: str | None
+) -> None:
+    tree, run, _ = hosts.running()
+    tree.host.request("call", fence=run.fence, tool="weather", where=where, provider_id=name)
+    call = run.call()
+    assert (call.provider_id, call.where) == (kept, where)
+
+
+def test_a_call_whose_arguments_are_too_large_is_asked_for_under_its_names(hosts: Hosting) -> None:
+    tree, run, _ = hosts.running()
+    arguments = {"text": "x" * (SETTINGS.content_max_bytes + 1)}
+    params = {"fence": run.fence, "tool": "weather", "arguments": arguments, "provider_id": "toolu_01"}
+    tree.host.request("call", where="host", **params)
+    call = run.call()
+    assert call.problem is not None
+    assert (call.arguments, call.provider_id, call.where) == ({}, "toolu_01", "host")
 
 
 @pytest.mark.parametrize(

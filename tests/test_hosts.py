@@ -110,6 +110,7 @@ def test_a_function_of_the_agents_own_is_gated(kit: Kit) -> None:
     events = [event for event in check_rest(session) if event.run_id == run_id]
     asked = next(event.data for event in events if event.kind == "tool.requested")
     assert (asked["tool"], asked["arguments"]) == ("upper", {"text": "quiet"})
+    assert (asked["provider_id"], asked["where"]) == ("toolu_01", "host")
     done = next(event.data for event in events if event.kind == "tool.ended")
     assert (done["outcome"], done["content"]) == ("finished", "QUIET")
 

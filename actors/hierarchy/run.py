@@ -375,6 +375,8 @@ class RunActor(Actor):
                 problem=request.problem,
                 size=request.size,
                 made=request.made,
+                provider_id=request.provider_id,
+                where=request.where,
             )
         )
 

@@ -8,7 +8,7 @@ from actors.events import Emitted
 from actors.messages.lanes import Report
 from actors.messages.process import ProcessKilled, ProcessNews
 from actors.messages.result import ToolResult
-from actors.model import Address, How, Json, JsonObject, Message, Owner, PartKind, Provenance, Row, Signalled
+from actors.model import Address, How, Json, JsonObject, Message, Owner, PartKind, Provenance, Row, Signalled, Where
 from actors.secrets import NOTHING, Withheld
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ class CallRequested(Report, frozen=True):
     context: the agent's context variables at the call; the tool's code has them too.
     arguments, secrets: the arguments to show, and the secret ones, which the run does not pass on.
     made: the tool, where the call brings its own.
+    provider_id, where: what the model calls the call, and which side executes it; for the log.
     """
 
     address: Address
@@ -56,6 +57,8 @@ class CallRequested(Report, frozen=True):
     context: Context | None = None
     secrets: Withheld = NOTHING
     made: Made | None = None
+    provider_id: str | None = None
+    where: Where = Where.DAEMON
 
 
 class CallGivenUp(Report, frozen=True):

@@ -33,7 +33,7 @@ from actors.gate.credit import Credit
 from actors.gate.pending import Pending
 from actors.gate.token import AsyncCancelToken, CancelBoundary, CancelToken
 from actors.messages import CallGivenUp, CallRequested, LateRefused, Said, SteeringRequested, ToolResult
-from actors.model import Address, Event, JsonObject, Message, Provenance, Role
+from actors.model import Address, Event, JsonObject, Message, Provenance, Role, Where
 from actors.plugin.foreign import GatedTask, GatedThread, Made, Show
 from actors.plugin.registration import duration, is_async
 from actors.plugin.spawning import AsyncSpawn, Spawn
@@ -44,6 +44,7 @@ from actors.thread import Thread
 T = TypeVar("T")
 TEXT_EVENT_MAX_BYTES: Final = 65_536
 TOOL_NAME_MAX_CHARS: Final = 1_024
+PROVIDER_ID_MAX_CHARS: Final = 256
 
 Tell = Callable[[object], None]
 _encode: Final = msgspec.json.Encoder().encode
@@ -53,6 +54,7 @@ class PreparedCall(NamedTuple):
     """A call that an agent asks for: its size in bytes, and its `problem` if it is invalid.
 
     `arguments` are the arguments to show; `secrets` are the secret ones. `made` is the tool that the call brings along.
+    `provider_id` is what the model calls the call; `where` is which side executes it.
     """
 
     tool: str
@@ -61,6 +63,8 @@ class PreparedCall(NamedTuple):
     problem: str | None
     secrets: Withheld = NOTHING
     made: Made | None = None
+    provider_id: str | None = None
+    where: Where = Where.DAEMON
 
 
 class TurnCore:
@@ -187,6 +191,18 @@ class TurnCore:
         problem = f"the arguments of {tool} are {size} bytes as JSON, the limit is {self._size_max}; none are kept"
         return PreparedCall(tool, {}, 0, problem)
 
+    def prepare_named(
+        self,
+        tool: str,
+        arguments: JsonObject,
+        made: Made | None,
+        provider_id: object,
+        where: Where = Where.DAEMON,
+    ) -> PreparedCall:
+        """Prepare a call that a model may have named, or that the agent's host executes; see `prepare_call`."""
+        named = None if provider_id is None else storable(str(provider_id))[:PROVIDER_ID_MAX_CHARS]
+        return self.prepare_call(tool, arguments, made)._replace(provider_id=named, where=where)
+
     def request_call(self, call: PreparedCall) -> tuple[str, Future[ToolResult]]:
         """Ask for a call; its credit was taken before. Returns its id, and the future of its result."""
         call_id = self._new_call_id()
@@ -198,7 +214,17 @@ class TurnCore:
         address, context = self.address.of_call(call_id), contextvars.copy_context()
         self.tell(
             CallRequested(
-                address, call.tool, call.arguments, reply, call.problem, call.size, context, call.secrets, call.made
+                address,
+                call.tool,
+                call.arguments,
+                reply,
+                call.problem,
+                call.size,
+                context,
+                call.secrets,
+                call.made,
+                call.provider_id,
+                call.where,
             )
         )
         return call_id, reply
@@ -369,12 +395,12 @@ class Turn(_TurnBase):
 
         After a cancel it is not interrupted: it has to check `cancel_token`.
         """
-        del schema, provider_id
+        del schema
         core = self._core
         if is_async(function):
             raise _not_gated(function, "a plain function", "await it in an async agent: await turn.gate(…)")
         gated = GatedThread(name, function, show, _deadline_s(deadline_s), core.pending)
-        call = core.prepare_call(name, dict(arguments), gated.foreign)
+        call = core.prepare_named(name, dict(arguments), gated.foreign, provider_id)
         self._spend(call.size)
         call_id, reply = core.request_call(call)
         gated.run(reply)
@@ -472,9 +498,9 @@ class AsyncTurn(_TurnBase):
             name: of the tool, in the log.
             arguments: of the call, in the log: plain JSON. The function has its own.
             function: called without arguments, once, and awaited.
-            schema: the JSON schema of the arguments. It is not enforced, since the framework has checked them, and is
-                not stored so far.
-            provider_id: what the model called the call. It is not stored so far.
+            schema: the JSON schema of the arguments, for whoever approves calls. It is not enforced, since the
+                framework has checked them. Nothing asks for an approval so far, so it is not stored either.
+            provider_id: what the model calls the call: its text, in the log, where it is cut to 256 characters.
             show: makes the text for the thread from what the function returned; by default as for a tool.
             deadline_s: seconds after which the call is closed; None for the configured deadline.
 
@@ -486,10 +512,11 @@ class AsyncTurn(_TurnBase):
                 thread has.
             Whatever the function raised, the exception itself.
         """
-        del schema, provider_id
+        del schema
         async with self._boundary:
             gated = GatedTask(name, function, show, _deadline_s(deadline_s))
-            result = await self._called(self._core.prepare_call(name, dict(arguments), gated))
+            call = self._core.prepare_named(name, dict(arguments), gated, provider_id)
+            result = await self._called(call)
             return gated.outcome(result)
 
     async def _called(self, call: PreparedCall) -> ToolResult:

@@ -58,7 +58,13 @@ class Calls:
         call = CallRecord(row)
         record.calls[call_id] = call
         record.called = True
-        data = ToolRequestedData(call_id=call_id, tool=request.tool, arguments=request.arguments)
+        data = ToolRequestedData(
+            call_id=call_id,
+            tool=request.tool,
+            arguments=request.arguments,
+            provider_id=request.provider_id,
+            where=request.where,
+        )
         state.event(data, record)
         state.save_call(call)
         at = state.clock.wall()

@@ -23,7 +23,7 @@ import msgspec
 
 from actors.errors import CountermandError, RunCancelled, described
 from actors.messages import ToolResult
-from actors.model import Json, JsonObject, Mode, Outcome
+from actors.model import Json, JsonObject, Mode, Outcome, Where
 from actors.plugin.foreign import Finish, Foreign
 from actors.text import cut, storable
 from supervisor.hosts import frames
@@ -105,7 +105,8 @@ class HostCalls:
 
     def _check(self, call: frames.Call, foreign: Foreign | None) -> PreparedCall | BaseException:
         try:
-            return self._turn.prepare_call(call.tool, call.arguments, foreign)
+            where = Where.DAEMON if foreign is None else Where.HOST
+            return self._turn.prepare_named(call.tool, call.arguments, foreign, call.provider_id, where)
         except BaseException as error:  # noqa: BLE001  # the check may be foreign code; the host gets the error
             return error
 

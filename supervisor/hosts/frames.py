@@ -167,9 +167,14 @@ class Call(Params, frozen=True, kw_only=True):
     description: Annotated[str, Meta(description="What a tool of the host does.")] = ""
     schema: Annotated[
         JsonObject | None,
-        Meta(description="Of the arguments of a tool of the host. It is shown to people and not enforced."),
+        Meta(
+            description="Of the arguments of a tool of the host, for whoever approves calls. It is not enforced. "
+            "Nothing asks for an approval so far, so it is not stored either."
+        ),
     ] = None
-    provider_id: Annotated[str | None, Meta(description="What the model called the call.")] = None
+    provider_id: Annotated[
+        str | None, Meta(description="What the model calls the call. Of its text 256 characters are logged.")
+    ] = None
     deadline_s: Annotated[
         Annotated[float, Meta(gt=0.0)] | None,
         Meta(description="Of a tool of the host: seconds from its start until it is closed."),

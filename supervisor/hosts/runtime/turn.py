@@ -252,8 +252,9 @@ class AsyncTurn(TurnBase):
             name: the tool's name.
             arguments: shown and recorded; `function` has its own.
             function: what to execute.
-            schema: a JSON schema of the arguments, shown to the approver; it is not enforced.
-            provider_id: what the model called the call.
+            schema: a JSON schema of the arguments, for whoever approves calls. It is not enforced, since the framework
+                has checked them. Nothing asks for an approval so far, so it is not stored either.
+            provider_id: what the model calls the call: its text, in the log, where it is cut to 256 characters.
             show: makes the text for the thread; by default the value itself, as JSON if it is no text.
             deadline_s: seconds after which the call is closed.
 
