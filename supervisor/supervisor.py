@@ -164,10 +164,15 @@ class Supervisor:
         Agents that run in hosts are left out: the hosts load them, and try again by themselves; see `hosts`.
         """
         here = {name: agent for name, agent in agents.items() if not isinstance(agent, Agent)}
-        mended = self._plugins.mend(here, tools)
+        mended = self._plugins.mend(here, tools, self._prepare)
         if mended:
             self._actor.tell(PluginsMended())
         return mended
+
+    def _prepare(self, tool: Tool) -> None:
+        """A tool is about to be added: if it runs in a process of its own, it gets its hosts first."""
+        if self._hosts is not None:
+            self._hosts.add(tool_hosts([tool]))
 
     def layers(self) -> Layers:
         """Return the layers of containment that its process trees have."""
@@ -365,7 +370,8 @@ class Supervisor:
         self._processes.end_unnamed(self._store.reader.living_trees)
         self._processes.spools.keep_only(self._store.reader.names)
         specs = {**self._specs, **tool_hosts(plugins.tools.values())}
-        if specs:
+        # A tool that cannot be loaded may turn out to be one that runs in a process of its own.
+        if specs or plugins.unloaded_tools:
             self._hosts = HostPool(
                 self._processes,
                 self._clock,

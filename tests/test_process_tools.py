@@ -15,12 +15,13 @@ from actors.hierarchy.process import ProcessActor
 from actors.hierarchy.run import RunActor
 from actors.hierarchy.tool import ToolActor
 from actors.model import How, Mode, PartKind, Receipt, Row
-from actors.plugin.registration import Tool
+from actors.plugin.registration import Tool, Unloaded
 from supervisor import SessionHandle
 from tests import process_tools
 from tests.kit import WAIT_S, Kit, check_rest, log, poison, rows, say, stop, until
 
 TOOLS = [value for value in vars(process_tools).values() if getattr(value, "isolation", None) == "process"]
+SPELLED = "tests.process_tools:counts"
 
 
 def calling(kit: Kit, name: str, **arguments: Any) -> tuple[SessionHandle, str]:
@@ -70,6 +71,24 @@ def test_a_plain_tool_runs_in_a_process_of_its_own_below_its_call(kit: Kit) -> N
     assert row.provenance.source == "tool.kill"
     printed = "".join(event.data["text"] for event in events if event.kind == "tool.output")
     assert printed == "first line by ha\nlast line by ha\n"
+
+
+@pytest.mark.parametrize("others", [True, False], ids=["with others", "alone"])
+def test_a_tool_that_could_be_loaded_only_later_has_spares_and_works_as_any(kit: Kit, others: bool) -> None:
+    def agent(turn: Turn) -> list[Any]:
+        result = turn.call("counts", number=3)
+        return [result.outcome, result.content]
+
+    unloaded = Unloaded(SPELLED, Invalid(f"{SPELLED!r} cannot be imported", got="SyntaxError"))
+    session = kit.session(agent, tools=[unloaded, *([process_tools.whoami] if others else [])])
+    assert kit.supervisor is not None
+    assert kit.supervisor.mend({}, {SPELLED: process_tools.counts}) == [SPELLED]
+    assert result_of(session, say(session)) == ["finished", "counted to 3"]
+    names = {status.name: status.spares for status in kit.supervisor.hosts()}
+    assert names == {"tool counts": 1, **({"tool whoami": 1} if others else {})}
+    # It can be loaded already: nothing changes.
+    assert kit.supervisor.mend({}, {SPELLED: process_tools.counts}) == []
+    check_rest(session)
 
 
 def test_an_async_tool_says_its_result_with_data(kit: Kit) -> None:

@@ -251,12 +251,14 @@ class Plugins:
         self,
         agents: Mapping[str, Agent | Unloaded],
         tools: Mapping[str, Tool | Callable[..., Any] | Unloaded],
+        prepare: Callable[[Tool], None] = lambda _: None,
     ) -> list[str]:
         """Add agents and tools that could not be loaded before and are loaded now. Loaded ones stay unchanged.
 
         Args:
             agents: by name.
             tools: by spelling, ``module:name``.
+            prepare: called with each tool before it can be called.
 
         Returns:
             The names of the added agents, and the spellings of the added tools.
@@ -272,7 +274,9 @@ class Plugins:
         for spelled in list(self.unloaded_tools):
             entry = tools.get(spelled)
             if entry is not None and not isinstance(entry, Unloaded):
-                self.add(entry if isinstance(entry, Tool) else Tool(entry))
+                one = entry if isinstance(entry, Tool) else Tool(entry)
+                prepare(one)
+                self.add(one)
                 del self.unloaded_tools[spelled]
                 mended.append(spelled)
         return mended

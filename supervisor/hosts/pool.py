@@ -144,6 +144,20 @@ class HostPool:
         for agent in self._agents.values():
             self._reactor.post(lambda agent=agent: self._refill(agent))  # type: ignore[misc]  # a default binds it
 
+    def add(self, specs: Mapping[str, Agent]) -> None:
+        """Add what runs in hosts from now on, and start its spares; names that are known stay as they are.
+
+        Its files of variables are read: it may block.
+        """
+        entries = {name: _Agent(spec) for name, spec in specs.items() if name not in self._agents}
+        for entry in entries.values():
+            self._read_environment(entry)
+        with self._lock:
+            # A table of its own: others may be going through the one that there is.
+            self._agents = {**self._agents, **entries}
+        for entry in entries.values():
+            self._refill_soon(entry)
+
     # ── The port ──────────────────────────────────────────────────────────────────────────────────
 
     def reserve(self, agent: str, session: str, kept: str | None = None) -> str:
