@@ -144,7 +144,7 @@ def test_l11_messages_that_wait_while_a_session_leaves_keep_their_order(seed: in
         laws = settled(world)
         assert laws.input_order == [f"m{number}" for number in range(40)]
         assert all(one.done and one.tries == 1 for one in sent)
-        assert world.watch.left_memory > 1
+        assert world.watch.rest.left_memory > 1
         assert set(laws.status.values()) == {RunStatus.COMPLETED}
 
 
@@ -156,9 +156,9 @@ def test_l11_a_session_that_is_used_again_and_again_stays(seed: int, monkeypatch
         for number in range(20):
             world.answer("s", message(f"m{number}", "say=1"))
             world.wait(0.6)
-        assert world.watch.left_memory == 0
+        assert world.watch.rest.left_memory == 0
         world.wait(2.5)
-        assert world.watch.left_memory == 1
+        assert world.watch.rest.left_memory == 1
 
 
 @pytest.mark.parametrize("seed", SEEDS)

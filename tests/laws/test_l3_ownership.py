@@ -424,13 +424,13 @@ def test_l3_while_a_stop_ends_it_permits_wait(seed: int) -> None:
         served(world, "serve=1,serves,ignores_term")
         world.answer("s", stop(scope="session"))
         lives: list[int] = []
-        begins = world.watch.begins
+        begins = world.watch.executions.begins
 
         def began(fence: str, *, elsewhere: bool = False) -> None:
             lives.append(alive(world))
             begins(fence, elsewhere=elsewhere)
 
-        world.watch.begins = began  # type: ignore[method-assign]  # asked besides
+        world.watch.executions.begins = began  # type: ignore[method-assign]  # asked besides
         run_of(world, "write=0.1")
         world.settle()
         assert lives == [0]

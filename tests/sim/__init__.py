@@ -12,6 +12,13 @@ whole stop with its races is then a function of a seed, and a failure is replaye
     executor.py    SimExecutor: coroutines on a loop that is stepped
     strays.py      SimStrays: what code leaves behind by itself
     agents.py      an agent that does what its messages say, and tools to go with it
+    hosts.py       SimHosts: agents and tools in processes of their own
+    client.py      Client: what a client does, and what it may expect
+    schedule.py    Schedule: a script that is drawn from a seed, played, and made smaller where it breaks a law
+    timeline.py    what happened in a schedule, line by line
     bounds.py      Bounds: what may grow, last or be tried again only so far
     laws.py        what every log has to satisfy
+    watch/         Watch: the laws, checked after every step against what really happened
+    mutants/       faults of the product that the simulator has to find
+    main.py        the command `scripts/sim`
 """

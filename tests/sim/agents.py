@@ -80,18 +80,18 @@ class Effects:
     @contextmanager
     def inside(self, fence: str, *, elsewhere: bool = False) -> Iterator[None]:
         """The body of every tool: its first line, and every way out of it."""
-        self.watch.begins(fence, elsewhere=elsewhere)
+        self.watch.executions.begins(fence, elsewhere=elsewhere)
         returned = False
         try:
             yield
             returned = True
         finally:
-            self.watch.leaves(fence, returned=returned, elsewhere=elsewhere)
+            self.watch.executions.leaves(fence, returned=returned, elsewhere=elsewhere)
 
     def write(self, fence: str) -> None:
         """The effect of a tool that has looked at its token."""
         self.written.append(fence)
-        self.watch.writes(fence)
+        self.watch.executions.writes(fence)
 
 
 @dataclass(slots=True)
@@ -136,7 +136,7 @@ def scripted(watch: Watch) -> Callable[[AsyncTurn], Awaitable[dict[str, int]]]:
         speaker, words = Speaker(turn), 0
         watch.inside[speaker.run] = turn.address.session
         # From its first line on: an end that the agent swallows is one that it was told of.
-        turn.cancel_token._token.add_waker(lambda: watch.tells(speaker.run))
+        turn.cancel_token._token.add_waker(lambda: watch.executions.tells(speaker.run))
         try:
             for message in turn.inputs:
                 for word in message.content.split():
@@ -144,7 +144,7 @@ def scripted(watch: Watch) -> Callable[[AsyncTurn], Awaitable[dict[str, int]]]:
                     words += 1
         finally:
             watch.inside.pop(speaker.run, None)
-            watch.told_why(turn.address.session, speaker.run, turn.cancel_token.provenance)
+            watch.causes.told_why(turn.address.session, speaker.run, turn.cancel_token.provenance)
         return {"words": words}
 
     return agent
@@ -223,7 +223,7 @@ async def _own(turn: AsyncTurn, watch: Watch, name: str, value: str) -> None:
         elif name == "own_hand":
             with suppress(ProcessLookupError):
                 await process.hand_over()
-                watch.handed_over(process.process_id)
+                watch.trees.handed_over(process.process_id)
 
 
 async def _gated(speaker: Speaker, watch: Watch, seconds: float) -> None:
@@ -326,7 +326,7 @@ async def _cleaned_up(watch: Watch, key: str, seconds: float) -> AsyncIterator[N
             for _ in range(4):
                 await asyncio.sleep(seconds / 4)
         except asyncio.CancelledError:
-            watch.told_again(key)
+            watch.executions.told_again(key)
             raise
         raise
 
@@ -381,7 +381,7 @@ def _functions(effects: Effects | None) -> list[Callable[..., Any]]:
         with inside(fence):
             assert effects is not None, "a template is never called"
             watch = effects.watch
-            token._token.add_waker(lambda: watch.tells(fence))
+            token._token.add_waker(lambda: watch.executions.tells(fence))
             async with _cleaned_up(watch, fence, seconds):
                 await asyncio.sleep(0.2)
                 token.raise_if_cancelled()
@@ -404,15 +404,15 @@ def _functions(effects: Effects | None) -> list[Callable[..., Any]]:
         async def behind() -> None:
             await _whatever_comes(seconds + 0.1)
             async with token.guard("behind"):
-                watch.has_effect(fence)
+                watch.executions.has_effect(fence)
 
         with inside(fence):
             with token.guard("at once"):
-                watch.has_effect(fence)
+                watch.executions.has_effect(fence)
             asyncio.ensure_future(behind()).add_done_callback(_looked_at)
             await _whatever_comes(seconds)
             with token.guard("then"):
-                watch.has_effect(fence)
+                watch.executions.has_effect(fence)
         return "done"
 
     async def deaf(seconds: float, fence: str, of: str = "") -> str:
@@ -480,7 +480,7 @@ def _functions(effects: Effects | None) -> list[Callable[..., Any]]:
             await process.hand_over()
             if effects is not None:
                 effects.handed.append(process.process_id)
-                effects.watch.handed_over(process.process_id)
+                effects.watch.trees.handed_over(process.process_id)
         return f"handed over {process.process_id}"
 
     async def fail(fence: str) -> str:

@@ -200,10 +200,10 @@ class Client:
             case ("new", str(content), policy, str(origin), bool(merge), age):
                 sent_at = None if age is None else wall - age
                 return NewMessage(
-                    id=self._id("m"), content=content, policy=policy, origin=origin, merge=merge, sent_at=sent_at
+                    id=self._id(), content=content, policy=policy, origin=origin, merge=merge, sent_at=sent_at
                 )
             case ("stop", mode, aim, waiting, scope, str(origin), age):
-                made = self._id("x")
+                made = self._id()
                 return Stop(
                     id=made,
                     source="user.test",
@@ -218,11 +218,11 @@ class Client:
                 )
             case ("withdraw", int(which)):
                 messages = [one for one in self._own() if isinstance(one, NewMessage)]
-                return Withdraw(id=self._id("w"), message_id=messages[which % len(messages)].id) if messages else None
+                return Withdraw(id=self._id(), message_id=messages[which % len(messages)].id) if messages else None
             case ("resume",):
-                return Resume(id=self._id("r"))
+                return Resume(id=self._id())
             case ("delete",):
-                return Delete(id=self._id("d"), source="user.test", reason="as the script says")
+                return Delete(id=self._id(), source="user.test", reason="as the script says")
             case ("repeat", int(which)):
                 own = self._own()
                 return own[which % len(own)] if own else None
@@ -232,7 +232,7 @@ class Client:
                 return stops[-1 - which % len(stops)] if stops else None
             case ("reuse", int(which)):
                 # A client in error: another request under an id that was used.
-                own = [one for one in self._own() if self.watch.is_answered(one.id)]
+                own = [one for one in self._own() if self.watch.answers.is_answered(one.id)]
                 return NewMessage(id=own[which % len(own)].id, content="say=9 other=1") if own else None
             case _:
                 raise AssertionError(f"the client does not know {op}")
@@ -240,13 +240,11 @@ class Client:
     def _own(self) -> list[OutsideRequest]:
         return [one for one in self.requests.values() if self._home[one.id] == self._session]
 
-    def _id(self, kind: str) -> str:
+    def _id(self) -> str:
         """An id as a request makes its own: it tells its time, and so whether it is older than a deletion."""
         number = int(self.world.clock.wall() * 1000) << 80 | len(self.requests) + 1
         digits = "".join(ALPHABET[number >> shift & 31] for shift in range(125, -1, -5))
-        made = f"req_{digits}"
-        self.watch.names[made] = f"{kind}{len(self.requests) + 1}"
-        return made
+        return f"req_{digits}"
 
     def _send(self, request: OutsideRequest) -> Asked:
         if request.id not in self.requests:
@@ -309,7 +307,7 @@ class Client:
             self._resend()
             stops = []
             for self._session in sessions:
-                made = self._id("x")
+                made = self._id()
                 why = "the end of the script"
                 stop = Stop(id=made, source="user.test", reason=why, requested_by=made, scope="session")
                 stops.append(self._send(stop))
@@ -375,9 +373,9 @@ class Client:
             self._check_answers(session, laws)
             assert not laws.waiting, f"still waiting: {laws.waiting} (L4)"
         self._check_rest()
-        self.watch.answers_stand()
+        self.watch.answers.all_stand()
         assert not self.world.disk.journal, f"left in the journal: {list(self.world.disk.journal)} (L12)"
-        for request_id, (kept, _) in self.watch.owed.items():
+        for request_id, (kept, _) in self.watch.journal.owed.items():
             known = kept.stop.run_id is None or self.world.disk.run(kept.stop.run_id) is not None
             assert not known, f"{request_id} was in the journal, and was never decided (L12)"
 
@@ -483,4 +481,4 @@ class Client:
             kept = world.executor.kept() + world.processes.kept() + world.strays.kept()
             assert not kept, f"ended, and forgotten by nobody: {kept} (L14)"
         if not self.watch.faults:
-            self.watch.at_rest()
+            self.watch.rest.at_rest()

@@ -142,7 +142,7 @@ class SimExecutor:
         """Register `key`, then run the coroutine that `body` gives and tell `owner` ExecutionEnded, once."""
         if isolation is Isolation.THREAD:
             raise NotImplementedError(f"{name}: a plain function needs a thread; simulated worlds run async ones")
-        self._watch.starts(key, name)
+        self._watch.executions.starts(key, name)
         execution = _Execution(key, name, owner, isolation=isolation, token=token, context=context)
         self._executions[key] = execution
         if isolation is Isolation.HOST:
@@ -157,7 +157,7 @@ class SimExecutor:
     def cancel(self, key: str, *, again_s: float | None = None) -> bool:
         """Cancel the task, if it was not told before."""
         execution = self._executions.get(key)
-        self._watch.halts(key)
+        self._watch.ends.halts(key)
         if execution is None or execution.ended is not None:
             return False
         if execution.token is not None and not execution.token.cancelled:

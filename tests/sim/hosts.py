@@ -166,7 +166,7 @@ class SimHosts:
 
     def release(self, process_id: str) -> None:
         """Take back one that was told nothing."""
-        self._watch.releases(process_id)
+        self._watch.trees.releases(process_id)
         host = self._hosts.get(process_id)
         if host is None or host.session is not None:
             return
@@ -181,7 +181,7 @@ class SimHosts:
         """Tell a host to run: the words to it take their time."""
         host = self._hosts.get(process_id)
         overlap = self._hosting is None or self._hosting.agent.overlap
-        self._watch.tells_host(process_id, turn.address, overlap=overlap, busy=host is not None and host.runs)
+        self._watch.trees.tells_host(process_id, turn.address, overlap=overlap, busy=host is not None and host.runs)
         self.offered = tools
         if host is not None and host.gone:
             del self._hosts[process_id]
@@ -317,12 +317,12 @@ class SimHosts:
     async def _tool(self, turn: AsyncTurn) -> JsonObject:
         """Execute the call of a tool that has a host of its own."""
         fence, returned = turn.address.fence, False
-        self._watch.begins(fence, elsewhere=True)
+        self._watch.executions.begins(fence, elsewhere=True)
         try:
             await asyncio.sleep(json.loads(turn.inputs[0].content)["arguments"]["seconds"])
             returned = True
         finally:
-            self._watch.leaves(fence, returned=returned, elsewhere=True)
+            self._watch.executions.leaves(fence, returned=returned, elsewhere=True)
         return {"content": "done", "is_error": False, "data": None}
 
     def _answers(self, host: Host, core: TurnCore, done: AgentDone) -> None:

@@ -143,7 +143,7 @@ class SimProcesses:
 
     def spawn(self, process_id: str, spec: SpawnSpec, owner: ActorRef[Any], session: str = "") -> None:
         """Register a tree; it starts at a step of its own."""
-        self._watch.spawns(process_id)
+        self._watch.trees.spawns(process_id)
         assert process_id not in self._trees, f"{process_id} is spawned twice"
         self.spawned.append(process_id)
         tree = _Tree(process_id, Command.of(spec.argv), owner, session)
@@ -152,9 +152,9 @@ class SimProcesses:
 
     def kill(self, process_id: str, grace_s: float) -> None:
         """SIGTERM now, SIGKILL after `grace_s` seconds; again with less grace it escalates."""
-        self._watch.halts(process_id)
+        self._watch.ends.halts(process_id)
         if grace_s > 0:
-            self._watch.asks_host(process_id)
+            self._watch.trees.asks_host(process_id)
         tree = self._trees.get(process_id)
         if tree is None or tree.dead or tree.ended is not None:
             return

@@ -23,10 +23,10 @@ class SimPublisher:
     def publish(self, session: str, events: Sequence[Event]) -> None:
         """Record committed events."""
         known = self.events.setdefault(session, [])
-        self._watch.published(session, events, known[-1].seq if known else 0)
+        self._watch.answers.published(session, events, known[-1].seq if known else 0)
         known.extend(events)
 
     def ephemeral(self, event: Event) -> None:
         """Record an event that is not stored."""
-        self._watch.shown(event)
+        self._watch.answers.shown(event)
         self.shown.append(event)

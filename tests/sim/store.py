@@ -59,12 +59,12 @@ class SimStore:
 
     def keep_stop(self, kept: KeptStop, owner: ActorRef[Any]) -> None:
         """Take a Stop in; it is in the journal at a later step, whatever holds the store up."""
-        self._watch.keeps(kept)
+        self._watch.journal.keeps(kept)
         self._journal.append((kept, owner))
 
     def forget_stop(self, session: str, request_id: str) -> None:
         """Let a Stop go at a later step."""
-        self._watch.forgets(session, request_id)
+        self._watch.journal.forgets(session, request_id)
         self._journal.append((session, request_id))
 
     def fail_next(self, groups: int = 1) -> None:
@@ -115,7 +115,7 @@ class SimStore:
             key = first.session, first.stop.id
             if journal_takes(first, self._disk.journal.get(key)):
                 self._disk.journal[key] = first
-            self._watch.journalled(first)
+            self._watch.journal.journalled(first)
             assert not isinstance(second, str), "an owner, beside a Stop"
             _tell(second, StopKept(first.stop.id))
         else:

@@ -104,7 +104,7 @@ class SimSupervisor(SupervisorActor):
     def on_receive(self, message: Any) -> None:
         """Handle one message."""
         if isinstance(message, Rested) and message.leaves:
-            self._watch.passivates(message.session)
+            self._watch.rest.passivates(message.session)
         if isinstance(message, Erased):
             self._watch.bounds.erased(message.session)
         if isinstance(message, Down) and message.failure is not None:
@@ -249,9 +249,9 @@ class World:
         said = _outcome(answer)
         self.came_to_rest = said is True
         if said is True:
-            self.watch.came_to_rest(self)
+            self.watch.rest.came_to_rest(self)
         elif said is False and not self.hesitated:
-            self.watch.did_not_come_to_rest()
+            self.watch.rest.did_not_come_to_rest()
 
     def _send(self, asked: Asked) -> None:
         asked.tries += 1
@@ -274,7 +274,7 @@ class World:
             else:
                 asked.future.try_set_exception(ActorDeadError(str(outcome)))
             return
-        self.watch.answered(asked.session, asked.request, outcome)
+        self.watch.answers.answered(asked.session, asked.request, outcome)
         if isinstance(outcome, Exception):
             asked.future.try_set_exception(outcome)
         else:

@@ -1,0 +1,72 @@
+"""Mutants of the gate: cell, token, turn, execution, mailbox."""
+
+from __future__ import annotations
+
+from typing import Final
+from unittest import mock
+
+from actors.gate.cell import Cell
+from actors.gate.token import CancelToken
+from actors.kernel import mailbox
+from actors.kernel.down import Down
+from actors.plugin import execution
+from actors.plugin.turn import TurnCore
+from tests.sim.mutants.mutant import Mutant, mutant
+
+GATES: Final = (
+    # ── Cell ──
+    mutant(
+        "permit checked at the request instead of at the start",
+        "L2",
+        Cell,
+        "start",
+        "        if self._state is not CellState.GRANTED:\n            return False\n",
+        "",
+    ),
+    # ── CancelToken ──
+    mutant(
+        "an effect begins behind the fence",
+        "L1",
+        CancelToken,
+        "_begin_effect",
+        "        if cause is None:\n",
+        "        if True:\n",
+    ),
+    mutant(
+        "what outlives its call has effects",
+        "L1",
+        CancelToken,
+        "end_effects",
+        "            self._over = provenance\n",
+        "            pass\n",
+    ),
+    # ── execution ──
+    mutant(
+        "execute before the cell is started",
+        "L2",
+        execution,
+        "foreign_body",
+        "        if not cell.start():\n            finish(NOT_STARTED)\n            return\n        started()\n",
+        "        tool.execute(address.fence, arguments, token, spawn, lambda value: finish(ended(value)))\n"
+        "        if cell.start():\n            started()\n        return\n",
+    ),
+    mutant(
+        "a void call that somebody else was to execute has no end",
+        "L7",
+        execution,
+        "foreign_body",
+        "finish(NOT_STARTED)",
+        "pass",
+    ),
+    # ── TurnCore ──
+    mutant(
+        "an agent goes on before the call that it gave up has its result",
+        "L6",
+        TurnCore,
+        "give_up",
+        "while not reply.done():",
+        "while False:",
+    ),
+    # ── mailbox ──
+    Mutant("Down ahead of the output", "L5", other=lambda: mock.patch.dict(mailbox._KINDS, {Down: (True, False)})),
+)

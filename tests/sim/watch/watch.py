@@ -1,0 +1,71 @@
+"""Watch: the laws as predicates over what is observed. A world reports to it at every port while it runs.
+
+`LogLaws` reads the log. The watch knows in addition what really happened: which tools and agents are inside their
+functions, which process trees live, what clients asked and were answered. It never takes a decision of the actors for
+the truth about the world, only for the truth about themselves (whether a run is open in its session's memory).
+
+A predicate that does not hold is written into `broken`; the world raises it at the end of the step.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.sim.bounds import Bounds
+from tests.sim.watch.answers import Answers
+from tests.sim.watch.attempts import Attempts
+from tests.sim.watch.barrier import Barrier
+from tests.sim.watch.causes import Causes
+from tests.sim.watch.ends import Ends
+from tests.sim.watch.executions import Executions
+from tests.sim.watch.journal import Journal
+from tests.sim.watch.receipts import Receipts
+from tests.sim.watch.records import Records
+from tests.sim.watch.rest import Rest
+from tests.sim.watch.seen import Seen
+from tests.sim.watch.trees import Trees
+
+if TYPE_CHECKING:
+    from tests.sim.disk import Disk
+    from tests.sim.world import World
+
+
+class LawBroken(AssertionError):
+    """A predicate does not hold."""
+
+
+class Watch(Seen):
+    """The watcher of one client's worlds: the world it is in, and those that crashed before."""
+
+    def __init__(self, disk: Disk, *, fold: bool = True) -> None:
+        super().__init__(disk, fold=fold)
+        self.bounds = Bounds(disk, self.broken)
+        self.journal = Journal(self)
+        self.answers = Answers(self, self.journal, self.bounds)
+        self.causes = Causes(self, self.journal, self.answers)
+        self.rest = Rest(self)
+        self.ends = Ends(self)
+        barrier = Barrier(self)
+        self.executions = Executions(self, barrier)
+        self.trees = Trees(self, barrier, self.bounds)
+        attempts = Attempts(self, self.journal, self.answers)
+        disk.on_batch = Records(
+            self, self.bounds, barrier, self.journal, self.answers, self.causes, attempts, Receipts(self), self.rest
+        ).batch
+
+    def enter(self, world: World) -> None:
+        """Watch this world from here on. Code that was inside a function in the last one is gone."""
+        if self.world is not None and self.world.interrupts_at is not None:
+            self.interrupts.append((self.world.interrupts_at, world.clock.wall()))
+        self.inside.clear()
+        self.refused_at.clear()
+        self.under_way.clear()
+        self.world = world
+        self.bounds.enter(world)
+        world.clock.on_timer = self.bounds.timer
+
+    def crashed(self) -> None:
+        """Forget what only the memory of the crashed world had."""
+        self.crashes += 1
+        self.forgot = True
+        self.journal.crashed()
