@@ -290,6 +290,19 @@ def end_in_one_way(kit: Kit, kind: Kind, way: str, draw: random.Random) -> None:
         assert kit.alive() == []
 
 
+def kill_daemons(kind: Kind, folder: Path, patch: pytest.MonkeyPatch, draw: random.Random) -> None:
+    """Kill daemons with runs of a kind, each daemon in a folder of its own below `folder`."""
+    for number in range(KILLS):
+        own = folder / str(number)
+        own.mkdir()
+        kit = Kit(own / "state")
+        kind.prepare(own, kit.mark, patch)
+        try:
+            kill_daemon(kit, kind, draw)
+        finally:
+            kit.clean()
+
+
 def kill_daemon(kit: Kit, kind: Kind, draw: random.Random) -> None:
     """Kill a daemon with a few runs; start another one."""
     options = kind.options(kit.mark)

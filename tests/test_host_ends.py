@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ends_kit import ENDS, KILLS, Example, Kind, drawn, end_in_one_way, end_inside, kill_daemon
+from tests.ends_kit import ENDS, Example, Kind, drawn, end_in_one_way, end_inside, kill_daemons
 from tests.kit import Kit
 
 KINDS = [
@@ -43,16 +43,7 @@ def test_l3_nobody_is_left_however_and_whenever_a_run_is_ended(
 def test_l3_nobody_is_left_of_a_daemon_whenever_it_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind
 ) -> None:
-    draw = drawn(f"{kind.word} killed")
-    for number in range(KILLS):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        kit = Kit(folder / "state")
-        kind.prepare(folder, kit.mark, monkeypatch)
-        try:
-            kill_daemon(kit, kind, draw)
-        finally:
-            kit.clean()
+    kill_daemons(kind, tmp_path, monkeypatch, drawn(f"{kind.word} killed"))
 
 
 @of_kinds_inside

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.ends_kit import ENDS, KILLS, TESTS, Kind, drawn, end_in_one_way, end_inside, kill_daemon
+from tests.ends_kit import ENDS, TESTS, Kind, drawn, end_in_one_way, end_inside, kill_daemons
 from tests.kit import Kit
 from tests.model_server import serving
 
@@ -83,16 +83,7 @@ def test_l3_nobody_is_left_of_an_sdk_whenever_its_daemon_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, kind: Sdk
 ) -> None:
     kind.model = model
-    draw = drawn(f"{kind.agent} killed")
-    for number in range(KILLS):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        kit = Kit(folder / "state")
-        kind.prepare(folder, kit.mark, monkeypatch)
-        try:
-            kill_daemon(kit, kind, draw)
-        finally:
-            kit.clean()
+    kill_daemons(kind, tmp_path, monkeypatch, drawn(f"{kind.agent} killed"))
 
 
 @of_kinds

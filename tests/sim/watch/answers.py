@@ -1,4 +1,4 @@
-"""Answers: what clients see. An answer is durable, the only one of its id, and true (laws L4, L6, L7, L9, L10, L12)."""
+"""AnswerLaws: what clients see. An answer is durable, the only one of its id, and true (L4, L6, L7, L9, L10, L12)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from actors.model import Event
 from actors.ports import Batch
 from actors.requests import UNKNOWN, Accepted, NewMessage, OutsideRequest, Resumed, Stop, Stopped
 from tests.sim.bounds import Bounds
-from tests.sim.watch.journal import Journal
+from tests.sim.watch.journal import JournalLaws
 from tests.sim.watch.seen import Seen, StopAnswer, decode_answer, stored_answers
 
 
-class Answers:
+class AnswerLaws:
     """What clients are answered and shown."""
 
-    def __init__(self, seen: Seen, journal: Journal, bounds: Bounds) -> None:
+    def __init__(self, seen: Seen, journal: JournalLaws, bounds: Bounds) -> None:
         self._seen = seen
         self._journal = journal
         self._bounds = bounds

@@ -1,4 +1,4 @@
-"""Attempts: which runs begin again after a failure or a crash, and which do not (laws L7, L12)."""
+"""AttemptLaws: which runs begin again after a failure or a crash, and which do not (laws L7, L12)."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from actors.model import Event, RunStatus
 from actors.ports import Batch
 from actors.protocol.run_record import is_own
 from actors.requests import Stop
-from tests.sim.watch.answers import Answers
-from tests.sim.watch.journal import Journal
+from tests.sim.watch.answers import AnswerLaws
+from tests.sim.watch.journal import JournalLaws
 from tests.sim.watch.seen import Seen
 
 
-class Attempts:
+class AttemptLaws:
     """Further attempts at a message whose run was ended."""
 
-    def __init__(self, seen: Seen, journal: Journal, answers: Answers) -> None:
+    def __init__(self, seen: Seen, journal: JournalLaws, answers: AnswerLaws) -> None:
         self._seen = seen
         self._journal = journal
         self._answers = answers

@@ -1,4 +1,4 @@
-"""Barrier: whether anything of an earlier run is left as code or a process of the next one begins (law L3)."""
+"""BarrierLaws: whether anything of an earlier run is left as code or a process of the next one begins (law L3)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.sim.laws import LogLaws
 from tests.sim.watch.seen import Seen
 
 
-class Barrier:
+class BarrierLaws:
     """The barrier between the runs of a session, as it is seen from outside."""
 
     def __init__(self, seen: Seen) -> None:

@@ -1,4 +1,4 @@
-"""Causes: why a run ends, and which Stop or shutdown may end it (laws L4, L5, L9, L10, L11)."""
+"""CauseLaws: why a run ends, and which Stop or shutdown may end it (laws L4, L5, L9, L10, L11)."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import math
 from actors.model import Event, Provenance, Waiting
 from actors.ports import Batch
 from actors.requests import Delete, Stop
-from tests.sim.watch.answers import Answers
-from tests.sim.watch.journal import Journal
+from tests.sim.watch.answers import AnswerLaws
+from tests.sim.watch.journal import JournalLaws
 from tests.sim.watch.seen import FROM_FAULTS, INSTANT_S, Seen
 
 
-class Causes:
+class CauseLaws:
     """The causes of ends: those that agents were given, and those on record."""
 
-    def __init__(self, seen: Seen, journal: Journal, answers: Answers) -> None:
+    def __init__(self, seen: Seen, journal: JournalLaws, answers: AnswerLaws) -> None:
         self._seen = seen
         self._journal = journal
         self._answers = answers

@@ -1,4 +1,4 @@
-"""Ends: nothing is ended before its gate is shut (law L1), and no tree of a session without a cause (law L5)."""
+"""EndLaws: nothing is ended before its gate is shut (law L1), and no tree of a session without a cause (law L5)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from actors.protocol.run_record import RunRecord
 from tests.sim.watch.seen import Seen
 
 
-class Ends:
+class EndLaws:
     """What a world reports when a tree or an execution has to end."""
 
     def __init__(self, seen: Seen) -> None:

@@ -1,18 +1,18 @@
-"""Executions: when agents and tools start, begin, have effects, clean up and return (laws L1, L2, L3, L8, L12, L13)."""
+"""ExecutionLaws: when agents and tools start, begin, have effects, clean up and return (L1, L2, L3, L8, L12, L13)."""
 
 from __future__ import annotations
 
 from actors.gate.cell import CellState
 from actors.model import Outcome, RunStatus
 from actors.protocol.run_record import CallRecord
-from tests.sim.watch.barrier import Barrier
+from tests.sim.watch.barrier import BarrierLaws
 from tests.sim.watch.seen import INSTANT_S, Seen
 
 
-class Executions:
+class ExecutionLaws:
     """What the executor, the agents and the tools of a world report about code that runs."""
 
-    def __init__(self, seen: Seen, barrier: Barrier) -> None:
+    def __init__(self, seen: Seen, barrier: BarrierLaws) -> None:
         self._seen = seen
         self._barrier = barrier
         # By run id or fencing token: when its cancel token was cancelled.

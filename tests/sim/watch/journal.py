@@ -1,4 +1,4 @@
-"""Journal: Stops that the store does not have yet. No crash loses one that the journal has (law L12)."""
+"""JournalLaws: Stops that the store does not have yet. No crash loses one that the journal has (law L12)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.sim.disk import journal_takes
 from tests.sim.watch.seen import FROM_FAULTS, Seen
 
 
-class Journal:
+class JournalLaws:
     """What the stop journal is given, what it has, and what it lets go."""
 
     def __init__(self, seen: Seen) -> None:

@@ -1,4 +1,4 @@
-"""Receipts: a receipt is true, and waits for the ends as long as it may and no longer (laws L3, L7)."""
+"""ReceiptLaws: a receipt is true, and waits for the ends as long as it may and no longer (laws L3, L7)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.sim.disk import was_released
 from tests.sim.watch.seen import INSTANT_S, Seen, belongs_to
 
 
-class Receipts:
+class ReceiptLaws:
     """Receipts as they become durable."""
 
     def __init__(self, seen: Seen) -> None:

@@ -1,4 +1,4 @@
-"""Records: batches are whole, and say what happened, as they become durable (laws L2, L3, L4, L6, L10, L11, L12)."""
+"""RecordLaws: batches are whole, and say what happened, as they become durable (laws L2, L3, L4, L6, L10, L11, L12)."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from actors.ports import Batch
 from actors.requests import NewMessage, OutsideRequest, Reply, Stop, Stopped
 from tests.sim.bounds import Bounds
 from tests.sim.laws import LogLaws
-from tests.sim.watch.answers import Answers
-from tests.sim.watch.attempts import Attempts
-from tests.sim.watch.barrier import Barrier
-from tests.sim.watch.causes import Causes
-from tests.sim.watch.journal import Journal
-from tests.sim.watch.receipts import Receipts
-from tests.sim.watch.rest import Rest
+from tests.sim.watch.answers import AnswerLaws
+from tests.sim.watch.attempts import AttemptLaws
+from tests.sim.watch.barrier import BarrierLaws
+from tests.sim.watch.causes import CauseLaws
+from tests.sim.watch.journal import JournalLaws
+from tests.sim.watch.receipts import ReceiptLaws
+from tests.sim.watch.rest import RestLaws
 from tests.sim.watch.seen import Seen, decode_answer, stored_answers
 
 
-class Records:
+class RecordLaws:
     """The batches of all sessions, each as it becomes durable."""
 
     def __init__(
         self,
         seen: Seen,
         bounds: Bounds,
-        barrier: Barrier,
-        journal: Journal,
-        answers: Answers,
-        causes: Causes,
-        attempts: Attempts,
-        receipts: Receipts,
-        rest: Rest,
+        barrier: BarrierLaws,
+        journal: JournalLaws,
+        answers: AnswerLaws,
+        causes: CauseLaws,
+        attempts: AttemptLaws,
+        receipts: ReceiptLaws,
+        rest: RestLaws,
     ) -> None:
         self._seen = seen
         self._bounds = bounds

@@ -1,4 +1,4 @@
-"""Rest: what is left when a session leaves memory, is deleted, or comes to rest (laws L3, L4, L6, L7, L11)."""
+"""RestLaws: what is left when a session leaves memory, is deleted, or comes to rest (laws L3, L4, L6, L7, L11)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 
-class Rest:
+class RestLaws:
     """What a world reports when a session leaves, and when everything has settled."""
 
     def __init__(self, seen: Seen) -> None:

@@ -1,4 +1,4 @@
-"""Seen: what was seen of a world and of those that crashed before it, as far as more than one predicate reads it."""
+"""Seen: the observations that more than one file reads, of a world and of those that crashed before it."""
 
 from __future__ import annotations
 

@@ -1,17 +1,17 @@
-"""Trees: when process trees start, change their owner, and are used as hosts (laws L1, L3, L8, L12, L13)."""
+"""TreeLaws: when process trees start, change their owner, and are used as hosts (laws L1, L3, L8, L12, L13)."""
 
 from __future__ import annotations
 
 from actors.model import TERMINAL, Address, Owner
 from tests.sim.bounds import Bounds
-from tests.sim.watch.barrier import Barrier
+from tests.sim.watch.barrier import BarrierLaws
 from tests.sim.watch.seen import Seen
 
 
-class Trees:
+class TreeLaws:
     """What a world reports about its process trees, those of hosts included."""
 
-    def __init__(self, seen: Seen, barrier: Barrier, bounds: Bounds) -> None:
+    def __init__(self, seen: Seen, barrier: BarrierLaws, bounds: Bounds) -> None:
         self._seen = seen
         self._barrier = barrier
         self._bounds = bounds

@@ -12,18 +12,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.sim.bounds import Bounds
-from tests.sim.watch.answers import Answers
-from tests.sim.watch.attempts import Attempts
-from tests.sim.watch.barrier import Barrier
-from tests.sim.watch.causes import Causes
-from tests.sim.watch.ends import Ends
-from tests.sim.watch.executions import Executions
-from tests.sim.watch.journal import Journal
-from tests.sim.watch.receipts import Receipts
-from tests.sim.watch.records import Records
-from tests.sim.watch.rest import Rest
+from tests.sim.watch.answers import AnswerLaws
+from tests.sim.watch.attempts import AttemptLaws
+from tests.sim.watch.barrier import BarrierLaws
+from tests.sim.watch.causes import CauseLaws
+from tests.sim.watch.ends import EndLaws
+from tests.sim.watch.executions import ExecutionLaws
+from tests.sim.watch.journal import JournalLaws
+from tests.sim.watch.receipts import ReceiptLaws
+from tests.sim.watch.records import RecordLaws
+from tests.sim.watch.rest import RestLaws
 from tests.sim.watch.seen import Seen
-from tests.sim.watch.trees import Trees
+from tests.sim.watch.trees import TreeLaws
 
 if TYPE_CHECKING:
     from tests.sim.disk import Disk
@@ -40,17 +40,17 @@ class Watch(Seen):
     def __init__(self, disk: Disk, *, fold: bool = True) -> None:
         super().__init__(disk, fold=fold)
         self.bounds = Bounds(disk, self.broken)
-        self.journal = Journal(self)
-        self.answers = Answers(self, self.journal, self.bounds)
-        self.causes = Causes(self, self.journal, self.answers)
-        self.rest = Rest(self)
-        self.ends = Ends(self)
-        barrier = Barrier(self)
-        self.executions = Executions(self, barrier)
-        self.trees = Trees(self, barrier, self.bounds)
-        attempts = Attempts(self, self.journal, self.answers)
-        disk.on_batch = Records(
-            self, self.bounds, barrier, self.journal, self.answers, self.causes, attempts, Receipts(self), self.rest
+        self.journal = JournalLaws(self)
+        self.answers = AnswerLaws(self, self.journal, self.bounds)
+        self.causes = CauseLaws(self, self.journal, self.answers)
+        self.rest = RestLaws(self)
+        self.ends = EndLaws(self)
+        barrier = BarrierLaws(self)
+        self.executions = ExecutionLaws(self, barrier)
+        self.trees = TreeLaws(self, barrier, self.bounds)
+        attempts = AttemptLaws(self, self.journal, self.answers)
+        disk.on_batch = RecordLaws(
+            self, self.bounds, barrier, self.journal, self.answers, self.causes, attempts, ReceiptLaws(self), self.rest
         ).batch
 
     def enter(self, world: World) -> None:
