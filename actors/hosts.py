@@ -86,10 +86,15 @@ class Hosts(Protocol):
         through `turn`.
         """
 
-    def keep(self, process_id: str, session: str) -> None:
+    def keep(self, process_id: str, session: str, unwanted: Callable[[str], None]) -> None:
         """The session keeps the host, whose run has ended by itself. That is durable.
 
-        It may come after `reserve` has returned this host for the next run.
+        It may come after `reserve` has returned this host for the next run, and comes again from a session that was
+        read anew.
+
+        `unwanted` is called, from any thread and perhaps before this returns, if too many hosts are kept and this is
+        the longest unused: the session is to end it, for the reason that is given. It is not returned by `reserve` any
+        more.
         """
 
     def heard(self, process_id: str, news: ProcessNews) -> None:

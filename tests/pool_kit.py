@@ -263,6 +263,7 @@ class Hosting:
         self.trees = trees
         self.pool = pool
         self.loop = Loop(pool._reactor)
+        self.unwanted: list[tuple[Tree, str]] = []
 
     def spare(self, hello: Mapping[str, Any] = HELLO) -> Tree:
         """The next host that is started, after its hello."""
@@ -275,6 +276,10 @@ class Hosting:
     def reserved(self, session: str = SESSION) -> Tree:
         """Reserve a host: its tree."""
         return self.trees.trees[self.pool.reserve(NAME, session)]
+
+    def keep(self, tree: Tree, session: str = SESSION) -> None:
+        """What a session says of a host that it keeps; what it is asked to end is in `unwanted`."""
+        self.pool.keep(tree.process_id, session, lambda why: self.unwanted.append((tree, why)))
 
     def begin(self, tree: Tree, run: OneRun, tools: Sequence[ToolOffer] = ()) -> dict[str, Any]:
         """Tell a host of a run; returns the frame."""

@@ -311,7 +311,7 @@ def test_what_comes_for_an_earlier_run_is_stale(hosts: Hosting) -> None:
     process = spawned(tree, run)
     tree.host.answer(frame, value=None)
     run.end()
-    hosts.pool.keep(tree.process_id, SESSION)
+    hosts.keep(tree)
     second = OneRun(generation=5)
     assert hosts.pool.reserve(hosts.status().name, SESSION, tree.process_id) == tree.process_id
     hosts.begin(tree, second)

@@ -222,7 +222,7 @@ def test_a_host_that_is_kept_gets_the_next_run_and_its_exit_functions_run_at_its
         first = OneRun()
         process_id = begin(pool, first)
         pid = first.end().result
-        pool.keep(process_id, SESSION)
+        pool.keep(process_id, SESSION, lambda why: None)
         second = OneRun(generation=5)
         assert begin(pool, second, kept=process_id) == process_id
         assert second.end().result == pid

@@ -630,6 +630,30 @@ def test_l14_a_host_that_no_run_needs_is_ended_when_it_was_idle_for_its_time(see
         assert world.status(third) is RunStatus.COMPLETED
 
 
+@pytest.mark.parametrize("fails", [None, "before", "behind"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_l5_a_host_that_is_one_too_many_is_ended_by_its_session_with_the_reason(seed: int, fails: str | None) -> None:
+    with hosted(seed, keep=True) as world:
+        assert world.hosts is not None
+        world.hosts.kept_max = 0
+        say(world, "say=1")
+        assert world.run(lambda: bool(of(world, "process.handed_over")))
+        (row,) = hosts(world)
+        if fails is not None:
+            # The session may not hear it the first time.
+            world.poison(SessionActor, before=fails == "before")
+            world.inspect("s")
+        assert world.run(lambda: not world.processes.lives(row.process_id))
+        settled(world)
+        (ended,) = of(world, "process.ended")
+        assert ended.data["process_id"] == row.process_id
+        assert ended.data["provenance"]["source"] == "host.retired"
+        assert ended.data["provenance"]["reason"] == "too many are kept"
+        second = say(world, "say=1", "b")
+        settled(world)
+        assert world.status(second) is RunStatus.COMPLETED
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_host_whose_code_was_replaced_is_not_used_again_and_is_ended_when_the_next_run_begins(seed: int) -> None:
     with hosted(seed, keep=True) as world:

@@ -170,7 +170,6 @@ class Effects:
                     self._live.hosts.release(effect.process_id)
                 case KeepHost():
                     self._live.protocol.trees.handed_over(effect.process_id)
-                    self._live.hosts.keep(effect.process_id)
                     self._trees.watch_host(effect.process_id)
                 case AdoptTree():
                     owned = self._live.protocol.state.owned.get(effect.process_id)

@@ -45,6 +45,7 @@ from actors.messages import (
     GoOn,
     Halt,
     HostIdle,
+    HostUnwanted,
     IdleOver,
     Interrupt,
     KillDeadline,
@@ -74,6 +75,7 @@ from actors.model import Provenance
 from actors.plugin.registration import Plugins
 from actors.ports import Ports
 from actors.protocol.protocol import Protocol
+from actors.protocol.run_hosts import IDLE
 from actors.requests import (
     Answer,
     Delete,
@@ -196,7 +198,7 @@ class SessionActor(Actor):
                 self._protocol.interrupt(message.provenance)
             case GoOn():
                 self._serving.go_on(message.number)
-            case KillDeadline() | TreesDeadline() | HostIdle():
+            case KillDeadline() | TreesDeadline() | HostIdle() | HostUnwanted():
                 self._time_over(message)
             case Down():
                 self._child_down(message)
@@ -207,14 +209,16 @@ class SessionActor(Actor):
                 logger.trace("{} is {}: not taken: {!r:.200}", self, self._live.phase.value, message)
         return None
 
-    def _time_over(self, timer: KillDeadline | TreesDeadline | HostIdle) -> None:
+    def _time_over(self, timer: KillDeadline | TreesDeadline | HostIdle | HostUnwanted) -> None:
         match timer:
             case KillDeadline() if timer.incarnation == self._live.id:
                 self._protocol.runs.kill_deadline(timer.run_id, timer.stage)
             case TreesDeadline() if timer.incarnation == self._live.id:
                 self._protocol.tree_reports.deadline(timer.stage)
             case HostIdle() if self._live.phase is Phase.SERVING:
-                self._protocol.hosts.idle(timer.process_id, timer.since, self._ports.clock.wall())
+                self._protocol.hosts.retire(timer.process_id, timer.since, IDLE, self._ports.clock.wall())
+            case HostUnwanted() if self._live.phase is Phase.SERVING:
+                self._protocol.hosts.retire(timer.process_id, timer.since, timer.reason, self._ports.clock.wall())
             case _:
                 logger.trace("{}: a timer that is over: {!r:.200}", self, timer)
 

@@ -61,10 +61,10 @@ class SessionHosts:
         if self._hosts is not None:
             self._hosts.release(process_id)
 
-    def keep(self, process_id: str) -> None:
-        """The session keeps a host, and that is durable."""
+    def keep(self, process_id: str, unwanted: Callable[[str], None]) -> None:
+        """The session keeps a host, and that is durable; see `Hosts.keep`."""
         if self._hosts is not None:
-            self._hosts.keep(process_id, self._session)
+            self._hosts.keep(process_id, self._session, unwanted)
 
     def settle(self, snapshot: Snapshot) -> None:
         """The session was read again: release what is not on record as its own."""

@@ -15,8 +15,17 @@ from pykka import ActorRef
 from actors.gate.cell import Cell
 from actors.hierarchy.incarnation import Incarnation
 from actors.hierarchy.process import ProcessActor
-from actors.kernel.actor import Actor, tell
-from actors.messages import Halt, HostIdle, ProcessEnded, ProcessNews, ProcessReport, Release, TreesDeadline
+from actors.kernel.actor import Actor, tell, tell_contained
+from actors.messages import (
+    Halt,
+    HostIdle,
+    HostUnwanted,
+    ProcessEnded,
+    ProcessNews,
+    ProcessReport,
+    Release,
+    TreesDeadline,
+)
 from actors.model import Address, Owner
 from actors.ports import Ports, SpawnSpec
 from actors.protocol.step import EndTrees, SpawnOwn
@@ -73,12 +82,18 @@ class TreeActors:
             tell(child, Release())
 
     def watch_host(self, process_id: str) -> None:
-        """If a tree is a host that the session keeps, look at it again when it may have been idle for its time."""
+        """If a tree is a host that the session keeps, look at it again when it may have been idle for its time.
+
+        Or when whoever has the hosts wants it ended. He says so again to a session that was not there the first time.
+        """
         owned = self._live.protocol.state.owned.get(process_id)
         agent = None if owned is None else self._live.hosts.hosted(owned.row.host)
         if owned is not None and agent is not None and owned.row.ending is None:
-            idle = HostIdle(process_id, owned.row.owned_at)
-            self._ports.clock.call_later(agent.keep_idle_s, self._owner.actor_ref, idle)
+            ref, since = self._owner.actor_ref, owned.row.owned_at
+            self._ports.clock.call_later(agent.keep_idle_s, ref, HostIdle(process_id, since))
+            self._live.hosts.keep(
+                process_id, lambda reason: tell_contained(ref, HostUnwanted(process_id, since, reason))
+            )
 
     def _host(
         self,

@@ -102,6 +102,14 @@ class HostIdle(TimerFired, frozen=True):
     since: float | None
 
 
+class HostUnwanted(Command, frozen=True):
+    """Whoever has the hosts wants one ended that the session keeps, for this reason. `since` is as in `HostIdle`."""
+
+    process_id: str
+    since: float | None
+    reason: str
+
+
 class TreesDeadline(TimerFired, frozen=True):
     """Trees that the session began to end at `stage`, and that have not ended, are now named `abandoned`.
 

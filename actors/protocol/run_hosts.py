@@ -9,7 +9,8 @@ From then on it is a tree of the run like any other: it ends with the run, holds
 end. Where the run ends by itself the session may keep it for the next run: a hand-over, in the same step. The next run
 of the agent takes it back. What the host does of earlier runs is refused by their generation.
 
-A host that the session keeps is ended by any Stop that is not aimed at a run, and when it was idle for its time.
+A host that the session keeps is ended by any Stop that is not aimed at a run, when it was idle for its time, and when
+the sessions keep too many together.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from actors.protocol.trees import Trees
 from actors.text import storable
 
 REPLACED: Final = "another host runs the agent from now on"
+IDLE: Final = "no run has needed it for its time"
 
 
 class RunHosts:
@@ -133,11 +135,11 @@ class RunHosts:
         state.event(ProcessTakenBackData(process_id=row.process_id, pid=row.pid, name=row.name), record)
         state.step.now.append(LetTreeGo(owned.id))
 
-    def idle(self, process_id: str, since: float | None, at: float) -> None:
-        """A host that the session keeps may have been idle for its time: end it, if no run has taken it back since."""
+    def retire(self, process_id: str, since: float | None, reason: str, at: float) -> None:
+        """End a host that the session keeps, if no run has taken it back since."""
         owned = self._state.owned.get(process_id)
         if owned is not None and owned.row.host and owned.row.owned_at == since and owned.row.ending is None:
-            self._retire(owned, "no run has needed it for its time", at)
+            self._retire(owned, reason, at)
 
     def _retire(self, owned: OwnedTree, reason: str, at: float) -> None:
         cause = Provenance(source="host.retired", reason=reason, initiated_at=at)

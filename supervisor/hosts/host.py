@@ -132,6 +132,9 @@ class Host:
         self.ready = False
         self.ready_at = 0.0
         self.had_run = False
+        # Called where its session is to end it; and the reason, once it is.
+        self.tell_unwanted: Callable[[str], None] | None = None
+        self.unwanted = ""
         self.outdated = False
         self.lost = ""
         self.ended = False

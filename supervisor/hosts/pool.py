@@ -7,8 +7,8 @@ compete with the run that has just begun.
 
 Ownership of the tree. Until a run adopts it, the tree of a host is the pool's: only its ledger records it, and the
 pool ends it. From then on a run or a session ends it and receives its reports, and passes them on here (`heard`). A
-host whose run has ended by itself may be kept: after `keep` its session has it. The pool ends such a host only to
-stay within KEPT_MAX; the longest unused goes first.
+host whose run has ended by itself may be kept: after `keep` its session has it. To stay within KEPT_MAX the pool has
+the session end the longest unused.
 
 A host that ends before its hello, or reports that its agent cannot be loaded, makes its agent *broken*: no spare is
 started for 1, 2, 4 … 60 s. A run of a broken agent still tries once, and fails with the reason. A spare that dies is
@@ -55,6 +55,8 @@ RETRY_MAX_S: Final = 60.0
 
 KEPT_MAX: Final = 64
 """How many hosts the sessions may keep together."""
+
+TOO_MANY: Final = "the sessions keep more hosts than they may together, and this was the longest unused"
 
 SPARE_NICE: Final = 10
 """How much nicer than the daemon a spare is until it has said hello: its start competes with runs."""
@@ -261,22 +263,31 @@ class HostPool:
             over=host.run_over,
         )
 
-    def keep(self, process_id: str, session: str) -> None:
+    def keep(self, process_id: str, session: str, unwanted: Callable[[str], None]) -> None:
         """See `actors.hosts.Hosts.keep`."""
         with self._lock:
             host = self._hosts.get(process_id)
-            if host is None or host.state is not HostState.RUNNING:
+            if host is None:
                 return
-            host.session = session
-            self._keep(host)
-            # The surplus hosts belong to their sessions, which learn of their end.
-            surplus = list(self._kept.values())[: max(0, len(self._kept) - self._kept_max)]
-            for one in surplus:
-                del self._kept[one.process_id]
-                one.state = HostState.ENDING
-        for one in surplus:
-            self._processes.kill(one.process_id, self._terms(one.spec).grace_s)
+            host.tell_unwanted = unwanted
+            # Again, if it was said to a session that was not there.
+            told = [host] if host.unwanted else []
+            if host.state is HostState.RUNNING:
+                host.session = session
+                self._keep(host)
+                told += self._take_surplus()
+        for one in told:
+            assert one.tell_unwanted is not None, "its session has said that it keeps it"
+            one.tell_unwanted(one.unwanted)
         self._reactor.post(host.idle)
+
+    def _take_surplus(self) -> list[Host]:
+        """Take away the hosts that are kept beyond the limit, the longest unused first. Under the lock."""
+        surplus = list(self._kept.values())[: max(0, len(self._kept) - self._kept_max)]
+        for host in surplus:
+            del self._kept[host.process_id]
+            host.state, host.unwanted = HostState.ENDING, TOO_MANY
+        return surplus
 
     def _keep(self, host: Host) -> None:
         host.state = HostState.KEPT

@@ -41,6 +41,7 @@ DIES: Final = 1 / 60
 NEVER: Final = 1 / 25
 LINGERS: Final = 1 / 3
 REPLACED: Final = 1 / 20
+UNWANTED: Final = 1 / 10
 ODD: Final = (("ignores_term", 0.2), ("never_dies", 0.03), ("absent", 0.03))
 
 
@@ -69,6 +70,7 @@ class Host:
     finish: Finish | None = None
     cancelled: bool = False
     old: bool = False
+    unwanted: bool = False
     task: asyncio.Task[None] | None = None
     open: dict[asyncio.Task[Any], Finish] = field(default_factory=dict)
 
@@ -127,6 +129,8 @@ class SimHosts:
         self._hosting = hosting
         self._calm = hosting is not None and hosting.calm
         self._random = Random(hosting.seed if hosting is not None else 0)
+        # Of a source of its own: what else is drawn stays what it was.
+        self._unwanted = Random(f"unwanted {hosting.seed if hosting is not None else 0}")
         self._loop = loop
         self._processes = processes
         self._ids = ids
@@ -136,6 +140,8 @@ class SimHosts:
         # When the agent's code was last changed.
         self._changed_at = 1.0
         self._spares: dict[str, list[Host]] = {}
+        # 0: none may be kept. None: what may be is drawn.
+        self.kept_max: int | None = None
         # What the last run was offered.
         self.offered: Sequence[ToolOffer] = ()
         processes.on_exit = self._exited
@@ -193,11 +199,15 @@ class SimHosts:
         self._loop.call_later(self._random.random() * 0.01, self._begin, host, turn)
         turn.token.add_waker(lambda: self._soon(self._cancel, host, turn))
 
-    def keep(self, process_id: str, session: str) -> None:
-        """The session keeps it; something of the run that has ended may go on in it."""
+    def keep(self, process_id: str, session: str, unwanted: Callable[[str], None]) -> None:
+        """The session keeps it; something of the run that has ended may go on in it. Too many may be kept."""
         host = self._hosts.get(process_id)
-        if host is not None:
-            assert host.session == session, "it has run there"
+        if host is None:
+            return
+        assert host.session == session, "it has run there"
+        if host.unwanted or (not host.runs and (self.kept_max == 0 or self._draw(self._unwanted, UNWANTED))):
+            host.old = host.unwanted = True
+            self._loop.call_later(self._unwanted.random(), unwanted, "too many are kept")
 
     def heard(self, process_id: str, news: ProcessNews) -> None:
         """A report on its tree came to whoever has it."""
