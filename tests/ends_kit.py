@@ -33,6 +33,8 @@ from tests.ends_inside import Ends, Left
 from tests.kit import WAIT_S, YEAR_S, Kit, alive, check_rest, log, rows, say, stop, until
 
 TESTS = Path(__file__).parent
+AGAIN = "say again"
+"""What a session is asked for after an end."""
 PAUSE_S = 0.05
 """Moments that follow a step are drawn up to so long after it."""
 SIGTERM_BIT = 1 << 14
@@ -46,8 +48,8 @@ class Kind:
     steps: int
     ways: tuple[str, ...] = ("",)
     agent: str = "ending_agents:agent"
-    later: str = "say again"
-    """What its session is asked for next."""
+    light: str = AGAIN
+    """What is asked for instead of `AGAIN` where that would take too long, or would be taken for what is left."""
     start_s: float = 0.4
     """Moments that follow no step are drawn up to so long after the message was accepted."""
 
@@ -71,9 +73,9 @@ class Kind:
     def release(self) -> None:
         """Let them come to their end: the one that is to be ended has been told."""
 
-    def answer(self, text: str) -> str:
-        """What is said of a message `say TEXT`."""
-        return f"said: {text}"
+    def answer(self, message: str) -> str:
+        """What is said of a message that is answered: `say TEXT`."""
+        return f"said: {message.partition(' ')[2]}"
 
 
 @dataclass
@@ -117,8 +119,8 @@ class Example(Kind):
     def release(self) -> None:
         self.released.touch()
 
-    def answer(self, text: str) -> str:
-        return f"You said: say {text}\n<2>\nmade"
+    def answer(self, message: str) -> str:
+        return f"You said: {message}\n<2>\nmade"
 
 
 class Moment(NamedTuple):
@@ -138,6 +140,12 @@ def draw_moment(draw: random.Random, kind: Kind) -> Moment:
     if draw.random() < 0.2:
         return Moment(0, draw.uniform(0.0, kind.start_s))
     return Moment(draw.randint(1, kind.steps), draw.uniform(0.0, PAUSE_S))
+
+
+def draw_next(draw: random.Random, kind: Kind, count: int) -> list[str]:
+    """What so many sessions are asked for after their ends: half of them to say it again, which ones is drawn."""
+    again = count // 2
+    return draw.sample([AGAIN, kind.light], count, counts=[again, count - again])
 
 
 def drawn(name: str) -> random.Random:
@@ -236,18 +244,19 @@ def by_stop(kit: Kit, session: SessionHandle, draw: random.Random) -> None:
 
 
 def by_takeover(kit: Kit, session: SessionHandle, draw: random.Random) -> None:
-    say(session, "say again", policy=Policy.INTERRUPT)
+    say(session, AGAIN, policy=Policy.INTERRUPT)
 
 
 def by_expiry(kit: Kit, session: SessionHandle, draw: random.Random) -> None:
     kit.fire(RunDeadline)
 
 
-def next_turn_works(session: SessionHandle, kind: Kind, run_id: str = "") -> None:
-    """Check the session's next run: it says what it should, and nobody is left of it."""
-    run_id = run_id or say(session, kind.later)
-    assert ended(session, run_id).status == "completed"
-    assert said(session, run_id) == kind.answer("again")
+def next_turn_works(session: SessionHandle, kind: Kind, message: str = AGAIN, run_id: str = "") -> None:
+    """Check the session's next run, of a message: it says what it should, and nobody is left of it."""
+    run_id = run_id or say(session, message)
+    run = ended(session, run_id)
+    assert run.status == "completed", run
+    assert said(session, run_id) == kind.answer(message)
     receipt = receipt_of(session, run_id)
     assert receipt.complete, receipt
     check_rest(session)
@@ -268,10 +277,10 @@ def end_in_one_way(kit: Kit, kind: Kind, way: str, draw: random.Random) -> None:
     """End runs of a kind in one way, each at a moment of its own, and let the session go on."""
     end, status, times = ENDS[way]
     supervisor = kit.start(Agent(**kind.options(kit.mark)), run_deadline_s=YEAR_S)
-    for number in range(times):
+    for number, asked in enumerate(draw_next(draw, kind, times)):
         session = supervisor.session(f"s{number}")
         message, moment = kind.message(draw), draw_moment(draw, kind)
-        print(f"{message}: {way} at {moment}")
+        print(f"{message}: {way} at {moment}, then {asked}")
         kind.hold()
         run_id = say(session, message)
         moment.wait(session, run_id)
@@ -286,7 +295,7 @@ def end_in_one_way(kit: Kit, kind: Kind, way: str, draw: random.Random) -> None:
         assert not left, receipt
         check_receipt(receipt, seen)
         later = [run.run_id for run in session.runs() if run.run_id != run_id]
-        next_turn_works(session, kind, *later)
+        next_turn_works(session, kind, AGAIN if later else asked, *later)
         assert kit.alive() == []
 
 
@@ -315,7 +324,7 @@ def kill_daemon(kit: Kit, kind: Kind, draw: random.Random) -> None:
     until(lambda: not kit.alive(), "everybody to die with the daemon")
     kind.release()
     supervisor = kit.start(Agent(**options))
-    for number in range(SESSIONS):
+    for number, asked in enumerate(draw_next(draw, kind, SESSIONS)):
         session = supervisor.session(f"s{number}")
         first = session.runs()[0].run_id
         until(lambda session=session: session.runs()[0].settled, "the receipt")  # type: ignore[misc]
@@ -325,7 +334,7 @@ def kill_daemon(kit: Kit, kind: Kind, draw: random.Random) -> None:
             assert again.retry_of == first
             stop(session)
             check_receipt(receipt_of(session, again.run_id), Seen(frozenset(), frozenset()))
-        next_turn_works(session, kind)
+        next_turn_works(session, kind, asked)
     assert kit.alive() == []
 
 
@@ -344,7 +353,7 @@ def end_inside(
     ends: Ends = []
     for _ in range(INSIDE):
         step, delay_s = draw_moment(draw, kind)
-        ends.append((kind.message(draw), draw.choice((None, kind.later)), step, delay_s))
+        ends.append((kind.message(draw), draw.choice((None, kind.light)), step, delay_s))
     # A loop that is blocked would block the next run too.
     for number, some in enumerate([[one] for one in ends] if kind.word == "block" else [ends]):
         print(f"inside: {some}")

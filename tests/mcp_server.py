@@ -1,6 +1,6 @@
 """An MCP server that starts a daemon: a process of its own session that ignores SIGTERM, and has no parent.
 
-Its tool says a word; `work` is one that takes for good.
+Its tool says a word in capitals; `work` is one that takes for good.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ async def say(word: str) -> str:
     """Say a word."""
     if word == "work":
         await asyncio.sleep(1000)
-    return word
+    return word.upper()
 
 
 if __name__ == "__main__":

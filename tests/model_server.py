@@ -1,7 +1,7 @@
 """A model on this machine: it speaks the streams of two providers over real sockets, and answers as slowly as they do.
 
-A prompt `[say WORD]` is answered by that word. A prompt `[work]` is answered by a call of the tool that is offered, and
-when its result is there, by a text that has no end.
+A prompt `[say WORD]` is answered by that word in capitals, so that an answer shows who gave it. A prompt `[work]` is
+answered by a call of the tool that is offered, and when its result is there, by a text that has no end.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Model(BaseHTTPRequestHandler):
         prompts = PROMPT.findall(said)
         word, rest = prompts[-1] if prompts else ("say", "nothing")
         if word == "say":
-            yield rest
+            yield rest.upper()
         elif '"tool_result"' in said or '"role": "tool"' in said:
             for number in range(PIECES_MAX):
                 yield f"{number} "

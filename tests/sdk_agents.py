@@ -2,8 +2,8 @@
 
 They run in hosts, with the packages of the extra `sdks`, and inside a supervisor's process. The model is that of
 `model_server.py`, at MODEL_URL. A message `work` goes on for good, through the model, a tool, and the model again; its
-steps are told as those of `ending_agents.py`. A message `say WORD` says that word, as the model does. `plain WORD` says
-it without any package.
+steps are told as those of `ending_agents.py`. A message `say WORD` says that word in capitals, as the model does.
+`plain WORD` says it as it is, without any package.
 """
 
 from __future__ import annotations

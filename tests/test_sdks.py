@@ -1,5 +1,7 @@
 """Agents as people have them, with packages from the registry as they are: whatever those start ends with the run.
 
+The session's next turn is the SDK's too: its model is asked again, or its server, and what that says is in the log.
+
 The packages are in an environment of their own, which `scripts/test` makes, and the first test that needs it else.
 """
 
@@ -25,11 +27,16 @@ INSTALL_S = 900
 
 @dataclass
 class Sdk(Kind):
-    """An agent of `sdk_agents`. Moments that follow no step are in its imports too."""
+    """An agent of `sdk_agents`. Moments that follow no step are in its imports too.
+
+    Each import takes seconds. So after a Stop, an expiry or a kill a drawn half of the sessions is asked for what the
+    SDK has to say, and the others for a plain text. A message that takes over always asks the SDK: of twenty ends of
+    each kind, eleven are followed by a turn of its own.
+    """
 
     word: str = "work"
     steps: int = 3
-    later: str = "plain again"
+    light: str = "plain again"
     start_s: float = 2.0
 
     def prepare(self, folder: Path, mark: str, patch: pytest.MonkeyPatch) -> None:
@@ -45,6 +52,11 @@ class Sdk(Kind):
             "env": env,
             "spares": 0,
         }
+
+    def answer(self, message: str) -> str:
+        word, _, text = message.partition(" ")
+        # In capitals it comes from the model or the server, and from nothing else.
+        return f"said: {text if word == 'plain' else text.upper()}"
 
     model = ""
 
