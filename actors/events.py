@@ -125,6 +125,9 @@ class MessageData(Data, frozen=True, kw_only=True):
     attachments: Annotated[
         tuple[str, ...], Meta(description="Names of its attachments: bytes that are not UTF-8.")
     ] = ()
+    traceparent: Annotated[
+        str | None, Meta(description="The sender's span, as of W3C Trace Context. Left out: none was given.")
+    ] = None
 
 
 class MessageRetractedData(Data, frozen=True, kw_only=True):

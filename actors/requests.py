@@ -7,6 +7,7 @@ it never refuses a Stop.
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 
 import msgspec
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from enum import StrEnum
 
 from actors.ids import ID_MAX_CHARS, OWN_PREFIXES, new_request_id
+
+_TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 def _text(message: Struct, name: str, *, empty: bool = False) -> str:
@@ -168,6 +171,26 @@ def _check_attachments(message: NewMessage) -> None:
         )
 
 
+def traceparent_of(text: object) -> str | None:
+    """Return `text` if it is a `traceparent` of W3C Trace Context; else None."""
+    return text if isinstance(text, str) and _TRACEPARENT.fullmatch(text) is not None else None
+
+
+def _check_traceparent(message: NewMessage) -> None:
+    given: object = message.traceparent
+    if given is None:
+        return
+    span = traceparent_of(storable(given) if isinstance(given, str) else given)
+    if span is None:
+        raise Invalid(
+            "NewMessage.traceparent is not that of a span",
+            expected="version-trace-span-flags in hexadecimal digits, as W3C Trace Context has it, or None",
+            got=shown(given),
+            remedy="give what the tracing library writes into the header traceparent",
+        )
+    force_setattr(message, "traceparent", span)
+
+
 class NewMessage(Request, frozen=True, kw_only=True, tag=True):
     """A message for the session's agent.
 
@@ -178,6 +201,8 @@ class NewMessage(Request, frozen=True, kw_only=True, tag=True):
     merge: False gives a waiting message a turn of its own.
     sent_at: when the message left its sender, in epoch seconds, UTC. One that was sent before the last Stop is
         returned.
+    traceparent: the sender's span, as W3C Trace Context writes it; the agent has it as `turn.traceparent`. A repeat of
+        the message may have another: the first one counts.
     """
 
     content: str
@@ -186,6 +211,7 @@ class NewMessage(Request, frozen=True, kw_only=True, tag=True):
     merge: bool = True
     sent_at: float | None = None
     attachments: tuple[Attachment, ...] = ()
+    traceparent: str | None = None
 
     if TYPE_CHECKING:
         # The value of an enum member is accepted too: `__post_init__` converts it.
@@ -197,12 +223,14 @@ class NewMessage(Request, frozen=True, kw_only=True, tag=True):
             origin: str = "user",
             merge: bool = True,
             sent_at: float | None = None,
+            traceparent: str | None = None,
             id: str = "",  # noqa: A002  # it is the field's name
         ) -> None: ...
 
     def __post_init__(self) -> None:
         _check_id(self)
         _check_attachments(self)
+        _check_traceparent(self)
         _text(self, "content", empty=True)
         _text(self, "origin")
         _check_seconds(self, "sent_at")
@@ -416,7 +444,9 @@ Reply: TypeAlias = Accepted | Stopped | Resumed | Withdrawn | Deleted
 
 
 def digest(request: OutsideRequest) -> bytes:
-    """Return a digest of a request, which identifies its content."""
+    """Return a digest of a request, which identifies its content. Each attempt to send it may be a span of its own."""
     import hashlib
 
-    return hashlib.blake2b(msgspec.json.encode(request), digest_size=16).digest()
+    content = msgspec.to_builtins(request)
+    content.pop("traceparent", None)
+    return hashlib.blake2b(msgspec.json.encode(content), digest_size=16).digest()

@@ -17,6 +17,7 @@ again.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from msgspec.structs import replace
@@ -174,13 +175,15 @@ class Thread:
     applied in the order of their `seq`. Kinds that do not concern messages are ignored.
     """
 
-    __slots__ = ("_built", "_calls", "_groups", "_input_groups", "_owned", "_retracted")
+    __slots__ = ("_built", "_calls", "_groups", "_input_groups", "_owned", "_retracted", "_spans")
 
     def __init__(self) -> None:
         self._groups: dict[str | None, _Group] = {}
         self._calls: dict[str, tuple[_Group, _TurnMessages, _Call]] = {}
         self._input_groups: dict[str, _Group] = {}
         self._retracted: set[str] = set()
+        # The `traceparent` of each message that has one, in order.
+        self._spans: dict[str, str] = {}
         # Runs whose group no copy of this thread shares: only those groups may be changed in place.
         self._owned: set[str | None] = set()
         self._built: list[Message] | None = None
@@ -214,6 +217,10 @@ class Thread:
             self._built = [message for group in self._groups.values() for message in group.messages(self._retracted)]
         return list(self._built)
 
+    def traceparent(self, messages: Collection[str]) -> str | None:
+        """Return the `traceparent` of the last of these messages that has one; else None."""
+        return next((span for key, span in reversed(self._spans.items()) if key in messages), None)
+
     def copy(self) -> Thread:
         """Return an independent copy.
 
@@ -226,6 +233,7 @@ class Thread:
         other._groups = dict(self._groups)
         other._calls = dict(self._calls)
         other._input_groups = dict(self._input_groups)
+        other._spans = dict(self._spans)
         self._owned = set()
         return other
 
@@ -260,6 +268,8 @@ class Thread:
         if data.id in self._input_groups:
             # An input belongs to one run. An input of a half-finished run stays there when another run retries it.
             return
+        if data.traceparent is not None:
+            self._spans[data.id] = data.traceparent
         group = self._group(event)
         group.items.append(
             Message(

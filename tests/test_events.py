@@ -73,6 +73,7 @@ SAMPLES: list[tuple[str, dict[str, Any]]] = [
         "message",
         {"id": "m1", "content": "hi", "origin": "bot", "policy": "steer", "sent_at": 2.5, "attachments": ["a.bin"]},
     ),
+    ("message", {"id": "m1", "content": "hi", "origin": "user", "policy": "steer", "traceparent": "00-0a-0b-01"}),
     ("message.retracted", {"run_id": "run_1", "ids": ["m1", "m2"]}),
     ("text", {"text": "hello"}),
     ("tool.requested", {"call_id": "c1", "tool": "shell", "arguments": {"script": "ls", "deep": [{"x": None}]}}),

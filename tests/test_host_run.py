@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from actors.errors import RunCancelled
-from actors.events import ProgressData, TypingData
+from actors.events import MessageData, ProgressData, TypingData
 from actors.gate.pending import fail, settle
 from actors.gate.token import CancelToken
 from actors.hosts import ToolOffer
@@ -39,6 +39,8 @@ from tests.pool_kit import (
     message,
 )
 from tests.process_kit import until
+
+SPAN = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 @pytest.fixture
@@ -625,6 +627,21 @@ def test_steering_brings_the_messages_that_wait(hosts: Hosting) -> None:
     run.steer(message("m7", "go left"))
     (steered,) = tree.host.next()["result"]["messages"]
     assert (steered["id"], steered["content"]) == ("m7", "go left")
+
+
+def test_the_run_has_the_span_of_the_message_that_it_answers(hosts: Hosting) -> None:
+    hosts.spare()
+    tree, run = hosts.reserved(), OneRun()
+    with run.core._lock:
+        for key, span in (("m1", SPAN), ("m2", None)):
+            run.core._apply(MessageData(id=key, content="go", traceparent=span))
+            run.core._inputs.add(key)
+    assert hosts.begin(tree, run)["params"]["_meta"] == {"traceparent": SPAN}
+
+
+def test_a_run_whose_message_has_no_span_has_no_meta(hosts: Hosting) -> None:
+    _, _, frame = hosts.running()
+    assert "_meta" not in frame["params"]
 
 
 # ── Calls that the host executes ──────────────────────────────────────────────────────────────────

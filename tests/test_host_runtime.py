@@ -7,8 +7,8 @@ import glob
 import os
 import signal
 import sys
-import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,24 +68,16 @@ def test_an_agent_runs_and_its_value_is_the_answer(tmp_path: Path, python: str) 
         assert host.answered(number)["result"] == {"value": "s:1:"}
 
 
-def test_hello_says_when_the_agents_code_was_changed_before_it_was_loaded(tmp_path: Path, python: str) -> None:
-    package = tmp_path / "package"
-    package.mkdir()
-    (package / "__init__.py").touch()
-    code = """
-        import os
-        os.utime(__file__, (2_000.0, 2_000.0))  # somebody writes to it meanwhile
-        async def agent(turn): pass
-    """
-    (package / "mine.py").write_text(textwrap.dedent(code))
-    os.utime(package / "mine.py", (1_000.5, 1_000.5))
-    with Daemon([python, str(RUNTIME), "package.mine:agent"], tmp_path) as host:
-        assert host.hello()["code_changed_at"] == 1_000.5
-
-
-def test_hello_says_nothing_of_code_that_is_in_no_file(tmp_path: Path) -> None:
-    with Daemon([sys.executable, str(RUNTIME), "sys:exit"], tmp_path) as host:
-        assert host.hello()["code_changed_at"] is None
+def test_the_turn_has_the_span_of_whoever_sent_the_message(tmp_path: Path, python: str) -> None:
+    for kind in ("def", "async def"):
+        with python_host(tmp_path, f"{kind} agent(turn): return turn.traceparent", python=python) as host:
+            host.hello()
+            number = host.run(_meta={"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"})
+            assert host.answered(number)["result"]["value"].startswith("00-0af7")
+            others: list[dict[str, Any]] = [{}, {"_meta": None}, {"_meta": {"other": 1}}]
+            for run, more in enumerate(others, start=2):
+                number = host.run(fence=f"s:{run}:", generation=run, run=f"run_{run}", **more)
+                assert host.answered(number)["result"]["value"] is None
 
 
 def test_a_module_that_cannot_be_imported_is_told_with_its_line_and_ends_the_host(tmp_path: Path, python: str) -> None:

@@ -715,3 +715,24 @@ def test_the_handle_and_the_api_see_the_same_session(api: Api) -> None:
     check_rest(api.session("both"))
     contents = [one["content"] for one in get(client, "/v1/sessions/both/thread")["messages"] if one["role"] == "user"]
     assert contents == ["from inside", "from outside"]
+
+
+# ── The sender's span ─────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_agent_has_the_span_that_sent_its_message_and_an_invalid_one_is_ignored(api: Api) -> None:
+    async def agent(turn: AsyncTurn) -> str | None:
+        return turn.traceparent
+
+    span = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    client = api.start(agent)
+    for number, (header, expected) in enumerate([(span, span), ("", None), ("of my own", None)]):
+        body = {"content": "go", "id": f"m{number}", "policy": "enqueue"}
+        sent = client.post("/v1/sessions/s1/messages", json=body, headers={"traceparent": header})
+        assert sent.status_code == 202, sent.text
+        run_id = sent.json()["run_id"]
+        get(client, f"/v1/sessions/s1/receipts/{run_id}", wait_s=WAIT_S)
+        assert get(client, f"/v1/runs/{run_id}")["result"] == expected
+        # Whatever span sends it again, it is the same message.
+        assert say(client, id=f"m{number}", policy="enqueue")["run_id"] == run_id
+    check_rest(api.session())

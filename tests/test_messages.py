@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import msgspec
@@ -13,8 +14,10 @@ from actors import Answer, Invalid, NewMessage, Resume, Stop, Withdraw
 from actors.ids import OWN_PREFIXES
 from actors.model import Mode, Policy, Scope, Waiting
 from actors.ports import WaitingRow
-from actors.requests import OutsideRequest, Request
+from actors.requests import OutsideRequest, Request, digest, traceparent_of
 from tests.test_text import Colour, Count, Number, Unshowable, Words
+
+SPAN = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 anything = st.one_of(
     st.none(),
@@ -41,6 +44,8 @@ fitting: dict[str, st.SearchStrategy[Any]] = {
     "merge": st.booleans(),
     "sent_at": st.none() | st.floats(0, 1e12) | st.integers(0, 1 << 70),
     "policy": st.none() | st.sampled_from(Policy),
+    "attachments": st.just(()),
+    "traceparent": st.none() | st.just(SPAN) | st.just(Words(SPAN)),
     "waiting": st.none() | st.sampled_from(Waiting),
 }
 
@@ -107,3 +112,45 @@ def test_the_fields_of_a_request_are_of_built_in_types() -> None:
         str,
         float,
     ]
+
+
+# ── The sender's span ─────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        SPAN.upper(),
+        SPAN + "-00",
+        SPAN + "\n",
+        "ff" + SPAN[2:],
+        SPAN.replace("0af7651916cd43dd8448eb211c80319c", "0" * 32),
+        SPAN.replace("b7ad6b7169203331", "0" * 16),
+        "\ud800",
+        b"x",
+        7,
+    ],
+)
+def test_a_traceparent_is_that_of_a_span(text: Any) -> None:
+    assert traceparent_of(text) is None
+    with pytest.raises(Invalid, match="traceparent"):
+        NewMessage(content="go", traceparent=text)
+
+
+def test_a_traceparent_of_a_later_version_is_taken() -> None:
+    assert traceparent_of("01" + SPAN[2:]) == "01" + SPAN[2:]
+
+
+def test_l10_a_message_is_the_same_whatever_span_sends_it_again() -> None:
+    other = SPAN.replace("b7ad6b7169203331", "00f067aa0ba902b7")
+    message = NewMessage(id="m1", content="go")
+    as_before = (
+        b'{"type":"NewMessage","id":"m1","content":"go","policy":null,"origin":"user","merge":true,"sent_at":null,'
+        b'"attachments":[]}'
+    )
+    # It is what is stored of messages that were sent before there were spans.
+    assert digest(message) == hashlib.blake2b(as_before, digest_size=16).digest()
+    assert digest(NewMessage(id="m1", content="go", traceparent=SPAN)) == digest(message)
+    assert digest(NewMessage(id="m1", content="go", traceparent=other)) == digest(message)
+    assert digest(NewMessage(id="m1", content="no", traceparent=SPAN)) != digest(message)

@@ -166,6 +166,29 @@ def test_emits_that_were_cancelled_keep_no_agent_from_speaking(kit: Kit) -> None
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_the_span_of_a_run_is_that_of_the_last_of_its_messages_which_has_one(kit: Kit) -> None:
+    release, spans = kit.gate(), ["00-" + digit * 32 + "-b7ad6b7169203331-01" for digit in "abc"]
+
+    def agent(turn: Turn) -> str | None:
+        if turn.inputs[0].content == "first":
+            release.wait()
+        return turn.traceparent
+
+    session = kit.session(agent)
+    first = session.ask(NewMessage(content="first", traceparent=spans[0])).run_id
+    for span in (spans[1], spans[2], None):
+        waiting = session.ask(NewMessage(content="and", policy="enqueue", traceparent=span)).run_id
+    last = session.ask(NewMessage(content="alone", policy="enqueue", merge=False)).run_id
+    release.set()
+    assert first is not None
+    assert waiting is not None
+    assert last is not None
+    for run_id, expected in ((first, spans[0]), (waiting, spans[2]), (last, None)):
+        session.receipt(run_id, timeout=WAIT_S)
+        assert session.run(run_id).result == expected
+    check_rest(session)
+
+
 def test_l7_a_generator_that_waits_when_it_is_closed_holds_no_session_up(tmp_path: Path) -> None:
     """The collector closes it wherever it comes to run: here in a turn of the session that alone could answer it."""
 

@@ -128,6 +128,11 @@ class TurnCore:
         """Return this run's own messages."""
         return [message for message in self.messages() if message.id in self._inputs and message.role == Role.USER]
 
+    def traceparent(self) -> str | None:
+        """Return the span that the last of this run's own messages came with, where one has it."""
+        with self._lock:
+            return self._thread.traceparent(self._inputs)
+
     def tell(self, message: object) -> None:
         """Send to the run's actor. If it is gone, the run is being closed, and this raises RunCancelled."""
         self.token.raise_if_cancelled()
@@ -338,6 +343,14 @@ class _TurnBase:
     def inputs(self) -> list[Message]:
         """This run's own messages, in order of acceptance; empty in a run that was resumed without any."""
         return self._core.inputs()
+
+    @property
+    def traceparent(self) -> str | None:
+        """The span of whoever sent this run's message, as W3C Trace Context writes it: the parent of your own spans.
+
+        None: the sender gave none. Of several messages it is that of the last one which has it.
+        """
+        return self._core.traceparent()
 
     @property
     def address(self) -> Address:

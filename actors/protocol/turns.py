@@ -46,6 +46,7 @@ class Turns:
             policy=message.resolved_policy,
             sent_at=message.sent_at,
             attachments=tuple(attachment.name for attachment in message.attachments),
+            traceparent=message.traceparent,
         )
         self._state.event(data, record)
 

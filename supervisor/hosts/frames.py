@@ -252,6 +252,12 @@ class RunLimits(Struct, frozen=True, kw_only=True):
     deadline_s: Annotated[Seconds | None, Meta(description="From its start until it expires; null: never.")]
 
 
+class RunMeta(Struct, frozen=True, kw_only=True):
+    """What other systems want to know of a run."""
+
+    traceparent: Annotated[str, Meta(description="The span of the run's message, as of W3C Trace Context.")]
+
+
 class Run(Params, frozen=True, kw_only=True):
     """Run the agent. The answer is the end of the run: its value, or an error."""
 
@@ -265,6 +271,9 @@ class Run(Params, frozen=True, kw_only=True):
     tools: Annotated[tuple[Offer, ...], Meta(description="Tools of the daemon that the agent may call.")]
     credit: CreditTerms
     limits: RunLimits
+    meta: Annotated[RunMeta | UnsetType, Meta(description="Left out: whoever sent the message was in no span.")] = (
+        field(default=UNSET, name="_meta")
+    )
 
 
 class Execute(Params, frozen=True, kw_only=True):

@@ -24,7 +24,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw
 
 from actors.errors import CountermandError, RunCancelled
 from actors.events import Emitted, ProgressData, TextData, TypingData
@@ -296,7 +296,7 @@ class HostRun:
 
 
 def _params(turn: TurnCore, tools: Sequence[ToolOffer], terms: Terms) -> frames.Run:
-    address = turn.address
+    address, span = turn.address, turn.traceparent()
     return frames.Run(
         fence=address.fence,
         session=address.session,
@@ -310,6 +310,7 @@ def _params(turn: TurnCore, tools: Sequence[ToolOffer], terms: Terms) -> frames.
         ),
         credit=frames.CreditTerms(events=terms.credit_events, bytes=terms.credit_bytes),
         limits=frames.RunLimits(grace_s=terms.grace_s, deadline_s=terms.deadline_s),
+        meta=UNSET if span is None else frames.RunMeta(traceparent=span),
     )
 
 

@@ -6,13 +6,24 @@ from typing import Annotated, Any
 
 import msgspec
 from litestar import Request, Response, Router, delete, get, post, route
-from litestar.params import JSONBody, PathParameter, QueryParameter
+from litestar.params import HeaderParameter, JSONBody, PathParameter, QueryParameter
 from msgspec import UNSET, UnsetType
 
 from actors.errors import CountermandError, Invalid
 from actors.ids import new_request_id
 from actors.model import SessionStatus, WithdrawOutcome
-from actors.requests import Accepted, Delete, Deleted, NewMessage, Resume, Resumed, Stop, Withdraw, Withdrawn
+from actors.requests import (
+    Accepted,
+    Delete,
+    Deleted,
+    NewMessage,
+    Resume,
+    Resumed,
+    Stop,
+    Withdraw,
+    Withdrawn,
+    traceparent_of,
+)
 from supervisor.http.routing import READ, WRITE, Limit, SessionName, TheService, exact, refusals, who
 from supervisor.http.service import decoded, within
 from supervisor.wire import (
@@ -79,11 +90,22 @@ async def session_methods(session: SessionName) -> Response[None]:  # noqa: ARG0
 
 @post("/v1/sessions/{session:str}/messages", summary="Send a message", status_code=202, responses=WRITE)
 async def send_message(
-    service: TheService, request: Request[Any, Any, Any], session: SessionName, data: JSONBody[MessageBody]
+    service: TheService,
+    request: Request[Any, Any, Any],
+    session: SessionName,
+    data: JSONBody[MessageBody],
+    traceparent: Annotated[
+        str | None,
+        HeaderParameter(
+            name="traceparent",
+            description="The sender's span, as of W3C Trace Context: the agent has it. An invalid one is ignored.",
+        ),
+    ] = None,
 ) -> Accepted:
     """Send a message. The answer comes when it is durable."""
     body = await exact(request, data)
     options = _given(body)
+    options["traceparent"] = traceparent_of(traceparent)
     options["content"] = _content(options.pop("content"), options.pop("content_base64"))
     accepted = await service.ask(service.handle(session).aio, NewMessage(**options))
     assert isinstance(accepted, Accepted)

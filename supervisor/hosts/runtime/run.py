@@ -40,6 +40,7 @@ class Run:
         self.number = number
         self.fence: str = params["fence"]
         self.address = Address(params["session"], params["generation"], params["run"], self.fence)
+        self.traceparent: str | None = (params.get("_meta") or {}).get("traceparent")
         self.token = CancelToken()
         self.thread = Thread(params)
         self.credit = Credit(params["credit"]["events"], params["credit"]["bytes"])

@@ -64,6 +64,14 @@ class TurnBase:
         return [message for message in self.messages if message.id in inputs and message.role == "user"]
 
     @property
+    def traceparent(self) -> str | None:
+        """The span of whoever sent this run's message, as W3C Trace Context writes it: the parent of your own spans.
+
+        None: the sender gave none. Of several messages it is that of the last one which has it.
+        """
+        return self._run.traceparent
+
+    @property
     def address(self) -> Address:
         """Session, generation and run, and the fence that frames carry."""
         return self._run.address
