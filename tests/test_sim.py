@@ -47,6 +47,22 @@ KEPT_S = 7 * 86_400.0
 LIMITS = Settings(agent="scripted", queue_max=2, calls_open_max=2, processes_max=2)
 
 REGRESSIONS = {
+    # A host was released by a call that was not told of it, and reserved for the next call of the run: nobody answered.
+    "a host that a call was not told of is the next call's": Schedule(
+        1489478479,
+        Settings(agent="scripted", barrier=Barrier.STRICT),
+        (
+            ("new", "proc=0.01 say=1 write=0.01 say=1", None, "user", True, None),
+            ("steps", 60),
+            ("shutdown", 0.0),
+            ("wait", 0.05),
+            ("steps", 60),
+            ("new", "proc=0.1 proc=3", None, "user", True, None),
+            ("steps", 34),
+            ("poison", 2, 0, True),
+        ),
+        hosting=Hosting(4199405806, HostedAgent("scripted", keep_idle_s=0.5)),
+    ),
     # The actor of a call was gone before the host of its tool was permitted: the run took a spare over, and killed it.
     "a spare of a call whose actor is gone": Schedule(
         493266864,

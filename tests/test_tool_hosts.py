@@ -6,15 +6,19 @@ from typing import Any
 
 import pytest
 
+from actors.gate.cell import Cell
 from actors.hierarchy.process import ProcessActor
 from actors.hierarchy.run import RunActor
 from actors.hierarchy.session import SessionActor
 from actors.hierarchy.tool import ToolActor
 from actors.hosts import HostedAgent
+from actors.messages import CallRequested, ProcessStarted, SpawnRequested
 from actors.model import How, RunStatus
-from actors.ports import ProcessRow
+from actors.ports import ProcessRow, SpawnSpec
+from actors.requests import Accepted
 from tests.sim.hosts import Hosting
 from tests.sim.world import World
+from tests.test_protocol import Driver, SimTree
 from tests.world_kit import SEEDS, message, of, settings, settled, stop
 
 WHO = pytest.mark.parametrize("who", [ToolActor, RunActor, ProcessActor, SessionActor])
@@ -133,3 +137,35 @@ def test_l12_after_a_crash_of_the_daemon_it_is_proven_dead(seed: int) -> None:
         for row in rows_of(world):
             assert row.state == "ended"
         next_call_works(world)
+
+
+def test_l3_a_host_that_a_call_was_not_told_of_may_be_the_next_calls_and_is_that_ones_alone() -> None:
+    driver = Driver()
+    answer = driver.request(message("a", "two calls"))
+    assert isinstance(answer, Accepted)
+    assert answer.run_id is not None
+    driver.commit(9)
+    run = driver.agents[answer.run_id]
+    one, other = (SimTree(run.of_call(call), "p") for call in ("c1", "c2"))
+    for tree in (one, other):
+        driver.report(CallRequested(tree.address, "free", {}))
+    driver.commit(9)
+
+    def ask(tree: SimTree) -> Cell[None]:
+        driver.trees = [tree]
+        driver.report(SpawnRequested(tree.address, "p", SpawnSpec((), "host of free"), host="tool free"))
+        driver.commit(9)
+        assert tree.cell is not None, "it is permitted"
+        return tree.cell
+
+    ask(one).close()
+    driver.end_tree(one)
+    driver.commit(9)
+    assert ask(other).start()
+    # The word of the first call may come twice, from whoever took over what it had.
+    driver.end_tree(one)
+    driver.news(other, ProcessStarted("p", 7, 1.0))
+    record = driver.protocol.state.active
+    assert record is not None
+    part = record.parts["p"]
+    assert (part.parent, part.pid, part.ended) == ("c2", 7, False)

@@ -116,6 +116,9 @@ class PartReports:
             if isinstance(report.news, ProcessEnded) and report.news.proven:
                 state.step.later.append(ForgetPart(Keeper.PROCESSES, report.process_id))
             return
+        if self._is_anothers(record, report):
+            state.dead_letter("process", "its host is another call's by now", report.address, report.process_id)
+            return
         match report.news:
             case ProcessStarted() as news:
                 self._process_started(record, part, report, news)
@@ -133,6 +136,12 @@ class PartReports:
                 state.dead_letter("process_killed", "its run is over, and ends it", report.address, report.process_id)
             case ProcessEnded() as news:
                 self._process_ended(record, part, report, news)
+
+    @staticmethod
+    def _is_anothers(record: RunRecord, report: ProcessReport) -> bool:
+        """True if a call says something of a host that it was not told of, and that another one has since."""
+        process = record.processes.get(report.process_id)
+        return process is not None and bool(process.row.host) and process.row.call_id != (report.address.call or "")
 
     def _run_is_open(self, address: Address) -> bool:
         return self._state.open_run(Address(address.session, address.generation, address.run)) is not None

@@ -94,7 +94,9 @@ class Processes:
 
     def _spawn_for_run(self, record: RunRecord, call_id: str, request: SpawnRequested) -> None:
         state, process_id, name = self._state, request.process_id, request.spec.name
-        if process_id in record.processes:
+        known = record.parts.get(process_id)
+        if process_id in record.processes and not (request.host and known is not None and known.ended):
+            # One that has ended is a host that was told nothing and was released: it is reserved for this call now.
             state.dead_letter("spawn", "it was asked for before", request.address, name)
             return
         limit = state.settings.processes_max

@@ -155,7 +155,9 @@ class LogLaws:
                 self.handed.setdefault(run, set()).add(event.data["pid"])
             case "process.ended" if event.data["proven"]:
                 assert event.data["process_id"] not in self.dead, "a process is proven dead once"
-                self.dead.add(event.data["process_id"])
+                # The host of a tool that was told nothing is a spare again, and may be another call's later.
+                if event.data["how"] != "not_started":
+                    self.dead.add(event.data["process_id"])
             case "tool.output":
                 assert event.data["call_id"] not in self.outcomes, "output of a call that has ended"
             case "tool.ended":
