@@ -98,6 +98,9 @@ JOINED: Final = 0.02
 UNPROVEN: Final = 0.01
 """In how many schedules a tree of the session is not proven to have ended with its daemon."""
 
+ORPHANED: Final = 0.02
+"""In how many schedules the actor of a call fails while a host for the call is asked for."""
+
 HOSTED: Final = 0.2
 """In how many schedules the agent runs in hosts."""
 
@@ -193,6 +196,11 @@ def draw(seed: int) -> Schedule:
         place = abandoned.randint(0, len(script))
         script[place:place] = _abandoned(abandoned)
         hosting = Hosting(abandoned.randrange(WORLDS), HostedAgent("scripted", keep=False, overlap=False))
+    orphaned = Random(f"orphaned {seed}")
+    if orphaned.random() < ORPHANED:
+        place = orphaned.randint(0, len(script))
+        script[place:place] = _orphaned(orphaned)
+        hosting = hosting or Hosting(orphaned.randrange(WORLDS), HostedAgent("scripted", keep_idle_s=0.5))
     drawn = Schedule(world, settings, tuple(script), hosting=hosting)
     tight = Random(f"{seed} tight")
     drawn = _tight(tight, drawn) if tight.random() < 0.25 else drawn
@@ -511,6 +519,22 @@ def _abandoned(random: Random) -> list[Op]:
         ("steps", 20),
         ("hold", False),
         ("wait", 1.0),
+    ]
+
+
+def _orphaned(random: Random) -> list[Op]:
+    """The actor of a call fails when it has asked for a host, perhaps behind a store that hangs. Others follow."""
+    words = random.choice(("proc=3", "proc=3 say=1", "write=0.1 proc=3", "proc=1 proc=3"))
+    return [
+        ("new", words, None, "user", True, None),
+        ("steps", random.randint(10, 40)),
+        *random.choice(([], [("hold", True), ("steps", random.randint(1, 12))])),
+        ("poison", 2, random.randrange(4), random.random() < 0.3),
+        ("steps", random.choice((3, 9, 20))),
+        ("hold", False),
+        *random.choice(([], [_stop(random)])),
+        ("new", "proc=1 say=1", random.choice(("enqueue", "interrupt")), "user", True, None),
+        ("wait", 3.0),
     ]
 
 

@@ -68,6 +68,14 @@ RUN_ACTORS: Final = (
         "        if call_id not in (call, process_id) or process_id in self._undecided:\n",
         "        if True:\n",
     ),
+    mutant(
+        "the host that a lost call had only asked for is ended",
+        "L6",
+        RunActor,
+        "_child_down",
+        " or process_id in self._undecided",
+        "",
+    ),
     # ── RunHost ──
     mutant(
         "a signal cuts off the clean-up in a host",

@@ -188,8 +188,8 @@ RUNS: Final = (
         "L6",
         Calls,
         "end",
-        "    call.row = msgspec.structs.replace(call.row, state=CallState.ENDED, outcome=result.outcome)\n",
-        "    call.row = msgspec.structs.replace(call.row, state=CallState.GRANTED, outcome=result.outcome)\n",
+        "replace(call.row, state=CallState.ENDED,",
+        "replace(call.row, state=CallState.GRANTED,",
     ),
     Mutant(
         "a call that is given up goes on",
