@@ -198,7 +198,7 @@ def test_a_trial_does_not_touch_the_daemon_that_runs(trial: Desk, tmp_path: Path
     ("words", "code", "told"),
     [
         (("nobody", "x"), 1, "there is no such agent in the configuration"),
-        (("mine", "x", "--timeout", "0"), 2, "--timeout is no time"),
+        (("mine", "x", "--timeout", "0"), 2, "--timeout is not more than 0"),
         (("mine", "x", "--set", "agents.mine.spares=x"), 2, "agents.mine.spares"),
     ],
 )

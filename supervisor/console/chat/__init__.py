@@ -1,8 +1,8 @@
-"""`chat`: lines in, runs out.
+"""`chat`: it sends lines as messages, and shows the output of their runs.
 
 chat.py       the loop: lines, events and signals in their order, and when the chat leaves
 requests.py   its requests to the session: messages and stops
 backends.py   a running daemon, else a supervisor of the chat's own
-attached.py   a daemon as that backend
-printer.py    the events of a session, on their way to the screen
+attached.py   the backend that is a running daemon
+printer.py    prints the events of a session
 """

@@ -1,4 +1,4 @@
-"""Attached: a daemon that runs, as the backend of a chat; its sessions have the face of those in this process."""
+"""Attached: a running daemon as the backend of a chat. Its sessions have the methods of sessions in this process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from supervisor.wire import MessageBody, StopBody
 class AttachedSession:
     """A session of a daemon. Every method may be called from any thread, and blocks until there is an answer.
 
-    Raises (each): NoDaemon; else what the daemon refuses.
+    Every method raises NoDaemon, or the error with which the daemon refuses.
     """
 
     def __init__(self, api: Api, session: str, on_break: Callable[[str], object] = lambda _: None) -> None:
@@ -39,7 +39,7 @@ class AttachedSession:
         return self._api.post(f"{self._url}/stop", Stopped, StopBody.of(request))
 
     def status(self, *, timeout: float | None = None) -> SessionStatus:  # noqa: ARG002  # the daemon has its own
-        """What the session is doing; one that is not there yet is idle, for its first message makes it."""
+        """The state of the session. One that does not exist yet is idle: its first message creates it."""
         try:
             return self._api.get(self._url, SessionStatus)
         except NotFound:
@@ -50,12 +50,12 @@ class AttachedSession:
         return self._api.receipt(self.session, identity, timeout)
 
     def subscribe(self, from_seq: int = 0) -> Follower:
-        """Return the events behind `from_seq`: what is stored first, then as they come."""
+        """Return the events after `from_seq`: first those that are stored, then new ones as they come."""
         return Follower(self._api, self.session, from_seq, on_break=self._on_break)
 
 
 class Attached:
-    """A daemon that runs."""
+    """A running daemon."""
 
     outlives = True
 
@@ -72,10 +72,10 @@ class Attached:
         return AttachedSession(self._api, name, on_break=self._screen.remark)
 
     def before(self, name: str) -> Before:
-        """Where a session is at this moment."""
+        """The state of a session at this moment."""
         status = AttachedSession(self._api, name).status()
         return Before(status.last_seq, (), status.waiting, status.parked)
 
-    def close(self, drain_s: float | None) -> None:  # noqa: ARG002  # the daemon goes on
-        """Let go of the connections."""
+    def close(self, drain_s: float | None) -> None:  # noqa: ARG002  # the daemon continues
+        """Close the connections."""
         self._api.close()

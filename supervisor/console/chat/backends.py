@@ -18,9 +18,9 @@ from supervisor.store.schema import STORE_NAME
 from supervisor.supervisor import Supervisor
 
 RECEIPT_SLACK_S: Final = 5.0
-"""How long after the last deadline of a stop its receipt is waited for."""
+"""How long to wait for a receipt after the last deadline of its stop, in seconds."""
 QUIET_CLOSE_S: Final = 0.5
-"""How long closing may take before a line says what it is about."""
+"""How long closing may take before a line says why it takes longer, in seconds."""
 
 
 class Before(Struct, frozen=True):
@@ -33,7 +33,7 @@ class Before(Struct, frozen=True):
 
 
 class BackendLimits(Struct, frozen=True):
-    """The limits of a backend, in seconds and bytes; None if only the daemon knows."""
+    """The limits of a backend, in seconds and bytes; None if only the daemon knows the value."""
 
     grace_s: float | None = None
     ending_s: float = 60.0
@@ -46,14 +46,14 @@ class Events(Protocol):
     """Events as they come; see `Subscription` and `Follower`."""
 
     def __next__(self) -> Event:
-        """The next one, waited for."""
+        """Wait for the next event, and return it."""
 
     def close(self) -> None:
         """End the iteration, from any thread."""
 
 
 class TalkSession(Protocol):
-    """A session as a chat needs it."""
+    """The methods of a session that a chat uses."""
 
     session: str
 
@@ -63,17 +63,17 @@ class TalkSession(Protocol):
     def ask(self, request: Stop, *, timeout: float | None) -> Stopped: ...
 
     def status(self, *, timeout: float | None) -> SessionStatus:
-        """What it is doing."""
+        """The state of the session."""
 
     def receipt(self, identity: str, *, timeout: float | None) -> Receipt:
-        """A receipt, waited for."""
+        """Wait for a receipt, and return it."""
 
     def subscribe(self, from_seq: int) -> Events:
-        """The events behind a seq."""
+        """The events after a sequence number."""
 
 
 class Backend(Protocol):
-    """Has the sessions of a chat. `outlives`: runs go on when the chat has ended."""
+    """Provides the sessions of a chat. `outlives`: runs continue when the chat has ended."""
 
     outlives: bool
     agent: str
@@ -87,21 +87,21 @@ class Backend(Protocol):
         """The state of a session before this backend restored it, or before the chat attached to it."""
 
     def close(self, drain_s: float | None) -> None:
-        """End what is the chat's own; None: what still runs gets its time."""
+        """End what belongs to the chat. `drain_s`: how long runs may continue, in seconds; None: as configured."""
 
 
 class Embedded:
-    """A supervisor of the chat's own, from its construction on.
+    """A supervisor of the chat's own. The constructor starts it.
 
     Raises:
-        CountermandError: it could not be started: the directory is in use, the agent is not known.
+        CountermandError: it could not be started: the directory is in use, or the agent is not known.
     """
 
     outlives = False
 
     def __init__(self, config: Config, session: str, screen: Screen) -> None:
         self._screen = screen
-        # Before the supervisor restores it: the effects of recovery are news for the user.
+        # Read before the supervisor restores the session, so that the chat shows what recovery did to it.
         self._before = _look(Path(config.state_dir).expanduser(), session)
         self._supervisor = Supervisor.start(config)
         self.agent = config.agent
@@ -113,20 +113,20 @@ class Embedded:
         """A session by name."""
         return self._supervisor.session(name)
 
-    def before(self, name: str) -> Before:  # noqa: ARG002  # it was looked at for this one
+    def before(self, name: str) -> Before:  # noqa: ARG002  # the constructor has read this session
         """The state of the session before this supervisor restored it."""
         return self._before
 
     def close(self, drain_s: float | None) -> None:
-        """End the supervisor, and say so where that takes long: other sessions may have something running."""
+        """End the supervisor. If that takes long, say why: other sessions may have something running."""
         limit_s = self.limits.drain_s if drain_s is None else drain_s
-        text = f"other sessions have something running: it may go on for {limit_s:g} s, then it is ended…"
+        text = f"other sessions have something running; it may continue for {limit_s:g} s and is then ended…"
         slow = threading.Timer(QUIET_CLOSE_S, self._screen.remark, (text,))
         slow.daemon = True
         slow.start()
         try:
             if not self._supervisor.close(drain_s):
-                self._screen.remark("not everything came to rest in time; the next start continues")
+                self._screen.remark("not everything ended in time; the next start takes care of the rest")
         finally:
             slow.cancel()
 
@@ -139,7 +139,7 @@ def _look(state_dir: Path, session: str) -> Before:
     try:
         reader = SqliteReader(path)
     except StoreUnavailable:
-        # An older store, say: the supervisor brings it up to date, or says what is wrong with it.
+        # It may be an older store: the supervisor migrates it, or says what is wrong with it.
         return Before()
     try:
         row = reader.session(session)

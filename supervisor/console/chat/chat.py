@@ -1,27 +1,26 @@
-"""`chat`: lines in, runs out; who stops what, and when it leaves.
+"""Chat: the loop of `chat`, its stops, and its end.
 
-Theory of operation. The chat is one loop over one inbox. What comes from elsewhere is put there and nothing more:
-lines by the thread that reads standard input, news by the thread that prints the session's events, filed receipts by
-a thread that waits for them, and signals by a thread that reads them (`daemon/signals.py`). So a Stop never waits
-behind output that is not read, and of two things that happen at once one is decided first.
+Theory of operation. The chat is one loop over one inbox. Other threads do nothing but put items there: one reads lines
+from standard input, one prints the session's events, one waits for receipts, and one reads signals
+(`daemon/signals.py`). So a Stop never waits behind output that is not read, and of two things that happen at the same
+time the loop decides one first.
 
-From a pipe each line waits in the queue of the session (`enqueue`, a turn of its own), and the next is read when its
-run has ended and all that it said is printed. On a terminal a line is read at any time, and supersedes what runs
-(`interrupt`); there a script that failed is seen by a person and is not the exit code of the chat.
+From a pipe, each line waits in the queue of the session (`enqueue`, with a turn of its own). The next line is read when
+the run has ended and its output is printed. On a terminal, a line is read at any time and supersedes what runs
+(`interrupt`). There the exit code of a script does not become that of the chat, since a person sees it.
 
-Where a daemon runs the chat is a client of it, and differs in what its end means. Ctrl-C is a person's word, and stops
-what runs, there too. But a client that goes away, by Ctrl-D, by a signal, or because its output is not read, is no
-Stop: the daemon goes on.
+If a daemon runs, the chat is a client of it. Ctrl-C is a person's request and stops what runs in the daemon too. But
+the end of the client (by Ctrl-D, by a signal, or because its output is not read) is no Stop: the daemon continues.
 
 The races, and why each is closed:
-  - The position from which events are printed is read before the supervisor starts, so what recovery does to a session
-    that was cut off is printed too.
-  - A Stop names no run: it ends what runs when the session handles it. Where the run has just ended, the answer
-    says so, and nothing happens.
-  - What is pasted is one message, and a line that begins with ``/`` is none: ``/stop`` is to start nothing.
+  - The position from which events are printed is read before the supervisor starts. So the effects of recovery on a
+    session that was cut off are printed too.
+  - A Stop names no run: it ends what runs when the session handles it. If the run has just ended, the answer says so,
+    and nothing happens.
+  - Pasted text is one message. A line that begins with ``/`` is not sent: ``/stop`` must not start a run.
   - A second Ctrl-C while a run is ending joins the first Stop and raises its mode; the first cause stands.
-  - Leaving waits until the session is at rest and everything up to its last event is printed; leaving by a signal waits
-    for the receipt instead, and only a bounded time for the output, which may not be read.
+  - At the end of the input, the chat waits until the session is at rest and everything up to its last event is printed.
+    After a signal it waits for the receipt instead, and only a limited time for the output, which may not be read.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ from supervisor.daemon.signals import Signals
 from supervisor.supervisor import check_session_name
 
 OUTPUT_WAIT_S: Final = 1.0
-"""How long a chat that was stopped waits for a slow reader to take what was said before the stop."""
+"""How long a stopped chat waits until a slow reader has taken the output before the stop, in seconds."""
 
 
 class SignalCame(Struct, frozen=True):
@@ -67,7 +66,7 @@ class SignalCame(Struct, frozen=True):
 
 
 class Filed(Struct, frozen=True):
-    """The receipt of a stopped run is filed; None where the supervisor ended before that."""
+    """The receipt of a stopped run is filed; None if the supervisor ended before that."""
 
     run_id: str
     receipt: Receipt | None
@@ -82,33 +81,33 @@ def chat(
     """Chat with a session until the input ends or a signal comes; see the head of this file.
 
     Args:
-        config: of the supervisor that is started where no daemon runs; None: a daemon has to run.
+        config: the configuration of the supervisor that is started if no daemon runs; None: a daemon has to run.
         session: the session's name.
-        endpoint: where a daemon is looked for; None: nowhere.
-        agent: the agent that was asked for; a daemon that has another one is refused.
+        endpoint: where to look for a daemon; None: do not look for one.
+        agent: the agent that the user named; a daemon with another agent is an error.
 
     Raises:
         CountermandError: it could not be started: the directory is in use, the agent or the session's name is wrong.
-        EndedBy: a signal ended it, and what was to be ended has ended.
+        EndedBy: a signal came, and everything that it had to end has ended.
     """
     check_session_name(session)
     screen = Screen()
     inbox: SimpleQueue[Item] = SimpleQueue()
     logger.debug("chat with session {}", session)
-    # Before signals are taken: a daemon may take its time to answer, and Ctrl-C ends the waiting.
+    # Done before signals are handled: a daemon may answer late, and Ctrl-C has to end the wait.
     attached = _attached(config, endpoint, screen, agent)
     with Signals(hand_on=lambda number: inbox.put(SignalCame(number))):
         backend: Backend
         if attached is not None:
             backend = attached
         else:
-            assert config is not None, "it is for a supervisor of the chat's own"
+            assert config is not None, "there is no daemon, so the chat needs a configuration"
             backend = Embedded(config, session, screen)
         drain_s: float | None = 0.0
         try:
             talk = Chat(backend, session, screen, inbox)
             code = talk.run()
-            # A stop has ended what was to be ended; else what other sessions still do gets its time.
+            # A stop has ended everything that it had to. Without one, runs of other sessions may continue for a while.
             drain_s = 0.0 if code is ExitCode.STOPPED else None
         finally:
             backend.close(drain_s)
@@ -118,7 +117,7 @@ def chat(
 
 
 def _attached(config: Config | None, endpoint: Endpoint | None, screen: Screen, agent: str | None) -> Backend | None:
-    """Attach to the daemon that runs at an endpoint; None where there is none and a supervisor is to be started."""
+    """Attach to the daemon at an endpoint; None if there is none, and the chat has to start a supervisor."""
     if config is not None and (endpoint is None or not endpoint.is_listening()):
         return None
     assert endpoint is not None, "a daemon has an endpoint"
@@ -133,10 +132,10 @@ class Chat:
     """One conversation from this process's standard input.
 
     Args:
-        backend: whose session it is.
+        backend: the backend that has the session.
         session: the session's name.
         screen: where to write.
-        inbox: where everything that happens is put.
+        inbox: where other threads put what happens.
     """
 
     def __init__(self, backend: Backend, session: str, screen: Screen, inbox: SimpleQueue[Item]) -> None:
@@ -160,10 +159,10 @@ class Chat:
         self._quiet = False
         self._done = False
         self.ended_by: int | None = None
-        """The signal that the chat was left by."""
+        """The signal that ended the chat."""
 
     def run(self) -> ExitCode:
-        """Go on until there is nothing left to do. Main thread."""
+        """Run until there is nothing left to do. Main thread."""
         status = self._requests.status()
         if status.run_id is not None:
             self._live.add(status.run_id)
@@ -183,7 +182,7 @@ class Chat:
         return self._code
 
     def _next(self) -> Item | None:
-        """Return what happens next; None when the time to leave has come before it."""
+        """Wait for the next item and return it; None if the time to leave comes first."""
         if self._leave_at is None:
             return self._inbox.get()
         try:
@@ -204,7 +203,7 @@ class Chat:
             case Filed():
                 self._filed(item)
             case Printed():
-                # Asked for when the session was at rest; by now something may have started again.
+                # It was requested when the session was at rest. Something may have started since.
                 self._done = self._at_rest() is not None
             case OutputGone() if self._quiet:
                 # Both the printer and the watcher of standard output notice it.
@@ -219,7 +218,7 @@ class Chat:
                 self._earn(ExitCode.RUN)
                 self._leave("the events could not be read any more")
             case None if self._leaving:
-                self._screen.remark("the receipt is not filed yet; what is left is ended now, and by the next start")
+                self._screen.remark("the receipt is not filed yet; what still runs is ended now, or by the next start")
                 self._done = True
             case None:
                 self._leave_stopped("the console was left (Ctrl-D)")
@@ -257,7 +256,7 @@ class Chat:
             self._awaited = accepted.run_id
 
     def _refuse_command(self, line: Line) -> bool:
-        """Refuse a line that a person begins with a slash, on the screen; return True if it was one."""
+        """Refuse a line that a person began with a slash, and show why; return True if it was such a line."""
         if not (self._interactive and line.text.startswith("/")):
             return False
         self._screen.remark(
@@ -268,7 +267,7 @@ class Chat:
 
     def _send(self, line: Line) -> Accepted | None:
         """Send a line as a message; return None if it was refused."""
-        # A person's line takes over at once. From a pipe, what is going on comes first: each line has its turn.
+        # A person's line takes over at once. A line from a pipe waits for the end of what runs.
         policy = Policy.INTERRUPT if self._interactive else Policy.ENQUEUE
         answer = self._requests.send(line, policy, merge=self._interactive)
         if isinstance(answer, ExitCode):
@@ -284,14 +283,14 @@ class Chat:
         self._screen.leave_prompt()
         if self._interactive and self._backend.outlives:
             if self._live:
-                self._screen.remark("left; the daemon goes on with what runs")
+                self._screen.remark("left; the daemon continues what runs")
             self._done = True
             return
         self._leave_when_at_rest()
         if self._interactive and self._at_rest() is None and not self._leaving:
             self._leave_at = time.monotonic() + self._backend.limits.drain_s
             self._screen.remark(
-                f"leaving: what runs may go on for {self._backend.limits.drain_s:g} s and is stopped then; "
+                f"leaving: what runs may continue for {self._backend.limits.drain_s:g} s and is then stopped; "
                 "Ctrl-C stops it now"
             )
 
@@ -318,7 +317,7 @@ class Chat:
     def _run_ended(self, run_id: str, receipt: Receipt, status: RunStatus) -> None:
         self._live.discard(run_id)
         if not self._leaving:
-            # When leaving, receipts are shown as they are filed, whether or not the output before them is taken.
+            # When leaving, each receipt is shown as it is filed, even if the output before it is not read.
             if status == RunStatus.CANCELLED and run_id in self._mine and not self._interactive:
                 self._earn(ExitCode.STOPPED)
             if run_id in self._superseded and receipt.complete:
@@ -348,7 +347,7 @@ class Chat:
             return
         if self._interactive:
             self._screen.interrupted()
-            # The terminal has thrown away what it had of a paste, its end among it.
+            # The terminal has discarded the rest of a paste, with the mark of its end.
             self._paste.drop()
         if not self._interactive or self._input_over or self._leaving:
             self.ended_by = self.ended_by or number
@@ -359,7 +358,7 @@ class Chat:
             self._screen.remark("nothing is running; Ctrl-D leaves")
 
     def _leave(self, reason: str) -> None:
-        """Leave because the person has gone. What the chat itself runs is stopped; of a daemon it was only a client."""
+        """Leave because the user is gone. Stop what runs, unless a daemon runs it."""
         if not self._backend.outlives:
             self._leave_stopped(reason)
             return
@@ -367,7 +366,7 @@ class Chat:
         self._done = True
 
     def _leave_stopped(self, reason: str) -> None:
-        """Stop what runs, and leave when its receipt is there; called again: end it harder."""
+        """Stop what runs, and leave when its receipt is filed. A second call kills what runs."""
         self._leaving = True
         self._earn(ExitCode.STOPPED)
         stopped = self._requests.stop(reason, quiet=self._quiet)
@@ -376,13 +375,13 @@ class Chat:
         if stopped is None or stopped.run_id is None:
             self._done = True
             return
-        # Whatever happens to the receipt, such as a store that is down, this process ends.
+        # This process ends even if no receipt comes, for example because the store is down.
         self._leave_at = time.monotonic() + self._backend.limits.ending_s
         for run_id in (*stopped.joined, stopped.run_id):
             self._await_receipt(run_id)
 
     def _await_receipt(self, run_id: str) -> None:
-        """Have the receipt put into the inbox, whether or not the output is taken meanwhile."""
+        """Wait for the receipt on a thread, and put it into the inbox, even if the output is not read meanwhile."""
 
         def wait() -> None:
             try:
@@ -404,9 +403,9 @@ class Chat:
             self._show_receipt(filed.run_id, filed.receipt)
 
     def _at_rest(self) -> int | None:
-        """Return the session's last `seq` if nothing runs in it, or is about to; else None.
+        """Return the session's last `seq` if nothing runs in it and nothing is about to start; else None.
 
-        In a daemon others may keep it busy for ever: there only what this chat has sent counts.
+        In a daemon only the runs of this chat's own messages count: other clients may keep the session busy for ever.
         """
         status = self._requests.status()
         if self._backend.outlives:

@@ -1,8 +1,8 @@
-"""The events of a session, on their way to the screen.
+"""Printer: prints the events of a session.
 
-One thread takes them in order: it prints what a run says, and hands on the news by which the chat goes forward, each
-after everything before it was printed. A reader that takes no output blocks this thread alone: events wait in
-the store meanwhile, and a Stop is decided elsewhere.
+One thread takes the events in order. It prints the output of runs, and passes news on to the chat; by then everything
+before that news has been printed. If the output is not read, only this thread blocks: events wait in the store
+meanwhile, and other threads carry out a Stop.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ READ_TRIES_MAX: Final = 5
 
 
 class Printed(Struct, frozen=True):
-    """Everything up to and with `seq` was printed."""
+    """Everything up to and including `seq` was printed."""
 
     seq: int
 
 
 class OutputGone(Struct, frozen=True):
-    """The output is not read any more; or, with `error`, it cannot be written, as on a full disk."""
+    """The output is not read any more. With `error`: it cannot be written, for example because the disk is full."""
 
     error: str = ""
 
@@ -57,12 +57,12 @@ PrinterNews = Event | Printed | OutputGone | PrinterFailed
 
 
 class Printer:
-    """Prints a session's events behind `from_seq`, on a thread of its own.
+    """Prints a session's events after `from_seq`, on a thread of its own.
 
     Args:
-        session: whose events.
-        from_seq: the `seq` of the last event that is not to be printed.
-        screen: where to.
+        session: the session.
+        from_seq: the `seq` of the last event that is not printed.
+        screen: where to print.
         on_news: called on that thread; it must not block.
     """
 
@@ -80,7 +80,7 @@ class Printer:
         threading.Thread(target=self._run, name="console-printer", daemon=True).start()
 
     def tell_at(self, seq: int) -> None:
-        """Give `Printed` once everything up to `seq` was printed, which may be now."""
+        """Report `Printed` when everything up to `seq` has been printed, which may be now."""
         with self._changed:
             self._awaited = seq
         self._tell_if_there()
@@ -91,7 +91,7 @@ class Printer:
             return self._changed.wait_for(lambda: self._position >= seq, timeout)
 
     def close(self) -> None:
-        """Print nothing more."""
+        """Stop printing."""
         self._subscription.close()
 
     def _run(self) -> None:
@@ -135,7 +135,7 @@ class Printer:
             case ToolOutputData(marker=True) as data:
                 self._screen.remark(f"[{data.text.strip().strip('[]')}]")
             case (ToolOutputData() | TextData()) as data:
-                # What the agent says does not go on in the middle of what a tool printed.
+                # The agent's text does not continue on a line that a tool has begun.
                 speaker = (event.run_id, event.kind)
                 self._screen.output(data.text, fresh_line=speaker != self._spoke)
                 self._spoke = speaker
@@ -147,13 +147,13 @@ class Printer:
                 self._screen.remark(f"a message was returned, {reason}: {head(data.content)}")
             case SessionBarrierForcedData() as data:
                 left = ", ".join(data.abandoned)
-                self._screen.remark(f"could not be ended and is left behind: {left} (run {data.run_id})")
+                self._screen.remark(f"could not be ended and was abandoned: {left} (run {data.run_id})")
             case SessionQuarantinedData():
-                self._screen.remark("the session failed too often: from now on it takes a stop and nothing else")
+                self._screen.remark("the session failed too often: from now on it accepts nothing but a stop")
             case ReceiptAmendedData():
-                self._screen.remark(f"news of run {event.run_id} after its end: countermand why {event.run_id}")
+                self._screen.remark(f"the receipt of run {event.run_id} was amended: countermand why {event.run_id}")
             case RunStatusData():
-                # What it said is whole. A run that has ended leaves no colour, and no half of a sequence.
+                # The text is complete. An ended run leaves no colour behind, and no half of a control sequence.
                 self._screen.end_message()
             case _:
                 return

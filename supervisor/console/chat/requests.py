@@ -1,4 +1,4 @@
-"""The requests of a chat to its session: each waits a bounded time, and a refusal is shown, as is no answer."""
+"""The requests of a chat to its session. Each waits a limited time; a refusal, or a missing answer, is shown."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ Answer = TypeVar("Answer", Accepted, Stopped)
 
 
 class ChatRequests:
-    """Asks one session. Main thread.
+    """Sends requests to one session. Main thread.
 
     Args:
-        session: whom it asks.
-        limits: of the session's backend.
-        screen: where refusals are shown, and what becomes of a stop.
+        session: the session.
+        limits: the limits of the session's backend.
+        screen: where refusals are shown, and the progress of a stop.
     """
 
     def __init__(self, session: TalkSession, limits: BackendLimits, screen: Screen) -> None:
@@ -39,7 +39,7 @@ class ChatRequests:
         self._stops = 0
 
     def send(self, line: Line, policy: Policy, *, merge: bool) -> Accepted | ExitCode:
-        """Send a line as a message; return the answer, or the exit code that its refusal earns."""
+        """Send a line as a message; return the answer, or the exit code of its refusal."""
 
         def ask() -> Accepted:
             if line.cut:
@@ -55,11 +55,11 @@ class ChatRequests:
         return self._answer("message", ask)
 
     def stop(self, reason: str, *, quiet: bool) -> Stopped | None:
-        """Stop what runs, the second time at once; return None if nothing was running, or no answer came.
+        """Stop what runs; the second call kills it. Return None if nothing was running, or no answer came.
 
         Args:
-            reason: why, for the record.
-            quiet: the screen is not read any more.
+            reason: the reason, which is recorded.
+            quiet: show nothing, since the screen is not read any more.
         """
         mode = Mode.GRACEFUL if self._stops == 0 else Mode.IMMEDIATE
         self._stops += 1
@@ -87,11 +87,11 @@ class ChatRequests:
         return stopped
 
     def forget_stops(self) -> None:
-        """Have the next stop be a first one: nothing runs any more."""
+        """Count stops anew, since nothing runs any more: the next one is graceful."""
         self._stops = 0
 
     def status(self) -> SessionStatus:
-        """Return what the session is doing.
+        """Return the state of the session.
 
         Raises:
             StoreUnavailable: no answer came.
@@ -100,7 +100,7 @@ class ChatRequests:
             return self._session.status(timeout=ASK_TIMEOUT_S)
         except (Timeout, ActorDeadError) as error:
             raise StoreUnavailable(
-                "the session gives no answer",
+                "the session did not answer",
                 expected=f"an answer within {ASK_TIMEOUT_S:g} s",
                 got=str(error),
                 remedy="look at the log (--verbose), and check the disk of the state directory",

@@ -9,7 +9,7 @@ requests.py     commands that act on a session: send, stop, kill
 agents.py       agents, agents reload, agents try
 daemon.py       the daemon's commands: serve, config, logs, doctor
 completions.py  the names of sessions and agents, and the ids of runs, which the shell offers after Tab
-completion.py   the script that makes the shell ask for them
+completion.py   the shell's completion script: print it, install it
 
 A command's code is imported when it runs, so that `--help`, `--version` and a wrong option are fast.
 """

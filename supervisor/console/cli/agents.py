@@ -1,4 +1,4 @@
-"""The commands about agents: the list of a daemon's, their reload, and a trial of one without a daemon."""
+"""The commands about agents: list those of the daemon, reload their code, try one without a daemon."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ READY_S = 60.0
 
 
 class Agents(click.Group):
-    """The group, whose commands are listed in the order in which they were added."""
+    """The group `agents`. `--help` lists its commands in the order in which they were added."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """Return the names of the commands."""
@@ -27,10 +27,10 @@ class Agents(click.Group):
 @everywhere
 @click.pass_context
 def agents(context: click.Context, /, **values: object) -> None:
-    """List the agents of the daemon: where each runs, its hosts and their state, since when, its last failure.
+    """List the daemon's agents, and the state of their hosts.
 
-    An agent of the configuration runs in hosts, processes of its own. A spare host waits for a run; a kept one waits
-    for the next run of its session.
+    The list says where each agent runs, in which state its hosts are and since when, and what failed last. A host is a
+    process of the agent's own. A spare host waits for any run; a kept host waits for the next run of its session.
     """
     context.obj = Common.of(values).over(context.obj)
     if context.invoked_subcommand is None:
@@ -40,22 +40,25 @@ def agents(context: click.Context, /, **values: object) -> None:
 @click.command()
 @common()
 def listed(options: Common) -> None:
-    """List them."""
+    """List the agents."""
     from supervisor.console.commands.agents import show_agents
 
     show_agents(options.endpoint(), as_json=options.as_json)
 
 
 @agents.command()
-@click.argument("name", required=False, help="Of the agent; default: all.", shell_complete=completions.agents)
-@click.option("--wait/--no-wait", default=True, help="Wait until the new hosts are ready, and say so.")
+@click.argument(
+    "name", required=False, help="The agent's name; default: all agents.", shell_complete=completions.agents
+)
+@click.option("--wait/--no-wait", default=True, help="Wait until the new hosts are ready.")
 @click.option("--timeout", metavar="S", type=seconds, default=READY_S, help="How long to wait, in seconds.")
 @common()
 def reload(options: Common, name: str | None, wait: bool, timeout: float) -> int:
-    """Load the code of an agent, or of all, anew, with its files of variables: its spare hosts are replaced.
+    """Load the code of one agent, or of all, again.
 
-    Runs go on in the hosts that they have; a host that a session keeps is replaced at its next run. The configuration
-    is not read again. Exit code 1 where an agent cannot be loaded, 4 where its host is not ready in time.
+    New hosts replace the spare ones; they also read the agent's files of environment variables again. Active runs keep
+    their hosts. A host that a session keeps is replaced at the session's next run. The configuration is not read again.
+    The exit code is 1 if an agent cannot be loaded, and 4 if its host is not ready in time.
     """
     from supervisor.console.commands.agents import reload_agents
 
@@ -63,19 +66,20 @@ def reload(options: Common, name: str | None, wait: bool, timeout: float) -> int
 
 
 @agents.command(name="try")
-@click.argument("name", help="Of the agent.", shell_complete=completions.agents)
-@click.argument("text", default="-", help="The message; - or none: from standard input.")
-@click.option("--timeout", metavar="S", type=seconds, help="After so many seconds the run expires.")
+@click.argument("name", help="The agent's name.", shell_complete=completions.agents)
+@click.argument("text", default="-", help="The message. Left out, or -: read standard input.")
+@click.option("--timeout", metavar="S", type=seconds, help="The run expires after this many seconds.")
 @configuration
 @common(json="Print one JSON document, with the result and the receipt, and nothing else.", options=verbose)
 def trial(
     options: Common, name: str, text: str, timeout: float | None, config: str | None, assignments: Sequence[str]
 ) -> int:
-    """Send one message to an agent, in a session that is thrown away; show its output, and then its receipt.
+    """Send one message to an agent; show its output and its receipt.
 
-    It needs no daemon, and touches none that runs: it reads the configuration as a daemon would, runs the agent as this
-    user, with a state directory of its own, and removes that. What the agent's process prints is shown on standard
-    error. Ctrl-C stops the run, a second one kills it. The exit code says how the run ended.
+    This needs no daemon, and does not touch one that runs. The configuration is read as a daemon would read it. The
+    agent runs as this user, in a temporary state directory, which is removed at the end. What the agent's process
+    prints is shown on standard error. Ctrl-C stops the run, a second Ctrl-C kills it. The exit code says how the run
+    ended.
     """
     from loguru import logger
 
@@ -86,10 +90,10 @@ def trial(
     try:
         settings = options.source(config, assignments).load(serves=False)
     except WrongSettings as error:
-        # A single problem is refused as what it is.
+        # A single problem is raised as it is, without the list around it.
         raise error.problems[0] if len(error.problems) == 1 else error from None
     if not options.verbose:
-        # The run says the same.
+        # The output of the run says the same.
         logger.disable("supervisor.hosts")
     code = int(try_agent(settings, name, message_text(text), timeout=timeout, as_json=options.as_json))
     exit_in_time(code)

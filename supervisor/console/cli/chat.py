@@ -1,4 +1,4 @@
-"""`chat`, which is also what `countermand` does without a command."""
+"""`chat`. `countermand` without a command runs it too."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 @configuration
 @common(json=None)
 def chat(options: Common, named: str | None, config: str | None, assignments: Sequence[str]) -> int:
-    """Send lines as messages and show what comes of them.
+    """Send each line as a message, and show the output of its run.
 
-    On a terminal a line takes over from what runs; Ctrl-C stops it, Ctrl-D leaves. From a pipe each line is a message,
-    in order, each waited for. Attaches to the daemon that runs; where none does it brings a supervisor of its own, with
-    the configuration that a daemon would have.
+    On a terminal, a new line takes over from the active run; Ctrl-C stops the run, and Ctrl-D leaves. From a pipe, each
+    line is a message, and is sent when the run before it has ended. The chat attaches to the daemon if one runs.
+    Otherwise it starts a supervisor of its own, with the configuration that a daemon would have.
     """
     from supervisor.console.chat.chat import chat as run_chat
     from supervisor.console.ending import exit_in_time
@@ -37,10 +37,10 @@ def chat(options: Common, named: str | None, config: str | None, assignments: Se
 
 
 def _host(options: Common, config: str | None, assignments: Sequence[str]) -> tuple[Endpoint, Config | None]:
-    """Where a chat looks for a daemon, and the configuration of its own supervisor; None where a daemon runs.
+    """Return where the chat looks for a daemon, and the configuration of its own supervisor; None if a daemon runs.
 
     Raises:
-        CountermandError: the configuration is wrong, or is given to a daemon that has its own.
+        CountermandError: the configuration is wrong, or options set it although a daemon runs.
     """
     from actors.errors import Invalid
     from supervisor.console.client.endpoint import Endpoint
@@ -51,7 +51,7 @@ def _host(options: Common, config: str | None, assignments: Sequence[str]) -> tu
         try:
             own = options.source(config, assignments).load(serves=False).config
         except WrongSettings as error:
-            # A single problem is refused as what it is.
+            # A single problem is raised as it is, without the list around it.
             raise error.problems[0] if len(error.problems) == 1 else error from None
         endpoint = Endpoint(Path(own.state_dir))
         if not endpoint.is_listening():

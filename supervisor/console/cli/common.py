@@ -1,6 +1,6 @@
-"""Common: what the options say that every command has.
+"""Common: the values of the options that all commands share.
 
-All but `--json` may stand before the command and after it; after it wins.
+All but `--json` may stand before the command or after it; the one after it wins.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Common(NamedTuple):
-    """What the common options say; None and False where they are not given."""
+    """The values of the common options; None or False if an option is not given."""
 
     state_dir: str | None = None
     agent: str | None = None
@@ -28,16 +28,16 @@ class Common(NamedTuple):
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Common:
-        """Take them from among the values of a command's options."""
+        """Pick the common options from all options of a command."""
         return cls(**{key: values[key] for key in cls._fields if key in values})
 
     def over(self, before: Common) -> Common:
-        """Put these options, from after the command, over those from before it."""
+        """Merge these options, given after the command, with those before it; these win."""
         given = {key: value for key, value in self._asdict().items() if value is not None and value is not False}
         return before._replace(**given)
 
     def endpoint(self) -> Endpoint:
-        """Where a daemon is looked for.
+        """Return where to look for a daemon.
 
         Raises:
             Invalid: a path is empty, names a user who does not exist, or is relative in a directory that was removed.
@@ -53,7 +53,7 @@ class Common(NamedTuple):
         )
 
     def source(self, config: str | None, assignments: Sequence[str]) -> Source:
-        """Where the daemon's configuration is; an option of its own wins over everything else."""
+        """Return where to read the daemon's configuration; these options win over all other sources."""
         from supervisor.daemon.settings import Source
 
         given = {"state_dir": self.state_dir, "agent": self.agent}
@@ -63,7 +63,7 @@ class Common(NamedTuple):
         return Source(Path(config) if config is not None else None, None, (*assignments, *own))
 
     def log(self) -> None:
-        """Send the log to standard error; standard output is for the output."""
+        """Send the log to standard error; standard output is for the output of the command."""
         from loguru import logger
 
         from actors.kernel.log_context import speak
@@ -78,7 +78,7 @@ class Common(NamedTuple):
 
         speak()
         logger.remove()
-        # The format leaves the traceback alone, where there is one.
+        # An empty format adds nothing to a traceback.
         logger.add(write, level="DEBUG" if self.verbose else "WARNING", format="", backtrace=False, diagnose=False)
 
 

@@ -1,6 +1,6 @@
-"""`--install-completion` and `--show-completion`: the script that has the shell ask this command what fits after Tab.
+"""`--install-completion` and `--show-completion`: the shell's completion script, which runs this command after Tab.
 
-The script is click's. It calls the command again with the line so far in the environment; see `complete`.
+The script is click's. It passes the line so far in the environment; see `complete`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import click
 
 NAME: Final = "countermand"
 VARIABLE: Final = "_COUNTERMAND_COMPLETE"
-"""Set by the script: the shell, and what it asks for."""
+"""The script sets it to the shell and the kind of the request."""
 
 
 def complete(command: click.Command) -> int | None:
-    """Answer a shell that asks what fits, and return the exit code; None: no shell asks."""
+    """Print completions if the shell asks for them, and return the exit code; None: it does not ask."""
     asked = os.environ.get(VARIABLE)
     if not asked:
         return None
@@ -34,7 +34,7 @@ def show(context: click.Context, parameter: click.Parameter, wanted: bool) -> No
 
 
 def install(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:  # noqa: ARG001
-    """Write the script to where the current shell finds it, and exit."""
+    """Write the script where the current shell finds it, and exit."""
     if not wanted or context.resilient_parsing:
         return
     shell = _shell()
@@ -57,9 +57,9 @@ def install(context: click.Context, parameter: click.Parameter, wanted: bool) ->
 
 
 def options(command: Any) -> Any:
-    """Give the root command both options."""
+    """Add both options to the root command."""
     for name, callback, text in (
-        ("--show-completion", show, "Show completion for the current shell, to copy it or customize the installation."),
+        ("--show-completion", show, "Print the completion script of the current shell."),
         ("--install-completion", install, "Install completion for the current shell."),
     ):
         option = click.option(name, is_flag=True, is_eager=True, expose_value=False, callback=callback, help=text)
@@ -68,7 +68,7 @@ def options(command: Any) -> Any:
 
 
 def _shell() -> str:
-    """The name of the shell that this command was started from: bash, zsh or fish."""
+    """Return the name of the shell that started this command: bash, zsh or fish."""
     import shellingham  # type: ignore[import-untyped]  # it has no annotations
     from click.shell_completion import get_completion_class
 

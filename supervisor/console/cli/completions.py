@@ -1,6 +1,6 @@
-"""What the shell offers after Tab: the names of sessions and agents, and the ids of runs.
+"""Completions for the shell: the names of sessions and agents, and the ids of runs.
 
-If anything goes wrong, nothing is offered and nothing printed: the user is in the middle of a command line.
+If anything fails, nothing is offered and nothing is printed: the user is in the middle of a command line.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 OFFERED_MAX: Final = 100
 PATIENCE_S: Final = 1.0
-"""How long a daemon may take to answer, in seconds: the shell waits for it."""
+"""How long to wait for the daemon, in seconds. The shell waits as long."""
 
 
 def sessions(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001

@@ -1,4 +1,4 @@
-"""The daemon's commands: what runs it, and what shows its configuration, its log and its health."""
+"""The commands that run the daemon, and that show its configuration, its log and its health."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from supervisor.console.cli.options import agent, common, configuration, count, 
 @configuration
 @common(json=None, options=together(state_dir, agent, verbose), logs=False)
 def serve(options: Common, config: str | None, assignments: Sequence[str]) -> int:
-    """Run the daemon in the foreground, until SIGTERM or Ctrl-C; SIGHUP has it read its configuration again.
+    """Run the daemon in the foreground, until SIGTERM or Ctrl-C.
 
-    Exit codes: 0; 1 it could not use its store or its sockets, or could not end everything; 2 its configuration cannot
-    be right, another daemon uses the state directory or the socket, or that directory is open to others.
+    SIGHUP makes it read its configuration again. Exit codes: 0; 1 if it could not use its store or its sockets, or
+    could not end everything; 2 if its configuration is wrong, another daemon uses the state directory or the socket, or
+    other users have access to that directory.
     """
     from supervisor.daemon import collector
 
-    # Before the import that loads the daemon.
+    # This has to come before the import that loads the daemon.
     collector.hold()
     from supervisor.console.ending import exit_in_time
     from supervisor.daemon.serve import serve as run_daemon
@@ -42,7 +43,7 @@ def config() -> None:
 @configuration
 @common(options=together(state_dir, agent), logs=False)
 def check(options: Common, config: str | None, assignments: Sequence[str]) -> int:
-    """Say whether a daemon would start with its configuration, and all that is wrong with it.
+    """Check whether a daemon would start, and list all problems.
 
     Each agent that runs in a process of its own is started, as this user, and ended again.
     """
@@ -55,7 +56,7 @@ def check(options: Common, config: str | None, assignments: Sequence[str]) -> in
 
     try:
         settings = options.source(config, assignments).load()
-        # A daemon serves without them, and they are wrong all the same.
+        # A daemon starts without these agents and tools. They are problems nevertheless.
         file, problems = settings.file, [*(one.error for one in settings.unloaded), *unstartable(settings)]
     except WrongSettings as error:
         file, problems = None, list(error.problems)
@@ -65,7 +66,7 @@ def check(options: Common, config: str | None, assignments: Sequence[str]) -> in
         found = [problem.as_json() for problem in problems]
         print_json({"ok": not problems, "file": file and str(file), "problems": found})
     elif not problems:
-        print(f"ok: {one_line(file)}" if file else "ok: no file, the defaults hold")
+        print(f"ok: {one_line(file)}" if file else "ok: there is no file, so the defaults apply")
     return ExitCode.USAGE if problems else ExitCode.OK
 
 
@@ -73,7 +74,10 @@ def check(options: Common, config: str | None, assignments: Sequence[str]) -> in
 @configuration
 @common(options=together(state_dir, agent), logs=False)
 def show(options: Common, config: str | None, assignments: Sequence[str]) -> None:
-    """Print the configuration as it holds, in TOML, each key with where it was said."""
+    """Print the effective configuration, with each key's source.
+
+    It is in TOML, or in JSON with --json.
+    """
     import msgspec
 
     from actors.text import visible
@@ -86,14 +90,20 @@ def show(options: Common, config: str | None, assignments: Sequence[str]) -> Non
 @click.command()
 @click.argument("session", required=False, help="Only lines about this session.", shell_complete=completions.sessions)
 @follow
-@click.option("--lines", "-n", metavar="N", type=count, default=50, help="How many from before.")
-@click.option("--level", metavar="WORD", help="Only lines of this level or above.")
+@click.option("--lines", "-n", metavar="N", type=count, default=50, help="How many past lines to show.")
+@click.option("--level", metavar="WORD", help="Only lines of this level or a higher one.")
 @click.option(
-    "--unit", metavar="NAME", default="countermand.service", help="Whose journal is read where no daemon runs."
+    "--unit",
+    metavar="NAME",
+    default="countermand.service",
+    help="The systemd unit whose journal is read if no daemon runs.",
 )
-@common(json="Print lines as the daemon wrote them, in JSON.", lines=True)
+@common(json="Print each line as JSON, as the daemon wrote it.", lines=True)
 def logs(options: Common, session: str | None, follow: bool, lines: int, level: str | None, unit: str) -> None:
-    """Show the daemon's own log: its file, or the journal. What happens in a session is in events."""
+    """Show the daemon's own log, from its file or the journal.
+
+    `countermand events SESSION` shows what happens in a session.
+    """
     from actors.errors import Invalid
     from supervisor.console.commands.logs import LEVELS, Wanted, show_logs
 
@@ -110,7 +120,10 @@ def logs(options: Common, session: str | None, follow: bool, lines: int, level: 
 @click.command()
 @common()
 def doctor(options: Common) -> int:
-    """Look for what is wrong, and say what helps; 1 where something is. It changes nothing."""
+    """Look for problems, and print their remedies.
+
+    It changes nothing. The exit code is 1 if there is a problem.
+    """
     from supervisor.console.commands.doctor import examine
 
     return examine(options.endpoint(), as_json=options.as_json)

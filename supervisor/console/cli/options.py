@@ -1,4 +1,4 @@
-"""The options that commands share, and `common`, the decorator that gives them to a command."""
+"""The options that commands share, and `common`, the decorator that adds them to a command."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Decorator = Callable[[Command], Command]
 
 
 def together(*decorators: Decorator) -> Decorator:
-    """Join decorators into one, which gives their options in this order."""
+    """Join decorators into one that adds their options in this order."""
 
     def decorate(command: Command) -> Command:
         for decorator in reversed(decorators):
@@ -31,17 +31,18 @@ def together(*decorators: Decorator) -> Decorator:
     return decorate
 
 
-# A path is a text: an empty one would be the current folder.
+# A path is taken as text, since an empty `Path` would mean the current folder.
 state_dir: Final = click.option(
     "--state-dir",
     metavar="DIR",
-    help="Where everything is kept. Default: COUNTERMAND_STATE_DIR, else countermand in the XDG state directory.",
+    help="The directory in which all state is kept. Default: COUNTERMAND_STATE_DIR, else countermand in the XDG state "
+    "directory.",
 )
-agent: Final = click.option("--agent", metavar="NAME", help="The agent that runs messages.")
+agent: Final = click.option("--agent", metavar="NAME", help="The agent that answers messages.")
 socket: Final = click.option(
     "--socket", metavar="PATH", help="The daemon's socket. Default: countermand.sock in the state directory."
 )
-verbose: Final = click.option("--verbose", "-v", is_flag=True, help="Log what happens inside, on standard error.")
+verbose: Final = click.option("--verbose", "-v", is_flag=True, help="Print a detailed log on standard error.")
 
 session_needed: Final = click.argument("session", help="The session's name.", shell_complete=completions.sessions)
 session_option: Final = click.option(
@@ -54,14 +55,14 @@ either_session: Final = together(
     session_option,
 )
 run_argument: Final = click.argument(
-    "run", help="The id of a run or of its receipt, or the beginning of one.", shell_complete=completions.runs
+    "run", help="The id of a run or of its receipt, or a prefix of one.", shell_complete=completions.runs
 )
 identity: Final = click.option(
-    "--id", "identity", metavar="ID", help="The request's id: sent again under it, it has one effect."
+    "--id", "identity", metavar="ID", help="The request's id. Requests with the same id have one effect."
 )
-follow: Final = click.option("--follow", "-f", is_flag=True, help="Go on with what comes, until Ctrl-C.")
+follow: Final = click.option("--follow", "-f", is_flag=True, help="Continue with new ones as they come, until Ctrl-C.")
 
-# Their names stand in the error for a value that is none.
+# The error for a wrong value shows these names.
 count: Final = click.IntRange(min=0)
 count.name = "whole number"
 seconds: Final = click.FloatRange(min=0.0)
@@ -72,7 +73,7 @@ configuration: Final = together(
         "--config",
         metavar="FILE",
         help="The configuration, in TOML. Default: COUNTERMAND_CONFIG, else countermand/countermand.toml in the XDG "
-        "configuration directory, if it is there.",
+        "configuration directory, if it exists.",
     ),
     click.option(
         "--set",
@@ -94,16 +95,16 @@ def common(
     options: Decorator = everywhere,
     logs: bool = True,
 ) -> Decorator:
-    """Give a command the common options, and call it with a `Common` as its first argument.
+    """Add the common options to a command, and call it with a `Common` as its first argument.
 
-    It returns its exit code, or None for 0. A refusal that it raises is printed on standard error; after `--json` also
-    as a document on standard output.
+    The command returns its exit code, or None for 0. If it raises a `CountermandError`, that is printed on standard
+    error, and with `--json` also as a document on standard output.
 
     Args:
-        json: the help of `--json`; None: there is no such option.
-        lines: its documents are one a line.
-        options: the common options that it has.
-        logs: send the log to standard error before it is called.
+        json: the help of `--json`; None: the command has no such option.
+        lines: the command prints one JSON document per line.
+        options: the common options that the command has.
+        logs: send the log to standard error before the call.
     """
 
     def decorate(run: Command) -> Command:
@@ -126,9 +127,10 @@ def common(
 
 @contextlib.contextmanager
 def refusals(*, as_json: bool, lines: bool) -> Iterator[None]:
-    """Print a refusal on standard error, without a traceback, and exit with its code.
+    """Print a `CountermandError` on standard error, without a traceback, and exit with its code.
 
-    With `as_json` also as a document on standard output, in the form of the API's; of `lines`, on one line.
+    With `as_json` it is also printed on standard output, as a document in the form of the API; with `lines`, on one
+    line.
     """
     from actors.errors import CountermandError
     from supervisor.console.exits import of_error
@@ -149,10 +151,10 @@ def refusals(*, as_json: bool, lines: bool) -> Iterator[None]:
 
 
 def session_of(argument: str | None, option: str | None) -> str:
-    """Return the session that is named, as an argument or by `--session`; else the default one.
+    """Return the session that the argument or `--session` names, else the default one.
 
     Raises:
-        Invalid: two are named.
+        Invalid: they name two sessions.
     """
     if argument is not None and option is not None and argument != option:
         from actors.errors import Invalid
@@ -167,7 +169,7 @@ def session_of(argument: str | None, option: str | None) -> str:
 
 
 def message_text(text: str) -> str:
-    """Return the content of a message, from standard input where `text` is ``-``.
+    """Return the content of a message; if `text` is ``-``, read it from standard input.
 
     Raises:
         Invalid: standard input cannot be read.

@@ -1,4 +1,4 @@
-"""The commands that read: they ask the daemon that runs, and the store on the disk where none does."""
+"""The commands that only read: they ask the daemon, or read the store on disk if no daemon runs."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from supervisor.console.cli.options import (
 
 @click.command()
 @either_session
-@click.option("--attachment", metavar="NAME", help="The bytes of this one, and nothing else.")
+@click.option("--attachment", metavar="NAME", help="Write the bytes of this attachment, and nothing else.")
 @common()
 def thread(options: Common, session: str | None, named: str | None, attachment: str | None) -> None:
-    """Show the messages of a session, as the next model call would see them; also while it is in use."""
+    """Show a session's messages, as the next model call gets them."""
     from supervisor.console.commands.thread import show_thread, write_attachment
 
     if attachment is not None:
@@ -37,7 +37,7 @@ def thread(options: Common, session: str | None, named: str | None, attachment: 
 @either_session
 @common()
 def runs(options: Common, session: str | None, named: str | None) -> None:
-    """List the runs of a session and how each ended; also while it is in use."""
+    """List the runs of a session, and how each ended."""
     from supervisor.console.commands.runs import show_runs
 
     show_runs(options.endpoint(), session_of(session, named), as_json=options.as_json)
@@ -48,12 +48,12 @@ def runs(options: Common, session: str | None, named: str | None) -> None:
 @click.option(
     "--run",
     metavar="RUN",
-    help="Only this run's, with each part: its id or its receipt's, or the beginning of one.",
+    help="Show only this run's receipt, with each part. Takes the id of the run or of its receipt, or a prefix of one.",
     shell_complete=completions.runs,
 )
 @common()
 def receipts(options: Common, session: str | None, named: str | None, run: str | None) -> None:
-    """Show the receipts of a session's runs: what was running at the end of each, and how that ended."""
+    """Show what was running when runs ended, and how each part ended."""
     from supervisor.console.commands.receipts import show_receipts
 
     chosen = None if session is None and named is None else session_of(session, named)
@@ -62,12 +62,15 @@ def receipts(options: Common, session: str | None, named: str | None, run: str |
 
 @click.command()
 @click.argument(
-    "session", required=False, help="The session's name; default: all.", shell_complete=completions.sessions
+    "session", required=False, help="The session's name; default: all sessions.", shell_complete=completions.sessions
 )
 @session_option
 @common()
 def ps(options: Common, session: str | None, named: str | None) -> None:
-    """Show what lives now, as a tree: session, run, call, process; with age, processor time and memory."""
+    """Show the live tree of sessions, runs, calls and processes.
+
+    Each line has the age, the processor time and the memory.
+    """
     from supervisor.console.commands.ps import show_ps
 
     chosen = None if session is None and named is None else session_of(session, named)
@@ -78,7 +81,10 @@ def ps(options: Common, session: str | None, named: str | None) -> None:
 @run_argument
 @common()
 def why(options: Common, run: str) -> None:
-    """Tell the story of a run: its input, who ended it and why, each moment, and what became of each part."""
+    """Show the history of a run, and who ended it and why.
+
+    It has the input, each step with its time, and how each part ended.
+    """
     from supervisor.console.commands.why import show_why
 
     show_why(options.endpoint(), run, as_json=options.as_json)
@@ -87,7 +93,7 @@ def why(options: Common, run: str) -> None:
 @click.command()
 @common()
 def sessions(options: Common) -> None:
-    """List the sessions, and what each is doing."""
+    """List the sessions, and the state of each."""
     from supervisor.console.commands.sessions import show_sessions
 
     show_sessions(options.endpoint(), as_json=options.as_json)
@@ -96,10 +102,13 @@ def sessions(options: Common) -> None:
 @click.command()
 @session_needed
 @follow
-@click.option("--from-seq", metavar="N", type=count, default=0, help="Begin behind the event of this number.")
+@click.option("--from-seq", metavar="N", type=count, default=0, help="Show only the events after this sequence number.")
 @common(json="Print each event as a JSON document on one line.", lines=True)
 def events(options: Common, session: str, follow: bool, from_seq: int) -> None:
-    """Show the log of a session, one event a line. A break of the connection loses none, and repeats none."""
+    """Show the log of a session, one event per line.
+
+    No event is lost or repeated if the connection breaks.
+    """
     from supervisor.console.commands.events import show_events
 
     show_events(options.endpoint(), session, from_seq, follow=follow, as_json=options.as_json)

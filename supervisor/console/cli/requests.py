@@ -1,4 +1,4 @@
-"""The commands that act on a session: they need a daemon."""
+"""The commands that act on a session. They need a daemon."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ RECEIPT_S: Final = 120.0
 
 @click.command()
 @session_needed
-@click.argument("text", default="-", help="The message; - or none: from standard input.")
+@click.argument("text", default="-", help="The message. Left out, or -: read standard input.")
 @click.option(
     "--policy",
     metavar="WORD",
-    help="What it does to a run: interrupt (the default), enqueue, steer, reject or rollback.",
+    help="What the message does to an active run: interrupt (the default), enqueue, steer, reject or rollback.",
 )
 @identity
-@click.option("--origin", metavar="NAME", default="user", help="On whose behalf.")
-@click.option("--merge/--no-merge", default=True, help="May share its turn, or has its own.")
-@click.option("--wait", "-w", is_flag=True, help="Print what its run says, until that has ended.")
+@click.option("--origin", metavar="NAME", default="user", help="Who the message is from.")
+@click.option("--merge/--no-merge", default=True, help="Whether its turn may have other waiting messages too.")
+@click.option("--wait", "-w", is_flag=True, help="Print the output of its run, until the run has ended.")
 @common()
 def send(
     options: Common,
@@ -46,12 +46,15 @@ def send(
     merge: bool,
     wait: bool,
 ) -> int:
-    """Send a message to a session; the session comes into being with its first one."""
+    """Send a message to a session.
+
+    The first message creates the session.
+    """
     from actors.ids import new_request_id
     from actors.requests import NewMessage
     from supervisor.console.commands.send import send as send_message
 
-    # Bytes that are not UTF-8 go on as they are; in an argument they have this form already.
+    # Bytes that are not UTF-8 are kept as surrogates. In an argument Python has decoded them so already.
     content = message_text(text)
     message = NewMessage(content=content, policy=policy, origin=origin, merge=merge, id=identity or new_request_id())
     again = identity is not None
@@ -61,11 +64,13 @@ def send(
 
 
 def _ending(reason: str) -> Decorator:
-    """The options of a command that ends runs; `reason` is recorded where none is given."""
+    """Return the options of a command that ends runs; `reason` is the default of `--reason`."""
     return together(
-        click.option("--reason", metavar="TEXT", default=reason, help="Why; it goes on record."),
+        click.option("--reason", metavar="TEXT", default=reason, help="The reason, which is recorded."),
         identity,
-        click.option("--wait/--no-wait", default=True, help="Wait for the receipt, or be content with the fence."),
+        click.option(
+            "--wait/--no-wait", default=True, help="Wait for the receipt, or return when the request is answered."
+        ),
         click.option("--timeout", metavar="S", type=seconds, default=RECEIPT_S, help="How long to wait, in seconds."),
     )
 
@@ -73,10 +78,12 @@ def _ending(reason: str) -> Decorator:
 @click.command()
 @click.argument("session", required=False, help="The session's name.", shell_complete=completions.sessions)
 @click.option("--all", "everything", is_flag=True, help="Stop what runs in every session.")
-@click.option("--run", metavar="RUN", help="Only this run, and nothing else.", shell_complete=completions.runs)
-@click.option("--mode", metavar="WORD", help="graceful (the default), or immediate.")
-@click.option("--scope", metavar="WORD", help="run (the default), or session: its own processes too.")
-@click.option("--waiting", metavar="WORD", help="What becomes of waiting messages: withdraw, park or keep.")
+@click.option("--run", metavar="RUN", help="Stop only this run.", shell_complete=completions.runs)
+@click.option("--mode", metavar="WORD", help="graceful (the default) or immediate.")
+@click.option(
+    "--scope", metavar="WORD", help="run (the default), or session: also the processes that the session owns."
+)
+@click.option("--waiting", metavar="WORD", help="What happens to waiting messages: withdraw, park or keep.")
 @_ending("stopped on the command line")
 @common()
 def stop(
@@ -92,9 +99,9 @@ def stop(
     wait: bool,
     timeout: float,
 ) -> int:
-    """Stop what runs in a session, and wait for the receipt: the proof that everything has ended.
+    """Stop what runs in a session, and wait for the receipt.
 
-    Ctrl-C ends the waiting; the stop holds.
+    The receipt is the proof that everything has ended. Ctrl-C ends only the wait: the Stop stays in effect.
     """
     from actors.errors import Invalid
     from supervisor.console.commands.stop import requested, stop_all, stop_session
@@ -126,7 +133,10 @@ def stop(
 @_ending("killed on the command line")
 @common()
 def kill(options: Common, run: str, reason: str, identity: str | None, wait: bool, timeout: float) -> int:
-    """End one run at once, without a grace, and nothing else; and wait for the receipt, as stop does."""
+    """End one run at once, without a grace, and wait for the receipt.
+
+    Nothing else is ended.
+    """
     from supervisor.console.commands.stop import kill_run, requested
 
     return kill_run(

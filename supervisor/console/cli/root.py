@@ -23,15 +23,16 @@ from supervisor.console.tty.streams import open_streams
 FAILED: Final = 1
 
 EXIT_CODES: Final = (
-    "Exit codes: 0; 1 refused or failed, or a script ended non-zero; 2 wrong usage; 3 no daemon answers; 4 a run "
-    "failed or expired, its script was killed, timed out or not started, or no answer came in time; 130 a run was "
-    "stopped, or the output is not read any more. The highest decides. A command that a signal ends cleans up, and "
-    "ends by that signal: to a shell 130 for Ctrl-C, 143 for SIGTERM."
+    "Exit codes, of which the highest that applies is returned: 0 success; 1 something was refused or failed, or a "
+    "script exited non-zero; 2 usage error; 3 no daemon answers; 4 a run failed or expired, its script was killed, "
+    "timed out or did not start, or no answer came in time; 130 a run was stopped, or the reader of the output is "
+    "gone. A command that a signal ends cleans up and then ends by that signal: a shell shows 130 for Ctrl-C and 143 "
+    "for SIGTERM."
 )
 
 
 class Root(click.Group):
-    """The command with its commands, which `--help` lists in the order in which they were added."""
+    """The root command. `--help` lists its commands in the order in which they were added."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """Return the names of the commands."""
@@ -65,7 +66,10 @@ def _version(context: click.Context, parameter: click.Parameter, wanted: bool) -
 @completion.options
 @click.pass_context
 def root(context: click.Context, state_dir: str | None, agent: str | None, socket: str | None, verbose: bool) -> None:
-    """Chat with an agent, stop it, and see who stopped what and why. Without a command: chat."""
+    """Chat with an agent, stop it, and see who stopped what and why.
+
+    Without a command it runs chat.
+    """
     context.obj = Common(state_dir, agent, socket, verbose)
     if context.invoked_subcommand is None:
         context.invoke(chat)
@@ -89,7 +93,7 @@ def main() -> NoReturn:
 
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, interrupt)
-        # The parent may have blocked it, which is inherited.
+        # A parent process may have blocked the signal, and a child inherits that.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     try:
         code = _run()
@@ -100,8 +104,8 @@ def main() -> NoReturn:
     except KeyboardInterrupt:
         code = STOPPED
     if output.failed is not None and not output.unread:
-        # A reader that has gone is no error.
-        said = f"the output could not be written: {output.failed.strerror}; what was asked for may be done"
+        # It is no error that the reader of the output is gone.
+        said = f"the output could not be written: {output.failed.strerror}; the request may have been carried out"
         print(f"countermand: {said}", file=sys.stderr)
         code = max(code, FAILED)
     if interrupted and code == STOPPED:

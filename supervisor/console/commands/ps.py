@@ -1,4 +1,4 @@
-"""`ps`: what lives now, as a tree: session, run, call, process."""
+"""`ps`: the live tree of sessions, runs, calls and processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WHAT_MAX: Final = 110
 
 
 class _TreeLine(Struct, frozen=True):
-    """A line of the tree. `processes`: those at it and below it, whose time and memory it sums up."""
+    """A line of the tree. It shows the total time and memory of `processes`, which are its own and those below it."""
 
     depth: int
     what: str
@@ -76,15 +76,15 @@ def _lines(tree: Living) -> Iterator[_TreeLine]:
         for run in session.runs:
             yield from _run(run, served=tree.served)
         for stray in session.strays:
-            what = f"{stray.kind} {head(stray.name, 60)} · of {stray.call_id or 'the agent'} of {stray.run_id}"
+            what = f"{stray.kind} {head(stray.name, 60)} · started by {stray.call_id or 'the agent'} of {stray.run_id}"
             yield _TreeLine(1, what, (), "bold red", age_s=_since(stray.started_at))
         if session.processes:
-            yield _TreeLine(1, "of the session itself", tuple(session.processes), "cyan")
+            yield _TreeLine(1, "processes of the session itself", tuple(session.processes), "cyan")
             yield from _processes(session.processes, 2)
 
 
 def _run(run: LiveRun, *, served: bool) -> Iterator[_TreeLine]:
-    """Yield the lines of a run. One without a supervisor has no age: the next start decides how long it took."""
+    """Yield the lines of a run. Without a supervisor it has no age: its end is recorded at the next start."""
     style = {"in_progress": "green" if served else "yellow", "queued": ""}.get(run.status, "yellow")
     what = f"run {run.run_id} · {status_words(run.status, served=served)} · agent {head(run.agent, 30)}"
     age_s = _since(run.started_at) if served else None
@@ -94,7 +94,7 @@ def _run(run: LiveRun, *, served: bool) -> Iterator[_TreeLine]:
         yield _TreeLine(2, what, tuple(call.processes), age_s=_since(call.started_at) if served else None)
         yield from _processes(call.processes, 3)
     if run.processes:
-        yield _TreeLine(2, "of its agent, and of calls that have ended", tuple(run.processes))
+        yield _TreeLine(2, "processes of its agent, and of calls that have ended", tuple(run.processes))
         yield from _processes(run.processes, 3)
 
 
@@ -118,4 +118,4 @@ def _of_run(run: LiveRun) -> Iterator[LiveProcess]:
 
 
 def _since(at: float | None) -> float | None:
-    return None if at is None else max(0.0, time.time() - at)  # noqa: TID251  # as the times in the store
+    return None if at is None else max(0.0, time.time() - at)  # noqa: TID251  # the times in the store are of this clock

@@ -1,7 +1,7 @@
-"""`stop` and `kill`: end a run, or what runs in a session, and wait for the proof.
+"""`stop` and `kill`: end one run, or all that runs in a session, and wait for the proof.
 
-The answer to a Stop says that the fence is shut: nothing of the run counts from then on. The receipt follows when
-everything has ended. If the command ends before that, the Stop still holds.
+The answer to a Stop says that the run is fenced: nothing more of it is accepted. The receipt follows when everything
+has ended. If the command ends before that, the Stop stays in effect.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from supervisor.wire import AllStopped, KillBody, StopAllBody, StopAnswer, StopB
 
 SOURCE: Final = "user.console"
 LOOK_S: Final = 0.5
-"""How often what is left is looked at while a receipt is waited for."""
+"""How often to count the remaining calls and processes while waiting for a receipt, in seconds."""
 
 
 def requested(reason: str, identity: str | None = None, **chosen: str | None) -> Stop:
-    """Return the Stop that the options ask for; one that is None has its default. Raises Invalid for a bad value."""
+    """Return the Stop that the options describe; None stands for the default. Raises Invalid for a bad value."""
     given: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
     return Stop(source=SOURCE, id=identity or new_request_id(), reason=reason, **given)
 
 
 def stop_session(endpoint: Endpoint, session: str, stop: Stop, wait_s: float, *, as_json: bool) -> ExitCode:
-    """Stop what runs in a session, or the run named, and show what came of it.
+    """Stop what runs in a session, or only the run that the Stop names, and print the outcome.
 
     Args:
-        endpoint: where the daemon is.
-        session: which.
-        stop: how; `run_id` may be the beginning of an id.
-        wait_s: how long to wait for the receipt, in seconds; 0: not at all.
+        endpoint: where to look for the daemon.
+        session: the session's name.
+        stop: the Stop; its `run_id` may be a prefix of an id.
+        wait_s: how long to wait for the receipt, in seconds; 0: do not wait.
         as_json: print the answer as JSON.
 
     Raises:
@@ -63,7 +63,7 @@ def stop_session(endpoint: Endpoint, session: str, stop: Stop, wait_s: float, *,
 
 
 def kill_run(endpoint: Endpoint, identity: str, stop: Stop, wait_s: float, *, as_json: bool) -> ExitCode:
-    """End one run at once, wherever it is, and nothing else; see `stop_session`."""
+    """End one run at once, in whichever session it is, and nothing else; see `stop_session`."""
     api = need_api(endpoint)
     run = find_run(RemoteRecords(api), identity)
     answer = api.post(f"/v1/runs/{segment(run.run_id)}/kill", StopAnswer, KillBody.of(stop))
@@ -72,7 +72,7 @@ def kill_run(endpoint: Endpoint, identity: str, stop: Stop, wait_s: float, *, as
 
 
 def stop_all(endpoint: Endpoint, stop: Stop, wait_s: float, *, as_json: bool) -> ExitCode:
-    """Stop what runs in every session, and show what came of it; see `stop_session`."""
+    """Stop what runs in every session, and print the outcomes; see `stop_session`."""
     api = need_api(endpoint)
     done = api.post("/v1/stop", AllStopped, StopAllBody.of(stop))
     with _holds():
@@ -80,7 +80,7 @@ def stop_all(endpoint: Endpoint, stop: Stop, wait_s: float, *, as_json: bool) ->
 
 
 def _ends_owned(stop: Stop) -> bool:
-    """True if it ends what the session itself runs too: where no run is active, there is a receipt to wait for."""
+    """True if it also ends the session's own processes: it then has a receipt even if no run is active."""
     return stop.scope is Scope.SESSION
 
 
@@ -106,11 +106,11 @@ def _all_outcomes(api: Api, done: AllStopped, wait_s: float, *, owned: bool, as_
 
 @contextlib.contextmanager
 def _holds() -> Iterator[None]:
-    """Print that the stop holds if the command ends before its receipt."""
+    """If the user ends the wait for the receipt, print that the Stop stays in effect."""
     try:
         yield
     except KeyboardInterrupt:
-        print("countermand: the stop holds; its receipt is not waited for any more", file=sys.stderr)
+        print("countermand: the stop holds; this command no longer waits for its receipt", file=sys.stderr)
         raise
 
 
@@ -135,7 +135,7 @@ def _outcome(api: Api, answer: StopAnswer, wait_s: float, *, owned: bool, as_jso
 
 
 def _has_receipt(answer: StopAnswer, *, owned: bool) -> bool:
-    """True if there is one to wait for: of a run that it ended, or of what the session itself runs."""
+    """True if there is a receipt to wait for: of a run that it ended, or of the session's own processes."""
     if answer.outcome == StopOutcome.NOTHING_RUNNING:
         return owned
     return answer.outcome != StopOutcome.ALREADY_OVER
@@ -149,7 +149,7 @@ def _sentence(answer: StopAnswer, *, owned: bool) -> str:
         StopOutcome.STOPPING: f"{run} was being stopped already{fence}",
         StopOutcome.NOTHING_RUNNING: "no run was active" if owned else "nothing was running",
         StopOutcome.ALREADY_OVER: f"{run} was over already",
-        StopOutcome.UNKNOWN: "the session could not be read yet: what runs in it is stopped when it can be",
+        StopOutcome.UNKNOWN: "the session could not be read yet; what runs in it is stopped as soon as it can be read",
     }[answer.outcome]
 
 
@@ -168,7 +168,7 @@ def _earned(answer: StopAnswer, wait_s: float, *, owned: bool) -> ExitCode:
 
 
 def _settled(api: Api, answer: StopAnswer, wait_s: float, *, owned: bool) -> StopAnswer:
-    """Wait for the receipt, and return the answer with it, as far as it comes in time."""
+    """Wait for the receipt, and return the answer with it, or without it if it does not come in time."""
     if answer.run_id is None and not _has_receipt(answer, owned=owned):
         return answer
     began = time.monotonic()
@@ -185,11 +185,11 @@ def _settled(api: Api, answer: StopAnswer, wait_s: float, *, owned: bool) -> Sto
 
 
 def _left(api: Api, answer: StopAnswer) -> str:
-    """Say how much of a run is left."""
+    """Return how many calls and processes of a run are left, in words."""
     try:
         tree = api.get(f"/v1/sessions/{segment(answer.session)}/processes", Living)
     except CountermandError:
-        return "what is left cannot be read"
+        return "the number of remaining processes is not known"
     runs = [run for one in tree.sessions for run in one.runs if run.run_id in (answer.run_id, *answer.joined)]
     calls = sum(len(run.calls) for run in runs)
     alive = sum(len(run.processes) + sum(len(call.processes) for call in run.calls) for run in runs)

@@ -1,10 +1,10 @@
-"""`agents try`: one message to one agent, in a supervisor that is made for it and leaves nothing behind.
+"""`agents try`: one message to one agent, in a temporary supervisor.
 
-No daemon is needed, and one that runs is not touched: the configuration is read as a daemon would read it, and the
-state is kept in a directory that is removed. So an agent can be tried before a daemon has it.
+It needs no daemon, and does not touch one that runs. It reads the configuration as a daemon would, and keeps its state
+in a directory that it removes at the end. So an agent can be tried before the daemon has it.
 
-A thread follows the run; the main thread waits for signals. The first Ctrl-C stops the run as a person would, the
-second one kills it; SIGTERM and SIGHUP stop it, and the command then ends by that signal.
+A thread follows the run; the main thread waits for signals. The first Ctrl-C stops the run, the second one kills it.
+SIGTERM and SIGHUP stop the run, and the command then ends by that signal.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from supervisor.supervisor import Supervisor
 
 SESSION: Final = "try"
 EXIT_S: Final = 2.0
-"""How long the host's own end is waited for, once its run has ended and is on record."""
+"""How long to wait for the host to end after the end of its run is stored, in seconds."""
 LOOK_S: Final = 0.01
 BUILT_IN: Final = "shell"
 
@@ -44,20 +44,20 @@ BUILT_IN: Final = "shell"
 def try_agent(
     settings: DaemonSettings, name: str, content: str, *, timeout: float | None = None, as_json: bool = False
 ) -> ExitCode:
-    """Send a message to an agent, print what its run says, and on standard error its receipt. Main thread.
+    """Send a message to an agent; print the output of its run, and the receipt on standard error. Main thread.
 
     Args:
-        settings: the daemon's; the agent is one of theirs.
-        name: of the agent.
-        content: of the message.
-        timeout: seconds after which the run expires; None: as the settings say.
-        as_json: print a `Delivery` instead of what the run says.
+        settings: the daemon's settings, which have the agent.
+        name: the agent's name.
+        content: the message's content.
+        timeout: the run expires after so many seconds; None: the deadline of the settings applies.
+        as_json: print a `Delivery` instead of the output.
 
-    Returns: what the run earned; FAILED if something of it is not proven to have ended.
+    Returns: the exit code of the run; FAILED if something of the run is not proven to have ended.
 
     Raises:
         NotFound, AgentUnavailable: there is no such agent, or it cannot be loaded.
-        EndedBy: a signal ended it, and the run has ended.
+        EndedBy: a signal came, and the run has ended.
     """
     trial = _Trial(_config_of(settings, name, timeout), Screen(), as_json=as_json)
     try:
@@ -68,7 +68,7 @@ def try_agent(
 
 
 def _config_of(settings: DaemonSettings, name: str, timeout: float | None) -> Config:
-    """Return a configuration with this agent, whose host is there for one run, in a new directory."""
+    """Return a configuration with only this agent, in a new directory. Its host is for one run."""
     agent = settings.config.agents.get(name)
     if agent is None and name != BUILT_IN:
         raise NotFound(
@@ -81,7 +81,7 @@ def _config_of(settings: DaemonSettings, name: str, timeout: float | None) -> Co
     if isinstance(agent, Agent):
         agent = dataclasses.replace(agent, spares=0, keep="run")
     if timeout is not None and timeout <= 0:
-        text = "--timeout is no time"
+        text = "--timeout is not more than 0"
         raise Invalid(text, expected="seconds, more than 0", got=f"{timeout:g}", remedy="leave it out")
     return dataclasses.replace(
         settings.config,
@@ -94,7 +94,7 @@ def _config_of(settings: DaemonSettings, name: str, timeout: float | None) -> Co
 
 
 class _Trial:
-    """One trial. `quiet`: everything of it is proven to have ended."""
+    """One trial. `quiet`: all its processes are proven to have ended."""
 
     def __init__(self, config: Config, screen: Screen, *, as_json: bool) -> None:
         self._config = config
@@ -108,7 +108,7 @@ class _Trial:
 
     @property
     def state_dir(self) -> str:
-        """Where its records are."""
+        """The directory of its records."""
         return str(self._config.state_dir)
 
     def run(self, content: str) -> ExitCode:
@@ -142,7 +142,7 @@ class _Trial:
             wake()
 
     def _tell_rest(self, supervisor: Supervisor) -> None:
-        """Show what its process has printed that came behind the end of the run, and so is not in its log."""
+        """Show what the host printed after the end of the run, which is not in the run's log."""
         deadline = time.monotonic() + EXIT_S
         while any(one.hosts for one in supervisor.hosts()) and time.monotonic() < deadline:
             time.sleep(LOOK_S)
@@ -151,7 +151,7 @@ class _Trial:
         self._printer.printed_all()
 
     def _wait(self, session: SessionHandle, thread: threading.Thread, signals: Signals) -> int | None:
-        """Wait for the end of the run, and stop it at a signal. Returns a signal that ends the command too."""
+        """Wait for the end of the run; stop it at a signal. Return the signal that has to end the command, if any."""
         asked, ended_by = 0, None
         while True:
             number = signals.wait()
@@ -185,10 +185,10 @@ class _Trial:
 
 
 def behind(shown: str, end: str) -> str:
-    """Return what of `end`, the end of a text of which `shown` is the beginning, comes behind that."""
+    """Return the rest of a text: `shown` is its beginning, and `end` its end; they may overlap."""
     if end.startswith(shown):
         return end[len(shown) :]
-    # It has no beginning any more: a text that long ends where the last of what was shown ends in it.
+    # The beginning of a long text is cut off. Look for the last part of what was shown, and return what follows it.
     last = shown[-len(end) // 2 :]
     _, found, rest = end.partition(last)
     return rest if found else end
