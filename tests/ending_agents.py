@@ -86,6 +86,13 @@ async def do_say(turn: Any, rest: str) -> None:
     await turn.emit(f"said: {rest}")
 
 
+async def do_leave(turn: Any, rest: str) -> None:
+    """Say it, and return; two processes and a thread go on."""
+    start_children()
+    threading.Thread(target=spin, daemon=True).start()
+    await turn.emit(f"said: {rest}")
+
+
 async def do_thread(turn: Any, rest: str) -> None:
     """Work on threads that never look, and wait there for a process that ignores SIGTERM."""
     steps = Steps(turn)

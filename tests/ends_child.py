@@ -2,8 +2,8 @@
 
     python -m tests.ends_child STATE_DIR OPTIONS RUNS
 
-OPTIONS are the agent's, as JSON; RUNS is a list of messages, each with its moment, as JSON. Each message gets a
-session, `s0` and so on. The moment of the first one is awaited.
+OPTIONS are the agent's, as JSON; RUNS is a list of the messages of a session, each with a moment in the run of its last
+one, as JSON. The sessions are `s0` and so on. The moment of the first one is awaited.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import sys
 import msgspec
 
 from supervisor import Agent, Config, Supervisor
-from tests.ends_kit import Moment
-from tests.kit import GRACE_S, KILL_S, say
+from tests.ends_kit import Moment, begin
+from tests.kit import GRACE_S, KILL_S
 
 
 def main() -> None:
@@ -25,8 +25,8 @@ def main() -> None:
     supervisor = Supervisor.start(
         Config(state_dir=state_dir, agents=agents, agent="test", grace_s=GRACE_S, kill_s=KILL_S)
     )
-    told = msgspec.json.decode(runs, type=list[tuple[str, Moment]])
-    run_ids = [say(supervisor.session(f"s{number}"), message) for number, (message, _) in enumerate(told)]
+    told = msgspec.json.decode(runs, type=list[tuple[list[str], Moment]])
+    run_ids = [begin(supervisor.session(f"s{number}"), messages) for number, (messages, _) in enumerate(told)]
     told[0][1].wait(supervisor.session("s0"), run_ids[0])
     os.kill(os.getpid(), signal.SIGKILL)
 

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -60,6 +60,10 @@ class Kind:
     def message(self, draw: random.Random) -> str:
         return f"{self.word} {draw.choice(self.ways)}".strip()
 
+    def messages(self, draw: random.Random) -> list[str]:
+        """What a session is asked for in turn. The run of the last one is to be ended, the others end by themselves."""
+        return [self.message(draw)]
+
     def prepare(self, folder: Path, mark: str, patch: pytest.MonkeyPatch) -> None:
         """Make what its runs need beside the agent."""
 
@@ -76,6 +80,9 @@ class Kind:
     def answer(self, message: str) -> str:
         """What is said of a message that is answered: `say TEXT`."""
         return f"said: {message.partition(' ')[2]}"
+
+    def finish(self, session: SessionHandle) -> None:
+        """End what a session has when its last run has ended."""
 
 
 @dataclass
@@ -251,14 +258,27 @@ def by_expiry(kit: Kit, session: SessionHandle, draw: random.Random) -> None:
     kit.fire(RunDeadline)
 
 
-def next_turn_works(session: SessionHandle, kind: Kind, message: str = AGAIN, run_id: str = "") -> None:
-    """Check the session's next run, of a message: it says what it should, and nobody is left of it."""
+def begin(session: SessionHandle, messages: Sequence[str]) -> str:
+    """Send messages, each when the run of the one before has ended by itself; returns the run of the last."""
+    *before, last = messages
+    for message in before:
+        assert ended(session, say(session, message)).status == "completed"
+    return say(session, last)
+
+
+def answers(session: SessionHandle, kind: Kind, message: str = AGAIN, run_id: str = "") -> None:
+    """Check the session's next run, of a message: it says what it should, and its receipt is complete."""
     run_id = run_id or say(session, message)
     run = ended(session, run_id)
     assert run.status == "completed", run
     assert said(session, run_id) == kind.answer(message)
     receipt = receipt_of(session, run_id)
     assert receipt.complete, receipt
+
+
+def next_turn_works(session: SessionHandle, kind: Kind, message: str = AGAIN, run_id: str = "") -> None:
+    """Check the session's next run, its log, and that the session is at rest then."""
+    answers(session, kind, message, run_id)
     check_rest(session)
 
 
@@ -273,16 +293,19 @@ KILLS, SESSIONS = 2, 3
 """So many daemons are killed, each with so many sessions. With the other ends these are twenty of each kind."""
 
 
-def end_in_one_way(kit: Kit, kind: Kind, way: str, draw: random.Random) -> None:
-    """End runs of a kind in one way, each at a moment of its own, and let the session go on."""
+def end_in_one_way(kit: Kit, kinds: Sequence[Kind], way: str, draw: random.Random) -> None:
+    """End runs in one way, each of a kind that is drawn and at a moment of its own, and let the session go on.
+
+    The kinds have hosts of the same options.
+    """
     end, status, times = ENDS[way]
-    supervisor = kit.start(Agent(**kind.options(kit.mark)), run_deadline_s=YEAR_S)
-    for number, asked in enumerate(draw_next(draw, kind, times)):
-        session = supervisor.session(f"s{number}")
-        message, moment = kind.message(draw), draw_moment(draw, kind)
-        print(f"{message}: {way} at {moment}, then {asked}")
+    supervisor = kit.start(Agent(**kinds[0].options(kit.mark)), run_deadline_s=YEAR_S)
+    for number, asked in enumerate(draw_next(draw, kinds[0], times)):
+        session, kind = supervisor.session(f"s{number}"), draw.choice(kinds)
+        messages, moment = kind.messages(draw), draw_moment(draw, kind)
+        print(f"{messages}: {way} at {moment}, then {asked}")
         kind.hold()
-        run_id = say(session, message)
+        run_id = begin(session, messages)
         moment.wait(session, run_id)
         seen = kind.look(kit.mark)
         assert run_of(session, run_id).ended_at is None, run_of(session, run_id)
@@ -294,47 +317,53 @@ def end_in_one_way(kit: Kit, kind: Kind, way: str, draw: random.Random) -> None:
         left = seen.pids & look(kit.mark).pids
         assert not left, receipt
         check_receipt(receipt, seen)
-        later = [run.run_id for run in session.runs() if run.run_id != run_id]
+        later = [run.run_id for run in session.runs()][len(messages) :]
         next_turn_works(session, kind, AGAIN if later else asked, *later)
+        kind.finish(session)
         assert kit.alive() == []
 
 
-def kill_daemons(kind: Kind, folder: Path, patch: pytest.MonkeyPatch, draw: random.Random) -> None:
-    """Kill daemons with runs of a kind, each daemon in a folder of its own below `folder`."""
+def kill_daemons(kinds: Sequence[Kind], folder: Path, patch: pytest.MonkeyPatch, draw: random.Random) -> None:
+    """Kill daemons with runs of these kinds, each daemon in a folder of its own below `folder`."""
     for number in range(KILLS):
         own = folder / str(number)
         own.mkdir()
         kit = Kit(own / "state")
-        kind.prepare(own, kit.mark, patch)
+        for kind in kinds:
+            kind.prepare(own, kit.mark, patch)
         try:
-            kill_daemon(kit, kind, draw)
+            kill_daemon(kit, kinds, draw)
         finally:
             kit.clean()
 
 
-def kill_daemon(kit: Kit, kind: Kind, draw: random.Random) -> None:
-    """Kill a daemon with a few runs; start another one."""
-    options = kind.options(kit.mark)
-    runs: list[tuple[str, Moment]] = [(kind.message(draw), draw_moment(draw, kind)) for _ in range(SESSIONS)]
+def kill_daemon(kit: Kit, kinds: Sequence[Kind], draw: random.Random) -> None:
+    """Kill a daemon with a few runs, each of a kind that is drawn; start another one."""
+    options = kinds[0].options(kit.mark)
+    drawn_kinds = [draw.choice(kinds) for _ in range(SESSIONS)]
+    runs = [(kind.messages(draw), draw_moment(draw, kind)) for kind in drawn_kinds]
     print(f"killed: {runs}")
-    kind.hold()
+    for kind in kinds:
+        kind.hold()
     argv = [str(kit.state_dir), msgspec.json.encode(options).decode(), msgspec.json.encode(runs).decode()]
     child = subprocess.run([sys.executable, "-m", "tests.ends_child", *argv], cwd=TESTS.parent, check=False)
     assert child.returncode == -signal.SIGKILL
     until(lambda: not kit.alive(), "everybody to die with the daemon")
-    kind.release()
+    for kind in kinds:
+        kind.release()
     supervisor = kit.start(Agent(**options))
-    for number, asked in enumerate(draw_next(draw, kind, SESSIONS)):
-        session = supervisor.session(f"s{number}")
-        first = session.runs()[0].run_id
-        until(lambda session=session: session.runs()[0].settled, "the receipt")  # type: ignore[misc]
-        check_receipt(receipt_of(session, first), Seen(frozenset(), frozenset()))
-        for again in session.runs()[1:]:
+    for number, asked in enumerate(draw_next(draw, kinds[0], SESSIONS)):
+        session, kind, (messages, _) = supervisor.session(f"s{number}"), drawn_kinds[number], runs[number]
+        killed = session.runs()[len(messages) - 1].run_id
+        until(lambda session=session, run_id=killed: run_of(session, run_id).settled, "the receipt")  # type: ignore[misc]
+        check_receipt(receipt_of(session, killed), Seen(frozenset(), frozenset()))
+        for again in session.runs()[len(messages) :]:
             # It had said nothing, so its message is run again.
-            assert again.retry_of == first
+            assert again.retry_of == killed
             stop(session)
             check_receipt(receipt_of(session, again.run_id), Seen(frozenset(), frozenset()))
         next_turn_works(session, kind, asked)
+        kind.finish(session)
     assert kit.alive() == []
 
 

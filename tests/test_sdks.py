@@ -87,7 +87,7 @@ def test_l3_nobody_is_left_of_an_sdk_however_and_whenever_its_run_is_ended(
 ) -> None:
     kind.model = model
     kind.prepare(tmp_path, kit.mark, monkeypatch)
-    end_in_one_way(kit, kind, way, drawn(f"{kind.agent} {way}"))
+    end_in_one_way(kit, [kind], way, drawn(f"{kind.agent} {way}"))
 
 
 @of_kinds
@@ -95,7 +95,7 @@ def test_l3_nobody_is_left_of_an_sdk_whenever_its_daemon_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, kind: Sdk
 ) -> None:
     kind.model = model
-    kill_daemons(kind, tmp_path, monkeypatch, drawn(f"{kind.agent} killed"))
+    kill_daemons([kind], tmp_path, monkeypatch, drawn(f"{kind.agent} killed"))
 
 
 @of_kinds
