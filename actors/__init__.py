@@ -16,7 +16,7 @@ The map, from the outside in. Rooms import downward only, and each has a map of 
     events.py    the schema of the log: each kind of event, and the fields of its data
     dead_letters.py   reports that came too late
     ids.py text.py secrets.py   request ids; storable and safe text; secret arguments
-    model.py errors.py   the nouns; the errors
+    model.py parts.py errors.py   the nouns; the parts of a model's answer; the errors
 """
 
 from actors.errors import (
@@ -73,8 +73,10 @@ from actors.model import (
     Waiting,
     WithdrawOutcome,
 )
+from actors.parts import AnswerInfo, BlockPart, CallPart, TextPart
+from actors.plugin.answers import AsyncModelAnswer, AsyncModelCall, ModelAnswer, ModelCall
 from actors.plugin.registration import Tool, tool
-from actors.plugin.rendering import render_anthropic, render_openai
+from actors.plugin.rendering import render_anthropic, render_openai, render_responses
 from actors.plugin.spawning import AsyncProcess, AsyncSpawn, Exit, Process, Spawn
 from actors.plugin.turn import AsyncTurn, Turn
 from actors.requests import (
@@ -99,12 +101,17 @@ __all__ = [
     "AgentUnavailable",
     "AheadOfLog",
     "Answer",
+    "AnswerInfo",
     "AsyncCancelToken",
+    "AsyncModelAnswer",
+    "AsyncModelCall",
     "AsyncProcess",
     "AsyncSpawn",
     "AsyncTurn",
     "Barrier",
+    "BlockPart",
     "BlockingAskError",
+    "CallPart",
     "CancelToken",
     "CountermandError",
     "Delete",
@@ -119,6 +126,8 @@ __all__ = [
     "Isolation",
     "Message",
     "Mode",
+    "ModelAnswer",
+    "ModelCall",
     "NewMessage",
     "NotFound",
     "Outcome",
@@ -156,6 +165,7 @@ __all__ = [
     "StopOutcome",
     "Stopped",
     "StoreUnavailable",
+    "TextPart",
     "TooLarge",
     "Tool",
     "ToolActor",
@@ -168,5 +178,6 @@ __all__ = [
     "data_of",
     "render_anthropic",
     "render_openai",
+    "render_responses",
     "tool",
 ]

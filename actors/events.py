@@ -48,7 +48,10 @@ class EventKind(StrEnum):
 
     MESSAGE = "message"
     MESSAGE_RETRACTED = "message.retracted"
+    ANSWER_BEGUN = "answer.begun"
+    ANSWER_ENDED = "answer.ended"
     TEXT = "text"
+    BLOCK = "block"
     TOOL_REQUESTED = "tool.requested"
     TOOL_STARTED = "tool.started"
     TOOL_OUTPUT = "tool.output"
@@ -90,6 +93,8 @@ CallId = Annotated[str, Meta(description="The call's id.")]
 ProcessId = Annotated[str, Meta(description="The id of the process tree.")]
 Pid = Annotated[int | None, Meta(description="The operating system's id of the tree's command; null: not known yet.")]
 Name = Annotated[str, Meta(description="The command, shortened for people.")]
+AnswerId = Annotated[str, Meta(description="The answer's id.")]
+OfAnswer = Annotated[str | None, Meta(description="The answer that it is a part of. Left out: none.")]
 ToolName = Annotated[str, Meta(description="The tool's name.")]
 Content = Annotated[str, Meta(description="The message's text.")]
 Origin = Annotated[str | None, Meta(description="Who sent the message: `user`, or the name of a client.")]
@@ -139,16 +144,52 @@ class MessageRetractedData(Data, frozen=True, kw_only=True):
     ids: Annotated[tuple[str, ...], Meta(description="Ids of the messages that are retracted.")]
 
 
+class AnswerBegunData(Data, frozen=True, kw_only=True):
+    """A model began to answer. What is said in its answer is one message of the thread, in the order of the log."""
+
+    event_kind: ClassVar[EventKind] = EventKind.ANSWER_BEGUN
+
+    answer: AnswerId
+    provider: Annotated[str | None, Meta(description="The model's provider, as the agent names it.")] = None
+    model: Annotated[str | None, Meta(description="The model.")] = None
+
+
+class AnswerEndedData(Data, frozen=True, kw_only=True):
+    """An answer is complete. Its calls start after this. An answer without this event is partial."""
+
+    event_kind: ClassVar[EventKind] = EventKind.ANSWER_ENDED
+
+    answer: AnswerId
+    usage: Annotated[dict[str, int], Meta(description="What it cost: numbers of tokens, by kind.")] = field(
+        default_factory=dict
+    )
+    stop: Annotated[str | None, Meta(description="Why the model ended it, in the provider's words.")] = None
+    provider_id: Annotated[str | None, Meta(description="The provider's own id of the answer.")] = None
+
+
 class TextData(Data, frozen=True, kw_only=True):
     """The agent emitted a piece of text."""
 
     event_kind: ClassVar[EventKind] = EventKind.TEXT
 
     text: Annotated[str, Meta(description="The text; it goes on where the piece before it ended.")]
+    answer: OfAnswer = None
+
+
+class BlockData(Data, frozen=True, kw_only=True):
+    """A block of an answer that only its provider understands, as it came. It is not for people."""
+
+    event_kind: ClassVar[EventKind] = EventKind.BLOCK
+
+    answer: AnswerId
+    provider: Annotated[
+        str | None, Meta(description="The provider that understands it. Left out: that of the answer.")
+    ] = None
+    data: Annotated[JsonObject, Meta(description="The block.")]
 
 
 class ToolRequestedData(Data, frozen=True, kw_only=True):
-    """The agent asked for a call. It starts when the parts of earlier runs have ended."""
+    """The agent asked for a call. It starts when the parts of earlier runs, and its answer, have ended."""
 
     event_kind: ClassVar[EventKind] = EventKind.TOOL_REQUESTED
 
@@ -160,6 +201,7 @@ class ToolRequestedData(Data, frozen=True, kw_only=True):
         Meta(description="What the model calls the call; at most 256 characters are kept. Left out: not known."),
     ] = None
     where: Annotated[Where, Meta(description="Which side executes it. Left out: the supervisor.")] = Where.DAEMON
+    answer: OfAnswer = None
 
 
 class ToolStartedData(Data, frozen=True, kw_only=True):
@@ -436,7 +478,10 @@ class UnreadableData(Data, frozen=True, kw_only=True):
 EventData: TypeAlias = (
     MessageData
     | MessageRetractedData
+    | AnswerBegunData
+    | AnswerEndedData
     | TextData
+    | BlockData
     | ToolRequestedData
     | ToolStartedData
     | ToolOutputData
@@ -468,7 +513,7 @@ DATA: Final[dict[str, type[EventData]]] = {kind.event_kind: kind for kind in get
 """The struct of each kind."""
 assert len(DATA) == len(EventKind), "each kind has one struct"
 
-Emitted: TypeAlias = TextData | TypingData | ProgressData
+Emitted: TypeAlias = AnswerBegunData | AnswerEndedData | BlockData | TextData | TypingData | ProgressData
 """What an agent emits."""
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 from msgspec import Struct, field
 
 from actors.errors import Invalid, InvalidTransition
+from actors.parts import AnswerInfo, Part
 
 # JSON as msgspec decodes it. The one `Any` at a boundary: clients and tools choose the content.
 Json = Any
@@ -521,7 +522,9 @@ class ToolCall(Struct, frozen=True):
 class Message(Struct, frozen=True):
     """One message of a thread, or one that waits (then `generation` is None).
 
-    A tool message has the `outcome` of its call. `attachments` are names: see `SessionHandle.attachment`.
+    A tool message has the `outcome` of its call. `attachments` are names: see `SessionHandle.attachment`. One that is
+    the answer of a model has `answer`, and `parts`; `content` and `tool_calls` repeat the texts and calls among these.
+    To change what is rendered of it, change its parts.
     """
 
     id: str
@@ -538,6 +541,8 @@ class Message(Struct, frozen=True):
     sent_at: float | None = None
     at: float | None = None
     attachments: tuple[str, ...] = ()
+    parts: tuple[Part, ...] = ()
+    answer: AnswerInfo | None = None
 
 
 class Event(Struct, frozen=True):

@@ -11,6 +11,9 @@ requests. An empty turn is not shown. These rules keep the invariant: after ever
 model, because there is never a call without its result or a result without its call. However a run ends, nothing has to
 be repaired.
 
+The answer of a model is a turn that the log delimits: `answer.begun` opens it, and what is a part of it names it. So
+its parts stay together and in their order, whatever the agent emits besides. It is partial until `answer.ended`.
+
 Cost: an event takes constant time. Text is collected in a list and joined on demand; only groups that changed are built
 again.
 """
@@ -23,6 +26,9 @@ from typing import Final
 from msgspec.structs import replace
 
 from actors.events import (
+    AnswerBegunData,
+    AnswerEndedData,
+    BlockData,
     EventData,
     EventKind,
     MessageData,
@@ -34,9 +40,13 @@ from actors.events import (
     data_of,
 )
 from actors.model import Event, Message, MessageStatus, Role, RunStatus, ToolCall
+from actors.parts import AnswerInfo, BlockPart, CallPart, Part, TextPart
 
 KINDS: Final = frozenset(
     {
+        EventKind.ANSWER_BEGUN,
+        EventKind.ANSWER_ENDED,
+        EventKind.BLOCK,
         EventKind.MESSAGE,
         EventKind.MESSAGE_RETRACTED,
         EventKind.RUN_STATUS,
@@ -53,23 +63,33 @@ _CLOSED_EARLY: Final = frozenset({RunStatus.CANCELLING, RunStatus.CANCELLED, Run
 class _Call:
     """A call of a turn; it is shown once it has a result, which is a complete tool message."""
 
-    __slots__ = ("call", "result")
+    __slots__ = ("call", "provider_id", "result")
 
-    def __init__(self, call: ToolCall, result: Message | None = None) -> None:
+    def __init__(self, call: ToolCall, result: Message | None = None, provider_id: str | None = None) -> None:
         self.call = call
         self.result = result
+        self.provider_id = provider_id
+
+    def part(self) -> CallPart:
+        return CallPart(self.call.id, self.call.name, self.call.arguments, self.provider_id)
 
 
 class _TurnMessages:
-    """The content of one assistant message and of the tool messages behind it."""
+    """The content of one assistant message and of the tool messages behind it.
 
-    __slots__ = ("at", "calls", "generation", "number", "open", "parts")
+    `parts` are its texts; those of an answer are its texts, blocks and calls, in their order. `ended`: an answer is
+    complete.
+    """
 
-    def __init__(self, number: int, generation: int, at: float) -> None:
+    __slots__ = ("answer", "at", "calls", "ended", "generation", "number", "open", "parts")
+
+    def __init__(self, number: int, generation: int, at: float, answer: AnswerInfo | None = None) -> None:
         self.number = number
         self.generation = generation
         self.at = at
-        self.parts: list[str] = []
+        self.answer = answer
+        self.ended = False
+        self.parts: list[str | BlockPart | _Call] = []
         self.calls: list[_Call] = []
         self.open = 0
 
@@ -78,42 +98,106 @@ class _TurnMessages:
         """True once all its calls have ended: later output belongs to another turn."""
         return bool(self.calls) and self.open == 0
 
+    def add(self, call: _Call) -> None:
+        """Add a call, which is open."""
+        self.calls.append(call)
+        self.open += 1
+        if self.answer is not None:
+            self.parts.append(call)
+
     def text(self) -> str:
-        if len(self.parts) > 1:
-            self.parts = ["".join(self.parts)]
-        return self.parts[0] if self.parts else ""
+        """Return all its text; pieces that follow one another are joined for good."""
+        if self.answer is None or len(self.parts) < 2:
+            whole = "".join(part for part in self.parts if isinstance(part, str))
+            self.parts = [whole] if whole else self.parts
+            return whole
+        joined: list[str | BlockPart | _Call] = []
+        pieces: list[str] = []
+        for part in (*self.parts, None):
+            if isinstance(part, str):
+                pieces.append(part)
+                continue
+            if pieces:
+                joined.append("".join(pieces))
+                pieces.clear()
+            if part is not None:
+                joined.append(part)
+        self.parts = joined
+        return "".join(part for part in joined if isinstance(part, str))
+
+    def shown_parts(self) -> tuple[Part, ...]:
+        """Return the parts of an answer; a call is one once it has its result. After `text`."""
+        if self.answer is None:
+            return ()
+        shown: list[Part] = []
+        for part in self.parts:
+            if isinstance(part, str):
+                shown.append(TextPart(part))
+            elif isinstance(part, BlockPart):
+                shown.append(part)
+            elif part.result is not None:
+                shown.append(part.part())
+        return tuple(shown)
 
     def copy(self) -> _TurnMessages:
-        other = _TurnMessages(self.number, self.generation, self.at)
-        other.parts = list(self.parts)
-        other.calls = [_Call(call.call, call.result) for call in self.calls]
+        other = _TurnMessages(self.number, self.generation, self.at, self.answer)
+        twins = {call: _Call(call.call, call.result, call.provider_id) for call in self.calls}
+        other.parts = [twins[part] if isinstance(part, _Call) else part for part in self.parts]
+        other.calls = list(twins.values())
         other.open = self.open
+        other.ended = self.ended
         return other
 
 
 class _Group:
-    """The messages of one run: inputs and turns in their order, then its note."""
+    """The messages of one run: inputs and turns in their order, then its note.
 
-    __slots__ = ("built", "closed_early", "current", "items", "note", "output_retracted", "run_id", "turns")
+    `current` is the turn of what is said in no answer; `answers` are the open ones, by their ids.
+    """
+
+    __slots__ = (
+        "answers",
+        "built",
+        "closed_early",
+        "current",
+        "items",
+        "note",
+        "output_retracted",
+        "run_id",
+        "turns",
+    )
 
     def __init__(self, run_id: str | None) -> None:
         self.run_id = run_id
         self.items: list[Message | _TurnMessages] = []
         self.turns = 0
         self.current: _TurnMessages | None = None
+        self.answers: dict[str, _TurnMessages] = {}
         self.note: Message | None = None
         self.closed_early = False
         self.output_retracted = False
         self.built: list[Message] | None = None
 
-    def turn_for(self, event: Event) -> _TurnMessages:
-        """Return the turn to which output belongs at this moment."""
-        self.built = None
+    def turn_for(self, event: Event, answer: str | None) -> _TurnMessages:
+        """Return the turn to which output belongs: that of its answer, or the one of this moment."""
+        turn = self.answers.get(answer) if answer is not None else None
+        if turn is not None:
+            return turn
         if self.current is None or self.current.over:
-            self.turns += 1
-            self.current = _TurnMessages(self.turns, event.generation, event.at)
-            self.items.append(self.current)
+            self.current = self._open(event)
         return self.current
+
+    def begin_answer(self, event: Event, answer: str, info: AnswerInfo) -> None:
+        """Open the turn of an answer; what is said besides it from here on is behind it."""
+        if answer not in self.answers:
+            self.current = None
+            self.answers[answer] = self._open(event, info)
+
+    def _open(self, event: Event, info: AnswerInfo | None = None) -> _TurnMessages:
+        self.turns += 1
+        turn = _TurnMessages(self.turns, event.generation, event.at, info)
+        self.items.append(turn)
+        return turn
 
     def messages(self, retracted: set[str]) -> list[Message]:
         if self.built is None:
@@ -122,17 +206,19 @@ class _Group:
 
     def _build(self, retracted: set[str]) -> list[Message]:
         built: list[Message] = []
-        last_assistant: int | None = None
+        unfinished: int | None = None
         for item in self.items:
             if isinstance(item, Message):
                 built.append(replace(item, status=MessageStatus.RETRACTED) if item.id in retracted else item)
                 continue
             shown = [call for call in item.calls if call.result is not None]
             text = item.text()
-            if not text and not shown:
+            parts = item.shown_parts()
+            if not text and not shown and not parts:
                 continue
-            last_assistant = len(built)
+            unfinished = None if item.ended else len(built)
             status = MessageStatus.RETRACTED if self.output_retracted else MessageStatus.COMPLETE
+            partial = item.answer is not None and not item.ended and not self.output_retracted
             built.append(
                 Message(
                     id=f"{self.run_id}.{item.number}",
@@ -140,26 +226,33 @@ class _Group:
                     content=text,
                     generation=item.generation,
                     run_id=self.run_id,
-                    status=status,
+                    status=MessageStatus.PARTIAL if partial else status,
                     tool_calls=tuple(call.call for call in shown),
                     at=item.at,
+                    parts=parts,
+                    answer=item.answer,
                 )
             )
             built.extend(replace(call.result, status=status) for call in shown if call.result is not None)
-        if last_assistant is not None and self.closed_early and not self.output_retracted:
-            # The log does not mark the end of a text, so the last text of an interrupted run counts as unfinished.
-            built[last_assistant] = replace(built[last_assistant], status=MessageStatus.PARTIAL)
+        if unfinished is not None and self.closed_early and not self.output_retracted:
+            # The log marks the end of an answer, and of no other text: so the last text of an interrupted run counts as
+            # unfinished.
+            built[unfinished] = replace(built[unfinished], status=MessageStatus.PARTIAL)
         if self.note is not None:
             built.append(self.note)
         return built
 
     def copy(self) -> _Group:
         other = _Group(self.run_id)
+        twins: dict[_TurnMessages, _TurnMessages] = {}
         for item in self.items:
-            twin = item if isinstance(item, Message) else item.copy()
+            if isinstance(item, Message):
+                other.items.append(item)
+                continue
+            twin = twins[item] = item.copy()
             other.items.append(twin)
-            if item is self.current and isinstance(twin, _TurnMessages):
-                other.current = twin
+        other.current = twins[self.current] if self.current is not None else None
+        other.answers = {answer: twins[turn] for answer, turn in self.answers.items()}
         other.turns = self.turns
         other.note = self.note
         other.closed_early = self.closed_early
@@ -198,6 +291,12 @@ class Thread:
         match data:
             case TextData():
                 self._text(event, data)
+            case BlockData():
+                self._block(event, data)
+            case AnswerBegunData():
+                self._answer_begun(event, data)
+            case AnswerEndedData():
+                self._answer_ended(event, data)
             case ToolRequestedData():
                 self._tool_requested(event, data)
             case ToolEndedData():
@@ -293,7 +392,28 @@ class Thread:
         if not data.text:
             return
         group = self._group(event)
-        group.turn_for(event).parts.append(data.text)
+        group.turn_for(event, data.answer).parts.append(data.text)
+        self._changed(group)
+
+    def _answer_begun(self, event: Event, data: AnswerBegunData) -> None:
+        self._group(event).begin_answer(event, data.answer, AnswerInfo(data.provider, data.model))
+
+    def _block(self, event: Event, data: BlockData) -> None:
+        group = self._own(event.run_id)
+        turn = group.answers.get(data.answer) if group is not None else None
+        if group is None or turn is None or turn.answer is None:
+            # Its answer cannot be read, so nobody knows its place.
+            return
+        turn.parts.append(BlockPart(data.provider or turn.answer.provider, data.data))
+        self._changed(group)
+
+    def _answer_ended(self, event: Event, data: AnswerEndedData) -> None:
+        group = self._own(event.run_id)
+        turn = group.answers.pop(data.answer, None) if group is not None else None
+        if group is None or turn is None or turn.answer is None:
+            return
+        turn.answer = replace(turn.answer, usage=data.usage, stop=data.stop, provider_id=data.provider_id)
+        turn.ended = True
         self._changed(group)
 
     def _tool_requested(self, event: Event, data: ToolRequestedData) -> None:
@@ -301,10 +421,9 @@ class Thread:
         if call_id in self._calls:
             return
         group = self._group(event)
-        turn = group.turn_for(event)
-        call = _Call(ToolCall(call_id, data.tool, data.arguments))
-        turn.calls.append(call)
-        turn.open += 1
+        turn = group.turn_for(event, data.answer)
+        call = _Call(ToolCall(call_id, data.tool, data.arguments), provider_id=data.provider_id)
+        turn.add(call)
         self._calls[call_id] = (group, turn, call)
         self._changed(group)
 

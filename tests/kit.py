@@ -39,7 +39,18 @@ KILL_S = 15.0
 WAIT_S = 60.0
 YEAR_S = 365 * 86_400.0
 
-OUTPUT_KINDS = frozenset({"text", "tool.requested", "tool.started", "tool.output", "process.started"})
+OUTPUT_KINDS = frozenset(
+    {
+        "answer.begun",
+        "answer.ended",
+        "block",
+        "text",
+        "tool.requested",
+        "tool.started",
+        "tool.output",
+        "process.started",
+    }
+)
 
 
 def until(condition: Callable[[], Any], what: str = "the condition", timeout: float = WAIT_S) -> None:

@@ -1,8 +1,8 @@
 """What the providers refuse with a 400, as strict checks of a whole request's messages.
 
-Both raise `Refused` with the place and the rule. They are written from the providers' documented rules, and
-are stricter than the providers where those are lenient (a repeated id, an empty text, arguments that are no
-JSON).
+All raise `Refused` with the place and the rule. They are written from the providers' documented rules and from what
+their 400s say, and are stricter than the providers where those are lenient (a repeated id, an empty text, arguments
+that are no JSON).
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Any
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _ID = re.compile(r"[A-Za-z0-9_.:-]+")
+THINKING = {"thinking": {"type", "thinking", "signature"}, "redacted_thinking": {"type", "data"}}
+"""The keys of each block of thinking."""
 
 
 class Refused(AssertionError):
@@ -24,8 +26,8 @@ def _require(condition: bool, place: int, rule: str) -> None:
         raise Refused(f"messages[{place}]: {rule}")
 
 
-def check_openai(messages: list[dict[str, Any]]) -> None:
-    """Check messages of OpenAI's chat completions."""
+def check_openai(messages: list[dict[str, Any]], *, keys: frozenset[str] = frozenset()) -> None:
+    """Check messages of OpenAI's chat completions; `keys` are further ones that the provider's assistant has."""
     _require(bool(messages), 0, "there is no message")
     seen: set[str] = set()
     owed: list[str] = []
@@ -44,7 +46,8 @@ def check_openai(messages: list[dict[str, Any]]) -> None:
             previous = messages[place - 1]["role"] if place else None
             _require(previous != "user", place, "two user messages in a row")
         elif role == "assistant":
-            _require(set(message) <= {"role", "content", "tool_calls"}, place, "wrong keys of an assistant message")
+            known = {"role", "content", "tool_calls"} | keys
+            _require(set(message) <= known, place, "wrong keys of an assistant message")
             calls = message.get("tool_calls")
             if message["content"] is None:
                 _require(bool(calls), place, "an assistant message with neither text nor calls")
@@ -67,8 +70,12 @@ def check_openai(messages: list[dict[str, Any]]) -> None:
     _require(not owed, len(messages), f"calls without a result: {owed}")
 
 
-def check_anthropic(messages: list[dict[str, Any]]) -> None:
-    """Check messages of Anthropic's messages endpoint."""
+def check_anthropic(messages: list[dict[str, Any]], *, thinking: bool = False, as_said: bool = False) -> None:
+    """Check messages of Anthropic's messages endpoint.
+
+    `thinking`: the request has it on. `as_said`: the provider's own answers are in it, in their own order; in any other
+    message the texts are before the calls.
+    """
     _require(bool(messages), 0, "there is no message")
     _require(messages[0]["role"] == "user", 0, "the first message is not the user's")
     seen: set[str] = set()
@@ -97,8 +104,14 @@ def check_anthropic(messages: list[dict[str, Any]]) -> None:
         else:
             calls = [block for block in content if block["type"] == "tool_use"]
             texts = [block for block in content if block["type"] == "text"]
-            _require(len(calls) + len(texts) == len(content), place, "an unknown block")
-            _require(content[len(content) - len(calls) :] == calls, place, "a text behind a call")
+            thoughts = [block for block in content if block["type"] in THINKING]
+            _require(len(calls) + len(texts) + len(thoughts) == len(content), place, "an unknown block")
+            if not as_said:
+                _require(content[len(content) - len(calls) :] == calls, place, "a text behind a call")
+            for block in thoughts:
+                _require(set(block) == THINKING[block["type"]], place, "wrong keys of thinking")
+                _require(all(isinstance(value, str) and value for value in block.values()), place, "empty thinking")
+            _require(content[-1]["type"] not in THINKING, place, "the final block is thinking")
             for block in calls:
                 _require(set(block) == {"type", "id", "name", "input"}, place, "wrong keys of a call")
                 _require(isinstance(block["input"], dict), place, "input that is no object")
@@ -113,6 +126,56 @@ def check_anthropic(messages: list[dict[str, Any]]) -> None:
     if last["role"] == "assistant":
         text = last["content"][-1]["text"]
         _require(text == text.rstrip(), len(messages) - 1, "the last assistant text ends in white space")
+    elif thinking and last["content"][0]["type"] == "tool_result":
+        _check_begins_with_thinking(messages)
+
+
+def _check_begins_with_thinking(messages: list[dict[str, Any]]) -> None:
+    """What the assistant did since the user spoke last, up to the results at the end, begins with thinking."""
+    first = len(messages) - 2
+    while first > 1 and all(block["type"] == "tool_result" for block in messages[first - 1]["content"]):
+        first -= 2
+    found = messages[first]["content"][0]["type"]
+    _require(found in THINKING, first, f"expected `thinking` or `redacted_thinking`, but found `{found}`")
+
+
+def check_responses(items: list[dict[str, Any]], *, kinds: frozenset[str] = frozenset()) -> None:
+    """Check the input of OpenAI's Responses; `kinds` are the types of further items that its output may have."""
+    _require(bool(items), 0, "there is no item")
+    seen: set[str] = set()
+    owed: list[str] = []
+    for place, item in enumerate(items):
+        kind = item.get("type")
+        behind = items[place + 1] if place + 1 < len(items) else {}
+        if kind == "function_call_output":
+            _require(set(item) == {"type", "call_id", "output"}, place, "wrong keys of a result")
+            _require(bool(owed) and item["call_id"] == owed.pop(0), place, "a result out of the order of the calls")
+            _text(item["output"], place)
+            if behind.get("type") != "function_call_output":
+                _require(not owed, place, f"calls without a result: {owed}")
+        elif kind == "message":
+            role = item.get("role")
+            _require(set(item) == {"type", "role", "content"}, place, "wrong keys of a message")
+            _require(role in ("user", "assistant"), place, f"an unknown role {role!r}")
+            _require(len(item["content"]) == 1, place, "a message without its one text")
+            (text,) = item["content"]
+            wanted = "input_text" if role == "user" else "output_text"
+            _require(set(text) == {"type", "text"} and text["type"] == wanted, place, f"content that is no {wanted}")
+            _text(text["text"], place)
+            _require(role == "assistant" or not owed, place, f"calls without a result: {owed}")
+        elif kind == "function_call":
+            _require(set(item) == {"type", "call_id", "name", "arguments"}, place, "wrong keys of a call")
+            _name(item["name"], place)
+            _require(isinstance(json.loads(item["arguments"]), dict), place, "arguments that are no JSON object")
+            _new_id(item["call_id"], seen, place)
+            owed.append(item["call_id"])
+        elif kind == "reasoning":
+            _require({"type", "summary", "encrypted_content"} <= set(item), place, "a reasoning item that lacks keys")
+            follows = behind.get("role") == "assistant" or behind.get("type") in {"function_call", "reasoning"} | kinds
+            _require(follows, place, "'reasoning' was provided without its required following item")
+        else:
+            _require(kind in kinds, place, f"an unknown item {kind!r}")
+    _require(not owed, len(items), f"calls without a result: {owed}")
 
 
 def _text(value: object, place: int) -> None:

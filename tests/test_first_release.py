@@ -1,4 +1,7 @@
-"""A store of the first release opens, recovers, and reads the same. `tests/data/make_first_release.py` made it."""
+"""A store of the first release opens, recovers, and reads the same. `tests/data/make_first_release.py` made it.
+
+`first_release_rendered.json` is what models were given of its logs before answers of models were on record.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,9 @@ import msgspec
 import pytest
 
 from actors.events import UnreadableData, as_data, data_of
-from actors.model import RunStatus
+from actors.model import Event, RunStatus
+from actors.plugin.rendering import render_anthropic, render_openai
+from actors.thread import Thread
 from supervisor import Supervisor
 from supervisor.store.reader import SqliteReader
 from tests.crash_kit import until
@@ -75,6 +80,23 @@ def test_its_events_are_the_same_to_the_byte_and_each_is_decoded(
         assert not isinstance(data, UnreadableData), event
         assert data.event_kind == event.kind
         assert msgspec.json.encode(as_data(data)) == msgspec.json.encode(event.data), event.kind
+
+
+@pytest.mark.parametrize(("state", "name"), [("stored", "s1"), ("stored", "s2"), ("recovered", "s2")])
+def test_models_are_given_the_same_of_its_logs_to_the_byte(expected: Any, state: str, name: str) -> None:
+    rendered = json.loads((DATA / "first_release_rendered.json").read_bytes())[f"{state} {name}"]
+    thread = Thread()
+    for event in expected[state][name]["events"]:
+        thread.apply(msgspec.convert(event, Event))
+    messages = thread.messages()
+    assert all(not message.parts and message.answer is None for message in messages)
+    for provider in (None, "openai", "anthropic"):
+        found = {
+            "openai": render_openai(messages, provider=provider),
+            "anthropic": render_anthropic(messages, provider=provider),
+        }
+        # Their text: so the order of the keys counts, too.
+        assert json.dumps(found) == json.dumps(rendered)
 
 
 @pytest.mark.parametrize("name", NAMES)

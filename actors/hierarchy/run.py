@@ -29,6 +29,7 @@ from actors.hierarchy.tool import ToolActor
 from actors.kernel.actor import Actor, tell
 from actors.kernel.down import Down
 from actors.messages import (
+    AnswerLeft,
     CallClosed,
     CallEnded,
     CallExpired,
@@ -180,7 +181,15 @@ class RunActor(Actor):
     def on_receive(self, message: Any) -> None:
         """Handle one message."""
         match message:
-            case Said() | LateRefused() | CallStarted() | CallGivenUp() | CallExpired() | HandOverRequested():
+            case (
+                Said()
+                | AnswerLeft()
+                | LateRefused()
+                | CallStarted()
+                | CallGivenUp()
+                | CallExpired()
+                | HandOverRequested()
+            ):
                 self.tell_parent(message)
             case CallRequested():
                 self._call_requested(message)
@@ -377,6 +386,7 @@ class RunActor(Actor):
                 made=request.made,
                 provider_id=request.provider_id,
                 where=request.where,
+                answer=request.answer,
             )
         )
 

@@ -26,6 +26,7 @@ from actors.messages.process import (
     Release,
 )
 from actors.messages.reports import (
+    AnswerLeft,
     CallEnded,
     CallExpired,
     CallGivenUp,
@@ -94,6 +95,7 @@ from actors.messages.tool import CallDeadline, KillProcess
 
 __all__ = [
     "Activate",
+    "AnswerLeft",
     "CallClosed",
     "CallDeadline",
     "CallEnded",

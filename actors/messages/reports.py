@@ -46,6 +46,7 @@ class CallRequested(Report, frozen=True):
     arguments, secrets: the arguments to show, and the secret ones, which the run does not pass on.
     made: the tool, where the call brings its own.
     provider_id, where: what the model calls the call, and which side executes it; for the log.
+    answer: the answer of a model that it is a part of: it starts when that has ended.
     """
 
     address: Address
@@ -59,6 +60,14 @@ class CallRequested(Report, frozen=True):
     made: Made | None = None
     provider_id: str | None = None
     where: Where = Where.DAEMON
+    answer: str | None = None
+
+
+class AnswerLeft(Report, frozen=True):
+    """An answer of a model was left before its end: it stays partial, and none of its calls starts."""
+
+    address: Address
+    answer: str
 
 
 class CallGivenUp(Report, frozen=True):
@@ -198,6 +207,7 @@ class StrayEnded(Report, frozen=True):
 RunReport: TypeAlias = (
     Said
     | LateRefused
+    | AnswerLeft
     | CallRequested
     | CallStarted
     | CallExpired

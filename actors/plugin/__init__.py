@@ -1,6 +1,8 @@
 """The interface for plug-ins: what the code of agents and tools uses, and how it is run.
 
     turn.py          Turn and AsyncTurn: the argument of an agent's function
+    answers.py       the answer of a model, and its calls: what `turn.answer` begins
+    pieces.py        the pieces of a text, one for each event
     spawning.py      `spawn`, for tools
     execution.py     runs an agent or a call on its thread or task; a call has to pass its cell
     foreign.py       tools that a call brings along: somebody else's, and functions that `turn.gate` gates

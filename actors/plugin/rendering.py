@@ -1,31 +1,41 @@
-"""Renders a thread as the input of a model call, in the two wire formats that providers share.
+"""Renders a thread as the input of a model call, in the three wire formats that providers share.
 
-Pure functions. Both formats refuse a whole request if one call lacks its result. So both renderings use one reading of
+Pure functions. Each format refuses a whole request if one call lacks its result. So all renderings use one reading of
 the thread: a call is paired with the tool message behind it, and a call or result without a partner is left out. A
 thread that `actors.thread` folds has none of these; one that an agent has shortened may have some.
 
 Calls and results are paired by their ids. If several calls have one id, the first gets the first result, the second the
-second. A repeated id is replaced by a new one, and a name that a model made up is made valid, since both formats refuse
-a whole request for those too. Retracted messages are left out. Notes get the user's role, the only one that both
-formats allow between two assistant messages. Partial text gets no mark; white space is treated as each format asks.
+second. A repeated id is replaced by a new one, and a name that a model made up is made valid, since the formats refuse
+a whole request for those too. Retracted messages are left out. Notes get the user's role, the only one that all formats
+allow between two assistant messages. Partial text gets no mark; white space is treated as each format asks.
+
+An answer of a model (`turn.answer`) is given back to its own provider as it came: its texts, blocks and calls in their
+order, the blocks to the byte, the calls under the provider's ids. `provider` is the name that the answer was begun
+with. For any other provider its blocks are left out, its calls have our ids, and they follow its text. What providers
+refuse of a partial answer is left out: a block of thinking behind which nothing came.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict, deque
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
 
 import msgspec
 
 from actors.model import JsonObject, Message, MessageStatus, Outcome, Role, ToolCall
+from actors.parts import BlockPart, CallPart, TextPart
 
 OPENING: Final = "The conversation so far:"
 """The user text before a thread that begins with the assistant, in the format in which the user has to be first."""
+GO_ON: Final = "Go on."
+"""The user text before an answer that begins with thinking, behind a text of the assistant that does not."""
 
 _NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9_-]")
 _NAME_MAX_CHARS: Final = 64
+_THINKING: Final = frozenset({"thinking", "redacted_thinking"})
 
 _INSTEAD_OF_NOTHING: Final[dict[str, str]] = {
     Outcome.NOT_STARTED: "This call was not started.",
@@ -34,53 +44,121 @@ _INSTEAD_OF_NOTHING: Final[dict[str, str]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class _Called:
+    """A call with its result."""
+
+    call: ToolCall
+    result: Message
+
+
+_Part: TypeAlias = str | JsonObject | _Called
+"""A text, a block of the provider that is asked, or a call."""
+_Keep: TypeAlias = Callable[[list[_Part]], list[_Part]]
+"""Leaves out blocks that the provider would not take where they stand."""
+
+
+@dataclass(frozen=True, slots=True)
 class _AssistantMessage:
-    """One assistant message with the results of its calls."""
+    """The parts of one assistant message."""
 
-    __slots__ = ("calls", "text")
+    parts: list[_Part]
 
-    def __init__(self, text: str, calls: list[tuple[ToolCall, Message]]) -> None:
-        self.text = text
-        self.calls = calls
+    @property
+    def text(self) -> str:
+        return "".join(part for part in self.parts if isinstance(part, str))
+
+    @property
+    def blocks(self) -> list[JsonObject]:
+        return [part for part in self.parts if isinstance(part, dict)]
+
+    @property
+    def calls(self) -> list[_Called]:
+        return [part for part in self.parts if isinstance(part, _Called)]
 
 
-def render_openai(messages: Sequence[Message]) -> list[JsonObject]:
+def render_openai(messages: Sequence[Message], *, provider: str | None = None) -> list[JsonObject]:
     """Return the thread in the format of OpenAI's chat completions.
 
-    Consecutive user texts become one message, with a blank line between them. Blank texts are left out.
+    Consecutive user texts become one message, with a blank line between them. Blank texts are left out. The format has
+    no blocks. A block of `provider` without a ``type`` is taken for further keys of its assistant message, as some
+    providers want back with it (``reasoning_content``, ``reasoning_details``).
     """
     rendered: list[JsonObject] = []
-    for turn in _turns(messages):
+    for turn in _turns(messages, provider, _with_text_or_calls):
         if isinstance(turn, str):
             rendered.append({"role": "user", "content": turn})
             continue
-        said: JsonObject = {"role": "assistant", "content": turn.text or None}
+        said: JsonObject = {key: value for block in turn.blocks for key, value in block.items()}
+        said |= {"role": "assistant", "content": turn.text or None}
+        said.pop("tool_calls", None)
         if turn.calls:
             said["tool_calls"] = [
                 {
-                    "id": call.id,
+                    "id": called.call.id,
                     "type": "function",
-                    "function": {
-                        "name": _name(call.name),
-                        "arguments": msgspec.json.encode(call.arguments).decode(),
-                    },
+                    "function": {"name": _name(called.call.name), "arguments": _arguments(called.call)},
                 }
-                for call, _ in turn.calls
+                for called in turn.calls
             ]
         rendered.append(said)
         rendered.extend(
-            {"role": "tool", "tool_call_id": call.id, "content": _content(result)} for call, result in turn.calls
+            {"role": "tool", "tool_call_id": called.call.id, "content": _content(called.result)}
+            for called in turn.calls
         )
     return rendered
 
 
-def render_anthropic(messages: Sequence[Message]) -> list[JsonObject]:
+def render_responses(messages: Sequence[Message], *, provider: str | None = None) -> list[JsonObject]:
+    """Return the thread in the format of OpenAI's Responses, as the items of its ``input``.
+
+    A block of `provider` is an item. A reasoning item is given back with the item that follows it, and only with its
+    ``encrypted_content``: without that it is a reference to an answer that the provider has stored, and is refused
+    unless each item behind it is the stored one too. So ask with ``include=["reasoning.encrypted_content"]``. Texts
+    and calls are given without the provider's ids of their items; a call has its ``call_id``.
+    """
+    rendered: list[JsonObject] = []
+    for turn in _turns(messages, provider, _without_lone_reasoning):
+        if isinstance(turn, str):
+            rendered.append({"type": "message", "role": "user", "content": [{"type": "input_text", "text": turn}]})
+            continue
+        for part in turn.parts:
+            if isinstance(part, str):
+                content = [{"type": "output_text", "text": part}]
+                rendered.append({"type": "message", "role": "assistant", "content": content})
+            elif isinstance(part, _Called):
+                rendered.append(
+                    {
+                        "type": "function_call",
+                        "call_id": part.call.id,
+                        "name": _name(part.call.name),
+                        "arguments": _arguments(part.call),
+                    }
+                )
+            else:
+                rendered.append(dict(part))
+        rendered.extend(
+            {"type": "function_call_output", "call_id": called.call.id, "output": _content(called.result)}
+            for called in turn.calls
+        )
+    return rendered
+
+
+def render_anthropic(
+    messages: Sequence[Message], *, provider: str | None = None, thinking: bool = False
+) -> list[JsonObject]:
     """Return the thread in the format of Anthropic's messages.
 
     User and assistant alternate, the user first: a thread that begins with the assistant gets `OPENING` before it. All
     results of an assistant message are in the user message behind it, in the order of the calls, followed by the user's
     text. Blank texts are left out. The last assistant message loses its trailing white space, which the provider
     refuses.
+
+    Args:
+        messages: the thread.
+        provider: whose blocks (thinking with its signature, redacted thinking) and ids are given back.
+        thinking: the request will have thinking on. Then the provider refuses results at the end whose calls no
+            thinking came before: calls of an agent itself, or of another provider's model. Such calls are told as text.
     """
     rendered: list[JsonObject] = []
 
@@ -92,26 +170,17 @@ def render_anthropic(messages: Sequence[Message]) -> list[JsonObject]:
         content: list[JsonObject] = rendered[-1]["content"]
         return content
 
-    for turn in _turns(messages):
+    for turn in _turns(messages, provider, _without_last_thinking):
         if isinstance(turn, str):
             blocks("user").append({"type": "text", "text": turn})
             continue
-        content = blocks("assistant")
-        if turn.text:
-            content.append({"type": "text", "text": turn.text})
-        content.extend(
-            {"type": "tool_use", "id": call.id, "name": _name(call.name), "input": call.arguments}
-            for call, _ in turn.calls
-        )
-        for call, result in turn.calls:
-            block: JsonObject = {
-                "type": "tool_result",
-                "tool_use_id": call.id,
-                "content": _content(result),
-            }
-            if result.is_error or result.outcome != Outcome.FINISHED:
-                block["is_error"] = True
-            blocks("user").append(block)
+        if _is_thinking(turn.parts[0]) and rendered and _speaks_first(rendered[-1]):
+            blocks("user").append({"type": "text", "text": GO_ON})
+        blocks("assistant").extend(map(_as_block, turn.parts))
+        for called in turn.calls:
+            blocks("user").append(_as_result(called))
+    while thinking and _tell_calls_without_thinking(rendered):
+        pass
     if rendered and rendered[-1]["role"] == "assistant":
         last = rendered[-1]["content"][-1]
         if last["type"] == "text":
@@ -119,28 +188,141 @@ def render_anthropic(messages: Sequence[Message]) -> list[JsonObject]:
     return rendered
 
 
-def _turns(messages: Sequence[Message]) -> list[str | _AssistantMessage]:
+def _as_block(part: _Part) -> JsonObject:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    if isinstance(part, _Called):
+        return {"type": "tool_use", "id": part.call.id, "name": _name(part.call.name), "input": part.call.arguments}
+    return dict(part)
+
+
+def _as_result(called: _Called) -> JsonObject:
+    result = called.result
+    block: JsonObject = {"type": "tool_result", "tool_use_id": called.call.id, "content": _content(result)}
+    if result.is_error or result.outcome != Outcome.FINISHED:
+        block["is_error"] = True
+    return block
+
+
+def _is_thinking(part: _Part) -> bool:
+    return isinstance(part, dict) and part.get("type") in _THINKING
+
+
+def _speaks_first(message: JsonObject) -> bool:
+    """True of an assistant message that does not begin with thinking."""
+    return message["role"] == "assistant" and not _is_thinking(message["content"][0])
+
+
+def _tell_calls_without_thinking(rendered: list[JsonObject]) -> bool:
+    """Give the calls at the end as text, if no thinking began what the assistant did since the user spoke last.
+
+    Returns True if it did: there may be further ones before them then.
+    """
+    if not rendered or not _results(rendered[-1]):
+        return False
+    first = len(rendered) - 2
+    while first >= 2 and len(_results(rendered[first - 1])) == len(rendered[first - 1]["content"]):
+        first -= 2
+    if _is_thinking(rendered[first]["content"][0]):
+        return False
+    *_, asked, answered = rendered
+    results = {block["tool_use_id"]: block["content"] for block in _results(answered)}
+    told = [
+        f"The assistant called {block['name']} with {_json(block['input'])}. The result:\n{results[block['id']]}"
+        for block in asked["content"]
+        if block["type"] == "tool_use"
+    ]
+    del rendered[-2:]
+    spoken: list[_Part] = [block for block in asked["content"] if block["type"] != "tool_use"]
+    said = _without_last_thinking(spoken)
+    behind = [block for block in answered["content"] if block["type"] != "tool_result"]
+    content = [{"type": "text", "text": text} for text in told] + behind
+    if said:
+        rendered.append({"role": "assistant", "content": said})
+        rendered.append({"role": "user", "content": content})
+    else:
+        rendered[-1]["content"].extend(content)
+    return True
+
+
+def _results(message: JsonObject) -> list[JsonObject]:
+    return [block for block in message["content"] if block["type"] == "tool_result"]
+
+
+# ── What a format takes of an answer ──────────────────────────────────────────────────────────────────
+
+
+def _with_text_or_calls(parts: list[_Part]) -> list[_Part]:
+    """Chat completions: an assistant message has text or calls. A block with a type is of another format."""
+    kept = [part for part in parts if not (isinstance(part, dict) and "type" in part)]
+    return kept if any(not isinstance(part, dict) for part in kept) else []
+
+
+def _without_last_thinking(parts: list[_Part]) -> list[_Part]:
+    """Anthropic: thinking is not the last block of a message."""
+    kept = [part for part in parts if not isinstance(part, dict) or "type" in part]
+    while kept and _is_thinking(kept[-1]):
+        kept.pop()
+    return kept
+
+
+def _without_lone_reasoning(parts: list[_Part]) -> list[_Part]:
+    """Responses: a reasoning item is followed by what it led to, and carries its content with it."""
+    kept: list[_Part] = []
+    for part in reversed(parts):
+        if isinstance(part, dict) and "type" not in part:
+            continue
+        reasoning = isinstance(part, dict) and part.get("type") == "reasoning"
+        if not reasoning or (kept and isinstance(part, dict) and part.get("encrypted_content")):
+            kept.append(part)
+    return kept[::-1]
+
+
+# ── The reading of the thread ─────────────────────────────────────────────────────────────────────────
+
+
+def _turns(messages: Sequence[Message], provider: str | None, keep: _Keep) -> list[str | _AssistantMessage]:
     """Read a thread as user texts, no two in a row, and assistant messages with paired results."""
     shown = [message for message in messages if message.status != MessageStatus.RETRACTED]
     turns: list[str | _AssistantMessage] = []
     used: set[str] = set()
     for place, message in enumerate(shown):
         if message.role == Role.ASSISTANT:
-            results = _results_behind(shown, place)
-            calls = [
-                (_with_own_id(call, used), results[call.id].popleft())
-                for call in message.tool_calls
-                if results[call.id]
-            ]
-            text = message.content if message.content.strip() else ""
-            if text or calls:
-                turns.append(_AssistantMessage(text, calls))
+            parts = keep(_parts(message, _results_behind(shown, place), used, provider))
+            if parts:
+                turns.append(_AssistantMessage(parts))
         elif message.role in (Role.USER, Role.NOTE) and message.content.strip():
             if turns and isinstance(turns[-1], str):
                 turns[-1] = f"{turns[-1]}\n\n{message.content}"
             else:
                 turns.append(message.content)
     return turns
+
+
+def _parts(
+    message: Message, results: defaultdict[str, deque[Message]], used: set[str], provider: str | None
+) -> list[_Part]:
+    """Return the parts of an assistant message that a provider is to have; see the head of this file."""
+    own = provider is not None and message.answer is not None and message.answer.provider == provider
+    calls = (CallPart(call.id, call.name, call.arguments) for call in message.tool_calls)
+    parts = message.parts or (TextPart(message.content), *calls)
+    made: list[_Part] = []
+    for part in parts:
+        if isinstance(part, TextPart) and part.text.strip():
+            made.append(part.text)
+        elif isinstance(part, BlockPart) and provider is not None and part.provider == provider:
+            made.append(part.data)
+        elif isinstance(part, CallPart) and results[part.id]:
+            identity = part.provider_id if own and part.provider_id else part.id
+            call = ToolCall(_unused(identity, used), part.name, part.arguments)
+            made.append(_Called(call, results[part.id].popleft()))
+    if own or not message.parts:
+        return made
+    text = "".join(part.text for part in parts if isinstance(part, TextPart))
+    spoken: list[_Part] = [part for part in made if isinstance(part, dict)]
+    if text.strip():
+        spoken.append(text)
+    return [*spoken, *(part for part in made if isinstance(part, _Called))]
 
 
 def _results_behind(messages: Sequence[Message], place: int) -> defaultdict[str, deque[Message]]:
@@ -155,19 +337,26 @@ def _results_behind(messages: Sequence[Message], place: int) -> defaultdict[str,
     return results
 
 
-def _with_own_id(call: ToolCall, used: set[str]) -> ToolCall:
-    """Return a call with an id that no other call of the request has."""
-    own = call.id
-    number = 2
+def _unused(identity: str, used: set[str]) -> str:
+    """Return an id that no other call of the request has."""
+    own, number = identity, 2
     while own in used:
-        own, number = f"{call.id}_{number}", number + 1
+        own, number = f"{identity}_{number}", number + 1
     used.add(own)
-    return call if own == call.id else msgspec.structs.replace(call, id=own)
+    return own
 
 
 def _name(name: str) -> str:
     """Return a tool's name in a form that providers accept: a model may have called a name that is not a tool's."""
     return _NOT_IN_A_NAME.sub("_", name)[:_NAME_MAX_CHARS] or "_"
+
+
+def _arguments(call: ToolCall) -> str:
+    return _json(call.arguments)
+
+
+def _json(value: JsonObject) -> str:
+    return msgspec.json.encode(value).decode()
 
 
 def _content(result: Message) -> str:

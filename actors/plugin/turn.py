@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 from pykka import ActorDeadError
 
-from actors.errors import Invalid, RunCancelled
+from actors.errors import Invalid, QueueFull, RunCancelled
 from actors.events import (
     Emitted,
     EventData,
@@ -32,9 +32,11 @@ from actors.events import (
 from actors.gate.credit import Credit
 from actors.gate.pending import Pending
 from actors.gate.token import AsyncCancelToken, CancelBoundary, CancelToken
-from actors.messages import CallGivenUp, CallRequested, LateRefused, Said, SteeringRequested, ToolResult
+from actors.messages import AnswerLeft, CallGivenUp, CallRequested, LateRefused, Said, SteeringRequested, ToolResult
 from actors.model import Address, Event, JsonObject, Message, Provenance, Role, Where
+from actors.plugin.answers import ANSWERS_OPEN_MAX, AsyncModelAnswer, ModelAnswer
 from actors.plugin.foreign import GatedTask, GatedThread, Made, Show
+from actors.plugin.pieces import pieces
 from actors.plugin.registration import duration, is_async
 from actors.plugin.spawning import AsyncSpawn, Spawn
 from actors.secrets import NOTHING, Withheld
@@ -42,7 +44,6 @@ from actors.text import shown, storable, storable_json
 from actors.thread import Thread
 
 T = TypeVar("T")
-TEXT_EVENT_MAX_BYTES: Final = 65_536
 TOOL_NAME_MAX_CHARS: Final = 1_024
 PROVIDER_ID_MAX_CHARS: Final = 256
 
@@ -54,7 +55,8 @@ class PreparedCall(NamedTuple):
     """A call that an agent asks for: its size in bytes, and its `problem` if it is invalid.
 
     `arguments` are the arguments to show; `secrets` are the secret ones. `made` is the tool that the call brings along.
-    `provider_id` is what the model calls the call; `where` is which side executes it.
+    `provider_id` is what the model calls the call; `where` is which side executes it. `answer` is the answer of the
+    model that it is a part of.
     """
 
     tool: str
@@ -65,6 +67,7 @@ class PreparedCall(NamedTuple):
     made: Made | None = None
     provider_id: str | None = None
     where: Where = Where.DAEMON
+    answer: str | None = None
 
 
 class TurnCore:
@@ -118,6 +121,8 @@ class TurnCore:
         self._withhold = withhold
         self._wall = wall
         self._numbers = itertools.count(1)
+        self._answer_numbers = itertools.count(1)
+        self._answers_open = 0
 
     def messages(self) -> list[Message]:
         """Return the thread, with this run's output and calls so far."""
@@ -147,9 +152,39 @@ class TurnCore:
     def said(self, data: Emitted, size: int) -> None:
         """Send what the agent emits; its credit was taken before."""
         self.tell(Said(self.address, data, size))
-        if isinstance(data, TextData):
+        if not isinstance(data, TypingData | ProgressData):
             with self._lock:
                 self._apply(data)
+
+    def new_answer_id(self) -> str:
+        """Return the id of the next answer of a model. No other answer of the session has it."""
+        return f"{self.address.run}.answer{next(self._answer_numbers)}"
+
+    def answer_opens(self) -> None:
+        """Count an answer that is about to begin.
+
+        Raises:
+            QueueFull: `ANSWERS_OPEN_MAX` of this run are open.
+        """
+        with self._lock:
+            if self._answers_open >= ANSWERS_OPEN_MAX:
+                raise QueueFull(
+                    "too many answers of models are open",
+                    expected=f"at most {ANSWERS_OPEN_MAX} at once",
+                    got=f"{self._answers_open}",
+                    remedy="leave the block of an answer before the next one begins",
+                )
+            self._answers_open += 1
+
+    def answer_over(self) -> None:
+        """An answer has ended, was left, or did not begin."""
+        with self._lock:
+            self._answers_open -= 1
+
+    def say_answer_left(self, answer: str) -> None:
+        """Report that an answer was left before its end, unless the run has ended."""
+        with contextlib.suppress(RunCancelled):
+            self.tell(AnswerLeft(self.address, answer))
 
     def say_refused(self, counts: dict[str, int]) -> None:
         """Report what came from a host after the end of this run, and was refused there: counts, by kind."""
@@ -214,7 +249,15 @@ class TurnCore:
         reply = self.pending.future()
         with self._lock:
             self._unanswered.add(call_id)
-            self._apply(ToolRequestedData(call_id=call_id, tool=call.tool, arguments=call.arguments))
+            self._apply(
+                ToolRequestedData(
+                    call_id=call_id,
+                    tool=call.tool,
+                    arguments=call.arguments,
+                    answer=call.answer,
+                    provider_id=call.provider_id,
+                )
+            )
         reply.add_done_callback(_brought(lambda result: self.called(call_id, result)))
         address, context = self.address.of_call(call_id), contextvars.copy_context()
         self.tell(
@@ -230,6 +273,7 @@ class TurnCore:
                 call.made,
                 call.provider_id,
                 call.where,
+                call.answer,
             )
         )
         return call_id, reply
@@ -312,22 +356,6 @@ def _not_gated(function: object, expected: str, remedy: str) -> Invalid:
     return Invalid("this function cannot be gated here", expected=expected, got=shown(function), remedy=remedy)
 
 
-def _pieces(text: object) -> list[str]:
-    """Divide a text into pieces, one for each event."""
-    if not isinstance(text, str):
-        raise Invalid(
-            "an agent can emit text only",
-            expected="a str",
-            got=type(text).__name__,
-            remedy="emit(str(value)), or progress(value) for data",
-        )
-    text = storable(text)
-    if len(text) * 4 <= TEXT_EVENT_MAX_BYTES:
-        return [text] if text else []
-    step = TEXT_EVENT_MAX_BYTES // 4
-    return [text[start : start + step] for start in range(0, len(text), step)]
-
-
 class _TurnBase:
     """The common part of the turns of plain and of async agents: what can be read without waiting."""
 
@@ -374,7 +402,7 @@ class Turn(_TurnBase):
     def emit(self, text: str) -> None:
         """Emit a text. It waits for credit if much of the run's output is not in the log yet."""
         self._core.token.raise_if_cancelled()
-        for piece in _pieces(text):
+        for piece in pieces(text):
             self._say(TextData(text=piece), len(piece.encode()))
 
     def progress(self, **data: Any) -> None:
@@ -392,6 +420,10 @@ class Turn(_TurnBase):
         self._spend(call.size)
         call_id, reply = core.request_call(call)
         return core.called(call_id, core.pending.wait(reply, None))
+
+    def answer(self, *, provider: str | None = None, model: str | None = None) -> ModelAnswer:
+        """Begin the answer of a model: ``with turn.answer(provider="…") as answer``; see `AsyncTurn.answer`."""
+        return ModelAnswer(self._core, provider, model, self._say, self._spend)
 
     def gate(
         self,
@@ -467,7 +499,7 @@ class AsyncTurn(_TurnBase):
         """Emit a text. It waits for credit if much of the run's output is not in the log yet."""
         async with self._boundary:
             self._core.token.raise_if_cancelled()
-            for piece in _pieces(text):
+            for piece in pieces(text):
                 await self._say(TextData(text=piece), len(piece.encode()))
 
     async def progress(self, **data: Any) -> None:
@@ -488,6 +520,19 @@ class AsyncTurn(_TurnBase):
         """
         async with self._boundary:
             return await self._called(self._core.prepare_call(tool, arguments))
+
+    def answer(self, *, provider: str | None = None, model: str | None = None) -> AsyncModelAnswer:
+        """Begin the answer of a model: ``async with turn.answer(provider="anthropic", model="…") as answer``.
+
+        What is said in it is one message of the thread: texts, blocks of the provider, and calls, in their order. Its
+        calls are one batch, which starts when the block has ended. See `AsyncModelAnswer`. `emit` and `call` are no
+        part of it: they work inside of it as outside.
+
+        Args:
+            provider: whose model it is. The renderings give an answer back as it came where they get the same name.
+            model: its name, for people.
+        """
+        return AsyncModelAnswer(self._core, provider, model, self._boundary, self._say, self._spend, self._result)
 
     async def gate(
         self,
@@ -533,9 +578,12 @@ class AsyncTurn(_TurnBase):
             return gated.outcome(result)
 
     async def _called(self, call: PreparedCall) -> ToolResult:
-        core = self._core
         await self._spend(call.size)
-        call_id, reply = core.request_call(call)
+        return await self._result(*self._core.request_call(call))
+
+    async def _result(self, call_id: str, reply: Future[ToolResult]) -> ToolResult:
+        """Wait for the result of a call; if this is cancelled, the call is given up."""
+        core = self._core
         try:
             result = await core.pending.wait_async(reply)
         except GeneratorExit:

@@ -2,16 +2,20 @@
 
 A call is accepted while its address is open (`SessionState.open_run`). A granted call is on record, with its cell, its
 token and its part, before its permit leaves (after the commit). Each call gets one result in the log (`end`).
+
+The calls of one answer of a model are one batch. Each is put on record as it is asked for, and none starts before the
+answer has ended: so the whole answer is on record before any effect of it. An invalid call is refused at once. If the
+answer is left, or its run is closed before, all of them are ended as not started.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from actors.events import ToolEndedData, ToolRequestedData, ToolStartedData
+from actors.events import AnswerEndedData, ToolEndedData, ToolRequestedData, ToolStartedData
 from actors.gate.cell import Cell, CellState
 from actors.gate.token import CancelToken
-from actors.messages import CallExpired, CallGivenUp, CallRequested, CallStarted, ToolResult
+from actors.messages import AnswerLeft, CallExpired, CallGivenUp, CallRequested, CallStarted, ToolResult
 from actors.model import Address, Barrier, CallState, How, Isolation, Outcome, PartKind, Provenance
 from actors.ports import CallRow
 from actors.protocol import notes
@@ -29,7 +33,7 @@ class Calls:
         self._processes = processes
 
     def requested(self, request: CallRequested) -> None:
-        """The agent asks for a call: put it on record; it starts when the barrier is open."""
+        """The agent asks for a call: put it on record; it starts when its answer has ended and the barrier is open."""
         state, call_id = self._state, request.address.call
         assert call_id is not None, "a call is requested under its own address"
         record = state.open_run(Address(request.address.session, request.address.generation, request.address.run))
@@ -55,7 +59,8 @@ class Calls:
             state=CallState.REQUESTED,
             isolation=request.made.isolation if request.made else state.isolation.get(request.tool, Isolation.THREAD),
         )
-        call = CallRecord(row)
+        answer = request.answer if request.answer in record.answers else None
+        call = CallRecord(row, answer)
         record.calls[call_id] = call
         record.called = True
         data = ToolRequestedData(
@@ -64,20 +69,51 @@ class Calls:
             arguments=request.arguments,
             provider_id=request.provider_id,
             where=request.where,
+            answer=answer,
         )
         state.event(data, record)
         state.save_call(call)
         at = state.clock.wall()
         if problem is not None:
-            result = ToolResult(Outcome.NOT_STARTED, f"Not started: {problem}", is_error=True)
-            self.end(record, call, result, at)
-            state.step.now.append(RefuseCall(record.id, call_id, result))
-        elif not state.barrier():
+            # At once, also in an answer: the number of open calls is limited.
+            self._not_started(record, call, f"Not started: {problem}", at)
+        elif answer is None:
+            self._decide(record, call, at)
+
+    def _decide(self, record: RunRecord, call: CallRecord, at: float) -> None:
+        """Grant a valid call, let it wait for the barrier, or refuse it behind a strict one."""
+        state = self._state
+        if not state.barrier():
             self._grant(record, call)
         elif state.settings.barrier == Barrier.STRICT and not state.barrier_may_open():
             self._refuse(record, call, at)
         else:
-            state.step.now.append(MakeWait(record.id, call_id))
+            state.step.now.append(MakeWait(record.id, call.row.call_id))
+
+    # ── The answers of models ────────────────────────────────────────────────────────────────────────
+
+    def answer_ended(self, record: RunRecord, data: AnswerEndedData) -> None:
+        """An answer is complete, and with this step on record: decide on its calls, in their order."""
+        record.answers.discard(data.answer)
+        self._state.event(data, record)
+        at = self._state.clock.wall()
+        for call in record.open_calls():
+            if call.answer == data.answer:
+                call.answer = None
+                self._decide(record, call, at)
+
+    def answer_left(self, report: AnswerLeft) -> None:
+        """An answer was left before its end: none of its calls starts."""
+        record = self._state.open_run(report.address)
+        if record is None:
+            self._state.dead_letter("answer_left", "its run is closed", report.address, "")
+            return
+        record.answers.discard(report.answer)
+        at = self._state.clock.wall()
+        for call in record.open_calls():
+            if call.answer == report.answer:
+                call.answer = None
+                self._not_started(record, call, notes.ANSWER_LEFT, at)
 
     def _return_credit(self, run_id: str, size: int | None) -> None:
         """Return the credit of a report once this step is durable; a size of None took no credit."""
@@ -93,7 +129,7 @@ class Calls:
             return
         self._processes.grant_waiting(active)
         for call in active.open_calls():
-            if call.waits:
+            if call.waits_for_barrier:
                 self._grant(active, call)
 
     def refuse_waiting(self, at: float) -> None:
@@ -103,7 +139,7 @@ class Calls:
             return
         self._processes.refuse_waiting(active)
         for call in active.open_calls():
-            if call.waits:
+            if call.waits_for_barrier:
                 self._refuse(active, call, at)
 
     def _grant(self, record: RunRecord, call: CallRecord) -> None:
@@ -118,7 +154,10 @@ class Calls:
         self._state.step.later.append(GivePermit(record.id, call_id, cell, token))
 
     def _refuse(self, record: RunRecord, call: CallRecord, at: float) -> None:
-        result = ToolResult(Outcome.NOT_STARTED, notes.behind_barrier(self._state.barrier()), is_error=True)
+        self._not_started(record, call, notes.behind_barrier(self._state.barrier()), at)
+
+    def _not_started(self, record: RunRecord, call: CallRecord, why: str, at: float) -> None:
+        result = ToolResult(Outcome.NOT_STARTED, why, is_error=True)
         self.end(record, call, result, at)
         self._state.step.now.append(RefuseCall(record.id, call.row.call_id, result))
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from actors.protocol.run_record import Part
 
 GIVEN_UP: Final = "the agent stopped waiting for the call"
+ANSWER_LEFT: Final = "Not started: the answer that asked for it was cut off before its end."
 
 _WHO = {
     "session.new_message": "a new message took over",

@@ -25,6 +25,7 @@ from typing import assert_never
 from actors.errors import CountermandError
 from actors.gate.token import Notify
 from actors.messages import (
+    AnswerLeft,
     CallEnded,
     CallExpired,
     CallGivenUp,
@@ -120,6 +121,8 @@ class Protocol:
                 self._calls.started(report)
             case CallExpired():
                 self._calls.expired(report)
+            case AnswerLeft():
+                self._calls.answer_left(report)
             case CallGivenUp():
                 self._calls.given_up(report)
             case CallEnded():

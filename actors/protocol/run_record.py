@@ -217,7 +217,7 @@ class Part:
 class CallRecord:
     """One call.
 
-    problem: why the call is invalid.
+    answer: the answer of a model that it is a part of, until that has ended: it does not start before.
     cell, token: set once it is granted.
     output: the end of its output, for the model.
     logged_bytes: how much of its output is in the log.
@@ -225,7 +225,7 @@ class CallRecord:
     """
 
     row: CallRow
-    problem: str | None = None
+    answer: str | None = None
     cell: Cell[ToolResult] | None = None
     token: CancelToken | None = None
     output: str = ""
@@ -244,8 +244,13 @@ class CallRecord:
 
     @property
     def waits(self) -> bool:
-        """True while it waits for the barrier."""
+        """True while it waits for the end of its answer, or for the barrier."""
         return self.row.state == CallState.REQUESTED
+
+    @property
+    def waits_for_barrier(self) -> bool:
+        """True while it waits for the barrier alone."""
+        return self.waits and self.answer is None
 
 
 @dataclass(slots=True)
@@ -270,6 +275,7 @@ class RunRecord:
     """One run in the memory of its session, until no report of it can arrive any more.
 
     said, called: its agent has emitted text; has asked for a call, or for a process.
+    answers: ids of the answers of models that have begun and not ended.
     spawns: processes that the agent has asked for, and that wait for the barrier, by id.
     effects: a call that was forgotten may have had effects; or a tree that was the agent's own.
     unseen: ids of the parts whose processes cannot be seen. With one of them the receipt is never complete.
@@ -288,6 +294,7 @@ class RunRecord:
     calls: OpenIndex[CallRecord] = field(default_factory=OpenIndex)
     processes: dict[str, ProcessRecord] = field(default_factory=dict)
     parts: OpenIndex[Part] = field(default_factory=OpenIndex)
+    answers: set[str] = field(default_factory=set)
     spawns: dict[str, SpawnRequested] = field(default_factory=dict)
     unseen: set[str] = field(default_factory=set)
     refused: Counter[str] = field(default_factory=Counter)

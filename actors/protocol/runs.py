@@ -19,6 +19,9 @@ from typing import Final
 import msgspec
 
 from actors.events import (
+    AnswerBegunData,
+    AnswerEndedData,
+    BlockData,
     ReceiptAmendedData,
     RunEndedData,
     RunStartedData,
@@ -170,15 +173,20 @@ class Runs:
     # ── What the agent emits ─────────────────────────────────────────────────────────────────────────
 
     def said(self, said: Said) -> None:
-        """The agent emitted something: text is stored, anything else is only shown."""
+        """The agent emitted something: progress is only shown, all else is stored."""
         state = self._state
         record = state.open_run(said.address)
         kind = str(said.data.event_kind)
         if record is None:
             state.refuse_stale(kind, said.address, as_data(said.data))
-        elif isinstance(said.data, TextData):
+        elif isinstance(said.data, TextData | BlockData):
             record.said = True
             state.event(said.data, record)
+        elif isinstance(said.data, AnswerBegunData):
+            record.answers.add(said.data.answer)
+            state.event(said.data, record)
+        elif isinstance(said.data, AnswerEndedData):
+            self._calls.answer_ended(record, said.data)
         else:
             data, at = as_data(said.data), state.clock.wall()
             event = Event(state.seq, state.session, state.generation, record.id, kind, data, at)
@@ -258,6 +266,7 @@ class Runs:
         data = RunStatusData(status=status, provenance=provenance, error=error, result=result, note=note)
         state.event(data, record)
         state.save_run(record)
+        record.answers.clear()
         if state.active is record:
             state.active = None
         state.ending[record.id] = record

@@ -82,7 +82,7 @@ class Turns:
             state.refuse_stale("steering", request.address)
             state.step.now.append(NothingToSteer(request.address.run, request.request_id))
             return
-        if record.open_calls() or not state.queue.steering:
+        if record.open_calls() or record.answers or not state.queue.steering:
             state.step.now.append(NothingToSteer(record.id, request.request_id))
             return
         rows = state.queue.pull_steering()

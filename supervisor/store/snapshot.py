@@ -13,6 +13,7 @@ import msgspec
 
 from actors.errors import CountermandError
 from actors.events import (
+    BlockData,
     EventData,
     EventKind,
     MessageData,
@@ -69,7 +70,7 @@ class _Log:
             # Even if its receipt cannot be decoded, the run is over.
             self.over.add(run_id or "")
         match data:
-            case TextData() | ToolRequestedData() if run_id is not None:
+            case TextData() | BlockData() | ToolRequestedData() if run_id is not None:
                 self.said.add(run_id)
             case MessageData():
                 self.fates[data.id] = Fate.INPUT

@@ -12,6 +12,7 @@ whole stop with its races is then a function of a seed, and a failure is replaye
     executor.py    SimExecutor: coroutines on a loop that is stepped
     strays.py      SimStrays: what code leaves behind by itself
     agents.py      an agent that does what its messages say, and tools to go with it
+    model_answers.py  what it says as the answer of a model, and what a log with that has to satisfy
     hosts.py       SimHosts: agents and tools in processes of their own
     client.py      Client: what a client does, and what it may expect
     schedule.py    Schedule: a script that is drawn from a seed, played, and made smaller where it breaks a law

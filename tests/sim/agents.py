@@ -18,6 +18,8 @@ A message is a list of words, done one after the other:
     crowd=4        a tool that starts four processes at once, as far as it may, and returns
     limit=0.5      a call of `write` that takes 1 s, under a time limit of the agent's own; it goes on when that is over
     both=1         two calls of `write` at once
+    answer=0.5     an answer of a model, with thinking, texts and three calls: two of `write`, and a bad one
+    answer_left=1  the same, left by an exception at its end
     open=5         a call of `write` that nobody waits for: the agent may end with it open
     run=5,exit=1   a tool that runs the process "sim runs=5 exit=1" and waits for it
     leave=60       a tool that starts the process "sim runs=60" and returns
@@ -55,6 +57,7 @@ from actors.plugin.registration import Plugins, Tool
 from actors.plugin.spawning import AsyncSpawn, Spawn
 from actors.plugin.turn import AsyncTurn, PreparedCall
 from tests.sim.bounds import PATIENT_S
+from tests.sim.model_answers import answered
 from tests.sim.watch import Watch
 
 SWALLOWED_MAX: Final = 3
@@ -122,10 +125,10 @@ class Speaker:
         """The run that it speaks for."""
         return self.turn.address.run
 
-    async def say(self) -> None:
+    async def say(self, emit: Callable[[str], Awaitable[None]] | None = None) -> None:
         """Say the next text."""
         number, self.said = self.said, self.said + 1
-        await self.turn.emit(f"{self.run}:{number} ")
+        await (emit or self.turn.emit)(f"{self.run}:{number} ")
 
 
 def scripted(watch: Watch) -> Callable[[AsyncTurn], Awaitable[dict[str, int]]]:
@@ -179,6 +182,8 @@ async def _do(turn: AsyncTurn, speaker: Speaker, word: str, watch: Watch) -> Non
             await asyncio.gather(*(turn.call("write", seconds=0.1, of=run) for _ in range(int(value))))
         case "many" | "crowd":
             await turn.call(name, number=int(value), of=run)
+        case "answer" | "answer_left":
+            await answered(turn, watch, speaker.say, float(value), left=name == "answer_left")
         case "open":
             call = asyncio.ensure_future(turn.call("write", seconds=float(value), of=run))
             call.add_done_callback(_looked_at)
@@ -189,10 +194,8 @@ async def _do(turn: AsyncTurn, speaker: Speaker, word: str, watch: Watch) -> Non
             await turn.call(name, argv=["sim", *f"runs={value}".split(",")], of=run)
         case "own" | "own_left" | "own_serve" | "own_hand" | "own_many":
             await _own(turn, watch, name, value)
-        case "bad":
-            await turn.call("no_such_tool")
-        case "fail":
-            await turn.call("fail")
+        case "bad" | "fail":
+            await turn.call("no_such_tool" if name == "bad" else name)
         case "steer":
             for message in await turn.steering():
                 await turn.emit(f"steered by {message.id} ")

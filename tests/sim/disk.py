@@ -184,7 +184,7 @@ class Disk:
         for event in tables.events:
             fold.apply(event)
             match event.kind:
-                case "text" | "tool.requested" if event.run_id is not None:
+                case "text" | "block" | "tool.requested" if event.run_id is not None:
                     said.add(event.run_id)
                 case "message":
                     fates[event.data["id"]] = Fate.INPUT

@@ -14,9 +14,13 @@ from actors.model import OUTSIDE_SOURCES, TERMINAL, TRANSITIONS, Event, Message,
 from actors.plugin.rendering import render_anthropic, render_openai
 from actors.thread import Thread
 from tests.provider_checker import check_anthropic, check_openai
+from tests.sim.model_answers import ModelAnswerLaws
 
 SPOKEN: Final = frozenset(
     {
+        "answer.begun",
+        "answer.ended",
+        "block",
         "text",
         "tool.requested",
         "tool.started",
@@ -75,6 +79,7 @@ class LogLaws:
         # By run, or None for trees of the session: what was named when permits went on without it.
         self.forced: dict[str | None, set[str]] = {}
         self.said: dict[str, int] = {}
+        self.answers = ModelAnswerLaws()
         self.thread = Thread() if fold else None
         self._checked: list[Message] = []
 
@@ -91,6 +96,7 @@ class LogLaws:
         )
         self.deleted = event.kind == "session.deleted"
         self._check_generation(event)
+        self.answers.take(event)
         run = event.run_id
         match event.kind:
             case "run.started":
@@ -118,6 +124,9 @@ class LogLaws:
                 assert run is not None
                 self.spoken.add(run)
                 self._said(event.data["text"], run)
+            case "block":
+                assert run is not None
+                self.spoken.add(run)
             case "message":
                 assert run is not None
                 assert run not in self.closed_at, f"{event.data['id']} becomes an input of {run}, which is closed (L4)"
@@ -273,6 +282,7 @@ class LogLaws:
             spoken = render_anthropic(messages)
             if spoken:
                 check_anthropic(spoken)
+            self.answers.check_thread(messages)
 
     def finished(self) -> None:
         """Everything has settled: every run ended once, every call has its result."""

@@ -118,6 +118,9 @@ OWN: Final = 0.2
 
 OWN_WORDS: Final = {"run": "own", "leave": "own_left", "serve": "own_serve", "hand": "own_hand", "crowd": "own_many"}
 
+ANSWERED: Final = 0.2
+"""In how many schedules what agents say and call is in answers of models."""
+
 AWOKEN: Final = 0.1
 """In how many of the schedules in which sessions leave memory one is in use again as it leaves, or soon behind it."""
 
@@ -211,7 +214,12 @@ def draw(seed: int) -> Schedule:
     if guarded.random() < GUARDED:
         drawn = replace(drawn, script=tuple(_guarded(guarded, op) for op in drawn.script))
     own = Random(f"own {seed}")
-    return replace(drawn, script=tuple(_own(own, op) for op in drawn.script)) if own.random() < OWN else drawn
+    if own.random() < OWN:
+        drawn = replace(drawn, script=tuple(_own(own, op) for op in drawn.script))
+    answered = Random(f"answered {seed}")
+    if answered.random() < ANSWERED:
+        drawn = replace(drawn, script=tuple(_answered(answered, op) for op in drawn.script))
+    return drawn
 
 
 def _hosting(random: Random) -> Hosting | None:
@@ -303,6 +311,22 @@ def _own(random: Random, op: Op) -> Op:
             return ("new", " ".join(words), *rest)
         case ("at" | "later", place, inner):
             return (op[0], place, _own(random, inner))
+        case _:
+            return op
+
+
+def _answered(random: Random, op: Op) -> Op:
+    """Have many words of a message that say or call something do so in an answer of a model."""
+    match op:
+        case ("new", str(content), *rest):
+            words = []
+            for word in content.split():
+                said = word.partition("=")[0] in ("say", "write", "sleep", "gate", "deaf") and random.random() < 0.5
+                answer = random.choice(("answer=0", "open=0.1 answer=0.5", "answer=3", "answer_left=1"))
+                words.append(answer if said else word)
+            return ("new", " ".join(words), *rest)
+        case ("at" | "later", place, inner):
+            return (op[0], place, _answered(random, inner))
         case _:
             return op
 

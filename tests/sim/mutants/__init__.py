@@ -6,6 +6,7 @@ Each file but `mutant.py` has the mutants of one part of the product.
     gates.py          the gate: cell, token, turn, execution, mailbox
     runs.py           what the protocol decides about runs and their calls
     parts.py          what the protocol decides about processes, and about reports that something has ended
+    model_answers.py  what is decided about the calls of a model's answer, and what is rendered of it
     requests.py       what the protocol decides about requests: messages and their queue, Stops, deletion
     sessions.py       what the protocol keeps of a session, and how it restores it
     session_actor.py  the session's actor: batches, hosts, reading, passivation, draining
@@ -18,6 +19,7 @@ from typing import Final
 
 from tests.sim.mutants.daemon import DAEMON
 from tests.sim.mutants.gates import GATES
+from tests.sim.mutants.model_answers import MODEL_ANSWERS
 from tests.sim.mutants.mutant import Mutant
 from tests.sim.mutants.outages import OUTAGES
 from tests.sim.mutants.parts import PARTS
@@ -33,6 +35,7 @@ MUTANTS: Final = (
     *GATES,
     *RUNS,
     *PARTS,
+    *MODEL_ANSWERS,
     *REQUESTS,
     *SESSIONS,
     *SESSION_ACTOR,

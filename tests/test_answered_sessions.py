@@ -1,0 +1,209 @@
+"""Sessions with a scripted model that thinks: stopped and superseded anywhere, each next request is taken and is true.
+
+The agent is the one of docs/agents.md. The model stands where the SDK does, refuses what the provider refuses, and says
+what it is told to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import AsyncIterator
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from actors import Message, NewMessage, tool
+from supervisor import SessionHandle
+from tests.kit import WAIT_S, Kit, check_rest, log, message, say, stop, until
+from tests.provider_checker import check_anthropic
+from tests.test_agents_page import CODE
+
+WAITS = "waits"
+"""In a script: the model says nothing more, until it is cut off."""
+
+
+def thought(text: str) -> dict[str, Any]:
+    return {"type": "thinking", "thinking": text, "signature": f"sig of {text}"}
+
+
+def use(identity: str, text: str) -> dict[str, Any]:
+    return {"type": "tool_use", "id": identity, "name": "note", "input": {"text": text}}
+
+
+class Block(SimpleNamespace):
+    """A block of an answer, as the SDK has it."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+
+class Model:
+    """The provider: `scripts` are its answers, in order, each a list of texts, blocks and `WAITS`."""
+
+    def __init__(self) -> None:
+        self.scripts: list[list[Any]] = []
+        self.requests: list[list[dict[str, Any]]] = []
+        self.waiting = threading.Event()
+        self.messages = self
+
+    def stream(self, *, messages: list[dict[str, Any]], thinking: object, **_: object) -> Model.Stream:
+        check_anthropic(messages, thinking=True, as_said=True)
+        assert thinking
+        self.requests.append(messages)
+        return Model.Stream(self, self.scripts.pop(0) if self.scripts else ["All done."])
+
+    class Stream:
+        """One answer of it."""
+
+        def __init__(self, model: Model, script: list[Any]) -> None:
+            self.model = model
+            self.script = script
+
+        async def __aenter__(self) -> Model.Stream:
+            return self
+
+        async def __aexit__(self, *_: object) -> None:
+            return None
+
+        async def __aiter__(self) -> AsyncIterator[Any]:
+            for part in self.script:
+                if part is WAITS:
+                    self.model.waiting.set()
+                    await asyncio.Event().wait()
+                elif isinstance(part, str):
+                    yield SimpleNamespace(type="text", text=part)
+                    yield SimpleNamespace(type="content_block_stop", content_block=Block(type="text", text=part))
+                else:
+                    yield SimpleNamespace(type="content_block_stop", content_block=Block(**part))
+
+        async def get_final_message(self) -> Any:
+            calls = any(isinstance(part, dict) and part["type"] == "tool_use" for part in self.script)
+            usage = SimpleNamespace(input_tokens=7, output_tokens=3)
+            return SimpleNamespace(id="msg_1", stop_reason="tool_use" if calls else "end_turn", usage=usage)
+
+
+class Tools:
+    """The tool `note`, which can be held."""
+
+    def __init__(self) -> None:
+        self.started = threading.Event()
+
+        @tool(isolation="task")
+        async def note(text: str) -> str:
+            if text.startswith("hold"):
+                self.started.set()
+                await asyncio.Event().wait()
+            return f"noted {text}"
+
+        self.note = note
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> Model:
+    one = Model()
+    sdk = ModuleType("anthropic")
+    sdk.AsyncAnthropic = lambda: one  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "anthropic", sdk)
+    monkeypatch.setenv("MODEL", "m-1")
+    return one
+
+
+def session_of(kit: Kit, tools: Tools) -> SessionHandle:
+    (code,) = (code for code in CODE if "turn.answer(" in code)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    return kit.session(names["answer"], tools=[tools.note])
+
+
+def ended(session: SessionHandle, run: str) -> str:
+    session.receipt(run, timeout=WAIT_S)
+    info = session.run(run)
+    assert info.error is None
+    return info.status
+
+
+def answers(session: SessionHandle) -> list[Message]:
+    return [one for one in session.thread() if one.answer is not None]
+
+
+def test_a_run_with_thinking_and_a_batch_of_calls_comes_to_its_end(kit: Kit, model: Model) -> None:
+    session = session_of(kit, Tools())
+    model.scripts = [[thought("hm"), "I note.", use("toolu_1", "a"), use("toolu_2", "b")], [thought("so"), "Noted."]]
+    assert ended(session, say(session)) == "completed"
+    assert len(model.requests) == 2
+    assert model.requests[1][1]["content"] == [
+        thought("hm"),
+        {"type": "text", "text": "I note."},
+        use("toolu_1", "a"),
+        use("toolu_2", "b"),
+    ]
+    first, _ = answers(session)
+    assert first.answer is not None
+    assert (first.answer.stop, first.answer.provider_id, first.answer.usage) == (
+        "tool_use",
+        "msg_1",
+        {"input": 7, "output": 3},
+    )
+    check_rest(session)
+
+
+@pytest.mark.parametrize("how", ["takeover", "stop", "rollback"])
+def test_after_an_end_in_the_middle_of_a_tool_each_later_request_is_taken(kit: Kit, model: Model, how: str) -> None:
+    """The case that left a session in which every later call was refused."""
+    tools = Tools()
+    session = session_of(kit, tools)
+    model.scripts = [[thought("hm"), use("toolu_1", "a"), use("toolu_2", "hold")]]
+    first = say(session)
+    assert tools.started.wait(WAIT_S)
+    if how == "stop":
+        stop(session)
+        session.receipt(first, timeout=WAIT_S)
+    policy = "rollback" if how == "rollback" else None
+    assert (
+        ended(session, session.ask(message("no, do this", policy=policy), timeout=WAIT_S).run_id or "") == "completed"
+    )
+    for text in ("hello?", "anybody?"):
+        assert ended(session, say(session, text)) == "completed"
+    request = model.requests[1]
+    if how == "rollback":
+        assert [one["role"] for one in request] == ["user"]
+        assert "no, do this" in request[0]["content"][0]["text"]
+    else:
+        assert request[1]["content"] == [thought("hm"), use("toolu_1", "a"), use("toolu_2", "hold")]
+        results = [block for block in request[2]["content"] if block["type"] == "tool_result"]
+        assert [block["tool_use_id"] for block in results] == ["toolu_1", "toolu_2"]
+        assert "nterrupted" in results[1]["content"]
+        assert results[1]["is_error"]
+        assert request[2]["content"][-1]["text"].endswith("no, do this")
+    assert len(model.requests) == 4
+    check_rest(session)
+
+
+SCRIPT: list[Any] = [thought("hm"), "Some ", "text.", use("toolu_1", "a"), thought("more"), use("toolu_2", "b")]
+
+
+@pytest.mark.parametrize("place", range(len(SCRIPT) + 1))
+def test_a_takeover_at_each_place_of_an_answer_leaves_what_the_provider_takes(
+    kit: Kit, model: Model, place: int
+) -> None:
+    session = session_of(kit, Tools())
+    model.scripts = [[*SCRIPT[:place], WAITS]]
+    first = say(session)
+    assert model.waiting.wait(WAIT_S)
+    spoken = sum(isinstance(part, str) or part["type"] == "thinking" for part in SCRIPT[:place])
+    until(lambda: sum(event.kind in ("text", "block") for event in log(session)) == spoken, "it is in the log")
+    second = session.ask(NewMessage(content="no, do this"), timeout=WAIT_S).run_id
+    assert second is not None
+    assert ended(session, second) == "completed"
+    assert ended(session, say(session, "hello?")) == "completed"
+    assert session.run(first).status == "cancelled"
+    outcomes = {one.outcome for one in session.thread() if one.role == "tool"}
+    # The last call may not have been asked for yet, and none has started.
+    assert outcomes <= {"not_started"}
+    kinds = [event.kind for event in check_rest(session)]
+    assert "tool.started" not in kinds
+    partial = [one for one in answers(session) if one.run_id == first]
+    assert [one.status for one in partial] == ["partial"] * bool(place)
