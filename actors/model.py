@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, Final
 
-from msgspec import Struct, field
+from msgspec import UNSET, Struct, UnsetType, field
 
 from actors.errors import Invalid, InvalidTransition
 from actors.parts import AnswerInfo, Part
@@ -464,7 +464,7 @@ class Row(Struct, frozen=True):
     part is still running, in a receipt that is not complete. `ended_at` of one that was handed over is when it was.
     `provenance` says who ended a process, if that was not the end of the run: its tool, the deadline of its call, the
     agent that abandoned its call, or the natural end of its run. `effects` are those that the code of the agent or the
-    call has begun behind guards. Times: seconds, epoch, UTC.
+    call has begun behind guards; left out (UNSET) if there is none. Times: seconds, epoch, UTC.
     """
 
     kind: PartKind
@@ -479,7 +479,7 @@ class Row(Struct, frozen=True):
     reaped: int = 0
     rows: tuple[Row, ...] = ()
     provenance: Provenance | None = None
-    effects: tuple[Effect, ...] = ()
+    effects: tuple[Effect, ...] | UnsetType = UNSET
 
 
 class Receipt(Struct, frozen=True):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_hints
 
 import msgspec
-from msgspec import NODEFAULT, Meta, Struct
+from msgspec import NODEFAULT, Meta, Struct, UnsetType
 
 from actors.events import DATA, EPHEMERAL, Data, EventKind, ProgressData
 from actors.model import (
@@ -141,7 +141,7 @@ def _type(hint: Any, *, null: bool) -> str:
     """Return a type in words."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        words = [_type(one, null=null) for one in arguments if one is not type(None)]
+        words = [_type(one, null=null) for one in arguments if one not in (type(None), UnsetType)]
         return " or ".join([*words, "null"] if null and type(None) in arguments else words)
     if origin is tuple:
         return f"list of {_type(arguments[0], null=null)}"

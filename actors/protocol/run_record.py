@@ -180,7 +180,7 @@ class Part:
         """Restore the part from its own row."""
         self.started_at, self.ended_at, self.how, self.status = row.started_at, row.ended_at, row.how, row.status
         self.pid, self.reaped, self.signals, self.rows, self.note = row.pid, row.reaped, row.signals, row.rows, row.note
-        self.provenance, self.effects = row.provenance, row.effects
+        self.provenance, self.effects = row.provenance, row.effects or ()
 
     def _is(self, row: Row) -> bool:
         """Return True if a row is about the command of this tree. A pid is used again, with another start time."""
@@ -209,7 +209,7 @@ class Part:
             reaped=self.reaped,
             rows=self.rows + remaining + below,
             provenance=self.provenance,
-            effects=self.effects,
+            effects=self.effects or msgspec.UNSET,
         )
 
 
