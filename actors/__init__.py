@@ -13,6 +13,7 @@ The map, from the outside in. Rooms import downward only, and each has a map of 
     ports.py     interfaces for everything that is not deterministic or comes from outside
     hosts.py     hosts: the port to them, and the agents that run in them
     thread.py    the thread: the fold of a session's log
+    saved.py     what agents save for later runs: a fold of it, too
     events.py    the schema of the log: each kind of event, and the fields of its data
     dead_letters.py   reports that came too late
     ids.py text.py secrets.py   request ids; storable and safe text; secret arguments

@@ -70,6 +70,7 @@ class EventKind(StrEnum):
     SESSION_MESSAGE_WAITING = "session.message_waiting"
     SESSION_MESSAGE_RETURNED = "session.message_returned"
     SESSION_RESUMED = "session.resumed"
+    SESSION_STATE = "session.state"
     SESSION_BARRIER_FORCED = "session.barrier_forced"
     SESSION_STOP_DURABLE = "session.stop_durable"
     SESSION_QUARANTINED = "session.quarantined"
@@ -416,6 +417,15 @@ class SessionResumedData(Data, frozen=True, kw_only=True):
     run_id: Annotated[str, Meta(description="The run.")] = always("")
 
 
+class SessionStateData(Data, frozen=True, kw_only=True):
+    """The agent saved something for its later runs in this session. A rollback of its run undoes that."""
+
+    event_kind: ClassVar[EventKind] = EventKind.SESSION_STATE
+
+    agent: Annotated[str, Meta(description="The agent's name: each has a state of its own.")]
+    changes: Annotated[JsonObject, Meta(description="The new values by key; null removes a key.")]
+
+
 class SessionBarrierForcedData(Data, frozen=True, kw_only=True):
     """Calls no longer wait for parts that could not be ended in time."""
 
@@ -500,6 +510,7 @@ EventData: TypeAlias = (
     | SessionMessageWaitingData
     | SessionMessageReturnedData
     | SessionResumedData
+    | SessionStateData
     | SessionBarrierForcedData
     | SessionStopDurableData
     | SessionQuarantinedData

@@ -35,6 +35,7 @@ from actors.model import (
     TreeState,
 )
 from actors.requests import NewMessage, Stop, Stopped
+from actors.saved import Saved
 
 if TYPE_CHECKING:
     from contextvars import Context
@@ -425,6 +426,7 @@ class Batch(Struct, frozen=True):
 class Snapshot(Struct, frozen=True):
     """What the store holds of a session, for the actor that restores it.
 
+    saved: what agents have saved for later runs.
     runs: those that are not settled (including queued ones) or are `late`.
     calls: of `runs`, ended or not.
     processes: of `runs`, ended or not; and those that the session owns and that have not ended.
@@ -444,6 +446,7 @@ class Snapshot(Struct, frozen=True):
     session: str
     row: SessionRow | None
     thread: Thread
+    saved: Saved = field(default_factory=Saved)
     runs: tuple[RunInfo, ...] = ()
     calls: tuple[CallRow, ...] = ()
     processes: tuple[ProcessRow, ...] = ()

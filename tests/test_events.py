@@ -49,6 +49,7 @@ ROW = {
     "reaped": 0,
     "rows": [],
     "provenance": None,
+    "effects": [{"name": "publish", "begun": 2, "done": 1}],
 }
 RECEIPT = {
     "receipt_id": "rcpt_1",
@@ -161,6 +162,7 @@ SAMPLES: list[tuple[str, dict[str, Any]]] = [
     ("session.stop_durable", {"request_id": "stop_1", "outcome": "already_over", "receipt_id": "rcpt_1"}),
     ("session.quarantined", {}),
     ("session.deleted", {"provenance": CAUSE}),
+    ("session.state", {"agent": "claude", "changes": {"resume": "0b7f", "summary": None}}),
     ("typing", {}),
     ("progress", {"done": 3, "of": {"all": [4]}}),
     ("unreadable", {"kind": "text", "error": "invalid JSON"}),

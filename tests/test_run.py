@@ -152,7 +152,7 @@ class Alone:
         self.token = CancelToken(world.executor.call)
         if cancelled:
             self.token.cancel(Provenance(source="user.test", reason="too soon"))
-        start = RunStart(waits, "waits", self.token, Credit(1, 1), Thread(), (), deadline_s)
+        start = RunStart(waits, "waits", self.token, Credit(1, 1), Thread(), {}, (), deadline_s)
         self.address = Address("s", 1, "run_x")
         self.ref = RunActor.start(
             ports,

@@ -54,10 +54,12 @@ from actors.protocol.step import (
     RefuseDeleted,
     RefuseHandOver,
     RefuseRequest,
+    RefuseSave,
     RefuseSpawn,
     ReleaseHost,
     ReturnCredit,
     SayHandedOver,
+    SaySaved,
     ShowEphemeral,
     SpawnOwn,
     StartRun,
@@ -117,6 +119,8 @@ class Effects:
                 self._trees.adopt(effect.address, effect.process_id, effect.listener)
             case RefuseHandOver():
                 fail(effect.handed, effect.error)
+            case RefuseSave():
+                fail(effect.saved, effect.error)
             case RefuseRequest():
                 if effect.reply is not None:
                     effect.reply.try_set_exception(effect.error)
@@ -166,6 +170,8 @@ class Effects:
                 case SayHandedOver():
                     self._live.protocol.trees.handed_over(effect.process_id)
                     settle(effect.handed, None)
+                case SaySaved():
+                    settle(effect.saved, None)
                 case ReleaseHost():
                     self._live.hosts.release(effect.process_id)
                 case KeepHost():

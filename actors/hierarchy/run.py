@@ -58,6 +58,7 @@ from actors.messages import (
     RunExpired,
     RunFinished,
     Said,
+    SaveRequested,
     SpawnPermit,
     SpawnRefused,
     SpawnRequested,
@@ -68,7 +69,7 @@ from actors.messages import (
     ToolResult,
     TreeTaken,
 )
-from actors.model import Address, How, Message, Owner, Provenance
+from actors.model import Address, How, JsonObject, Message, Owner, Provenance
 from actors.plugin import execution
 from actors.plugin.registration import Agent, Plugins, Tool, is_async
 from actors.plugin.turn import AsyncTurn, Turn, TurnCore
@@ -99,9 +100,10 @@ class Adoption:
 class RunStart:
     """What a run begins with.
 
-    `agent`: its function, or what runs in a host. `thread`: a copy that the run may change. `inputs`: ids of the run's
-    own messages. `deadline_s`: how long it may take, in seconds, without the time in which its calls wait; None for
-    ever. `host`: the id of the tree in which the agent runs, and its cell; None: the agent does not run in a host.
+    `agent`: its function, or what runs in a host. `thread`: a copy that the run may change. `saved`: what runs of the
+    agent have saved. `inputs`: ids of the run's own messages. `deadline_s`: how long it may take, in seconds, without
+    the time in which its calls wait; None for ever. `host`: the id of the tree in which the agent runs, and its cell;
+    None: the agent does not run in a host.
     """
 
     agent: Agent
@@ -109,6 +111,7 @@ class RunStart:
     token: CancelToken
     credit: Credit
     thread: Thread
+    saved: JsonObject
     inputs: tuple[str, ...]
     deadline_s: float | None
     host: tuple[str, Cell[None] | None] | None = None
@@ -184,6 +187,7 @@ class RunActor(Actor):
             case (
                 Said()
                 | AnswerLeft()
+                | SaveRequested()
                 | LateRefused()
                 | CallStarted()
                 | CallGivenUp()
@@ -271,6 +275,7 @@ class RunActor(Actor):
             lambda name, arguments: execution.withheld(tools, name, arguments),
             self._spawns.spawn,
             wall=self._ports.clock.wall,
+            saved=start.saved,
         )
         self._agent_running = True
         if isinstance(agent, HostedAgent):

@@ -65,6 +65,7 @@ class RunActors:
             token=record.token,
             credit=record.credit,
             thread=self._live.protocol.state.thread.copy(),
+            saved=self._live.protocol.state.saved.of(record.info.agent),
             inputs=record.info.inputs,
             deadline_s=self._ports.settings.run_deadline_s,
             host=None if host is None else (host.row.process_id, host.cell),

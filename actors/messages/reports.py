@@ -148,6 +148,15 @@ class SteeringRequested(Report, frozen=True):
     reply: Future[tuple[Message, ...]] | None = None
 
 
+class SaveRequested(Report, frozen=True):
+    """The agent saves `changes` for later runs, and waits on `saved`. `size` is the credit that it took, in bytes."""
+
+    address: Address
+    changes: JsonObject
+    size: int
+    saved: Future[None]
+
+
 class RunFinished(Report, frozen=True):
     """The execution of the agent ended: it returned `result` or raised `error`.
 
@@ -219,6 +228,7 @@ RunReport: TypeAlias = (
     | StrayFound
     | StrayEnded
     | SteeringRequested
+    | SaveRequested
     | RunFinished
     | RunExpired
 )

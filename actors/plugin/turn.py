@@ -13,6 +13,7 @@ import itertools
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
+from copy import deepcopy
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -32,13 +33,23 @@ from actors.events import (
 from actors.gate.credit import Credit
 from actors.gate.pending import Pending
 from actors.gate.token import AsyncCancelToken, CancelBoundary, CancelToken
-from actors.messages import AnswerLeft, CallGivenUp, CallRequested, LateRefused, Said, SteeringRequested, ToolResult
-from actors.model import Address, Event, JsonObject, Message, Provenance, Role, Where
+from actors.messages import (
+    AnswerLeft,
+    CallGivenUp,
+    CallRequested,
+    LateRefused,
+    Said,
+    SaveRequested,
+    SteeringRequested,
+    ToolResult,
+)
+from actors.model import Address, Event, Json, JsonObject, Message, Provenance, Role, Where
 from actors.plugin.answers import ANSWERS_OPEN_MAX, AsyncModelAnswer, ModelAnswer
 from actors.plugin.foreign import GatedTask, GatedThread, Made, Show
 from actors.plugin.pieces import pieces
 from actors.plugin.registration import duration, is_async
 from actors.plugin.spawning import AsyncSpawn, Spawn
+from actors.saved import changed
 from actors.secrets import NOTHING, Withheld
 from actors.text import shown, storable, storable_json
 from actors.thread import Thread
@@ -86,6 +97,7 @@ class TurnCore:
         withhold: separates the secret arguments of a call; see `actors.secrets`.
         spawn: makes what spawns processes for the agent itself.
         wall: returns seconds since the epoch, UTC.
+        saved: what runs of this agent had saved in the session when this run started.
     """
 
     def __init__(
@@ -103,6 +115,7 @@ class TurnCore:
         spawn: Callable[[Pending], Spawn] = lambda pending: Spawn(_nobody_spawns, pending, lambda _, __: None),
         *,
         wall: Callable[[], float],
+        saved: JsonObject | None = None,
     ) -> None:
         self._tell = tell
         self.address = address
@@ -120,6 +133,7 @@ class TurnCore:
         self._size_max = size_max
         self._withhold = withhold
         self._wall = wall
+        self._saved: JsonObject = saved or {}
         self._numbers = itertools.count(1)
         self._answer_numbers = itertools.count(1)
         self._answers_open = 0
@@ -204,6 +218,36 @@ class TurnCore:
                 remedy="show less of it, or emit it as text",
             )
         return ProgressData(shown=data), size
+
+    def saved(self) -> JsonObject:
+        """Return a copy of what runs of this agent have saved in this session; of this run, what is durable."""
+        with self._lock:
+            return deepcopy(self._saved)
+
+    def prepare_save(self, changes: JsonObject) -> tuple[JsonObject, int]:
+        """Return changes as plain JSON, and their size. Raises Invalid if they are too large for a message."""
+        self.token.raise_if_cancelled()
+        changes = storable_json(changes)
+        size = len(_encode(changes))
+        if size > self._size_max:
+            raise Invalid(
+                "this is too large to be saved",
+                expected=f"at most {self._size_max} bytes as JSON",
+                got=f"{size} bytes",
+                remedy="write it to a file, and save the file's name",
+            )
+        return changes, size
+
+    def request_save(self, changes: JsonObject, size: int) -> Future[None]:
+        """Ask for changes to be saved; credit was taken before. The future is resolved when they are durable."""
+        reply = self.pending.future()
+        reply.add_done_callback(_brought(lambda _: self._take_saved(changes)))
+        self.tell(SaveRequested(self.address, changes, size, reply))
+        return reply
+
+    def _take_saved(self, changes: JsonObject) -> None:
+        with self._lock:
+            self._saved = changed(self._saved, changes)
 
     def prepare_call(self, tool: str, arguments: JsonObject, made: Made | None = None) -> PreparedCall:
         """Convert the arguments of a call to JSON, and check the call. Requesting a call takes credit.
@@ -386,6 +430,14 @@ class _TurnBase:
         return self._core.address
 
     @property
+    def state(self) -> JsonObject:
+        """What runs of this agent have saved in this session, as it stood at the run's start, with own changes.
+
+        A copy: to change it, `save`. An own change is there once it is durable.
+        """
+        return self._core.saved()
+
+    @property
     def cancelled_by(self) -> Provenance | None:
         """Who ended this run and why; None while it goes on. It distinguishes a Stop from your own time limit."""
         return self._core.token.provenance
@@ -460,6 +512,13 @@ class Turn(_TurnBase):
         """Take the waiting messages that steer this run; none while a call is open."""
         core = self._core
         return core.steered(core.pending.wait(core.request_steering(), None))
+
+    def save(self, /, **changes: Json) -> None:
+        """Save something for later runs of this agent in this session; see `AsyncTurn.save`."""
+        core = self._core
+        made, size = core.prepare_save(changes)
+        self._spend(size)
+        core.pending.wait(core.request_save(made, size), None)
 
     def _say(self, data: Emitted, size: int) -> None:
         self._spend(size)
@@ -611,6 +670,22 @@ class AsyncTurn(_TurnBase):
         core = self._core
         async with self._boundary:
             return core.steered(await core.pending.wait_async(core.request_steering()))
+
+    async def save(self, /, **changes: Json) -> None:
+        """Save something for later runs of this agent in this session: they have it as `turn.state`.
+
+        A key is set to its value, as JSON; None removes it. Returns when that is durable. It is fenced as all that an
+        agent says: after a Stop nothing more of the run is saved. What the run had saved before stays, unless the run
+        is rolled back.
+
+        Raises:
+            TooLarge: the whole state would have more than 64 KiB as JSON. Nothing of these changes is saved.
+        """
+        core = self._core
+        async with self._boundary:
+            made, size = core.prepare_save(changes)
+            await self._spend(size)
+            await core.pending.wait_async(core.request_save(made, size))
 
     async def _say(self, data: Emitted, size: int) -> None:
         await self._spend(size)

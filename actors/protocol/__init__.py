@@ -12,6 +12,7 @@
     calls.py         calls of the active run
     trees.py         process trees that belong to the session
     turns.py         waiting messages
+    saves.py         what agents save for later runs
     deletion.py      when the session is deleted
     processes.py     spawns and output
     state.py         the data, the log, acceptance, the barrier, the step

@@ -14,6 +14,7 @@ from actors.protocol.queue import TurnQueue
 from actors.protocol.state import SessionState
 from actors.protocol.step import AnswerRequest, ForgetSession, RefuseRequest
 from actors.requests import Delete, Deleted
+from actors.saved import Saved
 from actors.thread import Thread
 
 DELETIONS_MAX: Final = 1000
@@ -85,7 +86,7 @@ class Deletion:
             return False
         at = state.clock.wall()
         provenance, requests = state.deleting, self.call_off()
-        state.thread = Thread()
+        state.thread, state.saved = Thread(), Saved()
         state.fates, state.over, state.queued = {}, {}, {}
         state.queue = TurnQueue(state.session, state.settings.queue_max)
         state.step.requests += state.book.forget(at, repeats=bool(requests))

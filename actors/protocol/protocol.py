@@ -12,7 +12,7 @@ up, so a call goes down in this list, never up:
     PartReports, TreeReports  ends of executions, processes and strays; news of the session's trees
     Runs           start, fence, close, halt, settle; and what goes on when something has ended
     RunHosts       the hosts in which agents run: reserved, taken back, kept
-    Calls, Trees, Turns, Deletion  calls; the session's trees; waiting messages; the deletion
+    Calls, Trees, Turns, Saves, Deletion  calls; the session's trees; waiting messages; what agents save; the deletion
     Processes      spawns and output
     SessionState   the log, acceptance, the barrier, the step
 """
@@ -38,6 +38,7 @@ from actors.messages import (
     RunFinished,
     RunReport,
     Said,
+    SaveRequested,
     SpawnRequested,
     SteeringRequested,
     StrayEnded,
@@ -54,6 +55,7 @@ from actors.protocol.requests import Requests
 from actors.protocol.restoration import Restoration
 from actors.protocol.run_hosts import RunHosts
 from actors.protocol.runs import Runs
+from actors.protocol.saves import Saves
 from actors.protocol.state import Hosting, SessionState
 from actors.protocol.stops import Stops
 from actors.protocol.tree_reports import TreeReports
@@ -107,6 +109,7 @@ class Protocol:
         self._processes = processes
         self._calls = calls
         self._turns = turns
+        self._saves = Saves(state)
         self.hosts = hosts
         self._part_reports = PartReports(state, processes, calls, runs, hosts)
 
@@ -141,6 +144,8 @@ class Protocol:
                 self._part_reports.stray_ended(report)
             case SteeringRequested():
                 self._turns.steering_requested(report)
+            case SaveRequested():
+                self._saves.requested(report)
             case RunFinished():
                 self._part_reports.run_finished(report)
             case RunExpired():

@@ -28,6 +28,7 @@ from actors.protocol.request_book import RequestBook
 from actors.protocol.run_record import AGENT, CallRecord, Part, RunRecord
 from actors.protocol.step import KeepDeadLetter, Step
 from actors.protocol.stop_receipt import StopReceipt
+from actors.saved import Saved
 from actors.thread import Thread
 
 LATE_KEPT_MAX: Final = 256
@@ -61,6 +62,7 @@ class SessionState:
         hosting: the agents that run in hosts; None: there are none.
 
     Attributes:
+        saved: what agents have saved for later runs.
         active: the run that is in progress.
         ending: runs that are closed and not settled, by id: parts of theirs are still ending.
         late: settled runs with parts that were abandoned, by id: a late proof amends their receipts.
@@ -101,6 +103,7 @@ class SessionState:
         self.generation = 0
         self.seq = 0
         self.thread = Thread()
+        self.saved = Saved()
         self.step = Step()
         self.active: RunRecord | None = None
         self.ending: dict[str, RunRecord] = {}
@@ -127,7 +130,7 @@ class SessionState:
         if row is not None:
             self.generation, self.seq, self.deleted = row.generation, row.seq, row.deleted
             self.cutoffs = dict(row.cutoffs)
-        self.thread = snapshot.thread
+        self.thread, self.saved = snapshot.thread, snapshot.saved
         self.fates = dict(snapshot.fates)
         self.over = dict(snapshot.over)
         self.book.restore(snapshot.requests, row.forgotten_to if row is not None else 0.0)
@@ -278,6 +281,7 @@ class SessionState:
         kind, at = str(data.event_kind), self.clock.wall()
         event = Event(self.seq, self.session, generation, run_id, kind, as_data(data), at)
         self.thread.add(event, data)
+        self.saved.add(event, data)
         self.step.events.append(event)
         self.step.row_changed = True
         return self.seq

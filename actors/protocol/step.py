@@ -131,6 +131,12 @@ class SayHandedOver(Struct, frozen=True):
     handed: Future[None]
 
 
+class SaySaved(Struct, frozen=True):
+    """Tell an agent that what it saved is durable."""
+
+    saved: Future[None]
+
+
 class ReleaseHost(Struct, frozen=True):
     """A host that was reserved for a run is not told of it; that is durable, so no record gives it to the run."""
 
@@ -177,6 +183,7 @@ Later: TypeAlias = (
     | AdoptRun
     | SpawnOwn
     | SayHandedOver
+    | SaySaved
     | ReleaseHost
     | KeepHost
     | AdoptTree
@@ -258,6 +265,13 @@ class RefuseHandOver(Struct, frozen=True):
     error: BaseException
 
 
+class RefuseSave(Struct, frozen=True):
+    """Tell an agent that nothing was saved."""
+
+    saved: Future[None]
+    error: BaseException
+
+
 class RefuseRequest(Struct, frozen=True):
     """Refuse a request that still waits for its answer."""
 
@@ -308,6 +322,7 @@ Now: TypeAlias = (
     | TakeTree
     | LetTreeGo
     | RefuseHandOver
+    | RefuseSave
     | RefuseRequest
     | EndTrees
     | KillTree

@@ -30,6 +30,8 @@ from actors.events import (
 from actors.model import CallState, Event, Fate, Receipt, RunInfo, RunStatus
 from actors.ports import CallRow, ProcessRow, RequestRow, SessionRow, Snapshot
 from actors.protocol.run_record import OUTPUT_KEPT_CHARS, as_handed_over
+from actors.saved import KINDS as SAVED_KINDS
+from actors.saved import Saved
 from actors.text import tail
 from actors.thread import KINDS, Thread
 from supervisor.store.documents import T, decoder, leave_out, readable
@@ -55,6 +57,7 @@ class _Log:
     """The facts of a session that only its log holds."""
 
     thread: Thread = field(default_factory=Thread)
+    saved: Saved = field(default_factory=Saved)
     said: set[str] = field(default_factory=set)
     fates: dict[str, Fate] = field(default_factory=dict)
     told_durable: set[str] = field(default_factory=set)
@@ -66,6 +69,7 @@ class _Log:
         """Add the next event. One that cannot be decoded is logged, named in `left_out`, and left out."""
         run_id = event.run_id
         self.thread.add(event, data)
+        self.saved.add(event, data)
         if event.kind == EventKind.RUN_ENDED:
             # Even if its receipt cannot be decoded, the run is over.
             self.over.add(run_id or "")
@@ -175,7 +179,7 @@ def snapshot(connection: sqlite3.Connection, session: str, *, kept: int = 10_000
     """
     log = _Log()
     left_out = log.left_out
-    for event, data in folded(connection, session, KINDS | _FATES):
+    for event, data in folded(connection, session, KINDS | SAVED_KINDS | _FATES):
         log.add(event, data)
     runs = list(_unsettled(connection, session, log, left_out))
     pending = pending_receipts(connection, session, left_out)
@@ -194,6 +198,7 @@ def snapshot(connection: sqlite3.Connection, session: str, *, kept: int = 10_000
         session=session,
         row=_own_row(connection, session, left_out),
         thread=log.thread,
+        saved=log.saved,
         runs=tuple(runs),
         calls=calls,
         processes=tuple(_processes(connection, session, run_ids, waited_for, left_out)),

@@ -31,6 +31,7 @@ A message is a list of words, done one after the other:
     own_many=4     it starts so many at once, as far as it may
     bad            a call of a tool that does not exist
     fail           a tool that raises
+    save=2         saves something for later runs, so many times; ``save=0`` removes it
     steer          asks for messages that wait to steer, and says them
     stubborn       swallows its next cancels, a few times
     tidy=3         works for a while, then waits in a tool; both clean up for 3 s when they are told to end
@@ -138,6 +139,7 @@ def scripted(watch: Watch) -> Callable[[AsyncTurn], Awaitable[dict[str, int]]]:
         """Do what the inputs say, in order."""
         speaker, words = Speaker(turn), 0
         watch.inside[speaker.run] = turn.address.session
+        watch.saves.reads_state(turn.address.session, speaker.run, turn.state)
         # From its first line on: an end that the agent swallows is one that it was told of.
         turn.cancel_token._token.add_waker(lambda: watch.executions.tells(speaker.run))
         try:
@@ -164,8 +166,9 @@ async def _do(turn: AsyncTurn, speaker: Speaker, word: str, watch: Watch) -> Non
             await turn.progress(of=run)
         case "sleep":
             await asyncio.sleep(float(value))
-        case "write" | "deaf" | "late" | "patient" | "guard":
-            await turn.call(name, seconds=float(value), of=run)
+        case "write" | "deaf" | "late" | "patient" | "guard" | "proc":
+            tool = "write" if name == "proc" and not hasattr(turn, "host") else name
+            await turn.call(tool, seconds=float(value), of=run)
         case "gate" if not hasattr(turn, "host"):
             await _gated(speaker, watch, float(value))
         case "gate" | "foreign":
@@ -176,8 +179,6 @@ async def _do(turn: AsyncTurn, speaker: Speaker, word: str, watch: Watch) -> Non
             await asyncio.gather(
                 turn.call("write", seconds=float(value), of=run), turn.call("write", seconds=0.1, of=run)
             )
-        case "proc":
-            await turn.call(name if hasattr(turn, "host") else "write", seconds=float(value), of=run)
         case "fan":
             await asyncio.gather(*(turn.call("write", seconds=0.1, of=run) for _ in range(int(value))))
         case "many" | "crowd":
@@ -196,6 +197,8 @@ async def _do(turn: AsyncTurn, speaker: Speaker, word: str, watch: Watch) -> Non
             await _own(turn, watch, name, value)
         case "bad" | "fail":
             await turn.call("no_such_tool" if name == "bad" else name)
+        case "save":
+            await _save(turn, watch, int(value))
         case "steer":
             for message in await turn.steering():
                 await turn.emit(f"steered by {message.id} ")
@@ -332,6 +335,17 @@ async def _cleaned_up(watch: Watch, key: str, seconds: float) -> AsyncIterator[N
             watch.executions.told_again(key)
             raise
         raise
+
+
+async def _save(turn: AsyncTurn, watch: Watch, times: int) -> None:
+    """Save what names the run; what is returned from is durable, and is in the state."""
+    run = turn.address.run
+    nothing: JsonObject = {"key 0": None, "key 1": None}
+    for changes in [{f"key {number % 2}": [run, number]} for number in range(times)] or [nothing]:
+        await turn.save(**changes)
+        watch.saves.has_saved(turn.address.session, run, changes)
+        if any(turn.state.get(key) != value for key, value in changes.items()):
+            watch.break_(f"{run} has saved {changes}, and its state is {turn.state} (L6)")
 
 
 async def _stubborn() -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from actors.model import Event, Fate, How, Message, Owner, Receipt, RunInfo, RunStatus
 from actors.ports import Batch, CallRow, KeptStop, ProcessRow, RequestRow, SessionRow, Snapshot, WaitingRow
 from actors.protocol.run_record import OUTPUT_KEPT_CHARS, as_handed_over
+from actors.saved import Saved
 from actors.text import tail
 from actors.thread import Thread
 
@@ -175,7 +176,7 @@ class Disk:
     def snapshot(self, session: str) -> Snapshot:
         """All that an actor needs in order to take a session up."""
         tables = self.of(session)
-        fold = Thread()
+        fold, saved = Thread(), Saved()
         said: set[str] = set()
         fates: dict[str, Fate] = {}
         told_durable: set[str] = set()
@@ -183,6 +184,7 @@ class Disk:
         printed: dict[str, str] = {}
         for event in tables.events:
             fold.apply(event)
+            saved.apply(event)
             match event.kind:
                 case "text" | "block" | "tool.requested" if event.run_id is not None:
                     said.add(event.run_id)
@@ -216,6 +218,7 @@ class Disk:
             session=session,
             row=tables.row,
             thread=fold,
+            saved=saved,
             runs=tuple(unsettled),
             calls=calls,
             processes=(

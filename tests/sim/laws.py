@@ -29,6 +29,7 @@ SPOKEN: Final = frozenset(
         "run.output",
         "process.taken_back",
         "message",
+        "session.state",
     }
 )
 """What only an open run may have in the log (law L1); all else is the supervisor's own record of endings."""

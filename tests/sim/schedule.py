@@ -113,6 +113,9 @@ PROC: Final = 0.4
 GUARDED: Final = 0.1
 """In how many schedules tools have their effects behind guards."""
 
+SAVING: Final = 0.15
+"""In how many schedules agents save something for later runs."""
+
 OWN: Final = 0.2
 """In how many schedules agents start processes themselves, in no call."""
 
@@ -213,6 +216,9 @@ def draw(seed: int) -> Schedule:
     guarded = Random(f"guarded {seed}")
     if guarded.random() < GUARDED:
         drawn = replace(drawn, script=tuple(_guarded(guarded, op) for op in drawn.script))
+    saving = Random(f"saving {seed}")
+    if saving.random() < SAVING:
+        drawn = replace(drawn, script=tuple(_saving(saving, op) for op in drawn.script))
     own = Random(f"own {seed}")
     if own.random() < OWN:
         drawn = replace(drawn, script=tuple(_own(own, op) for op in drawn.script))
@@ -295,6 +301,19 @@ def _guarded(random: Random, op: Op) -> Op:
             return ("new", " ".join(words), *rest)
         case ("at" | "later", place, inner):
             return (op[0], place, _guarded(random, inner))
+        case _:
+            return op
+
+
+def _saving(random: Random, op: Op) -> Op:
+    """Have a message say that something is saved, at a place in it."""
+    match op:
+        case ("new", str(content), *rest):
+            words = content.split()
+            words.insert(random.randint(0, min(len(words), 2)), f"save={random.choice((0, 1, 1, 2, 3))}")
+            return ("new", " ".join(words), *rest)
+        case ("at" | "later", place, inner):
+            return (op[0], place, _saving(random, inner))
         case _:
             return op
 

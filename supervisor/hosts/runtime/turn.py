@@ -82,6 +82,16 @@ class TurnBase:
         return [dict(tool) for tool in self._run.tools]
 
     @property
+    def state(self) -> typing.NoReturn:
+        """Raise Invalid: what a session remembers is not given to hosts so far."""
+        raise _no_state()
+
+    def save(self, /, **changes: Any) -> typing.NoReturn:
+        """Raise Invalid, as `state` does."""
+        del changes
+        raise _no_state()
+
+    @property
     def cancelled_by(self) -> Provenance | None:
         """Who ended this run and why; None while it goes on. It distinguishes a Stop from your own time limit."""
         return self._run.token.provenance
@@ -313,6 +323,15 @@ class AsyncTurn(TurnBase):
         else:
             call.begin = functools.partial(loop.call_soon_threadsafe, _in_task, call, context, function)
         return self._ask(call)
+
+
+def _no_state() -> Invalid:
+    return Invalid(
+        "an agent in a host has no state of its session",
+        expected="an agent in the supervisor's process",
+        got="one in a host",
+        remedy="write a file, in a folder that is named after turn.address.session",
+    )
 
 
 def _in_task(call: Call, context: contextvars.Context, function: Callable[[], Any]) -> None:

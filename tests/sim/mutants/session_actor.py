@@ -70,6 +70,7 @@ SESSION_ACTOR: Final = (
     mutant("spawn permit before its commit", "L2", Batches, "send_step", *at_once("GiveSpawn")),
     mutant("a part is forgotten before its commit", "L3", Batches, "send_step", *at_once("ForgetPart")),
     mutant("said to be handed over before its commit", "L12", Batches, "send_step", *at_once("SayHandedOver")),
+    mutant("saved before its commit", "L12", Batches, "send_step", *at_once("SaySaved")),
     mutant("spawned for the session before its commit", "L12", Batches, "send_step", *at_once("SpawnOwn")),
     mutant("a host is released before that is on record", "L12", Batches, "send_step", *at_once("ReleaseHost")),
     mutant("answer before commit", "L12", Batches, "send_step", *at_once("AnswerRequest")),

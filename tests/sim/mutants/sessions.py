@@ -6,10 +6,30 @@ from typing import Final
 
 from actors.protocol.protocol import Protocol
 from actors.protocol.restoration import Restoration
+from actors.protocol.saves import Saves
 from actors.protocol.state import SessionState
+from actors.saved import Saved
 from tests.sim.mutants.mutant import mutant
 
 SESSIONS: Final = (
+    # ── Saves, Saved ──
+    mutant(
+        "what a closed run saves is kept",
+        "L1",
+        Saves,
+        "requested",
+        "record = state.open_run(request.address)",
+        "record = state.open_run(request.address) or state.record(request.address.run)",
+    ),
+    mutant("a rollback keeps what was saved", "L6", Saved, "add", "data.run_id == self._run", "False"),
+    mutant(
+        "what was saved is forgotten with the memory",
+        "L6",
+        SessionState,
+        "restore",
+        "self.thread, self.saved = snapshot.thread, snapshot.saved",
+        "self.thread = snapshot.thread",
+    ),
     # ── SessionState ──
     mutant(
         "stale accepted when the address is unknown",

@@ -10,6 +10,7 @@
     ends.py        EndLaws: what is ended, and whether its gate was shut first
     causes.py      CauseLaws: why a run ends
     attempts.py    AttemptLaws: which runs begin again after a failure or a crash
+    saves.py       SaveLaws: what agents save, and read as the state of their session
     journal.py     JournalLaws: Stops that the store does not have yet
     answers.py     AnswerLaws: what clients are answered and shown
     receipts.py    ReceiptLaws: whether a receipt is true, and came in time

@@ -22,6 +22,7 @@ from tests.sim.watch.journal import JournalLaws
 from tests.sim.watch.receipts import ReceiptLaws
 from tests.sim.watch.records import RecordLaws
 from tests.sim.watch.rest import RestLaws
+from tests.sim.watch.saves import SaveLaws
 from tests.sim.watch.seen import Seen
 from tests.sim.watch.trees import TreeLaws
 
@@ -45,6 +46,7 @@ class Watch(Seen):
         self.causes = CauseLaws(self, self.journal, self.answers)
         self.rest = RestLaws(self)
         self.ends = EndLaws(self)
+        self.saves = SaveLaws(self)
         barrier = BarrierLaws(self)
         self.executions = ExecutionLaws(self, barrier)
         self.trees = TreeLaws(self, barrier, self.bounds)
