@@ -1484,6 +1484,9 @@ QUICK = (
     "shutdown does not wait for proofs",
     "shutdown interrupts at once",
     "what is not at rest is not interrupted",
+    "a call starts before its answer ends",
+    "a block of another provider is rendered",
+    "the agent sees its batch outside of its answer",
 )
 
 
