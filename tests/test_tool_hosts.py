@@ -98,6 +98,34 @@ def test_l7_the_deadline_of_the_call_passes_while_the_permit_is_under_way(seed: 
         next_call_works(world)
 
 
+@pytest.mark.parametrize("waits", [True, False], ids=["its request waits", "it is about to be reserved"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_l14_a_host_is_a_spare_again_if_the_runs_actor_ends_before_it_hears_who_asks_for_it(
+    seed: int, waits: bool
+) -> None:
+    with hosted(seed) as world:
+        assert world.hosts is not None
+        world.answer("s", message("a", "proc=5"))
+        reserve, reserved = world.hosts.reserve, list[str]()
+
+        def reserving(agent: str, session: str, kept: str | None = None) -> str:
+            reserved.append(reserve(agent, session, kept))
+            return reserved[-1]
+
+        world.hosts.reserve = reserving  # type: ignore[method-assign]  # the moment in question
+        assert world.run(lambda: bool(reserved if waits else world.actors(ToolActor)))
+        (actor,) = world.actors(RunActor)
+        # It overtakes what waits in its mailbox. To those who watch it is as if it had failed.
+        world.watch.faults = world.watch.forgot = world.watch.bounds.poisoned = True
+        actor.actor_ref.stop(block=False)
+        settled(world)
+        assert reserved or not waits
+        for host in reserved:
+            assert world.hosts.is_spare(host)
+        assert not rows_of(world), "it was never on record"
+        next_call_works(world)
+
+
 @WHO
 @pytest.mark.parametrize("seed", range(6))
 def test_l13_an_actor_fails_between_the_request_and_the_permit(seed: int, who: Any) -> None:

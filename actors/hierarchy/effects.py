@@ -149,6 +149,7 @@ class Effects:
                     deadline_s = self._ports.settings.call_deadline_s
                     self._runs.tell(effect.run_id, Permit(effect.call_id, effect.cell, effect.token, deadline_s))
                 case GiveSpawn():
+                    self._live.hosts.begun(effect.permit.process_id)
                     self._runs.tell(effect.run_id, effect.permit)
                 case GiveSteering():
                     self._runs.tell(effect.run_id, effect.steered)

@@ -17,6 +17,7 @@ from typing import Any
 
 from loguru import logger
 from pykka import ActorRef
+from pykka._envelope import Envelope
 
 from actors.gate.cell import Cell, CellState
 from actors.gate.credit import Credit
@@ -26,6 +27,7 @@ from actors.hierarchy.process import claim_for_run_end
 from actors.hierarchy.run_host import RunHost
 from actors.hierarchy.spawns import Spawns
 from actors.hierarchy.tool import ToolActor
+from actors.hierarchy.tool_host import ask_for_host, release_unheard
 from actors.kernel.actor import Actor, tell
 from actors.kernel.down import Down
 from actors.messages import (
@@ -460,6 +462,8 @@ class RunActor(Actor):
                 self._undecided.add(request.process_id)
         if request.address.call is None:
             self._spawns.requested(request)
+        elif request.host:
+            ask_for_host(self, request, self._ports.hosts)
         else:
             self.tell_parent(request)
 
@@ -658,3 +662,14 @@ class RunActor(Actor):
         if self._agent_running or self.children or self._executions or self._processes or self._strays:
             return
         self.stop()
+
+    def on_failure(self, *_: object) -> None:
+        """A request that was not passed on is heard by nobody."""
+        message = self.failed_at
+        if isinstance(message, SpawnRequested) and message.process_id not in self._undecided:
+            release_unheard(message, self._ports.hosts)
+
+    def on_undelivered(self, envelope: Envelope[Any]) -> None:
+        """Nor is one that this actor did not come to handle."""
+        if not release_unheard(envelope.message, self._ports.hosts):
+            super().on_undelivered(envelope)

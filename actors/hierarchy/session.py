@@ -32,6 +32,7 @@ from actors.hierarchy.reading import Reading
 from actors.hierarchy.run_actors import RunActors
 from actors.hierarchy.serving import Serving
 from actors.hierarchy.stash import Stash
+from actors.hierarchy.tool_host import release_unheard
 from actors.hierarchy.tree_actors import TreeActors
 from actors.kernel.actor import Actor, tell
 from actors.kernel.down import Down
@@ -205,6 +206,7 @@ class SessionActor(Actor):
             case _ if self._live.phase is Phase.SERVING:
                 self._report(message)
             case _:
+                release_unheard(message, self._ports.hosts)
                 # A run reports it again when its parts are adopted.
                 logger.trace("{} is {}: not taken: {!r:.200}", self, self._live.phase.value, message)
         return None
@@ -321,7 +323,7 @@ class SessionActor(Actor):
         message = envelope.message
         if self.parent is not None and self._mailbox.closed and isinstance(message, OutsideRequest):
             tell(self.parent, Route(self._live.session, message, returned=True))
-        else:
+        elif not release_unheard(message, self._ports.hosts):
             super().on_undelivered(envelope)
 
     def on_stop(self) -> None:
@@ -342,7 +344,7 @@ class SessionActor(Actor):
         """Close every gate at once: nothing of this generation begins while the session is being restarted."""
         self._hand_back_stash()
         self._late_stops.answer_all_held()
-        self._live.hosts.end(self._ports.processes)
+        self._live.hosts.end(self._ports.processes, self.failed_at)
         name = exception_type.__name__ if exception_type else "failure"
         reason = f"the session's actor failed: {name}: {exception_value}"
         cause = Provenance(source="actor.failure", reason=reason, initiated_at=self._ports.clock.wall())

@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable
 
 from actors.hosts import HostedAgent, Hosts
-from actors.messages import ProcessNews
+from actors.messages import ProcessNews, SpawnRequested
 from actors.model import TreeState
 from actors.plugin.registration import Plugins
 from actors.ports import Processes, Snapshot
@@ -51,8 +51,12 @@ class SessionHosts:
         """Return when the code of a reserved host was last changed; see `Hosts.code_changed_at`."""
         return None if self._hosts is None else self._hosts.code_changed_at(process_id)
 
+    def asked(self, process_id: str) -> None:
+        """A call asks for a host that it has reserved: from here on the session decides what becomes of it."""
+        self._reserved.add(process_id)
+
     def begun(self, process_id: str) -> None:
-        """The run of a host begins: from here on the run has it."""
+        """The run of a host begins, or its call has it: that is durable, and from here on it is theirs."""
         self._reserved.discard(process_id)
 
     def release(self, process_id: str) -> None:
@@ -73,8 +77,13 @@ class SessionHosts:
             self.release(process_id)
         self._reserved.clear()
 
-    def end(self, processes: Processes) -> None:
-        """The session's actor ends. Whether they are on record the next one will know; nobody else may have them."""
+    def end(self, processes: Processes, failed_at: object = None) -> None:
+        """The session's actor ends. Whether they are on record the next one will know; nobody else may have them.
+
+        `failed_at`: the message at which it failed, which may have asked for another.
+        """
+        if isinstance(failed_at, SpawnRequested) and failed_at.host:
+            self._reserved.add(failed_at.process_id)
         for process_id in sorted(self._reserved):
             processes.kill(process_id, 0.0)
         self._reserved.clear()

@@ -3,7 +3,8 @@
 Such a tool gets a host of its own (`actors.hosts`): a spare, whose tree is a part of the run, below the call, from
 before it is told anything. So it is asked for as a spawn is: on record, then permitted, and a fence that is first voids
 it. A host that was told nothing goes back to whoever has the spares, when it is durable that it is not the call's: the
-session releases it.
+session releases it. Where the request does not get as far as the session, whoever finds that releases the host: the
+call's actor, the run's that has ended with the request in its mailbox, or the session's that is not there to decide.
 
 Its end. The code of the tool is told by the call's token, and may clean up; no signal cuts that off before it has ended
 or the grace is over (`RunHost`). Then, or when the tool has returned, the tree is ended, and its warden proves that.
@@ -14,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import msgspec
+from pykka import ActorDeadError
 
 from actors.errors import RunCancelled
 from actors.gate.credit import Credit
@@ -85,7 +87,8 @@ class ToolHost:
         self._finish = finish
         self.id = self._hosts.reserve(host_of(self._tool.name), self._address.session)
         spec = SpawnSpec((), f"host of {self._tool.name}", None, {})
-        self._owner.tell_parent(SpawnRequested(self._address, self.id, spec, host=host_of(self._tool.name)))
+        request = SpawnRequested(self._address, self.id, spec, host=host_of(self._tool.name))
+        ask_for_host(self._owner, request, self._hosts)
 
     def permitted(self, permit: SpawnPermit) -> None:
         """It is on record as a part of the call: tell it to execute, unless a fence was first."""
@@ -206,3 +209,23 @@ def done_of(value: object) -> AgentDone:
         return value
     how = How.CANCELLED if isinstance(value, RunCancelled) else How.RAISED
     return AgentDone(how, None, str(value))
+
+
+def ask_for_host(asker: Actor, request: SpawnRequested, hosts: Hosts | None) -> None:
+    """Ask the parent for the host that was reserved for a call. It is released if nobody is there to decide that."""
+    assert asker.parent is not None, "a call has a run, and a run its session"
+    try:
+        asker.parent.tell(request)
+    except ActorDeadError:
+        release_unheard(request, hosts)
+
+
+def release_unheard(message: object, hosts: Hosts | None) -> bool:
+    """Release the host that a call asks for, in a message that nobody has handled. False: it asks for none.
+
+    Only where the session has not heard it: what the session has decided is on record, or about to be.
+    """
+    if not isinstance(message, SpawnRequested) or not message.host or hosts is None:
+        return False
+    hosts.release(message.process_id)
+    return True

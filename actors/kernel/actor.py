@@ -130,6 +130,9 @@ class Actor(PykkaActor):
     A ref keeps the actor in memory while it lives, and after its end only if `on_undelivered` is overridden.
     """
 
+    failed_at: object = None
+    """The message whose handling has failed, for `on_failure`; None: it was something else that failed."""
+
     def __init__(
         self,
         *,
@@ -313,6 +316,7 @@ class Actor(PykkaActor):
             logger.opt(exception=error).info("{} answers an ask with an exception", self)
             refuse(reply, error)
         else:
+            self.failed_at = message
             self._fail(error, last=reply)
 
     def _fail(self, error: BaseException, last: Future[Any] | None = None) -> None:

@@ -41,6 +41,8 @@ class Processes:
         Each call has waited for the barrier. What an agent asks for itself waits for it here.
         """
         state, address = self._state, request.address
+        if request.host and state.hosting is not None:
+            state.hosting.asked(request.process_id)
         record = state.open_run(address)
         if record is None or (address.call is not None and state.call(address) is None):
             state.refuse_stale("spawn", address, request.spec.name)

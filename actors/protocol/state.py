@@ -44,6 +44,9 @@ class Hosting(Protocol):
     def reserve(self, agent: str, kept: str | None) -> str:
         """Reserve a host for a run; see `Hosts.reserve`."""
 
+    def asked(self, process_id: str) -> None:
+        """A call asks for a host that it has reserved."""
+
     def code_changed_at(self, process_id: str) -> float | None:
         """Return when the code of a reserved host was last changed; see `Hosts.code_changed_at`."""
 

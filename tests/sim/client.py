@@ -462,7 +462,9 @@ class Client:
         for process_id in world.processes.alive():
             row = world.disk.process(process_id)
             if process_id in self.watch.hosts and (row is None or was_released(row)):
-                # It was told nothing, and is of no run.
+                # It was told nothing, and is of no run: a spare, or one that nothing ends.
+                spare = world.hosts is None or world.hosts.is_spare(process_id)
+                assert spare or world.processes.is_ending(process_id), f"{process_id} is reserved for nobody (L14)"
                 continue
             assert row is not None, f"{process_id} lives, and is nobody's"
             for of in row.receipts if row.owner is Owner.SESSION else (row.run_id,):

@@ -175,6 +175,11 @@ class SimProcesses:
             tree.killing.cancel()
         tree.killing = self._clock.call_at(due, lambda: self._sigkill(tree))
 
+    def is_ending(self, process_id: str) -> bool:
+        """True of a tree that somebody has ended."""
+        tree = self._trees.get(process_id)
+        return tree is not None and tree.kill_at is not None
+
     def kill_session(self, session: str, grace_s: float) -> None:
         """End the trees of a session that were spawned in this world."""
         for tree in list(self._trees.values()):

@@ -568,7 +568,7 @@ def _abandoned(random: Random) -> list[Op]:
 def _orphaned(random: Random) -> list[Op]:
     """The actor of a call fails when it has asked for a host, perhaps behind a store that hangs. Others follow."""
     words = random.choice(("proc=3", "proc=3 say=1", "write=0.1 proc=3", "proc=1 proc=3"))
-    return [
+    ops: list[Op] = [
         ("new", words, None, "user", True, None),
         ("steps", random.randint(10, 40)),
         *random.choice(([], [("hold", True), ("steps", random.randint(1, 12))])),
@@ -579,6 +579,9 @@ def _orphaned(random: Random) -> list[Op]:
         ("new", "proc=1 say=1", random.choice(("enqueue", "interrupt")), "user", True, None),
         ("wait", 3.0),
     ]
+    # Or that of the run, or of the session. Drawn last, so that what else is drawn stays what it was.
+    kind = random.choice((2, 2, 1, 0))
+    return [("poison", kind, *op[2:]) if op[0] == "poison" else op for op in ops]
 
 
 def _awoken(random: Random) -> list[Op]:

@@ -76,6 +76,14 @@ RUN_ACTORS: Final = (
         " or process_id in self._undecided",
         "",
     ),
+    mutant(
+        "a host is not released at whose request the run's actor fails",
+        "L14",
+        RunActor,
+        "on_failure",
+        "isinstance(message, SpawnRequested) and",
+        "False and",
+    ),
     # ── RunHost ──
     mutant(
         "a signal cuts off the clean-up in a host",
