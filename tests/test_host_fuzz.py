@@ -36,7 +36,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=6,
 )
-REQUESTS = st.sampled_from(["call", "steering", "hello", "emit", "run", "execute", "delegate", ""])
+REQUESTS = st.sampled_from(["call", "steering", "state", "hello", "emit", "run", "execute", "delegate", ""])
 OF_PROCESSES = st.sampled_from(["process.wait", "process.kill", "process.hand_over"])
 NOTES = st.sampled_from(["emit", "progress", "typing", "log", CANCEL_REQUEST, "credit", "nothing known"])
 OPS: st.SearchStrategy[Op] = st.one_of(

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from actors.errors import RunCancelled
+from actors.errors import RunCancelled, TooLarge
 from actors.events import MessageData, ProgressData, TypingData
 from actors.gate.pending import fail, settle
 from actors.gate.token import CancelToken
 from actors.hosts import ToolOffer
-from actors.messages import CallGivenUp, Said, SteeringRequested, ToolResult
+from actors.messages import CallGivenUp, Said, SaveRequested, SteeringRequested, ToolResult
 from actors.model import How, Mode, Outcome, Provenance
 from actors.plugin.execution import AgentDone
 from supervisor.agent import Agent
@@ -415,11 +415,13 @@ def test_what_it_says_after_its_cancel_is_counted_and_has_no_effect(hosts: Hosti
     tree.host.note("progress", fence=run.fence, data={})
     tree.host.request("call", fence=run.fence, tool="shell")
     tree.host.request("steering", fence=run.fence)
-    assert [tree.host.next()["error"]["code"] for _ in range(2)] == [Code.CANCELLED] * 2
+    tree.host.request("state", fence=run.fence, changes={"late": 1})
+    assert [tree.host.next()["error"]["code"] for _ in range(3)] == [Code.CANCELLED] * 3
     tree.host.refuse(frame, -32800)
     assert run.end().how is How.CANCELLED
     assert run.said() == ["before"]
-    assert run.refused() == {"text": 500, "typing": 1, "progress": 1, "call": 1, "steering": 1}
+    assert not run.of(SaveRequested)
+    assert run.refused() == {"text": 500, "typing": 1, "progress": 1, "call": 1, "steering": 1, "state": 1}
 
 
 def test_a_flood_after_the_cancel_is_told_from_time_to_time_and_not_frame_by_frame(hosts: Hosting) -> None:
@@ -619,6 +621,20 @@ def test_calls_that_are_open_at_the_end_of_the_agent_are_answered(hosts: Hosting
     assert call.reply is not None
     settle(call.reply, ToolResult(Outcome.INTERRUPTED, "the run has ended"))
     assert tree.host.next()["id"] == number
+
+
+def test_what_it_saves_is_answered_when_it_is_durable_and_a_refusal_says_why(hosts: Hosting) -> None:
+    tree, run, frame = hosts.running()
+    assert frame["params"]["state"] == {}
+    numbers = [tree.host.request("state", fence=run.fence, changes={"a": [1], "b": None}) for _ in range(2)]
+    until(lambda: len(run.of(SaveRequested)) == 2, "two requests")
+    first, second = run.of(SaveRequested)
+    assert (first.changes, first.size) == ({"a": [1], "b": None}, None)
+    fail(second.saved, TooLarge("too large", got="70,000 bytes"))
+    refused = tree.host.next()
+    assert (refused["id"], refused["error"]["data"]["code"]) == (numbers[1], "too_large")
+    settle(first.saved, None)
+    assert tree.host.next() == {"jsonrpc": "2.0", "id": numbers[0], "result": {}}
 
 
 def test_steering_brings_the_messages_that_wait(hosts: Hosting) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +14,8 @@ from actors.events import EventData, MessageRetractedData, RunStartedData, Sessi
 from actors.model import Event, JsonObject
 from actors.protocol.saves import SAVED_MAX_BYTES
 from actors.saved import Saved
-from supervisor import SessionHandle
-from tests.kit import WAIT_S, Kit, check_rest, kit, log, say, settled, stop
+from supervisor import Agent, SessionHandle
+from tests.kit import WAIT_S, Kit, check_rest, kit, log, say, settled, stop, until
 
 __all__ = ["kit"]
 
@@ -153,6 +154,51 @@ def test_a_plain_agent_saves_from_several_threads_and_its_state_is_a_copy(kit: K
     run_id = done(session, "go")
     assert session.run(run_id).result == {f"key{n}": [n] for n in range(8)}
     assert len(saves(session)) == 8
+
+
+# ── In a host ──────────────────────────────────────────────────────────────────────────────────────
+
+
+ASYNC_AGENT = """
+import asyncio
+
+async def agent(turn):
+    state = turn.state
+    for word in turn.inputs[-1].content.split():
+        key, _, value = word.partition("=")
+        if key == "wait":
+            await turn.emit("waits")
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await turn.save(late=1)
+        elif key == "large":
+            try:
+                await turn.save(large="x" * 70_000)
+            except Exception as error:
+                await turn.emit(error.code)
+        elif key != "read":
+            await turn.save(**{key: value or None})
+    return [state, turn.state]
+"""
+PLAIN_AGENT = ASYNC_AGENT.replace("async ", "").replace("asyncio.Event().wait()", "turn.cancel_token.wait()")
+
+
+@pytest.mark.parametrize("code", [ASYNC_AGENT, PLAIN_AGENT.replace("await ", "")], ids=["async", "plain"])
+def test_an_agent_in_a_host_has_the_same_state(kit: Kit, tmp_path: Path, code: str) -> None:
+    (tmp_path / "saving.py").write_text(code)
+    spec = Agent(run="saving:agent", path=[str(tmp_path)], env={kit.mark: "1"}, cwd=str(tmp_path), spares=0)
+    session = kit.start(spec).session("s1")
+    first = done(session, "a=1 b=2 large a")
+    assert session.run(first).result == [{}, {"b": "2"}]
+    assert "too_large" in [event.data.get("text") for event in log(session)]
+    stopped = say(session, "a=3 wait")
+    until(lambda: "waits" in [event.data.get("text") for event in log(session)], "the agent waits")
+    stop(session)
+    assert session.receipt(stopped, timeout=WAIT_S).complete
+    last = done(session, "read")
+    assert session.run(last).result == [{"a": "3", "b": "2"}] * 2
+    assert [changes for _, changes in saves(session)] == [{"a": "1"}, {"b": "2"}, {"a": None}, {"a": "3"}]
 
 
 # ── The fold ──────────────────────────────────────────────────────────────────────────────────────

@@ -149,11 +149,14 @@ class SteeringRequested(Report, frozen=True):
 
 
 class SaveRequested(Report, frozen=True):
-    """The agent saves `changes` for later runs, and waits on `saved`. `size` is the credit that it took, in bytes."""
+    """The agent saves `changes` for later runs, and waits on `saved`.
+
+    `size` is the credit that it took, in bytes; None: it took none, since its open requests are bounded.
+    """
 
     address: Address
     changes: JsonObject
-    size: int
+    size: int | None
     saved: Future[None]
 
 

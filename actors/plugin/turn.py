@@ -238,8 +238,11 @@ class TurnCore:
             )
         return changes, size
 
-    def request_save(self, changes: JsonObject, size: int) -> Future[None]:
-        """Ask for changes to be saved; credit was taken before. The future is resolved when they are durable."""
+    def request_save(self, changes: JsonObject, size: int | None) -> Future[None]:
+        """Ask for changes to be saved; credit was taken before, unless the size is None.
+
+        The future is resolved when they are durable.
+        """
         reply = self.pending.future()
         reply.add_done_callback(_brought(lambda _: self._take_saved(changes)))
         self.tell(SaveRequested(self.address, changes, size, reply))

@@ -27,7 +27,8 @@ class Saves:
         """The agent saves something. Behind a fence that is stale, and the cancel of its token has said so."""
         state = self._state
         record = state.open_run(request.address)
-        state.step.later.append(ReturnCredit(request.address.run, request.size))
+        if request.size is not None:
+            state.step.later.append(ReturnCredit(request.address.run, request.size))
         if record is None:
             state.refuse_stale("state", request.address, ", ".join(request.changes))
             return

@@ -187,6 +187,16 @@ class Steering(Params, frozen=True, kw_only=True):
     fence: Fence
 
 
+class SaveState(Params, frozen=True, kw_only=True):
+    """Save something for later runs of this agent in this session. The answer comes when it is durable."""
+
+    fence: Fence
+    changes: Annotated[
+        JsonObject,
+        Meta(description="The new values by key; null removes a key. The whole state may have 64 KiB as JSON."),
+    ]
+
+
 class SpawnProcess(Params, frozen=True, kw_only=True):
     """Start a process tree of the run. The answer comes when the command runs."""
 
@@ -269,6 +279,9 @@ class Run(Params, frozen=True, kw_only=True):
     thread: Annotated[tuple[Message, ...], Meta(description="All messages, with those that this run is to answer.")]
     inputs: Annotated[tuple[str, ...], Meta(description="Ids of the messages that this run is to answer.")]
     tools: Annotated[tuple[Offer, ...], Meta(description="Tools of the daemon that the agent may call.")]
+    state: Annotated[JsonObject, Meta(description="What runs of this agent have saved in this session.")] = field(
+        default_factory=dict
+    )
     credit: CreditTerms
     limits: RunLimits
     meta: Annotated[RunMeta | UnsetType, Meta(description="Left out: whoever sent the message was in no span.")] = (
@@ -408,6 +421,7 @@ FROM_HOST: Final = (
     Method("typing", Typing, None),
     Method("call", Call, CallDone),
     Method("steering", Steering, Steered),
+    Method("state", SaveState, Empty),
     Method("spawn", SpawnProcess, Spawned),
     Method("process.wait", WaitForProcess, ProcessExit),
     Method("process.kill", KillProcess, Empty),

@@ -61,6 +61,7 @@ _LATE: Final = {
     "typing": "typing",
     "call": "call",
     "steering": "steering",
+    "state": "state",
     "spawn": "spawn",
     "process.kill": "kill",
     "process.hand_over": "hand_over",
@@ -295,7 +296,7 @@ class Host:
         except NotAFrame as error:
             self._refuse(request, Code.INVALID_PARAMS, str(error))
             return
-        if isinstance(params, frames.Call | frames.Steering):
+        if isinstance(params, frames.Call | frames.Steering | frames.SaveState):
             run = self._run_of(params.fence)
         elif isinstance(params, ProcessRequest):
             # A run may be one call: see `supervisor.hosts.tool_process`.

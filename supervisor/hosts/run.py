@@ -221,6 +221,8 @@ class HostRun:
             self._calls.requested(request, params)
         elif isinstance(params, frames.Steering):
             self._steer(request)
+        elif isinstance(params, frames.SaveState):
+            self._save(request, params)
         else:
             self._processes.requested(request, params)
 
@@ -286,6 +288,26 @@ class HostRun:
             return
         reply.add_done_callback(lambda done: self._around.post(lambda: self._steered(request, done)))
 
+    def _save(self, request: Request, params: frames.SaveState) -> None:
+        assert self._peer is not None, "the host has the run"
+        try:
+            changes, _ = self._turn.prepare_save(params.changes)
+            reply = self._turn.request_save(changes, None)
+        except (RunCancelled, CountermandError) as error:
+            if isinstance(error, RunCancelled):
+                self.late.note("state")
+            refuse(self._peer, request, error)
+            return
+        reply.add_done_callback(lambda done: self._around.post(lambda: self._saved(request, done)))
+
+    def _saved(self, request: Request, reply: Future[None]) -> None:
+        assert self._peer is not None, "the host has the run"
+        error = reply.exception()
+        if error is not None:
+            refuse(self._peer, request, error)
+        else:
+            self._peer.answer(request.id, frames.Empty())
+
     def _steered(self, request: Request, reply: Future[tuple[Message, ...]]) -> None:
         assert self._peer is not None, "the host has the run"
         error = reply.exception()
@@ -308,6 +330,7 @@ def _params(turn: TurnCore, tools: Sequence[ToolOffer], terms: Terms) -> frames.
         tools=tuple(
             frames.Offer(name=tool.name, description=tool.description, parameters=tool.parameters) for tool in tools
         ),
+        state=turn.saved(),
         credit=frames.CreditTerms(events=terms.credit_events, bytes=terms.credit_bytes),
         limits=frames.RunLimits(grace_s=terms.grace_s, deadline_s=terms.deadline_s),
         meta=UNSET if span is None else frames.RunMeta(traceparent=span),

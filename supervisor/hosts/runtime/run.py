@@ -43,6 +43,8 @@ class Run:
         self.traceparent: str | None = (params.get("_meta") or {}).get("traceparent")
         self.token = CancelToken()
         self.thread = Thread(params)
+        # What runs of this agent have saved; never changed in place.
+        self.saved: dict[str, Any] = params.get("state") or {}
         self.credit = Credit(params["credit"]["events"], params["credit"]["bytes"])
         daemons = [tool for tool in params["tools"] if tool["name"] not in host.tools]
         self.tools = [*(tool.offer for tool in host.tools.values()), *daemons]
@@ -79,7 +81,7 @@ class Run:
         if self.token.cancelled:
             self._cancelled()
 
-    def request(self, method: str) -> Future[Any]:
+    def request(self, method: str, **params: Any) -> Future[Any]:
         """Ask the daemon; returns the future of its answer."""
         reply = self.future()
 
@@ -92,7 +94,7 @@ class Run:
                 fail(reply, error.public())
 
         self.token.raise_if_cancelled()
-        self.host.wire.ask(method, {"fence": self.fence}, taken)
+        self.host.wire.ask(method, {"fence": self.fence, **params}, taken)
         return reply
 
     def wait(self, future: Future[T]) -> T:

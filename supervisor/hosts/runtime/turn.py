@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import copy
 import functools
 import threading
 import typing
@@ -82,14 +83,12 @@ class TurnBase:
         return [dict(tool) for tool in self._run.tools]
 
     @property
-    def state(self) -> typing.NoReturn:
-        """Raise Invalid: what a session remembers is not given to hosts so far."""
-        raise _no_state()
+    def state(self) -> dict[str, Any]:
+        """What runs of this agent have saved in this session, as it stood at the run's start, with own changes.
 
-    def save(self, /, **changes: Any) -> typing.NoReturn:
-        """Raise Invalid, as `state` does."""
-        del changes
-        raise _no_state()
+        A copy: to change it, `save`. An own change is there once it is durable.
+        """
+        return copy.deepcopy(self._run.saved)
 
     @property
     def cancelled_by(self) -> Provenance | None:
@@ -141,6 +140,19 @@ class TurnBase:
         messages = tuple(Message.of(message) for message in reply.result()["messages"])
         self._run.thread.steered(messages)
         return messages
+
+    def _save(self, changes: Mapping[str, Any]) -> Steps[None]:
+        run, made = self._run, as_json(changes)
+        reply = run.request("state", changes=made)
+
+        def saved(done: Future[Any]) -> None:
+            if done.exception() is None:
+                kept = {**run.saved, **made}
+                run.saved = {key: value for key, value in kept.items() if value is not None}
+
+        reply.add_done_callback(saved)
+        yield reply
+        reply.result()
 
     def _call(self, tool: object, arguments: Mapping[str, Any]) -> Steps[ToolResult]:
         """Call a tool: of the daemon's, or of the user's, which is executed here."""
@@ -292,6 +304,18 @@ class AsyncTurn(TurnBase):
         """
         return AsyncSpawn(self._run, self._run.token, self._run.fence)
 
+    async def save(self, /, **changes: Any) -> None:
+        """Save something for later runs of this agent in this session: they have it as `turn.state`.
+
+        A key is set to its value, as JSON; None removes it. Returns when that is durable. Fenced as all that an agent
+        says: after a Stop nothing more of the run is saved, and a rollback of the run undoes what it had saved.
+
+        Raises:
+            CountermandError: `code` is ``too_large``: the whole would have more than 64 KiB as JSON. Nothing of these
+                changes is saved.
+        """
+        await self._through(self._save(changes))
+
     async def steering(self) -> tuple[Message, ...]:
         """Take the waiting messages that steer this run; none while a call is open."""
         return await self._through(self._steering())
@@ -323,15 +347,6 @@ class AsyncTurn(TurnBase):
         else:
             call.begin = functools.partial(loop.call_soon_threadsafe, _in_task, call, context, function)
         return self._ask(call)
-
-
-def _no_state() -> Invalid:
-    return Invalid(
-        "an agent in a host has no state of its session",
-        expected="an agent in the supervisor's process",
-        got="one in a host",
-        remedy="write a file, in a folder that is named after turn.address.session",
-    )
 
 
 def _in_task(call: Call, context: contextvars.Context, function: Callable[[], Any]) -> None:
@@ -415,6 +430,10 @@ class Turn(TurnBase):
     def spawn(self) -> Spawn:
         """``turn.spawn(argv, …)`` runs a command in a process tree of the run, in no call; see `AsyncTurn.spawn`."""
         return Spawn(self._run, self._run.token, self._run.fence)
+
+    def save(self, /, **changes: Any) -> None:
+        """Save something for later runs of this agent in this session; see `AsyncTurn.save`."""
+        self._through(self._save(changes))
 
     def steering(self) -> tuple[Message, ...]:
         """Take the waiting messages that steer this run; none while a call is open."""
