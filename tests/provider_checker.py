@@ -123,6 +123,7 @@ def check_anthropic(messages: list[dict[str, Any]], *, thinking: bool = False, a
             _text(block["text"], place)
     _require(not owed, len(messages), f"calls without a result: {owed}")
     last = messages[-1]
+    _require(last["role"] == "user" or not thinking, len(messages) - 1, "the assistant at the end, with thinking on")
     if last["role"] == "assistant":
         text = last["content"][-1]["text"]
         _require(text == text.rstrip(), len(messages) - 1, "the last assistant text ends in white space")

@@ -31,7 +31,7 @@ from actors.parts import BlockPart, CallPart, TextPart
 OPENING: Final = "The conversation so far:"
 """The user text before a thread that begins with the assistant, in the format in which the user has to be first."""
 GO_ON: Final = "Go on."
-"""The user text before an answer that begins with thinking, behind a text of the assistant that does not."""
+"""The user text between a text of the assistant and an answer that begins with thinking, or is to begin with it."""
 
 _NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9_-]")
 _NAME_MAX_CHARS: Final = 64
@@ -159,6 +159,8 @@ def render_anthropic(
         provider: whose blocks (thinking with its signature, redacted thinking) and ids are given back.
         thinking: the request will have thinking on. Then the provider refuses results at the end whose calls no
             thinking came before: calls of an agent itself, or of another provider's model. Such calls are told as text.
+            It also refuses a thread that ends with the assistant, as one does whose last answer was left: then `GO_ON`
+            follows.
     """
     rendered: list[JsonObject] = []
 
@@ -181,6 +183,8 @@ def render_anthropic(
             blocks("user").append(_as_result(called))
     while thinking and _tell_calls_without_thinking(rendered):
         pass
+    if thinking and rendered and rendered[-1]["role"] == "assistant":
+        blocks("user").append({"type": "text", "text": GO_ON})
     if rendered and rendered[-1]["role"] == "assistant":
         last = rendered[-1]["content"][-1]
         if last["type"] == "text":
