@@ -303,7 +303,7 @@ def end_in_one_way(kit: Kit, kinds: Sequence[Kind], way: str, draw: random.Rando
     for number, asked in enumerate(draw_next(draw, kinds[0], times)):
         session, kind = supervisor.session(f"s{number}"), draw.choice(kinds)
         messages, moment = kind.messages(draw), draw_moment(draw, kind)
-        print(f"{messages}: {way} at {moment}, then {asked}")
+        print(f"{messages}: {way} at {moment}")
         kind.hold()
         run_id = begin(session, messages)
         moment.wait(session, run_id)
@@ -318,7 +318,9 @@ def end_in_one_way(kit: Kit, kinds: Sequence[Kind], way: str, draw: random.Rando
         assert not left, receipt
         check_receipt(receipt, seen)
         later = [run.run_id for run in session.runs()][len(messages) :]
-        next_turn_works(session, kind, AGAIN if later else asked, *later)
+        then = AGAIN if later else asked
+        print(f"then: {then}")
+        next_turn_works(session, kind, then, *later)
         kind.finish(session)
         assert kit.alive() == []
 
