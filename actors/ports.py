@@ -431,12 +431,12 @@ class Snapshot(Struct, frozen=True):
     calls: of `runs`, ended or not.
     processes: of `runs`, ended or not; and those that the session owns and that have not ended.
     handed_over: hosts that a later run has taken back, as each of `runs` had handed them over (`as_handed_over`).
-    receipts: of the late runs.
+    receipts: of the late runs; and those of `pending` that are filed, and not complete.
     requests: the oldest first.
     said: ids of those `runs` that have text or a call on record.
     fates: of each message that no longer waits.
     over: the receipt id of every other run.
-    pending: the receipts that wait for process trees of the session.
+    pending: the receipts that wait for process trees of the session, as they were before they were filed.
     kept: Stops from the stop journal, the oldest first.
     told_durable: ids of the Stops whose `session.stop_durable` is in the log.
     printed: for each of `calls` that has not ended, the end of its output so far.

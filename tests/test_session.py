@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from itertools import pairwise
 from random import Random
@@ -22,7 +23,7 @@ from actors.hierarchy.session import SessionActor
 from actors.kernel.actor import Actor
 from actors.kernel.future import ReplyFuture
 from actors.messages import GoOn, PluginsMended, Route
-from actors.model import Address, Event, PartKind, Receipt, RunStatus
+from actors.model import Address, Event, How, PartKind, Receipt, RunStatus
 from actors.plugin.registration import Unloaded
 from actors.plugin.turn import AsyncTurn
 from actors.requests import Delete, Resume, Stop, Stopped
@@ -114,6 +115,41 @@ def test_l7_what_could_not_be_killed_and_is_named_after_the_receipt_amends_it(se
         assert named_in(of(world, "run.ended")[0]) == []
         (amended,) = of(world, "receipt.amended")
         assert named_in(amended) == ["state D"]
+
+
+@pytest.mark.parametrize("daemon_dies", [True, False], ids=["daemon", "actor"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_l3_the_receipt_of_a_stop_that_found_no_run_is_amended_by_a_session_that_was_read_anew(
+    seed: int, daemon_dies: bool
+) -> None:
+    with World(seed) as before:
+        before.answer("s", message("a", "serve=0,serves,never_dies say=1"))
+        assert before.run(lambda: bool(of(before, "run.ended")))
+        assert before.answer("s", stop("idle", scope="session")).outcome == "nothing_running"
+        before.wait(9.0)
+        receipt = before.disk.receipt("idle")
+        assert receipt is not None
+        assert [row.how for row in receipt.rows] == [How.ABANDONED]
+        # It dies after all: with the daemon, or when its session has been read anew.
+        (tree,) = before.processes._trees.values()
+        tree.command = dataclasses.replace(tree.command, never_dies=False)
+        world = before
+        if daemon_dies:
+            world = before.crash()
+        else:
+            world.poison(SessionActor)
+            world.inspect("s")
+            world.wait(0.5)
+            world.processes._die(tree, How.SIGKILL, -9)
+        with world:
+            settled(world)
+            amended = world.disk.receipt("idle")
+            assert amended is not None
+            assert amended.complete
+            assert [row.how for row in amended.rows] == [How.SIGKILL]
+            first, *others = [event.kind for event in world.events() if event.kind.startswith("receipt.")]
+            assert (first, set(others)) == ("receipt.filed", {"receipt.amended"})
+            assert not world.disk.of("s").pending
 
 
 def named_in(event: Event) -> list[str]:

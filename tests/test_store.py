@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, SupportsIndex, cast
 
+import msgspec
 import pytest
 from msgspec import Struct
 from pykka import ActorRef
@@ -287,6 +288,18 @@ def test_l3_a_host_that_a_later_run_took_back_is_read_as_each_unsettled_run_hand
         ("r2", "p1", "session", 13.0, 7),
     ]
     assert {row.receipts for row in snapshot.handed_over} == {()}, "no receipt waits for it there"
+
+
+def test_l3_the_receipt_of_a_stop_waits_until_it_is_complete(store: SqliteStore) -> None:
+    receipt = Receipt("idle", None, 1, Provenance("user.console", "enough"), 1.0, 1.0, complete=True)
+    write(store, batch(1, pending=(receipt,)))
+    assert (load(store).pending, load(store).receipts) == ((receipt,), ())
+    filed = msgspec.structs.replace(receipt, ended_at=9.0, complete=False)
+    write(store, batch(2, receipts=(filed,)))
+    assert (load(store).pending, load(store).receipts) == ((receipt,), (filed,))
+    assert store.reader.receipt("s", "idle") == filed
+    write(store, batch(3, receipts=(msgspec.structs.replace(filed, complete=True),)))
+    assert (load(store).pending, load(store).receipts) == ((), ())
 
 
 def test_unfinished_are_sessions_with_an_unsettled_run_or_with_messages_that_nobody_parked(

@@ -255,8 +255,12 @@ class Trees:
         and a session whose store fails ends a tree of which it is not durable that the session owns it.
         """
         state = self._state
-        for receipt in snapshot.pending:
-            state.stop_receipts[receipt.receipt_id] = StopReceipt(receipt)
+        filed = {receipt.receipt_id for receipt in snapshot.receipts}
+        # Where they are more than are kept, those that are filed go first.
+        pending = sorted(snapshot.pending, key=lambda receipt: receipt.receipt_id not in filed)
+        for receipt in pending[-LATE_KEPT_MAX:]:
+            key = receipt.receipt_id
+            state.stop_receipts[key] = StopReceipt(receipt, filed=key in filed)
         ending: list[str] = []
         for row in snapshot.processes:
             if row.owner is not Owner.SESSION:
@@ -294,8 +298,11 @@ class Trees:
     def file_restored(self, at: float) -> None:
         """File the receipts of Stops whose trees had all ended when the session was restored."""
         self._attached.clear()
-        for waiting in list(self._state.stop_receipts.values()):
-            if waiting.complete:
+        for key, waiting in list(self._state.stop_receipts.items()):
+            if waiting.filed and not waiting.parts:
+                # No tree says any more that it is in it, so there is nothing to add.
+                del self._state.stop_receipts[key]
+            elif waiting.complete:
                 self.file(waiting, at)
 
 

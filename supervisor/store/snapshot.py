@@ -187,6 +187,7 @@ def snapshot(connection: sqlite3.Connection, session: str, *, kept: int = 10_000
     settled = connection.execute("SELECT run_id, receipt_id FROM runs WHERE session = ? AND settled = 1", (session,))
     calls_of = "SELECT doc, call_id FROM calls WHERE session = ? AND run_id = ? ORDER BY call_id"
     receipts_of = "SELECT doc, receipt_id FROM receipts WHERE session = ? AND run_id = ?"
+    filed = "SELECT doc, receipt_id FROM receipts WHERE session = ? AND receipt_id = ?"
     newest = "SELECT doc, request_id FROM requests WHERE session = ? ORDER BY place DESC LIMIT ?"
 
     def rows(kind: type[T], sql: str, *values: Any) -> list[T]:
@@ -204,7 +205,10 @@ def snapshot(connection: sqlite3.Connection, session: str, *, kept: int = 10_000
         processes=tuple(_processes(connection, session, run_ids, waited_for, left_out)),
         handed_over=tuple(_handed_over(connection, session, run_ids, left_out)),
         pending=tuple(pending),
-        receipts=tuple(row for run in runs if run.late for row in rows(Receipt, receipts_of, run.run_id)),
+        receipts=(
+            *(row for run in runs if run.late for row in rows(Receipt, receipts_of, run.run_id)),
+            *(row for receipt in pending for row in rows(Receipt, filed, receipt.receipt_id)),
+        ),
         waiting=tuple(waiting(connection, session, left_out)),
         requests=tuple(reversed(rows(RequestRow, newest, kept))),
         said=frozenset(log.said & {run.run_id for run in runs}),

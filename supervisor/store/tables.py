@@ -90,7 +90,8 @@ def statements(batch: Batch) -> list[Statement]:
     add(_UPSERTS["pending"], [(session, r.receipt_id, _encode(r)) for r in batch.pending])
     add(
         "DELETE FROM pending_receipts WHERE session = ? AND receipt_id = ?",
-        [(session, r.receipt_id) for r in batch.receipts if r.run_id is None],
+        # One that is not complete waits on, to be amended.
+        [(session, r.receipt_id) for r in batch.receipts if r.run_id is None and r.complete],
     )
     add(_UPSERTS["waiting"], [(session, w.message.id, w.place, _encode(w)) for w in batch.waiting])
     add(

@@ -89,7 +89,8 @@ class Disk:
             tables.pending[receipt.receipt_id] = receipt
         for receipt in batch.receipts:
             tables.receipts[receipt.receipt_id] = receipt
-            tables.pending.pop(receipt.receipt_id, None)
+            if receipt.complete:
+                tables.pending.pop(receipt.receipt_id, None)
         for row in batch.waiting:
             tables.waiting[row.message.id] = row
         for message_id in batch.unwaiting:
@@ -233,7 +234,10 @@ class Disk:
                 if run.run_id == event.run_id != tables.processes[event.data["process_id"]].run_id
             ),
             pending=tuple(tables.pending.values()),
-            receipts=tuple(one for one in tables.receipts.values() if one.run_id in late),
+            receipts=(
+                *(one for one in tables.receipts.values() if one.run_id in late),
+                *(tables.receipts[one] for one in tables.pending if one in tables.receipts),
+            ),
             waiting=tuple(self._waiting(session)),
             requests=tuple(tables.requests.values()),
             said=frozenset(said & ids),
