@@ -34,7 +34,7 @@ def exit_in_time(code: int) -> None:
 
     threading.Thread(target=end, name="countermand-exit", daemon=True).start()
     with suppress(OSError, ValueError):
-        # The interpreter would do it behind its waiting.
+        # The interpreter would flush only after it has waited for threads.
         sys.stdout.flush()
 
 

@@ -241,7 +241,7 @@ def no_daemon(endpoint: Endpoint, got: str) -> NoDaemon:
 def gone(endpoint: Endpoint, error: Exception) -> NoDaemon:
     """Return the error for a daemon that went away, or fell silent, during a request."""
     return NoDaemon(
-        "the daemon gave no answer; what was asked for may have been done",
+        "the daemon gave no answer; the request may have been carried out",
         expected=f"an answer on {endpoint.socket}",
         got=f"{type(error).__name__}: {error}".rstrip(": "),
         remedy="countermand doctor names its process; countermand logs has its log; sent again under the same --id a "

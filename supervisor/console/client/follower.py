@@ -31,12 +31,12 @@ PASSING: Final = frozenset({429, 502, 503, 504})
 
 
 class Follower:
-    """An endless iterator of a session's events behind `from_seq`; for one thread, `close` from any.
+    """An endless iterator of a session's events after `from_seq`. One thread iterates; any may call `close`.
 
     Args:
         api: the daemon.
-        session: whose events.
-        from_seq: the seq of the last event that is not wanted.
+        session: the session's name.
+        from_seq: the `seq` of the last event to leave out.
         on_break: called with a text when the connection is lost, and when it is back.
         give_up_s: seconds without a connection after which it ends.
 

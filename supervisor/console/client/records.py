@@ -40,26 +40,26 @@ class Records(Protocol):
         """The newest RUNS_MAX runs of a session, the oldest of them first."""
 
     def runs_beginning(self, start: str) -> list[RunInfo]:
-        """Runs of any session whose id, or whose receipt's, begins like this, the oldest first."""
+        """The runs of any session whose id, or whose receipt's id, has this prefix, the oldest first."""
 
     def receipt(self, name: str, run_id: str) -> Receipt | None:
         """The receipt of a run of a session, if it is filed."""
 
     def events(self, name: str, after: int, run_id: str | None = None) -> list[Event]:
-        """Some events of a session, or about a run of it, behind a seq, in order; none where there are no more."""
+        """Some events of a session, or of one run of it, after a sequence number, in order; empty if there are none."""
 
     def living(self, name: str | None) -> Living:
-        """What lives now, in one session or in all."""
+        """The live tree of one session, or of all."""
 
 
 def find_run(records: Records, identity: str) -> RunInfo:
-    """Return the run with this id, with this receipt, or whose id or receipt's id begins like this.
+    """Return the run with this id or this receipt, or with an id or a receipt's id that has this prefix.
 
     Raises:
         NotFound: there is none.
-        Invalid: several begin like this; the error names some.
+        Invalid: several have this prefix; the error names some.
     """
-    # Ids begin with the time: as much of one as tells it from the others will do, with its prefix or without.
+    # Ids begin with the time. A prefix is enough if it is unique, with or without `run_` or `rcpt_`.
     starts = (identity, *(prefix + identity for prefix in PREFIXES)) if identity else ()
     found = {run.run_id: run for start in starts for run in records.runs_beginning(start)}
     exact = [run for run in found.values() if identity in (run.run_id, run.receipt_id)]

@@ -66,7 +66,7 @@ class RemoteRecords:
         return self._api.get(f"/v1/sessions/{segment(name)}/runs", RunPage, limit=RUNS_MAX).runs
 
     def runs_beginning(self, start: str) -> list[RunInfo]:
-        """Runs of any session whose id, or whose receipt's, begins like this."""
+        """The runs of any session whose id, or whose receipt's id, has this prefix."""
         return self._api.get("/v1/runs", RunPage, start=start, limit=RUNS_MAX).runs
 
     def receipt(self, name: str, run_id: str) -> Receipt | None:
@@ -76,7 +76,7 @@ class RemoteRecords:
         return None
 
     def events(self, name: str, after: int, run_id: str | None = None) -> list[Event]:
-        """Some events of a session, or about a run of it, behind a seq, in order."""
+        """Some events of a session, or of one run of it, after a sequence number, in order."""
         about: dict[str, Any] = {} if run_id is None else {"run_id": run_id}
         return self._api.get(f"/v1/sessions/{segment(name)}/log", LogPage, from_seq=after, limit=PAGE, **about).events
 
@@ -86,5 +86,5 @@ class RemoteRecords:
 
 
 def _right_before(name: str) -> str:
-    """A text that sorts before a printable name, and behind every other one that does."""
+    """A text that sorts before a printable name, and after all printable names before it."""
     return name[:-1] + chr(ord(name[-1]) - 1) + "\U0010ffff"

@@ -71,7 +71,7 @@ class StoreRecords:
         return self._reader.runs(name, RUNS_MAX)
 
     def runs_beginning(self, start: str) -> list[RunInfo]:
-        """Runs of any session whose id, or whose receipt's, begins like this."""
+        """The runs of any session whose id, or whose receipt's id, has this prefix."""
         return self._reader.runs_beginning(start, RUNS_MAX)
 
     def receipt(self, name: str, run_id: str) -> Receipt | None:
@@ -79,7 +79,7 @@ class StoreRecords:
         return self._reader.receipt(name, run_id)
 
     def events(self, name: str, after: int, run_id: str | None = None) -> list[Event]:
-        """Some events of a session, or about a run of it, behind a seq, in order."""
+        """Some events of a session, or of one run of it, after a sequence number, in order."""
         if run_id is not None:
             return self._reader.events_about(name, run_id, after)
         found = self._reader.events(name, after)

@@ -38,7 +38,7 @@ PRIVATE: Final = (STORE_NAME, LOCK_NAME, "token", "wardens")
 
 
 def examine(endpoint: Endpoint, *, as_json: bool) -> ExitCode:
-    """Look, and print what was found. FAILED where something is wrong."""
+    """Check everything, and print the findings. Return FAILED if there is a problem."""
     findings = list(_findings(endpoint))
     ok = all(one.ok for one in findings)
     if as_json:

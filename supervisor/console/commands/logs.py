@@ -34,7 +34,7 @@ from supervisor.console.tty.streams import is_unread, when_unread
 UNIT: Final = "countermand.service"
 POLL_S: Final = 0.2
 TAIL_BYTES: Final = 4 * 1024 * 1024
-"""How far back from its end a file is read."""
+"""How many bytes of a file are read, from its end."""
 LEVELS: Final = ("trace", "debug", "info", "warning", "error", "critical")
 _STYLES: Final = {"warning": "yellow", "error": "red", "critical": "bold red", "debug": "dim", "trace": "dim"}
 CURSOR: Final = "-- cursor: "
@@ -172,13 +172,13 @@ def _of_daemon(api: Api, wanted: Wanted, follow: Unread) -> Generator[str, None,
             remedy="ask as the daemon's own user, or as root",
         ) from error
     if stat.S_ISREG(seen.st_mode):
-        # By the descriptor: a file that was moved away is still the one that is written to.
+        # Read through the descriptor: the daemon still writes to a file that was moved away.
         return _file(link, pid, wanted, follow)
     if stat.S_ISSOCK(seen.st_mode) and shutil.which("journalctl") is not None:
         return _journal(_of_process(pid), wanted, follow)
     what = "a terminal" if stat.S_ISCHR(seen.st_mode) and "null" not in target else target
     raise NotFound(
-        "the log goes to where only its reader sees it",
+        "the log goes where this command cannot read it",
         expected="a daemon whose standard error is a file or the journal",
         got=f"process {pid}, whose log goes to {what}",
         remedy="look there; or start it under systemd, or with 2>>FILE; countermand events SESSION shows a session",
@@ -186,7 +186,7 @@ def _of_daemon(api: Api, wanted: Wanted, follow: Unread) -> Generator[str, None,
 
 
 def _of_process(pid: int) -> list[str]:
-    """By its unit, where it has one: that covers what was before its start, and what comes after the next."""
+    """Select by the unit, if it has one: that includes lines before its start, and after its next start."""
     unit = unit_of(pid)
     if unit is None:
         return [f"_PID={pid}"]
@@ -205,17 +205,17 @@ def unit_of(pid: int) -> tuple[str, bool] | None:
 
 
 def _of_unit(unit: str) -> list[str]:
-    # The system's or the user's own, whichever there is.
+    # The system's unit or the user's, whichever exists.
     return ["--unit", unit, "--user-unit", unit]
 
 
 def _journal(which: list[str], wanted: Wanted, follow: Unread) -> Generator[str, None, None]:
-    """What the journal has, then what comes: from the cursor where the first ended, so that there is no gap."""
+    """Yield the lines of the journal, then new ones. These begin at the cursor of the last line, so there is no gap."""
     cursor = ""
 
     def before() -> Generator[str, None, None]:
         nonlocal cursor
-        # What is not wanted does not count, so how far back the last lines are is not known.
+        # Only wanted lines count, so it is not known how far back the last ones are.
         lines = "all" if wanted.chosen else str(wanted.lines)
         options = ("--show-cursor",) if follow is not None else ()
         for line in _journalctl(*which, f"--lines={lines}", *options, cursor=follow is not None):

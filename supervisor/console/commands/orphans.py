@@ -1,9 +1,8 @@
 """Orphans: processes that a tool started and that no warden watches any more.
 
-Every process of a tool carries its fencing token in its environment, and has a warden above it for as long as it is
-watched: a warden is a subreaper, so that what loses its parent falls to it and not to init. So one with the token and
-without a warden above it has got away, whatever the records say; and the records are what tell of the others, of
-which only the ledger is left.
+Every process of a tool has its fencing token in its environment, and a warden as an ancestor. A warden is a subreaper:
+it becomes the parent of processes that lose theirs. So a process with the token and without such an ancestor has
+escaped, whatever the records say. Trees of which only the ledger is left are found by the records.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def find_orphans() -> list[Orphan]:
 
 
 def open_ledgers(state_dir: Path) -> list[str]:
-    """Return the ids of process trees that began, whose warden has gone, and that are not proven to have ended."""
+    """Return the ids of process trees that began, are not proven to have ended, and have no warden any more."""
     found = []
     for path in sorted((state_dir / "wardens").glob("*.ledger")):
         try:

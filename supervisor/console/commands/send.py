@@ -1,4 +1,4 @@
-"""`send`: a message for a session, and what comes of it where that is waited for."""
+"""`send`: sends a message to a session, and with `--wait` prints the output of its run."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def send(
     api = need_api(endpoint, agent)
     api.on_wait = screen.remark
     talk = AttachedSession(api, session, on_break=screen.remark)
-    # Before the message: what comes behind this is news. Of one that was sent before, all may be past.
+    # Read before the message is sent, so that no later event is missed. If the message is a repeat, all its events may
+    # be in the past.
     from_seq = talk.status().last_seq if wait and not again else 0
     accepted = talk.ask(message)
     came_back = accepted.returned is not None or accepted.fate is Fate.RETURNED
@@ -57,7 +58,7 @@ def send(
         else:
             say(console(), _sentence(accepted))
         return ExitCode.FAILED if came_back else ExitCode.OK
-    # Also beside JSON: if the daemon is lost from here on, the user has the id.
+    # Printed with --json too: if the connection to the daemon is lost later, the user has the id.
     screen.remark(_sentence(accepted))
     left = f"it goes on without a watcher; to end it: countermand kill {accepted.run_id}"
     printer = RunPrinter(screen, silent=as_json)

@@ -20,15 +20,15 @@ RULES: Final = {
     "Delegate": (("yes",), "its process trees can have no cgroups of their own"),
     "Restart": (("on-failure", "always", "on-abnormal", "on-abort", "on-watchdog"), "after a crash nothing starts it"),
 }
-"""What a unit has to say, by property, and what comes of it where it says something else."""
+"""By property of a unit: the values that are right, and the consequence of any other value."""
 ASKED: Final = (*RULES, "LoadState", "ActiveState", "NeedDaemonReload", "FragmentPath", "ExecStart")
 
 
 def look_at_units(pid: int | None) -> Iterator[Finding]:
-    """Yield what is found of the unit that a daemon runs in; of the installed ones where none runs. Waits for systemd.
+    """Check the unit of the running daemon, or the installed units if no daemon runs. Waits for systemd.
 
     Args:
-        pid: of the daemon; None where there is none.
+        pid: the daemon's pid; None if there is none.
     """
     if shutil.which("systemctl") is None:
         yield Finding("unit", ok=True, found="this system has no systemd")

@@ -150,15 +150,15 @@ def watched(
                 return Delivery(accepted, status or data.status, result, error, receipt, run_id)
             case _:
                 continue
-    # Its follower was closed. Else it ends with an error, or not at all.
+    # The follower was closed. Otherwise it ends with an error, or not at all.
     return None
 
 
 def _is_tried_again(runs: Callable[[], list[RunInfo]], receipt: Receipt) -> bool:
-    """True if a run that had not begun when something failed goes on as another one, which is on record by then."""
+    """True if a failure ended a run before it began, and another run tries again, which is recorded by now."""
     if receipt.provenance is None or receipt.provenance.source not in TRIED_AGAIN:
         return False
-    # The receipt is all that there is to be had where the session has gone meanwhile.
+    # If the session is gone by now, there is only the receipt.
     with contextlib.suppress(CountermandError):
         return any(run.retry_of == receipt.run_id for run in runs())
     return False

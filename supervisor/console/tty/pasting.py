@@ -27,9 +27,9 @@ class Paste:
         self.open = False
 
     def take(self, line: Line) -> Line | None:
-        """Return the message that a line completes, without the marks; None where a paste goes on."""
+        """Return the message that a line completes, without the marks; None while a paste is incomplete."""
         text = line.text
-        # Whichever of the marks comes last says whether a paste is open behind the line.
+        # The last mark of the line says whether a paste is open after it.
         begin, end = text.rfind(BEGIN), text.rfind(END)
         self.open = begin > end if begin != end else self.open
         text = text.replace(BEGIN, "").replace(END, "")
@@ -48,7 +48,7 @@ class Paste:
         return whole
 
     def drop(self) -> None:
-        """Forget what was pasted so far: Ctrl-C has taken the rest of it from the terminal."""
+        """Discard the pasted text so far: Ctrl-C has made the terminal discard the rest."""
         self._lines.clear()
         self._total_bytes = 0
         self.open = False

@@ -28,7 +28,7 @@ LOCK_WAIT_S: Final = 1.0
 
 
 class OutputClosed(Exception):
-    """Standard output cannot be written; `unread`: it is not read any more, else there is no space, for example."""
+    """Standard output cannot be written. `unread`: nothing reads it any more; otherwise the disk may be full."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__(error.strerror or str(error))
@@ -61,7 +61,7 @@ class Screen:
             return 80
 
     def output(self, text: str, *, fresh_line: bool = False) -> None:
-        """Print output of a run; with `fresh_line`, not behind what is on the line already.
+        """Print output of a run; with `fresh_line`, on a new line if the current one is not empty.
 
         Raises:
             OutputClosed: it cannot be written, or is not read any more.
@@ -117,7 +117,7 @@ class Screen:
             self._prompted = self._line_open = False
 
     def interrupted(self) -> None:
-        """The terminal has echoed ^C: what is said next begins on a line of its own."""
+        """The terminal has echoed ^C: the next remark begins on a line of its own."""
         with self._turn():
             self._prompted, self._line_open = False, True
 
@@ -133,8 +133,8 @@ class Screen:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        # A reader that takes nothing blocks the thread that writes to it, with the lock; a remark to somebody
-        # else, such as a receipt, must not wait for that for ever.
+        # If the output is not read, the thread that writes to it blocks and holds the lock. A remark, such as a
+        # receipt, goes to standard error, and must not wait for that for ever.
         locked = self._lock.acquire(timeout=LOCK_WAIT_S)
         try:
             yield
@@ -161,7 +161,7 @@ class Screen:
             self._print(self._filter.end())
 
     def _begin_own(self) -> None:
-        """Go to a fresh line for a remark: not behind a prompt, nor behind unfinished output."""
+        """Go to a fresh line for a remark: not after a prompt, nor after unfinished output."""
         self._wipe_prompt()
         if self._line_open and self.out_is_terminal and self.err_is_terminal:
             self._say("\n")
@@ -176,7 +176,7 @@ class Screen:
         try:
             _write(self._err, text)
         except OSError:
-            # It cannot be shown any more; the store has the facts.
+            # Nothing can be shown any more; the facts are in the store.
             return
 
 

@@ -20,12 +20,12 @@ GONE: Final = frozenset({errno.EPIPE, errno.ECONNRESET})
 
 
 def open_streams() -> StandardOutput:
-    """Make the standard streams fit, and return what standard output is now; once, at the beginning."""
+    """Prepare the standard streams, and return the new standard output. Call it once, at the start."""
     for fd in (0, 1, 2):
         try:
             os.fstat(fd)
         except OSError:
-            # Input too is led to where nothing can be read: to read it is an error, as it is of what is closed.
+            # Standard input too is opened only for writing: reading it is an error, as it is for a closed one.
             null = os.open(os.devnull, os.O_WRONLY)
             if null != fd:
                 os.dup2(null, fd)
@@ -35,7 +35,7 @@ def open_streams() -> StandardOutput:
         sys.stdin = os.fdopen(0, encoding="utf-8", closefd=False)
     output = StandardOutput(1, "w", closefd=False)
     encoding = sys.stdout.encoding if sys.stdout is not None else "utf-8"
-    # In an encoding that lacks a character it is written as its number.
+    # A character that the encoding lacks is written as an escape with its number.
     sys.stdout = io.TextIOWrapper(
         io.BufferedWriter(output), encoding, "backslashreplace", line_buffering=output.isatty()
     )
@@ -46,16 +46,16 @@ def open_streams() -> StandardOutput:
 
 
 def when_unread(call: Callable[[], object], fd: int = 1) -> None:
-    """Call something when standard output is not read any more, even if nothing is written; on a thread of its own.
+    """Call a function when standard output is not read any more, even if nothing is written; on a thread of its own.
 
-    A pipe or a connection whose other end is closed is not read, nor a terminal that has hung up. A file always is.
+    That is so if the other end of a pipe or connection is closed, or a terminal has hung up. It never is for a file.
     """
-    # A duplicate: closing the original must not look as if the reader had gone.
+    # A duplicate is watched: closing the original must not look as if the reader were gone.
     watched = os.dup(fd)
 
     def watch() -> None:
         poll = select.poll()
-        # Errors and hang-ups are reported without being asked for.
+        # Errors and hang-ups are always reported.
         poll.register(watched, 0)
         poll.poll()
         os.close(watched)
@@ -65,7 +65,7 @@ def when_unread(call: Callable[[], object], fd: int = 1) -> None:
 
 
 def is_unread() -> bool:
-    """True if a write has found that standard output is not read any more."""
+    """True if a write has failed because nothing reads standard output any more."""
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
     return isinstance(raw, StandardOutput) and raw.unread
 
@@ -94,9 +94,9 @@ class _Whole(io.FileIO):
 
 
 class StandardOutput(_Whole):
-    """Standard output. A command whose output cannot be written still goes on to its end and its exit code."""
+    """Standard output. If it cannot be written, the command still runs to its end and its exit code."""
 
     @property
     def unread(self) -> bool:
-        """True if a write has found that it is not read any more."""
+        """True if a write has failed because nothing reads it any more."""
         return self.failed is not None and self.failed.errno in GONE

@@ -55,11 +55,11 @@ class TerminalFilter:
         self._colours: deque[str] = deque(maxlen=COLOURS_MAX)
 
     def feed(self, text: str) -> str:
-        """Return what may be shown of the text that came next, and of what was held back before it."""
+        """Take the next piece of text; return the part to show, with text that was held back before."""
         return self._take(self._held + text, last=False)
 
     def end(self) -> str:
-        """Return what was held back: the message is over, and so are its colours."""
+        """End the message and its colours; return the text that was held back."""
         shown = self._take(self._held, last=True)
         self._colours.clear()
         return shown
