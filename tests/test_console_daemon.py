@@ -728,7 +728,7 @@ def test_on_a_terminal_an_attached_chat_takes_over_stops_and_leaves(served: Desk
     terminal.line(f"echo th''ird; sleep {served.mark}")
     terminal.screen.wait("third")
     terminal.ctrl_d()
-    terminal.screen.wait("the daemon goes on")
+    terminal.screen.wait("the daemon continues")
     assert terminal.ended() == 0
     assert status(served, name) == ["cancelled", "cancelled", "in_progress"]
     # Somebody else takes it up where it is.
