@@ -159,6 +159,7 @@ def test_a_user_that_there_is_not_is_not_taken_for_another(b: Bench, user: str) 
     ended = b.owner.ended()
     assert (ended.how, ended.proven) == (How.NOT_STARTED, True)
     assert ended.note.startswith(f"cannot run as the user {user!r}: there is no account")
+    assert ended.note.endswith(": add one to this machine, or name another user")
 
 
 def test_our_own_user_needs_no_right(b: Bench) -> None:

@@ -31,7 +31,8 @@ def find(user: str) -> pwd.struct_passwd:
         return pwd.getpwnam(user)
     with suppress(KeyError, OverflowError, ValueError):
         return pwd.getpwuid(int(user))
-    raise ValueError("there is no account of that name or uid, which would say what its groups are")
+    why = "there is no account of that name or uid, which would say what its groups are"
+    raise ValueError(f"{why}: add one to this machine, or name another user")
 
 
 def environment(account: pwd.struct_passwd) -> dict[str, str]:
