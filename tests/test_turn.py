@@ -165,7 +165,6 @@ def test_emits_that_were_cancelled_keep_no_agent_from_speaking(kit: Kit) -> None
 # ── What the garbage collector closes ─────────────────────────────────────────────────────────────
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_the_span_of_a_run_is_that_of_the_last_of_its_messages_which_has_one(kit: Kit) -> None:
     release, spans = kit.gate(), ["00-" + digit * 32 + "-b7ad6b7169203331-01" for digit in "abc"]
 
@@ -189,6 +188,7 @@ def test_the_span_of_a_run_is_that_of_the_last_of_its_messages_which_has_one(kit
     check_rest(session)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_l7_a_generator_that_waits_when_it_is_closed_holds_no_session_up(tmp_path: Path) -> None:
     """The collector closes it wherever it comes to run: here in a turn of the session that alone could answer it."""
 
