@@ -98,7 +98,7 @@ JOINED: Final = 0.02
 UNPROVEN: Final = 0.01
 """In how many schedules a tree of the session is not proven to have ended with its daemon."""
 
-ORPHANED: Final = 0.02
+ORPHANED: Final = 0.05
 """In how many schedules the actor of a call fails while a host for the call is asked for."""
 
 HOSTED: Final = 0.2
