@@ -236,6 +236,8 @@ def test_a_takeover_ends_the_earlier_run_and_the_later_one_works(kit: Kit, what:
     second = say(session, "call echo taken over", policy=Policy.INTERRUPT)
     assert ended(session, second).status == "completed"
     assert texts(session, second) == ["called: taken over"]
+    # The host of the later run ends after that run.
+    receipt_of(session, second)
     none_left(kit, receipt_of(session, first))
     events = check_rest(session)
     # The later run's call waited for the proof that the earlier one is gone (the barrier).
