@@ -101,6 +101,7 @@ def test_one_that_cannot_be_loaded_is_said_to_be_broken_and_stops_nobody_else(ap
     mended = entry(client, "bad")
     assert mended["state"] == "ready"
     assert "nothing_of_this_name" in mended["failure"], "the last failure is remembered"
+    until_state(client, "mine", "spare")
     found = finding(client, "agents")
     assert (found["ok"], found["found"]) == (True, "bad: ready, 1 spare; mine: ready, 1 spare")
 

@@ -634,12 +634,12 @@ def test_l13_rows_that_cannot_be_read_at_a_restart_are_named_and_their_runs_ende
     with child(tmp_path) as daemon:
         first = daemon.ask("NewMessage", content="say one")["run_id"]
         run = daemon.ask("NewMessage", content="hold", policy="enqueue")["run_id"]
-        daemon.ask("NewMessage", content="say two", policy="enqueue")
         reader = sqlite3.connect(tmp_path / STORE)
         until(lambda: reader.execute("SELECT settled FROM runs WHERE run_id = ?", (first,)).fetchone() == (1,))
-        # The second has begun: else the next daemon begins it, and it holds there.
+        # The second has begun, so that the third message is no input of it: that would let it end.
         begun = "SELECT 1 FROM events WHERE run_id = ? AND kind = 'run.started'"
         until(lambda: reader.execute(begun, (run,)).fetchone() is not None, "the second run")
+        daemon.ask("NewMessage", content="say two", policy="enqueue")
         reader.close()
         daemon.kill()
     breaks = sqlite3.connect(tmp_path / STORE)

@@ -490,6 +490,9 @@ def test_l14_of_threads_that_are_gone_no_start_is_kept_and_no_process_is_looked_
         gate.set()
         for thread in threads:
             thread.join()
+        # A thread that was joined is there for a moment more.
+        tasks = {str(thread.native_id) for thread in threads}
+        until(lambda: tasks.isdisjoint(os.listdir("/proc/self/task")), "the end of the threads")
         fails()
         done.set()
         await turn.cancel_token.wait()
@@ -529,7 +532,8 @@ def test_l14_a_supervisor_that_has_ended_holds_no_descriptor(tmp_path: Path) -> 
     for number in range(3):
         with started(tmp_path / str(number), call("nothing"), subreaper=False):
             pass
-    assert len(set(os.listdir("/proc/self/fd"))) == len(before)
+    # What an earlier test has left may be closed meanwhile.
+    assert len(set(os.listdir("/proc/self/fd"))) <= len(before)
 
 
 # ── Threads and tasks ────────────────────────────────────────────────────────────────────────────────

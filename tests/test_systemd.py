@@ -197,7 +197,7 @@ def test_a_daemon_that_answers_is_left_alone_by_the_watchdog(service: Service) -
     first = service.show("WatchdogTimestampMonotonic")
     until(lambda: int(service.show("WatchdogTimestampMonotonic")) > int(first) + 3_000_000, "3 s of feeding", WAIT_S)
     assert service.show("NRestarts") == "0"
-    assert "live" in service.show("StatusText")
+    until(lambda: "live" in service.show("StatusText"), "what it says of itself", WAIT_S)
 
 
 def test_killed_in_a_tool_it_is_back_with_nothing_left_and_the_cause_told(service: Service) -> None:
