@@ -65,6 +65,8 @@ class Children:
         self._starts_max = STARTS_MAX
         # The start time in ticks, by pid, of children whose start was attributed or was the program's own.
         self._known: dict[int, int] = {}
+        # Children that were reported to a run as not its own, by pid: the start time in ticks, and that run.
+        self._unknown: dict[int, tuple[int, Run]] = {}
 
     @property
     def starting(self) -> bool:
@@ -172,8 +174,19 @@ class Children:
                 root.close()
                 left_out += 1
             else:
+                self._unknown[pid] = seen.start_ticks, run
                 self._subprocess(run, run.address, root, ours=False)
         return left_out
+
+    def may_have_left(self, run: Run) -> bool:
+        """Return True if a child that was reported to another run, as not its own, may be this one's, and is alive."""
+        for pid, (ticks, reported) in list(self._unknown.items()):
+            seen = procfs.stat(pid)
+            if seen is None or seen.dead or seen.start_ticks != ticks:
+                del self._unknown[pid]
+            elif reported is not run and ticks >= run.begun:
+                return True
+        return False
 
     def reap(self) -> None:
         """Reap the orphans that have ended: children of the main thread that no start here explains."""
