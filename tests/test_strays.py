@@ -36,7 +36,7 @@ from supervisor.store.reader import SqliteReader
 from supervisor.strays import attribution
 from supervisor.strays.children import STARTS_MAX, UNKNOWN
 from supervisor.strays.reports import ENDED_MAX, OTHERS, STRAYS_MAX
-from supervisor.strays.run_end import LEFT_OUT, ORPHANS, SERVED
+from supervisor.strays.run_end import LEFT_OUT, NAMED_BY_ANOTHER, ORPHANS, SERVED
 from supervisor.strays.strays import Strays
 from supervisor.strays.subreaper import PR_SET_CHILD_SUBREAPER, inherits_orphans
 from tests.daemon_kit import Foreground, seed
@@ -331,6 +331,36 @@ def test_l3_an_orphan_of_which_nobody_can_say_who_started_it_is_named_and_left_a
         (row,) = [one for one in of_kind(amended(supervisor, run_id), "subprocess") if one.pid == row.pid]
         assert (row.how, row.status) == (How.EXIT, -signal.SIGKILL)
         until(lambda: procfs.stat(row.pid or 0) is None, "no code waits for it, so the supervisor reaps it")
+
+
+def test_l5_a_run_whose_orphan_the_receipt_of_another_run_names_is_not_said_to_be_over(
+    tmp_path: Path, mark: str
+) -> None:
+    begun, left, go = threading.Event(), threading.Event(), threading.Event()
+
+    def agent(turn: Turn) -> None:
+        if turn.inputs[-1].content == "plain":
+            begun.set()
+            go.wait(WAIT_S)
+            return
+        assert begun.wait(WAIT_S)
+        subprocess.run(command(mark, ORPHAN), check=True)
+        left.set()
+        turn.cancel_token.wait()
+
+    with started(tmp_path, agent) as supervisor:
+        other, session = supervisor.session("other"), supervisor.session("s")
+        plain, leaves = say(other, "plain"), say(session, "leaves")
+        assert left.wait(WAIT_S)
+        until(lambda: up(mark, 1), "the orphan")
+        go.set()
+        (row,) = of_kind(other.receipt(plain, timeout=WAIT_S), "subprocess")
+        assert row.note == UNKNOWN
+        stop(session)
+        receipt = receipt_of(supervisor, leaves)
+        assert not receipt.complete
+        assert [row.note for row in of_kind(receipt, "subprocess") if row.how == How.OUT_OF_REACH] == [NAMED_BY_ANOTHER]
+    assert alive(mark)
 
 
 def test_l3_where_orphans_fall_to_another_process_a_run_that_started_one_is_not_complete(

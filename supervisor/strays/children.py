@@ -225,6 +225,8 @@ class Children:
         """Forget a child that is not known to be ours and whose end was reported, so that `reap` may reap it."""
         if self._known.get(root.pid) == root.ticks:
             del self._known[root.pid]
+        if self._unknown.get(root.pid, (0,))[0] == root.ticks:
+            del self._unknown[root.pid]
 
     def _remember(self, pid: int, ticks: int) -> None:
         if len(self._known) >= KNOWN_MAX:

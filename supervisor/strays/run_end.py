@@ -14,7 +14,7 @@ from supervisor.strays.subreaper import inherits_orphans
 
 ORPHANS: Final = "orphans that its processes may have left"
 SERVED: Final = "its processes are below multiprocessing's fork server, which belongs to the whole program"
-SHARED: Final = "a process of unknown origin, which the receipt of another run names, may be of this one"
+NAMED_BY_ANOTHER: Final = "a process of unknown origin, which the receipt of another run names, may be of this one"
 LEFT_OUT: Final = "and {} more processes of unknown origin are not listed"
 UNSEEN: Final = "orphans fall to another process and cannot be seen: see Config(subreaper=True)"
 
@@ -52,7 +52,7 @@ class RunEnd:
         if run.forks and not inherits_orphans():
             self.doubt(run, UNSEEN)
         if run.forks and self._children.may_have_left(run):
-            self.doubt(run, SHARED)
+            self.doubt(run, NAMED_BY_ANOTHER)
         left_out = self._children.report_unknown(run)
         if left_out:
             self.doubt(run, LEFT_OUT.format(left_out))
