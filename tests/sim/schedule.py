@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
 from typing import Final
 from unittest import mock
@@ -195,7 +196,7 @@ def draw(seed: int) -> Schedule:
         script[place:place] = awoken.choice((_awoken, _read_late))(awoken)
     gated = Random(f"gated {seed}")
     if gated.random() < GATED:
-        script = [_gated(gated, op) for op in script]
+        script = [_in_message(op, partial(_gated, gated)) for op in script]
     hosting = _hosting(Random(f"hosted {seed}"))
     abandoned = Random(f"abandoned {seed}")
     if abandoned.random() < ABANDONED:
@@ -212,19 +213,19 @@ def draw(seed: int) -> Schedule:
     drawn = _tight(tight, drawn) if tight.random() < 0.25 else drawn
     proc = Random(f"proc {seed}")
     if drawn.hosting is not None and proc.random() < PROC:
-        drawn = replace(drawn, script=tuple(_proc(proc, op) for op in drawn.script))
+        drawn = _in_messages(drawn, partial(_calling, "proc", proc))
     guarded = Random(f"guarded {seed}")
     if guarded.random() < GUARDED:
-        drawn = replace(drawn, script=tuple(_guarded(guarded, op) for op in drawn.script))
+        drawn = _in_messages(drawn, partial(_calling, "guard", guarded))
     saving = Random(f"saving {seed}")
     if saving.random() < SAVING:
-        drawn = replace(drawn, script=tuple(_saving(saving, op) for op in drawn.script))
+        drawn = _in_messages(drawn, partial(_saving, saving))
     own = Random(f"own {seed}")
     if own.random() < OWN:
-        drawn = replace(drawn, script=tuple(_own(own, op) for op in drawn.script))
+        drawn = _in_messages(drawn, partial(_own, own))
     answered = Random(f"answered {seed}")
     if answered.random() < ANSWERED:
-        drawn = replace(drawn, script=tuple(_answered(answered, op) for op in drawn.script))
+        drawn = _in_messages(drawn, partial(_answered, answered))
     return drawn
 
 
@@ -256,98 +257,66 @@ def _tight(random: Random, drawn: Schedule) -> Schedule:
             return replace(drawn, script=tuple(ops), failures_max=1)
 
 
-def _gated(random: Random, op: Op) -> Op:
-    """Have the words of a message that call a tool gate a function of the agent's own, or bring the tool along."""
+def _in_messages(drawn: Schedule, change: Callable[[str], str]) -> Schedule:
+    """Change the text of each message of a schedule."""
+    return replace(drawn, script=tuple(_in_message(op, change) for op in drawn.script))
+
+
+def _in_message(op: Op, change: Callable[[str], str]) -> Op:
     match op:
         case ("new", str(content), *rest):
-            words = [
-                word.replace(name, random.choice(("gate", "foreign")))
-                if (name := word.partition("=")[0]) in ("write", "sleep", "deaf", "late")
-                else word
-                for word in content.split()
-            ]
-            return ("new", " ".join(words), *rest)
+            return ("new", change(content), *rest)
         case ("at" | "later", place, inner):
-            return (op[0], place, _gated(random, inner))
+            return (op[0], place, _in_message(inner, change))
         case _:
             return op
 
 
-def _proc(random: Random, op: Op) -> Op:
-    """Have most words of a message that call a tool call one that has a process of its own."""
-    match op:
-        case ("new", str(content), *rest):
-            words = []
-            for word in content.split():
-                name, equals, value = word.partition("=")
-                other = name in ("write", "deaf", "late", "patient") and random.random() < 0.8
-                words.append(f"proc{equals}{value}" if other else word)
-            return ("new", " ".join(words), *rest)
-        case ("at" | "later", place, inner):
-            return (op[0], place, _proc(random, inner))
-        case _:
-            return op
+def _gated(random: Random, content: str) -> str:
+    """Have the words that call a tool gate a function of the agent's own, or bring the tool along."""
+    return " ".join(
+        word.replace(name, random.choice(("gate", "foreign")))
+        if (name := word.partition("=")[0]) in ("write", "sleep", "deaf", "late")
+        else word
+        for word in content.split()
+    )
 
 
-def _guarded(random: Random, op: Op) -> Op:
-    """Have most words of a message that call a tool call one with guards."""
-    match op:
-        case ("new", str(content), *rest):
-            words = []
-            for word in content.split():
-                name, equals, value = word.partition("=")
-                other = name in ("write", "deaf", "late", "patient") and random.random() < 0.8
-                words.append(f"guard{equals}{value}" if other else word)
-            return ("new", " ".join(words), *rest)
-        case ("at" | "later", place, inner):
-            return (op[0], place, _guarded(random, inner))
-        case _:
-            return op
+def _calling(tool: str, random: Random, content: str) -> str:
+    """Have most words that call a tool call this one: with a process of its own, or with guards."""
+    words = []
+    for word in content.split():
+        name, equals, value = word.partition("=")
+        other = name in ("write", "deaf", "late", "patient") and random.random() < 0.8
+        words.append(f"{tool}{equals}{value}" if other else word)
+    return " ".join(words)
 
 
-def _saving(random: Random, op: Op) -> Op:
-    """Have a message say that something is saved, at a place in it."""
-    match op:
-        case ("new", str(content), *rest):
-            words = content.split()
-            words.insert(random.randint(0, min(len(words), 2)), f"save={random.choice((0, 1, 1, 2, 3))}")
-            return ("new", " ".join(words), *rest)
-        case ("at" | "later", place, inner):
-            return (op[0], place, _saving(random, inner))
-        case _:
-            return op
+def _saving(random: Random, content: str) -> str:
+    """Have something saved, at a place in the message."""
+    words = content.split()
+    words.insert(random.randint(0, min(len(words), 2)), f"save={random.choice((0, 1, 1, 2, 3))}")
+    return " ".join(words)
 
 
-def _own(random: Random, op: Op) -> Op:
-    """Have most words of a message that start a process do so in no call."""
-    match op:
-        case ("new", str(content), *rest):
-            words = []
-            for word in content.split():
-                name, equals, value = word.partition("=")
-                own = name in OWN_WORDS and random.random() < 0.8
-                words.append(f"{OWN_WORDS[name]}{equals}{value.partition(',after')[0]}" if own else word)
-            return ("new", " ".join(words), *rest)
-        case ("at" | "later", place, inner):
-            return (op[0], place, _own(random, inner))
-        case _:
-            return op
+def _own(random: Random, content: str) -> str:
+    """Have most words that start a process do so in no call."""
+    words = []
+    for word in content.split():
+        name, equals, value = word.partition("=")
+        own = name in OWN_WORDS and random.random() < 0.8
+        words.append(f"{OWN_WORDS[name]}{equals}{value.partition(',after')[0]}" if own else word)
+    return " ".join(words)
 
 
-def _answered(random: Random, op: Op) -> Op:
-    """Have many words of a message that say or call something do so in an answer of a model."""
-    match op:
-        case ("new", str(content), *rest):
-            words = []
-            for word in content.split():
-                said = word.partition("=")[0] in ("say", "write", "sleep", "gate", "deaf") and random.random() < 0.5
-                answer = random.choice(("answer=0", "open=0.1 answer=0.5", "answer=3", "answer_left=1"))
-                words.append(answer if said else word)
-            return ("new", " ".join(words), *rest)
-        case ("at" | "later", place, inner):
-            return (op[0], place, _answered(random, inner))
-        case _:
-            return op
+def _answered(random: Random, content: str) -> str:
+    """Have many words that say or call something do so in an answer of a model."""
+    words = []
+    for word in content.split():
+        said = word.partition("=")[0] in ("say", "write", "sleep", "gate", "deaf") and random.random() < 0.5
+        answer = random.choice(("answer=0", "open=0.1 answer=0.5", "answer=3", "answer_left=1"))
+        words.append(answer if said else word)
+    return " ".join(words)
 
 
 def _to_the_limit(random: Random, op: Op) -> Op:
