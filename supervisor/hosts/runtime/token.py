@@ -63,7 +63,7 @@ class CancelToken:
             "there are no guards in a process of its own",
             expected="a tool or an agent in the supervisor's process",
             got=str(name),
-            remedy="make the effect a call: turn.call(…), or turn.gate(…)",
+            remedy="in an agent: turn.call(…) or turn.gate(…); of a tool: make the effect a tool of its own",
         )
 
     def add_callback(self, callback: Callable[[], None]) -> Callable[[], None]:
