@@ -12,6 +12,7 @@ The map, from the outside in:
     router.py           SupervisorActor: routes, restarts, quarantines, passivates, drains
     retention.py        deletes sessions for their age or their number
     agents/ tools/      the shell agent and the shell tool
+    tool_hosts.py       starts the processes in which tools run
     executor.py         runs agents, tools and callbacks
     strays/             processes, threads and tasks that their code starts without `spawn`
     containment/        process trees: zygote, wardens, output

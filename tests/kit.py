@@ -33,24 +33,14 @@ from supervisor.containment.guard import procfs
 from supervisor.store.groups import GroupWriter
 from supervisor.store.sqlite import SqliteStore
 from tests.process_kit import until as poll
+from tests.sim.laws import SPOKEN
 
 GRACE_S = 0.3
 KILL_S = 15.0
 WAIT_S = 60.0
 YEAR_S = 365 * 86_400.0
 
-OUTPUT_KINDS = frozenset(
-    {
-        "answer.begun",
-        "answer.ended",
-        "block",
-        "text",
-        "tool.requested",
-        "tool.started",
-        "tool.output",
-        "process.started",
-    }
-)
+OUTPUT_KINDS = SPOKEN - {"message"}
 
 
 def until(condition: Callable[[], Any], what: str = "the condition", timeout: float = WAIT_S) -> None:

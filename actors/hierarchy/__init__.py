@@ -4,6 +4,8 @@
     run.py          RunActor: the agent's execution, its calls, its deadline
     run_host.py     the host in which the agent of a run runs
     tool.py         ToolActor: one call, its cell and its processes
+    tool_host.py    the host in which a call's tool runs
+    spawns.py       the processes that an agent or a tool asks for
     process.py      ProcessActor: one process tree
 
 The parts of a session, from the top down:

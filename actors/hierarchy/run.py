@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loguru import logger
+from msgspec import structs
 from pykka import ActorRef
 from pykka._envelope import Envelope
 
@@ -76,6 +77,7 @@ from actors.plugin import execution
 from actors.plugin.registration import Agent, Plugins, Tool, is_async
 from actors.plugin.turn import AsyncTurn, Turn, TurnCore
 from actors.ports import HostedAgent, Isolation, Ports, ProcessRow, Timer, ToolOffer
+from actors.secrets import NOTHING
 from actors.thread import Thread
 
 GONE = "what ran it is gone"
@@ -383,19 +385,7 @@ class RunActor(Actor):
             self._replies[call_id] = request.reply
         self._requests[call_id] = request
         # The reply, the context and the secrets are not passed on.
-        self.tell_parent(
-            CallRequested(
-                request.address,
-                request.tool,
-                request.arguments,
-                problem=request.problem,
-                size=request.size,
-                made=request.made,
-                provider_id=request.provider_id,
-                where=request.where,
-                answer=request.answer,
-            )
-        )
+        self.tell_parent(structs.replace(request, reply=None, context=None, secrets=NOTHING))
 
     def _permit(self, permit: Permit) -> None:
         self._no_longer_waits(permit.call_id)

@@ -207,16 +207,7 @@ class TurnCore:
 
     def shown(self, data: JsonObject) -> tuple[ProgressData, int]:
         """Return the data of a `progress` as plain JSON, and its size. Raises Invalid if it is too large."""
-        self.token.raise_if_cancelled()
-        data = storable_json(data)
-        size = len(_encode(data))
-        if size > self._size_max:
-            raise Invalid(
-                "this progress is too large",
-                expected=f"at most {self._size_max} bytes as JSON",
-                got=f"{size} bytes",
-                remedy="show less of it, or emit it as text",
-            )
+        data, size = self._bounded(data, "this progress is too large", "show less of it, or emit it as text")
         return ProgressData(shown=data), size
 
     def saved(self) -> JsonObject:
@@ -226,17 +217,16 @@ class TurnCore:
 
     def prepare_save(self, changes: JsonObject) -> tuple[JsonObject, int]:
         """Return changes as plain JSON, and their size. Raises Invalid if they are too large for a message."""
+        return self._bounded(changes, "this is too large to be saved", "write it to a file, and save the file's name")
+
+    def _bounded(self, data: JsonObject, problem: str, remedy: str) -> tuple[JsonObject, int]:
         self.token.raise_if_cancelled()
-        changes = storable_json(changes)
-        size = len(_encode(changes))
+        data = storable_json(data)
+        size = len(_encode(data))
         if size > self._size_max:
-            raise Invalid(
-                "this is too large to be saved",
-                expected=f"at most {self._size_max} bytes as JSON",
-                got=f"{size} bytes",
-                remedy="write it to a file, and save the file's name",
-            )
-        return changes, size
+            expected = f"at most {self._size_max} bytes as JSON"
+            raise Invalid(problem, expected=expected, got=f"{size} bytes", remedy=remedy)
+        return data, size
 
     def request_save(self, changes: JsonObject, size: int | None) -> Future[None]:
         """Ask for changes to be saved; credit was taken before, unless the size is None.

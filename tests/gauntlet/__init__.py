@@ -1,6 +1,7 @@
 """The gauntlet: every nasty kind of command, ended in every way, many times, and a count of who survived.
 
 __main__.py   the command line; an ordinary user's gauntlet is a child of the one that was started as root
+as_user.py    the gauntlet as an ordinary user, whom root starts
 cases.py      the cases by name: a command, how to tell that it is up, and what it needs of the machine
 roles.py      what processes of a case do; a script of its own, for the standard library alone
 plugins.py    the agent and the tools that run a case

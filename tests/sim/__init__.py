@@ -6,7 +6,8 @@ whole stop with its races is then a function of a seed, and a failure is replaye
     world.py       World: everything wired; the scheduler, a crash, a restart
     clock.py       SimClock: virtual time; timers become messages
     ids.py         SimIds: names that count
-    store.py       Disk: what survives a crash; SimStore: commits as steps of their own, with faults
+    disk.py        Disk: what survives a crash
+    store.py       SimStore: commits as steps of their own, with faults
     publisher.py   SimPublisher: what subscribers were given
     processes.py   SimProcesses: process trees that behave as their command line says
     executor.py    SimExecutor: coroutines on a loop that is stepped

@@ -157,10 +157,10 @@ class RecordLaws:
         answered = [
             (self._seen.requests.get(told.request_id), decode_answer(told.answer)) for told in stored_answers(batch)
         ]
-        withdrawn = any(_withdraws(request, answer) for request, answer in answered)
+        withdrawn = any(_has(request, answer, Waiting.WITHDRAW) for request, answer in answered)
         if withdrawn and set(laws.waiting) & set(waiting_before):
             self._seen.break_(f"{laws.waiting} wait behind a Stop that withdraws what waits (L4)")
-        parked = any(_parks(request, answer) for request, answer in answered)
+        parked = any(_has(request, answer, Waiting.PARK) for request, answer in answered)
         gone_on = bool(new_inputs) or resumed
         if parked and laws.waiting and not gone_on and batch.row is not None and not batch.row.parked:
             self._seen.break_(f"{laws.waiting} were parked, and that is not on record (L12)")
@@ -184,19 +184,11 @@ class RecordLaws:
                 self._seen.break_(f"{row.process_id} is left by a Stop of its session (L3)")
 
 
-def _withdraws(request: OutsideRequest | None, answer: Reply) -> bool:
+def _has(request: OutsideRequest | None, answer: Reply, waiting: Waiting) -> bool:
+    """Return True for an answered Stop that says this of the messages that wait."""
     return (
         isinstance(request, Stop)
         and isinstance(answer, Stopped)
         and request.run_id is None
-        and request.resolved_waiting is Waiting.WITHDRAW
-    )
-
-
-def _parks(request: OutsideRequest | None, answer: Reply) -> bool:
-    return (
-        isinstance(request, Stop)
-        and isinstance(answer, Stopped)
-        and request.run_id is None
-        and request.resolved_waiting is Waiting.PARK
+        and request.resolved_waiting is waiting
     )
