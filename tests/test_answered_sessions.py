@@ -7,6 +7,7 @@ what it is told to.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 import threading
 from collections.abc import AsyncIterator
@@ -15,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from actors import Message, NewMessage, tool
+from actors import Message, NewMessage, Turn, tool
+from actors.protocol.notes import ANSWER_OVER
 from supervisor import SessionHandle
 from tests.kit import WAIT_S, Kit, check_rest, log, message, say, stop, until
 from tests.provider_checker import check_anthropic
@@ -207,3 +209,27 @@ def test_a_takeover_at_each_place_of_an_answer_leaves_what_the_provider_takes(
     assert "tool.started" not in kinds
     partial = [one for one in answers(session) if one.run_id == first]
     assert [one.status for one in partial] == ["partial"] * bool(place)
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_a_call_that_comes_behind_the_end_of_its_answer_does_not_start(kit: Kit, left: bool) -> None:
+    """As from a thread that had begun to ask for it while the answer was open."""
+
+    @tool(isolation="thread")
+    def note(text: str) -> str:
+        return text
+
+    def agent(turn: Turn) -> list[str]:
+        with contextlib.suppress(ZeroDivisionError), turn.answer(provider="p") as answer:
+            answer.text("said")
+            _ = 1 // (not left)
+        core = turn._core
+        call_id, reply = core.request_call(core.prepare_call("note", {"text": "late"})._replace(answer=answer.id))
+        result = core.called(call_id, core.pending.wait(reply, None))
+        return [result.outcome, result.content]
+
+    session = kit.session(agent, tools=[note])
+    run_id = say(session)
+    session.receipt(run_id, timeout=WAIT_S)
+    assert session.run(run_id).result == ["not_started", ANSWER_OVER]
+    assert not [event for event in check_rest(session) if event.kind == "tool.started"]

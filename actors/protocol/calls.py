@@ -59,7 +59,9 @@ class Calls:
             state=CallState.REQUESTED,
             isolation=request.made.isolation if request.made else state.isolation.get(request.tool, Isolation.THREAD),
         )
-        answer = request.answer if request.answer in record.answers else None
+        # Of an answer that is over: another thread had begun to ask before its end.
+        late = request.answer is not None and request.answer not in record.answers
+        answer = None if late else request.answer
         call = CallRecord(row, answer)
         record.calls[call_id] = call
         record.called = True
@@ -77,6 +79,8 @@ class Calls:
         if problem is not None:
             # At once, also in an answer: the number of open calls is limited.
             self._not_started(record, call, f"Not started: {problem}", at)
+        elif late:
+            self._not_started(record, call, notes.ANSWER_OVER, at)
         elif answer is None:
             self._decide(record, call, at)
 

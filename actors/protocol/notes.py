@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 GIVEN_UP: Final = "the agent stopped waiting for the call"
 ANSWER_LEFT: Final = "Not started: the answer that asked for it was cut off before its end."
+ANSWER_OVER: Final = "Not started: the answer that asked for it was over by then."
 
 _WHO = {
     "session.new_message": "a new message took over",

@@ -65,8 +65,8 @@ class Children:
         self._starts_max = STARTS_MAX
         # The start time in ticks, by pid, of children whose start was attributed or was the program's own.
         self._known: dict[int, int] = {}
-        # Children that were reported to a run as not its own, by pid: the start time in ticks, and that run.
-        self._unknown: dict[int, tuple[int, Run]] = {}
+        # Children that were reported to a run as not its own, by pid: the start time in ticks, and the run's address.
+        self._unknown: dict[int, tuple[int, Address]] = {}
 
     @property
     def starting(self) -> bool:
@@ -174,7 +174,7 @@ class Children:
                 root.close()
                 left_out += 1
             else:
-                self._unknown[pid] = seen.start_ticks, run
+                self._unknown[pid] = seen.start_ticks, run.address
                 self._subprocess(run, run.address, root, ours=False)
         return left_out
 
@@ -184,7 +184,7 @@ class Children:
             seen = procfs.stat(pid)
             if seen is None or seen.dead or seen.start_ticks != ticks:
                 del self._unknown[pid]
-            elif reported is not run and ticks >= run.begun:
+            elif reported != run.address and ticks >= run.begun:
                 return True
         return False
 
@@ -225,7 +225,8 @@ class Children:
         """Forget a child that is not known to be ours and whose end was reported, so that `reap` may reap it."""
         if self._known.get(root.pid) == root.ticks:
             del self._known[root.pid]
-        if self._unknown.get(root.pid, (0,))[0] == root.ticks:
+        unknown = self._unknown.get(root.pid)
+        if unknown is not None and unknown[0] == root.ticks:
             del self._unknown[root.pid]
 
     def _remember(self, pid: int, ticks: int) -> None:

@@ -282,8 +282,11 @@ class ProcessTrees:
     def _read_output(self, process_id: str) -> None:
         tree = self._trees.by_id.get(process_id)
         if tree is not None:
-            self._pipes.read_now(tree)
-            tell(tree.owner, OutputRead(process_id))
+            try:
+                self._pipes.read_now(tree)
+            finally:
+                # The end of a run waits for it.
+                tell(tree.owner, OutputRead(process_id))
 
     def _forget(self, process_id: str) -> None:
         tree = self._trees.by_id.get(process_id)
