@@ -177,13 +177,14 @@ class Kept(Kind):
 KEPT = [Kept(kind.word, kind.steps, kind.ways) for kind in PYTHON_KINDS]
 
 
-def end_kept(session: SessionHandle) -> None:
-    """Stop a session that has no run, but a host that it keeps."""
+def end_kept(session: SessionHandle, *, most: int = 1) -> None:
+    """Stop a session that has no run, but a host that it keeps; of `most`, the others were ending before."""
     stopped = stop(session)
     receipt = session.receipt(stopped.receipt_id, timeout=WAIT_S)
     assert (receipt.run_id, receipt.complete) == (None, True), receipt
-    (host,) = [row for row in receipt.rows if row.name == "host test"]
-    assert host.how in (How.SIGTERM, How.SIGKILL, How.EXIT), receipt
+    hosts = [row for row in receipt.rows if row.name == "host test"]
+    assert 1 <= len(hosts) <= most, receipt
+    assert {host.how for host in hosts} <= {How.SIGTERM, How.SIGKILL, How.EXIT}, receipt
     assert all(row.how not in (None, How.ABANDONED, How.OUT_OF_REACH) for row in rows(receipt)), receipt
 
 
@@ -271,7 +272,8 @@ def test_l3_nobody_is_left_of_the_hosts_that_are_too_many_to_be_kept(kit: Kit) -
     until(lambda: len(kept()) == KEPT_MAX, "the others to end")
     for session in sessions:
         if session.session in kept():
-            end_kept(session)
+            # One that was too many may be ending still.
+            end_kept(session, most=3)
         causes = [end["provenance"]["source"] for end in kept_ends(session)]
         assert set(causes) <= {"host.retired", "user.test"}
         assert causes.count("user.test") <= 1
