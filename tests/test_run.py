@@ -12,7 +12,8 @@ import pytest
 from actors.gate.cell import Cell
 from actors.gate.credit import Credit
 from actors.gate.token import CancelToken
-from actors.hierarchy.run import RunActor, RunStart
+from actors.hierarchy.run import RunActor
+from actors.hierarchy.run_agent import RunStart
 from actors.kernel.actor import Actor
 from actors.kernel.down import Down
 from actors.messages import (

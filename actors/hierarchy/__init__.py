@@ -2,6 +2,7 @@
 
     session.py      SessionActor: routes messages to the parts of a session, which it owns
     run.py          RunActor: the agent's execution, its calls, its deadline
+    run_agent.py    starts the agent of a run, in this process or in its host
     run_host.py     the host in which the agent of a run runs
     tool.py         ToolActor: one call, its cell and its processes
     tool_host.py    the host in which a call's tool runs

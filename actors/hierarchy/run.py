@@ -10,7 +10,7 @@ when an earlier actor of the run failed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -21,10 +21,9 @@ from pykka import ActorRef
 from pykka._envelope import Envelope
 
 from actors.gate.cell import Cell, CellState
-from actors.gate.credit import Credit
 from actors.gate.pending import settle
-from actors.gate.token import CancelToken
 from actors.hierarchy.process import claim_for_run_end
+from actors.hierarchy.run_agent import RunAgent, RunStart
 from actors.hierarchy.run_host import RunHost
 from actors.hierarchy.spawns import Spawns
 from actors.hierarchy.tool import ToolActor
@@ -72,13 +71,11 @@ from actors.messages import (
     ToolResult,
     TreeTaken,
 )
-from actors.model import Address, How, JsonObject, Message, Owner, Provenance
+from actors.model import Address, How, Message, Owner, Provenance
 from actors.plugin import execution
-from actors.plugin.registration import Agent, Plugins, Tool, is_async
-from actors.plugin.turn import AsyncTurn, Turn, TurnCore
-from actors.ports import HostedAgent, Isolation, Ports, ProcessRow, Timer, ToolOffer
+from actors.plugin.registration import Plugins
+from actors.ports import HostedAgent, Ports, ProcessRow, Timer
 from actors.secrets import NOTHING
-from actors.thread import Thread
 
 GONE = "what ran it is gone"
 
@@ -98,27 +95,6 @@ class Adoption:
     strays: tuple[ProcessRow, ...]
     halt: Halt
     host: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RunStart:
-    """What a run begins with.
-
-    `agent`: its function, or what runs in a host. `thread`: a copy that the run may change. `saved`: what runs of the
-    agent have saved. `inputs`: ids of the run's own messages. `deadline_s`: how long it may take, in seconds, without
-    the time in which its calls wait; None for ever. `host`: the id of the tree in which the agent runs, and its cell;
-    None: the agent does not run in a host.
-    """
-
-    agent: Agent
-    agent_name: str
-    token: CancelToken
-    credit: Credit
-    thread: Thread
-    saved: JsonObject
-    inputs: tuple[str, ...]
-    deadline_s: float | None
-    host: tuple[str, Cell[None] | None] | None = None
 
 
 class RunActor(Actor):
@@ -261,31 +237,10 @@ class RunActor(Actor):
                 self._take_tree(host, self._ports.settings.grace_s)
             self._stop_if_done()
             return
-        agent, executor, run = start.agent, self._ports.executor, self._address.run
-        tools = self._tools_for(agent)
-        # Before the turn adds its waker: so the agent's task is cancelled first, and after it the other tasks that wait
-        # in a method of the turn.
-        start.token.add_waker(lambda: executor.cancel(run))
-        core = TurnCore(
-            self.actor_ref.tell,
-            self._address,
-            start.token,
-            start.credit,
-            start.thread,
-            start.inputs,
-            lambda: self._ports.ids.new("call"),
-            lambda name, arguments: execution.problem(tools, name, arguments),
-            self._ports.settings.content_max_bytes,
-            lambda name, arguments: execution.withheld(tools, name, arguments),
-            self._spawns.spawn,
-            wall=self._ports.clock.wall,
-            saved=start.saved,
-        )
+        if isinstance(start.agent, HostedAgent) and start.host is not None:
+            self._has_tree(*start.host)
         self._agent_running = True
-        if isinstance(agent, HostedAgent):
-            self._begin_in_host(start, core, tools)
-        else:
-            self._begin_here(agent, start, core)
+        RunAgent(self, self._ports, self._plugins, self._address, self._host, self._spawns).begin(start)
         self._deadline_left_s = start.deadline_s
         self._arm_deadline()
 
@@ -293,44 +248,6 @@ class RunActor(Actor):
         self._processes[host] = ""
         if cell is not None:
             self._cells[host] = cell
-
-    def _tools_for(self, agent: Agent) -> Mapping[str, Tool]:
-        tools = self._plugins.tools
-        if not isinstance(agent, HostedAgent) or agent.tools is None:
-            return tools
-        return {name: tools[name] for name in agent.tools if name in tools}
-
-    def _begin_here(self, agent: Callable[..., Any], start: RunStart, core: TurnCore) -> None:
-        executor, run = self._ports.executor, self._address.run
-        as_task = is_async(agent)
-        turn = AsyncTurn(core) if as_task else Turn(core)
-        body = execution.agent_body(
-            agent,
-            turn,
-            self._address,
-            self._ports.settings.content_max_bytes,
-            as_task=as_task,
-            token=start.token,
-        )
-        isolation = Isolation.TASK if as_task else Isolation.THREAD
-        body = self._ports.strays.within(self._address, isolation, start.token, body)
-        self._ports.strays.adopt(self._address, self.actor_ref)
-        executor.start(run, f"agent {start.agent_name}", isolation, body, self.actor_ref, start.token)
-
-    def _begin_in_host(self, start: RunStart, core: TurnCore, tools: Mapping[str, Tool]) -> None:
-        """Tell the host of the run. Its tree is adopted first: it may end, and that is heard by whoever has it."""
-        hosts, run, content_max = self._host.hosts, self._address.run, self._ports.settings.content_max_bytes
-        assert start.host is not None, "its host was reserved"
-        host, cell = start.host
-        self._has_tree(host, cell)
-        self._host.begin(host, cell)
-        offers = [ToolOffer(name, tool.description, tool.schema) for name, tool in tools.items()]
-        body = execution.hosted_body(lambda finish: hosts.run(host, core, offers, finish), content_max)
-        # What it starts itself is in its host; but it calls tools that run here.
-        body = self._ports.strays.within(self._address, Isolation.HOST, start.token, body)
-        self._ports.strays.adopt(self._address, self.actor_ref)
-        name = f"agent {start.agent_name}"
-        self._ports.executor.start(run, name, Isolation.HOST, body, self.actor_ref, start.token)
 
     def _execution_ended(self, ended: ExecutionEnded) -> None:
         if ended.key == self._address.run:

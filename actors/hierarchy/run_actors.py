@@ -8,7 +8,8 @@ replaced has ended: until then that one may still start what it was told to star
 from __future__ import annotations
 
 from actors.hierarchy.incarnation import Incarnation, Phase
-from actors.hierarchy.run import Adoption, RunActor, RunStart
+from actors.hierarchy.run import Adoption, RunActor
+from actors.hierarchy.run_agent import RunStart
 from actors.kernel.actor import Actor, tell
 from actors.kernel.down import Down
 from actors.messages import Halt, KillDeadline

@@ -101,7 +101,7 @@ class ToolActor(Actor):
     def on_start(self) -> None:
         """Hand the call to the executor: before the tool's first line it passes the cell, or does not."""
         permit, ref, executor, key = self._permit, self.actor_ref, self._ports.executor, self.key
-        # Before `spawn` adds its waker: see `RunActor._begin`.
+        # Before `spawn` adds its waker: see `RunAgent.begin`.
         permit.token.add_waker(lambda: executor.cancel(key))
 
         def started() -> None:
