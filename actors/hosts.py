@@ -16,7 +16,7 @@ from actors.model import JsonObject
 if TYPE_CHECKING:
     from actors.messages import ProcessNews
     from actors.plugin.execution import AgentDone
-    from actors.plugin.turn import TurnCore
+    from actors.plugin.turn_core import TurnCore
 
 
 class HostedAgent(Struct, frozen=True):

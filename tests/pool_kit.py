@@ -28,7 +28,7 @@ from actors.messages import (
 from actors.model import Address, How, JsonObject, Message, Mode, Outcome, Owner, Provenance, Role
 from actors.plugin.execution import AgentDone
 from actors.plugin.spawning import Process, Spawn
-from actors.plugin.turn import TurnCore
+from actors.plugin.turn_core import TurnCore
 from actors.ports import Settings, SpawnSpec
 from actors.thread import Thread
 from supervisor.agent import Agent

@@ -29,7 +29,7 @@ from actors.messages import AnswerLeft, CallRequested, Said
 from actors.model import Address, Message, Provenance
 from actors.plugin.answers import ANSWERS_OPEN_MAX, BLOCK_MAX_BYTES, CALLS_UNSENT_MAX
 from actors.plugin.rendering import render_anthropic
-from actors.plugin.turn import TurnCore
+from actors.plugin.turn_core import TurnCore
 from actors.thread import Thread
 from tests.kit import WAIT_S, Kit, check_rest, log, say, until
 from tests.provider_checker import check_anthropic

@@ -19,7 +19,7 @@ from actors.gate.credit import Credit
 from actors.gate.pending import settle
 from actors.messages import CallGivenUp, CallRequested, SteeringRequested
 from actors.model import Address, Event, Message, Role
-from actors.plugin.turn import TurnCore
+from actors.plugin.turn_core import TurnCore
 from actors.thread import Thread
 from supervisor import Config, Supervisor
 from tests.kit import WAIT_S, Kit, check_rest, say

@@ -15,7 +15,8 @@ from actors.kernel.actor import Actor
 from actors.model import Address, JsonObject
 from actors.plugin import execution
 from actors.plugin.registration import Agent, Plugins, Tool, is_async
-from actors.plugin.turn import AsyncTurn, Turn, TurnCore
+from actors.plugin.turn import AsyncTurn, Turn
+from actors.plugin.turn_core import TurnCore
 from actors.ports import HostedAgent, Isolation, Ports, ToolOffer
 from actors.thread import Thread
 

@@ -36,7 +36,7 @@ from actors.model import Address, How, JsonObject, Message, Provenance, Role
 from actors.plugin.execution import AgentDone
 from actors.plugin.registration import Tool, host_of
 from actors.plugin.spawning import Spawn
-from actors.plugin.turn import TurnCore
+from actors.plugin.turn_core import TurnCore
 from actors.ports import Hosts, Ports, SpawnSpec
 from actors.thread import Thread
 

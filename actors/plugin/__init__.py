@@ -1,6 +1,7 @@
 """The interface for plug-ins: what the code of agents and tools uses, and how it is run.
 
     turn.py          Turn and AsyncTurn: the argument of an agent's function
+    turn_core.py     what both do apart from waiting: calls, credit, saved state, the agent's thread
     answers.py       the answer of a model, and its calls: what `turn.answer` begins
     pieces.py        the pieces of a text, one for each event
     spawning.py      `spawn`, for tools

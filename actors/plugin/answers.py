@@ -31,7 +31,7 @@ from actors.text import shown, storable, storable_json
 
 if TYPE_CHECKING:
     from actors.gate.token import CancelBoundary
-    from actors.plugin.turn import PreparedCall, TurnCore
+    from actors.plugin.turn_core import PreparedCall, TurnCore
 
 BLOCK_MAX_BYTES: Final = 1_048_576
 NAME_MAX_CHARS: Final = 256

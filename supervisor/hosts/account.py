@@ -26,7 +26,7 @@ SHARE: Final = 4
 """Once a quarter of the credit has been returned, it is reported at once."""
 
 if TYPE_CHECKING:
-    from actors.plugin.turn import TurnCore
+    from actors.plugin.turn_core import TurnCore
     from supervisor.containment.reactor import Alarm
     from supervisor.hosts.around import Around, Terms
     from supervisor.hosts.peer import Peer

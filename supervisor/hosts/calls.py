@@ -32,7 +32,7 @@ from supervisor.hosts.frames import CANCEL_REQUEST, Answer, Code, NotAFrame, Req
 if TYPE_CHECKING:
     from actors.gate.token import CancelToken
     from actors.plugin.spawning import Spawn
-    from actors.plugin.turn import PreparedCall, TurnCore
+    from actors.plugin.turn_core import PreparedCall, TurnCore
     from supervisor.hosts.account import Account
     from supervisor.hosts.around import Around, Terms
     from supervisor.hosts.channel import Unsent

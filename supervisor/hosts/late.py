@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from actors.plugin.turn import TurnCore
+    from actors.plugin.turn_core import TurnCore
     from supervisor.containment.reactor import Alarm
     from supervisor.hosts.around import Around
 

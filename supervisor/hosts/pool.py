@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pykka import ActorRef
 
     from actors.hosts import ToolOffer
-    from actors.plugin.turn import TurnCore
+    from actors.plugin.turn_core import TurnCore
     from actors.ports import Clock, Ids, Processes, Settings
     from supervisor.agent import Agent
     from supervisor.containment.reactor import Alarm

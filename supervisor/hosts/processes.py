@@ -27,7 +27,7 @@ from supervisor.hosts.calls import refuse
 from supervisor.hosts.frames import Code, Params, Request
 
 if TYPE_CHECKING:
-    from actors.plugin.turn import TurnCore
+    from actors.plugin.turn_core import TurnCore
     from supervisor.hosts.around import Around
     from supervisor.hosts.late import LateFrames
     from supervisor.hosts.peer import Peer

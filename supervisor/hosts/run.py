@@ -41,7 +41,7 @@ from supervisor.hosts.processes import HostProcesses
 
 if TYPE_CHECKING:
     from actors.hosts import ToolOffer
-    from actors.plugin.turn import TurnCore
+    from actors.plugin.turn_core import TurnCore
     from supervisor.hosts.around import Around, Terms
     from supervisor.hosts.channel import Unsent
     from supervisor.hosts.peer import Peer

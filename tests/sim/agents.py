@@ -56,7 +56,8 @@ from actors.model import Isolation, JsonObject, Outcome
 from actors.plugin.foreign import Foreign
 from actors.plugin.registration import Plugins, Tool
 from actors.plugin.spawning import AsyncSpawn, Spawn
-from actors.plugin.turn import AsyncTurn, PreparedCall
+from actors.plugin.turn import AsyncTurn
+from actors.plugin.turn_core import PreparedCall
 from tests.sim.bounds import PATIENT_S
 from tests.sim.model_answers import answered
 from tests.sim.watch import Watch

@@ -24,7 +24,8 @@ from actors.hosts import HostedAgent, ToolOffer
 from actors.messages import ProcessEnded, ProcessExited, ProcessNews, ProcessStarted
 from actors.model import How, JsonObject
 from actors.plugin.execution import AgentDone
-from actors.plugin.turn import AsyncTurn, TurnCore
+from actors.plugin.turn import AsyncTurn
+from actors.plugin.turn_core import TurnCore
 from actors.ports import SpawnSpec
 from tests.sim.ids import SimIds
 from tests.sim.processes import SimProcesses

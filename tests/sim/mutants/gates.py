@@ -10,7 +10,7 @@ from actors.gate.token import CancelToken
 from actors.kernel import mailbox
 from actors.kernel.down import Down
 from actors.plugin import execution
-from actors.plugin.turn import TurnCore
+from actors.plugin.turn_core import TurnCore
 from tests.sim.mutants.mutant import Mutant, mutant
 
 GATES: Final = (

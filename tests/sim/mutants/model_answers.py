@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from actors.plugin import rendering
-from actors.plugin.turn import TurnCore
+from actors.plugin.turn_core import TurnCore
 from actors.protocol.calls import Calls
 from actors.protocol.turns import Turns
 from tests.sim.mutants.mutant import mutant

@@ -1,0 +1,372 @@
+"""The common part of a plain and an async turn: calls, credit, saved state, and the thread that the agent sees.
+
+Everything here runs on the executor's threads, never in a mailbox. It sends messages to the run's actor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import itertools
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from copy import deepcopy
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from pykka import ActorDeadError
+
+from actors.errors import Invalid, QueueFull, RunCancelled
+from actors.events import Emitted, EventData, MessageData, ProgressData, ToolEndedData, ToolRequestedData, TypingData
+from actors.gate.credit import Credit
+from actors.gate.pending import Pending
+from actors.gate.token import CancelToken
+from actors.messages import (
+    AnswerLeft,
+    CallGivenUp,
+    CallRequested,
+    LateRefused,
+    Said,
+    SaveRequested,
+    SteeringRequested,
+    ToolResult,
+)
+from actors.model import Address, Event, JsonObject, Message, Provenance, Role, Where
+from actors.plugin.answers import ANSWERS_OPEN_MAX
+from actors.plugin.foreign import Made
+from actors.plugin.spawning import Spawn
+from actors.saved import changed
+from actors.secrets import NOTHING, Withheld
+from actors.text import storable, storable_json
+from actors.thread import Thread
+
+TOOL_NAME_MAX_CHARS: Final = 1_024
+PROVIDER_ID_MAX_CHARS: Final = 256
+
+Tell = Callable[[object], None]
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class PreparedCall(NamedTuple):
+    """A call that an agent asks for: its size in bytes, and its `problem` if it is invalid.
+
+    `arguments` are the arguments to show; `secrets` are the secret ones. `made` is the tool that the call brings along.
+    `provider_id` is what the model calls the call; `where` is which side executes it. `answer` is the answer of the
+    model that it is a part of.
+    """
+
+    tool: str
+    arguments: JsonObject
+    size: int
+    problem: str | None
+    secrets: Withheld = NOTHING
+    made: Made | None = None
+    provider_id: str | None = None
+    where: Where = Where.DAEMON
+    answer: str | None = None
+
+
+class TurnCore:
+    """The common part of both kinds of turn: addresses, credit, pending replies, and the thread for the agent.
+
+    Args:
+        tell: sends a message to the run's actor.
+        address: of the run.
+        token: of the run.
+        credit: of the run.
+        thread: the thread at the run's start, with the run's inputs; what the agent does is added to it.
+        inputs: ids of this run's own messages.
+        new_call_id: makes an id for a call.
+        check: returns why a call of a tool with these arguments is invalid, or None; it may run foreign code.
+        size_max: limit on the JSON, in bytes, of the arguments of one call, and of one `progress`.
+        withhold: separates the secret arguments of a call; see `actors.secrets`.
+        spawn: makes what spawns processes for the agent itself.
+        wall: returns seconds since the epoch, UTC.
+        saved: what runs of this agent had saved in the session when this run started.
+    """
+
+    def __init__(
+        self,
+        tell: Tell,
+        address: Address,
+        token: CancelToken,
+        credit: Credit,
+        thread: Thread,
+        inputs: tuple[str, ...],
+        new_call_id: Callable[[], str],
+        check: Callable[[str, JsonObject], str | None],
+        size_max: int,
+        withhold: Callable[[str, JsonObject], tuple[JsonObject, Withheld]] = lambda _, arguments: (arguments, NOTHING),
+        spawn: Callable[[Pending], Spawn] = lambda pending: Spawn(_nobody_spawns, pending, lambda _, __: None),
+        *,
+        wall: Callable[[], float],
+        saved: JsonObject | None = None,
+    ) -> None:
+        self._tell = tell
+        self.address = address
+        self.token = token
+        self.credit = credit
+        self.pending = Pending(token)
+        self.spawn = spawn(self.pending)
+        # Reentrant: see pending.py.
+        self._lock = threading.RLock()
+        self._thread = thread
+        self._inputs = set(inputs)
+        self._unanswered: set[str] = set()
+        self._new_call_id = new_call_id
+        self._check = check
+        self._size_max = size_max
+        self._withhold = withhold
+        self._wall = wall
+        self._saved: JsonObject = saved or {}
+        self._numbers = itertools.count(1)
+        self._answer_numbers = itertools.count(1)
+        self._answers_open = 0
+
+    def messages(self) -> list[Message]:
+        """Return the thread, with this run's output and calls so far."""
+        with self._lock:
+            return list(self._thread.messages())
+
+    def inputs(self) -> list[Message]:
+        """Return this run's own messages."""
+        return [message for message in self.messages() if message.id in self._inputs and message.role == Role.USER]
+
+    def traceparent(self) -> str | None:
+        """Return the span that the last of this run's own messages came with, where one has it."""
+        with self._lock:
+            return self._thread.traceparent(self._inputs)
+
+    def tell(self, message: object) -> None:
+        """Send to the run's actor. If it is gone, the run is being closed, and this raises RunCancelled."""
+        self.token.raise_if_cancelled()
+        try:
+            self._tell(message)
+        except ActorDeadError:
+            # The session closes the run of a dead actor, which cancels the token; it may not have done so yet.
+            reason = "the run's actor is gone"
+            cause = Provenance(source="actor.failure", reason=reason, initiated_at=self._wall())
+            raise RunCancelled(cause) from None
+
+    def said(self, data: Emitted, size: int) -> None:
+        """Send what the agent emits; its credit was taken before."""
+        self.tell(Said(self.address, data, size))
+        if not isinstance(data, TypingData | ProgressData):
+            with self._lock:
+                self._apply(data)
+
+    def new_answer_id(self) -> str:
+        """Return the id of the next answer of a model. No other answer of the session has it."""
+        return f"{self.address.run}.answer{next(self._answer_numbers)}"
+
+    def answer_opens(self) -> None:
+        """Count an answer that is about to begin.
+
+        Raises:
+            QueueFull: `ANSWERS_OPEN_MAX` of this run are open.
+        """
+        with self._lock:
+            if self._answers_open >= ANSWERS_OPEN_MAX:
+                raise QueueFull(
+                    "too many answers of models are open",
+                    expected=f"at most {ANSWERS_OPEN_MAX} at once",
+                    got=f"{self._answers_open}",
+                    remedy="leave the block of an answer before the next one begins",
+                )
+            self._answers_open += 1
+
+    def answer_over(self) -> None:
+        """An answer has ended, was left, or did not begin."""
+        with self._lock:
+            self._answers_open -= 1
+
+    def say_answer_left(self, answer: str) -> None:
+        """Report that an answer was left before its end, unless the run has ended."""
+        with contextlib.suppress(RunCancelled):
+            self.tell(AnswerLeft(self.address, answer))
+
+    def say_refused(self, counts: dict[str, int]) -> None:
+        """Report what came from a host after the end of this run, and was refused there: counts, by kind."""
+        with contextlib.suppress(ActorDeadError):
+            self._tell(LateRefused(self.address, counts))
+
+    def shown(self, data: JsonObject) -> tuple[ProgressData, int]:
+        """Return the data of a `progress` as plain JSON, and its size. Raises Invalid if it is too large."""
+        data, size = self._bounded(data, "this progress is too large", "show less of it, or emit it as text")
+        return ProgressData(shown=data), size
+
+    def saved(self) -> JsonObject:
+        """Return a copy of what runs of this agent have saved in this session; of this run, what is durable."""
+        with self._lock:
+            return deepcopy(self._saved)
+
+    def prepare_save(self, changes: JsonObject) -> tuple[JsonObject, int]:
+        """Return changes as plain JSON, and their size. Raises Invalid if they are too large for a message."""
+        return self._bounded(changes, "this is too large to be saved", "write it to a file, and save the file's name")
+
+    def _bounded(self, data: JsonObject, problem: str, remedy: str) -> tuple[JsonObject, int]:
+        self.token.raise_if_cancelled()
+        data = storable_json(data)
+        size = len(_encode(data))
+        if size > self._size_max:
+            expected = f"at most {self._size_max} bytes as JSON"
+            raise Invalid(problem, expected=expected, got=f"{size} bytes", remedy=remedy)
+        return data, size
+
+    def request_save(self, changes: JsonObject, size: int | None) -> Future[None]:
+        """Ask for changes to be saved; credit was taken before, unless the size is None.
+
+        The future is resolved when they are durable.
+        """
+        reply = self.pending.future()
+        reply.add_done_callback(_brought(lambda _: self._take_saved(changes)))
+        self.tell(SaveRequested(self.address, changes, size, reply))
+        return reply
+
+    def _take_saved(self, changes: JsonObject) -> None:
+        with self._lock:
+            self._saved = changed(self._saved, changes)
+
+    def prepare_call(self, tool: str, arguments: JsonObject, made: Made | None = None) -> PreparedCall:
+        """Convert the arguments of a call to JSON, and check the call. Requesting a call takes credit.
+
+        `made`: the tool, if the call brings its own. Whether the arguments fit is not checked then.
+        """
+        if not isinstance(tool, str):
+            raise Invalid(
+                "a tool is called by its name",
+                expected="a str",
+                got=type(tool).__name__,
+                remedy="turn.call('name', argument=value)",
+            )
+        self.token.raise_if_cancelled()
+        tool = storable(tool)[:TOOL_NAME_MAX_CHARS]
+        arguments = storable_json(arguments)
+        size = len(_encode(arguments))
+        if size <= self._size_max and made is not None:
+            return PreparedCall(tool, arguments, size, None, made=made)
+        if size <= self._size_max:
+            problem = self._check(tool, arguments)
+            shown, secrets = self._withhold(tool, arguments)
+            return PreparedCall(tool, shown, size, problem, secrets)
+        # The model can read the problem; the session does not store the arguments.
+        problem = f"the arguments of {tool} are {size} bytes as JSON, the limit is {self._size_max}; none are kept"
+        return PreparedCall(tool, {}, 0, problem)
+
+    def prepare_named(
+        self,
+        tool: str,
+        arguments: JsonObject,
+        made: Made | None,
+        provider_id: object,
+        where: Where = Where.DAEMON,
+    ) -> PreparedCall:
+        """Prepare a call that a model may have named, or that the agent's host executes; see `prepare_call`."""
+        named = None if provider_id is None else storable(str(provider_id))[:PROVIDER_ID_MAX_CHARS]
+        return self.prepare_call(tool, arguments, made)._replace(provider_id=named, where=where)
+
+    def request_call(self, call: PreparedCall) -> tuple[str, Future[ToolResult]]:
+        """Ask for a call; its credit was taken before. Returns its id, and the future of its result."""
+        call_id = self._new_call_id()
+        reply = self.pending.future()
+        with self._lock:
+            self._unanswered.add(call_id)
+            self._apply(
+                ToolRequestedData(
+                    call_id=call_id,
+                    tool=call.tool,
+                    arguments=call.arguments,
+                    answer=call.answer,
+                    provider_id=call.provider_id,
+                )
+            )
+        reply.add_done_callback(_brought(lambda result: self.called(call_id, result)))
+        address, context = self.address.of_call(call_id), contextvars.copy_context()
+        self.tell(
+            CallRequested(
+                address,
+                call.tool,
+                call.arguments,
+                reply,
+                call.problem,
+                call.size,
+                context,
+                call.secrets,
+                call.made,
+                call.provider_id,
+                call.where,
+                call.answer,
+            )
+        )
+        return call_id, reply
+
+    async def give_up(self, call_id: str, reply: Future[ToolResult]) -> None:
+        """End a call whose await was cancelled, and wait until its result is in the thread.
+
+        Further cancels are ignored during this one round trip to the session, so that the agent's next output comes
+        after the result. The end of the run ends the wait at once.
+        """
+        self.say_given_up(call_id)
+        while not reply.done():
+            try:
+                await self.pending.wait_async(reply)
+            except RunCancelled:
+                # The run has ended, and with it the call.
+                return
+            except asyncio.CancelledError:
+                continue
+
+    def say_given_up(self, call_id: str) -> None:
+        """Report that the agent no longer waits for a call, unless the run has ended."""
+        with contextlib.suppress(RunCancelled):
+            self.tell(CallGivenUp(self.address.of_call(call_id)))
+
+    def called(self, call_id: str, result: ToolResult) -> ToolResult:
+        """Add a result to the thread for the agent; the second time this does nothing.
+
+        It is called when the reply comes, whether its `call` still waits or not, and again before a `call` returns.
+        """
+        with self._lock:
+            if call_id in self._unanswered:
+                self._unanswered.discard(call_id)
+                outcome, content = result.outcome, result.content
+                self._apply(ToolEndedData(call_id=call_id, outcome=outcome, content=content, is_error=result.is_error))
+        return result
+
+    def request_steering(self) -> Future[tuple[Message, ...]]:
+        """Ask for the waiting messages that steer this run."""
+        reply = self.pending.future()
+        reply.add_done_callback(_brought(self.steered))
+        self.tell(SteeringRequested(self.address, next(self._numbers), reply))
+        return reply
+
+    def steered(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+        """Add messages to the thread for the agent; see `called`."""
+        with self._lock:
+            for message in messages:
+                if message.id not in self._inputs:
+                    self._inputs.add(message.id)
+                    self._apply(MessageData(id=message.id, content=message.content, origin=message.origin))
+        return messages
+
+    def _apply(self, data: EventData) -> None:
+        """Add an event to the thread. Under the lock."""
+        address = self.address
+        event = Event(0, address.session, address.generation, address.run, data.event_kind, {}, 0.0)
+        self._thread.add(event, data)
+
+
+def _nobody_spawns(*_: object) -> None:
+    raise Invalid("this turn cannot start processes", expected="the turn of a run", got="one without a run")
+
+
+def _brought(take: Callable[[Any], object]) -> Callable[[Future[Any]], None]:
+    """Return a callback that calls `take` with a reply's result, on the thread that resolves the reply: it is quick."""
+
+    def done(reply: Future[Any]) -> None:
+        if not reply.cancelled() and reply.exception() is None:
+            take(reply.result())
+
+    return done
