@@ -47,6 +47,21 @@ KEPT_S = 7 * 86_400.0
 LIMITS = Settings(agent="scripted", queue_max=2, calls_open_max=2, processes_max=2)
 
 REGRESSIONS = {
+    # The session's actor failed behind the commit that freed a spare, which no later incarnation had on record.
+    "a spare of a call whose actor is gone, and then the session's": Schedule(
+        3320887781,
+        Settings(agent="scripted"),
+        (
+            ("new", "say=1", None, "user", True, None),
+            ("wait", 0.05),
+            ("new", "proc=0.1", None, "user", True, None),
+            ("steps", 27),
+            ("poison", 2, 0, True),
+            ("steps", 9),
+            ("poison", 0, 1, True),
+        ),
+        hosting=Hosting(3660736225, HostedAgent("scripted", keep_idle_s=0.5)),
+    ),
     # A host was released by a call that was not told of it, and reserved for the next call of the run: nobody answered.
     "a host that a call was not told of is the next call's": Schedule(
         1489478479,

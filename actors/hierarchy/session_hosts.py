@@ -31,6 +31,7 @@ class SessionHosts:
         self._plugins = plugins
         self._hosts = hosts
         self._reserved: set[str] = set()
+        self._unused: set[str] = set()
 
     def hosted(self, agent: str) -> HostedAgent | None:
         """Return an agent that runs in hosts, by name; None: it does not."""
@@ -55,13 +56,18 @@ class SessionHosts:
         """A call asks for a host that it has reserved: from here on the session decides what becomes of it."""
         self._reserved.add(process_id)
 
+    def unused(self, process_id: str) -> None:
+        """It is decided that a host is not told of its run or call: it is released when that is durable."""
+        self._unused.add(process_id)
+
     def begun(self, process_id: str) -> None:
         """The run of a host begins, or its call has it: that is durable, and from here on it is theirs."""
         self._reserved.discard(process_id)
 
     def release(self, process_id: str) -> None:
-        """A host is not told of its run, and that is durable."""
+        """A host is not told of its run or call, and that is durable."""
         self._reserved.discard(process_id)
+        self._unused.discard(process_id)
         if self._hosts is not None:
             self._hosts.release(process_id)
 
@@ -73,9 +79,9 @@ class SessionHosts:
     def settle(self, snapshot: Snapshot) -> None:
         """The session was read again: release what is not on record as its own."""
         on_record = {row.process_id for row in snapshot.processes if row.state != TreeState.ENDED}
-        for process_id in sorted(self._reserved - on_record):
+        for process_id in sorted((self._reserved | self._unused) - on_record):
             self.release(process_id)
-        self._reserved.clear()
+        self._forget()
 
     def end(self, processes: Processes, failed_at: object = None) -> None:
         """The session's actor ends. Whether they are on record the next one will know; nobody else may have them.
@@ -84,6 +90,10 @@ class SessionHosts:
         """
         if isinstance(failed_at, SpawnRequested) and failed_at.host:
             self._reserved.add(failed_at.process_id)
-        for process_id in sorted(self._reserved):
+        for process_id in sorted(self._reserved | self._unused):
             processes.kill(process_id, 0.0)
+        self._forget()
+
+    def _forget(self) -> None:
         self._reserved.clear()
+        self._unused.clear()

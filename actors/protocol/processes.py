@@ -153,7 +153,12 @@ class Processes:
     def _release(self, request: SpawnRequested) -> None:
         """What was reserved for a call is of no use to it, and never was on record."""
         if request.host:
-            self._state.step.later.append(ReleaseHost(request.process_id))
+            self._release_host(request.process_id)
+
+    def _release_host(self, process_id: str) -> None:
+        if self._state.hosting is not None:
+            self._state.hosting.unused(process_id)
+        self._state.step.later.append(ReleaseHost(process_id))
 
     def forget(self, record: RunRecord, process_id: str) -> None:
         """A tree has ended: the port may forget it. The host of a tool that was told nothing lives, and is released."""
@@ -162,14 +167,14 @@ class Processes:
         if process is None or not (process.row.host and process.row.call_id and void):
             self._state.step.later.append(ForgetPart(Keeper.PROCESSES, process_id))
         elif not part.ended:
-            self._state.step.later.append(ReleaseHost(process_id))
+            self._release_host(process_id)
 
     def void_spawn(self, record: RunRecord, process: ProcessRecord, part: Part, at: float) -> None:
         """A granted spawn will not take place. Its tool is notified, even if the permit is on its way."""
         part.end(How.NOT_STARTED, at)
         self.end_row(process, part)
         if process.row.host:
-            self._state.step.later.append(ReleaseHost(process.row.process_id))
+            self._release_host(process.row.process_id)
         if process.row.host and not process.row.call_id:
             return
         self._state.step.now.append(RefuseSpawn(record.id, process.row.call_id, process.row.process_id))
