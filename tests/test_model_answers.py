@@ -169,6 +169,25 @@ def test_an_answer_whose_wait_for_credit_is_cancelled_is_left(where: str) -> Non
     asyncio.run(scene())
 
 
+def test_a_part_that_waits_for_credit_while_its_answer_ends_is_refused_and_costs_nothing() -> None:
+    async def scene() -> None:
+        parent = Parent(events=1)
+        turn = AsyncTurn(parent.core)
+        answer = await turn.answer(provider="p").__aenter__()
+        late = asyncio.create_task(answer.text("late"))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        await answer.__aexit__(ConnectionError, ConnectionError(), None)
+        parent.core.credit.give(10)
+        with pytest.raises(Invalid):
+            await late
+        assert parent.kinds() == [AnswerBegunData, AnswerLeft]
+        assert turn.messages == []
+        await asyncio.wait_for(turn.emit("behind"), WAIT_S)
+
+    asyncio.run(scene())
+
+
 def test_l8_after_the_end_of_the_run_each_method_of_an_answer_raises() -> None:
     async def scene() -> None:
         parent = Parent()

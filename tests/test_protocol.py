@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 
 from actors.dead_letters import DeadLetters
 from actors.errors import CountermandError, QueueFull, RequestReused
-from actors.events import Emitted, ProgressData, TextData
+from actors.events import AnswerBegunData, AnswerEndedData, BlockData, Emitted, ProgressData, TextData
 from actors.gate.cell import Cell, CellState
 from actors.gate.token import CancelToken
 from actors.messages import (
+    AnswerLeft,
     CallEnded,
     CallExpired,
     CallGivenUp,
@@ -47,7 +48,17 @@ from actors.ports import KeptStop, SessionRow, Settings, Snapshot, SpawnSpec, Wa
 from actors.protocol.protocol import Protocol
 from actors.protocol.request_book import RequestBook
 from actors.protocol.run_record import AGENT
-from actors.protocol.step import AnswerRequest, GivePermit, GiveSpawn, HaltRun, Later, OpenBarrier, StartRun
+from actors.protocol.step import (
+    AnswerRequest,
+    GivePermit,
+    GiveSpawn,
+    HaltRun,
+    KeepDeadLetter,
+    Later,
+    OpenBarrier,
+    ReturnCredit,
+    StartRun,
+)
 from actors.protocol.stops import CUTOFFS_MAX
 from actors.requests import (
     Accepted,
@@ -65,6 +76,7 @@ from actors.thread import Thread
 from tests.sim.clock import SimClock
 from tests.sim.ids import SimIds
 from tests.sim.laws import LogLaws
+from tests.sim.model_answers import ModelAnswerLaws
 
 SESSION: Final = "s"
 QUEUE_MAX: Final = 4
@@ -114,12 +126,14 @@ class Driver:
             TOOLS,
         )
         self.laws = LogLaws()
+        self.laws.answers = ModelAnswerLaws(repeats=True)
         self.uncommitted: deque[list[Later]] = deque()
         self.answers: dict[str, Reply] = {}
         self.requests: list[OutsideRequest] = []
         self.started: set[str] = set()
         self.agents: dict[str, Address] = {}
         self.calls: list[SimCall] = []
+        self.begun: list[tuple[str, str]] = []
         self.trees: list[SimTree] = []
         self.halts: list[HaltRun] = []
         self.reports: list[RunReport] = []
@@ -374,13 +388,43 @@ class Driver:
             return
         assert not self.report(Said(address, TextData(text="who is this"), 3))
 
-    def op_call(self, which: int, tool: str) -> None:
+    def op_call(self, which: int, tool: str, answer: int | None = None) -> None:
         address = self.address(which)
         if address is not None:
             call = SimCall(address.of_call(self.new("c")))
             self.calls.append(call)
             problem = None if tool in TOOLS else "there is no such tool"
-            self.report(CallRequested(call.address, tool, {"n": 1}, problem=problem))
+            of = self.some_answer(address, answer) if answer is not None else None
+            self.report(CallRequested(call.address, tool, {"n": 1}, problem=problem, answer=of))
+
+    def some_answer(self, address: Address, which: int) -> str | None:
+        """An answer of a run: most often the newest."""
+        known = [answer for run, answer in self.begun if run == address.run][::-1]
+        return known[which % len(known)] if known else None
+
+    def op_begin_answer(self, which: int, calls: int) -> None:
+        address = self.address(which)
+        if address is not None:
+            answer = self.new("answer")
+            self.begun.append((address.run, answer))
+            self.report(Said(address, AnswerBegunData(answer=answer, provider="p"), 1))
+            for _ in range(calls):
+                self.op_call(which, "free", 0)
+
+    def op_answer(self, which: int, place: int, what: str) -> None:
+        address = self.address(which)
+        answer = self.some_answer(address, place) if address is not None else None
+        if address is None or answer is None:
+            return
+        match what:
+            case "text":
+                self.report(Said(address, TextData(text="word ", answer=answer), 1))
+            case "block":
+                self.report(Said(address, BlockData(answer=answer, data={"type": "thinking"}), 1))
+            case "end":
+                self.report(Said(address, AnswerEndedData(answer=answer), 1))
+            case _:
+                self.report(AnswerLeft(address, answer))
 
     def some_call(self, which: int) -> SimCall | None:
         known = [call for call in self.calls if call.cell is not None and not call.over][::-1]
@@ -519,6 +563,9 @@ reports = st.one_of(
     op("say", which, st.sampled_from((WORD, WORD, ProgressData(shown={"text": "word "})))),
     op("call", which, st.sampled_from(("held", "free", "none"))),
     op("call", which, st.sampled_from(("held", "free"))),
+    op("begin_answer", which, st.integers(0, 2)),
+    op("call", which, st.sampled_from(("held", "free", "none")), which),
+    op("answer", which, which, st.sampled_from(("text", "block", "end", "end", "leave"))),
     op("start_call", which),
     op("start_call", which),
     op("end_call", which, st.integers(0, 2)),
@@ -535,7 +582,21 @@ reports = st.one_of(
     op("strange", st.integers(0, 5), st.sampled_from(("run_0001", "run_0002", "run_of_nobody"))),
 )
 commits = op("commit", st.integers(1, 5))
-scripts = st.lists(st.one_of(requests, reports, reports, commits, commits), min_size=25, max_size=70)
+RUNS: Final[tuple[Op, ...]] = (("new", None, "user", True, None), ("commit", 9))
+BEGINNINGS: Final[tuple[tuple[Op, ...], ...]] = (
+    (),
+    RUNS,
+    (*RUNS, ("call", 0, "held"), ("commit", 9), ("start_call", 0)),
+    (*RUNS, ("begin_answer", 0, 2), ("commit", 9)),
+    (*RUNS, ("begin_answer", 0, 2), ("answer", 0, 0, "end"), ("commit", 9)),
+    (*RUNS, ("begin_answer", 0, 2), ("answer", 0, 0, "leave"), ("commit", 9)),
+)
+"""What a script may begin with: drawn one by one, few runs come as far."""
+scripts = st.builds(
+    lambda begins, then: [*begins, *then],
+    st.sampled_from(BEGINNINGS),
+    st.lists(st.one_of(requests, reports, reports, commits, commits), min_size=25, max_size=70),
+)
 
 
 @pytest.mark.timeout(600)  # a failure is worth the time that it takes to shrink
@@ -545,6 +606,51 @@ def test_any_requests_and_any_reports_keep_the_laws(script: list[Op]) -> None:
     driver = Driver()
     for one in script:
         driver.play(one)
+    driver.finish()
+
+
+@pytest.mark.parametrize("then", ["end", "leave", "stop"])
+def test_l2_calls_of_an_answer_are_granted_with_its_end_and_not_otherwise(then: str) -> None:
+    driver = Driver()
+    for one in (("new", None, "user", True, None), ("commit", 9), ("begin_answer", 0, 2), ("commit", 9)):
+        driver.play(one)
+    assert [call.cell for call in driver.calls] == [None, None]
+    driver.play(("stop", "graceful", None, None, None) if then == "stop" else ("answer", 0, 0, then))
+    driver.commit(9)
+    assert [call.cell is not None for call in driver.calls] == [then == "end"] * 2
+    assert set(driver.laws.outcomes.values()) == (set() if then == "end" else {"not_started"})
+    # Once more, and late: nothing of it counts.
+    for what in ("end", "leave", "text", "block"):
+        driver.play(("answer", 0, 0, what))
+    driver.commit(9)
+    assert [call.cell is not None for call in driver.calls] == [then == "end"] * 2
+    driver.finish()
+
+
+@pytest.mark.parametrize("over", ["end", "leave"])
+def test_l6_a_part_of_an_answer_that_is_not_open_is_a_dead_letter(over: str) -> None:
+    driver = Driver()
+    for one in (("new", None, "user", True, None), ("commit", 9), ("begin_answer", 0, 0)):
+        driver.play(one)
+    address, ((_, answer),) = driver.address(0), driver.begun
+    assert address is not None
+
+    def refused(data: Emitted) -> None:
+        driver.protocol.report(Said(address, data, 7))
+        step = driver.protocol.state.step
+        assert [effect.kind for effect in step.now if isinstance(effect, KeepDeadLetter)] == [str(data.event_kind)]
+        assert ReturnCredit(address.run, 7) in step.later
+        assert not driver.took()
+
+    refused(AnswerBegunData(answer=answer))
+    driver.play(("answer", 0, 0, over))
+    for data in (
+        TextData(text="late", answer=answer),
+        BlockData(answer=answer, data={"type": "thinking"}),
+        AnswerEndedData(answer=answer),
+    ):
+        refused(data)
+        refused(msgspec.structs.replace(data, answer="of nobody"))
     driver.finish()
 
 

@@ -145,6 +145,15 @@ class _Answer:
             self.core.say_answer_left(self.id)
         self._closed()
 
+    def _part(self, data: Emitted, size: int) -> None:
+        """Send a part whose credit was taken. Another task or thread may have ended the answer during that wait."""
+        try:
+            self._check_open()
+        except Invalid:
+            self.core.credit.give(size)
+            raise
+        self.core.said(data, size)
+
     def _text(self, piece: str) -> tuple[Emitted, int]:
         return TextData(text=piece, answer=self.id), len(piece.encode())
 
@@ -225,18 +234,18 @@ class ModelAnswer(_Answer):
         core: TurnCore,
         provider: str | None,
         model: str | None,
-        say: Callable[[Emitted, int], None],
         spend: Callable[[int], None],
     ) -> None:
         super().__init__(core, provider, model)
-        self._say = say
         self._spend = spend
 
     def __enter__(self) -> ModelAnswer:
         """Begin it."""
         self.core.answer_opens()
         try:
-            self._say(*self._begin())
+            data, size = self._begin()
+            self._spend(size)
+            self.core.said(data, size)
         except BaseException:
             self.core.answer_over()
             raise
@@ -263,6 +272,10 @@ class ModelAnswer(_Answer):
         """Keep a block; as in `AsyncModelAnswer`."""
         self._check_open()
         self._say(*self._block(data, provider))
+
+    def _say(self, data: Emitted, size: int) -> None:
+        self._spend(size)
+        self._part(data, size)
 
     def call(self, tool: str, arguments: Mapping[str, Any], *, provider_id: str | None = None) -> ModelCall:
         """Ask for a call; as in `AsyncModelAnswer`, and `ModelCall.result` waits for its result."""
@@ -304,14 +317,12 @@ class AsyncModelAnswer(_Answer):
         provider: str | None,
         model: str | None,
         boundary: CancelBoundary,
-        say: Callable[[Emitted, int], Awaitable[None]],
         spend: Callable[[int], Awaitable[None]],
         result: Callable[[str, Future[ToolResult]], Awaitable[ToolResult]],
     ) -> None:
         super().__init__(core, provider, model)
         self.boundary = boundary
         self.wait = result
-        self._say = say
         self._spend = spend
         self._unsent: list[AsyncModelCall] = []
 
@@ -320,7 +331,9 @@ class AsyncModelAnswer(_Answer):
         async with self.boundary:
             self.core.answer_opens()
             try:
-                await self._say(*self._begin())
+                data, size = self._begin()
+                await self._spend(size)
+                self.core.said(data, size)
             except BaseException:
                 self.core.answer_over()
                 raise
@@ -375,6 +388,10 @@ class AsyncModelAnswer(_Answer):
             call = AsyncModelCall(self, self._prepared(tool, arguments, provider_id))
         self._unsent.append(call)
         return call
+
+    async def _say(self, data: Emitted, size: int) -> None:
+        await self._spend(size)
+        self._part(data, size)
 
     async def _send(self) -> None:
         """Ask for the calls that were not sent yet."""

@@ -110,7 +110,7 @@ class Turn(_TurnBase):
 
     def answer(self, *, provider: str | None = None, model: str | None = None) -> ModelAnswer:
         """Begin the answer of a model: ``with turn.answer(provider="…") as answer``; see `AsyncTurn.answer`."""
-        return ModelAnswer(self._core, provider, model, self._say, self._spend)
+        return ModelAnswer(self._core, provider, model, self._spend)
 
     def gate(
         self,
@@ -226,7 +226,7 @@ class AsyncTurn(_TurnBase):
             provider: whose model it is. The renderings give an answer back as it came where they get the same name.
             model: its name, for people.
         """
-        return AsyncModelAnswer(self._core, provider, model, self._boundary, self._say, self._spend, self._result)
+        return AsyncModelAnswer(self._core, provider, model, self._boundary, self._spend, self._result)
 
     async def gate(
         self,

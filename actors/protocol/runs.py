@@ -22,6 +22,7 @@ from actors.events import (
     AnswerBegunData,
     AnswerEndedData,
     BlockData,
+    Emitted,
     ReceiptAmendedData,
     RunEndedData,
     RunStartedData,
@@ -179,6 +180,9 @@ class Runs:
         kind = str(said.data.event_kind)
         if record is None:
             state.refuse_stale(kind, said.address, as_data(said.data))
+        elif not self._fits_answers(record, said.data):
+            why = "its answer has begun before, has ended, or was left"
+            state.dead_letter(kind, why, said.address, as_data(said.data))
         elif isinstance(said.data, TextData | BlockData):
             record.said = True
             state.event(said.data, record)
@@ -192,6 +196,19 @@ class Runs:
             event = Event(state.seq, state.session, state.generation, record.id, kind, data, at)
             state.step.later.append(ShowEphemeral(event))
         state.step.later.append(ReturnCredit(said.address.run, said.size))
+
+    @staticmethod
+    def _fits_answers(record: RunRecord, data: Emitted) -> bool:
+        """True if a part or an end belongs to an open answer, and a begin to none."""
+        match data:
+            case AnswerBegunData():
+                return data.answer not in record.answers
+            case AnswerEndedData() | BlockData():
+                return data.answer in record.answers
+            case TextData():
+                return data.answer is None or data.answer in record.answers
+            case _:
+                return True
 
     # ── Fence, close, halt ───────────────────────────────────────────────────────────────────────────
 
