@@ -16,6 +16,8 @@ whole stop with its races is then a function of a seed, and a failure is replaye
     model_answers.py  what it says as the answer of a model, and what a log with that has to satisfy
     hosts.py       SimHosts: agents and tools in processes of their own
     client.py      Client: what a client does, and what it may expect
+    ops.py         the steps of a script: drawn one by one, or several that have to happen together
+    rewriting.py   other words in the messages of a script that has been drawn
     schedule.py    Schedule: a script that is drawn from a seed, played, and made smaller where it breaks a law
     timeline.py    what happened in a schedule, line by line
     bounds.py      Bounds: what may grow, last or be tried again only so far

@@ -1,0 +1,94 @@
+"""Rewriting: other words in the messages of a script that has been drawn.
+
+A rewriting is drawn from a source of its own, so that the rest of the script stays as it was drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Final
+
+from tests.sim.client import Op
+
+TIGHT: Final = (
+    "sleep=0.3 write=0.1 say=1",
+    "sleep=0.4 write=0.1 sleep=0.4 write=0.1",
+    "patient=1 say=1",
+    "patient=9 say=1",
+    "many=14 say=1",
+    "crowd=4 sleep=1 crowd=4",
+    "fan=4 say=1",
+    "leave=60,ignores_term leave=60 sleep=1",
+    "run=30,ignores_term",
+    "serve=60,ignores_term say=1",
+    "deaf=3",
+)
+OWN_WORDS: Final = {"run": "own", "leave": "own_left", "serve": "own_serve", "hand": "own_hand", "crowd": "own_many"}
+
+
+def in_message(op: Op, change: Callable[[str], str]) -> Op:
+    """Change the text of an op that sends a message, and of no other."""
+    match op:
+        case ("new", str(content), *rest):
+            return ("new", change(content), *rest)
+        case ("at" | "later", place, inner):
+            return (op[0], place, in_message(inner, change))
+        case _:
+            return op
+
+
+def gated(random: Random, content: str) -> str:
+    """Have the words that call a tool gate a function of the agent's own, or bring the tool along."""
+    return " ".join(
+        word.replace(name, random.choice(("gate", "foreign")))
+        if (name := word.partition("=")[0]) in ("write", "sleep", "deaf", "late")
+        else word
+        for word in content.split()
+    )
+
+
+def calling(tool: str, random: Random, content: str) -> str:
+    """Have most words that call a tool call this one: with a process of its own, or with guards."""
+    words = []
+    for word in content.split():
+        name, equals, value = word.partition("=")
+        other = name in ("write", "deaf", "late", "patient") and random.random() < 0.8
+        words.append(f"{tool}{equals}{value}" if other else word)
+    return " ".join(words)
+
+
+def saving(random: Random, content: str) -> str:
+    """Have something saved, at a place in the message."""
+    words = content.split()
+    words.insert(random.randint(0, min(len(words), 2)), f"save={random.choice((0, 1, 1, 2, 3))}")
+    return " ".join(words)
+
+
+def own(random: Random, content: str) -> str:
+    """Have most words that start a process do so in no call."""
+    words = []
+    for word in content.split():
+        name, equals, value = word.partition("=")
+        itself = name in OWN_WORDS and random.random() < 0.8
+        words.append(f"{OWN_WORDS[name]}{equals}{value.partition(',after')[0]}" if itself else word)
+    return " ".join(words)
+
+
+def answered(random: Random, content: str) -> str:
+    """Have many words that say or call something do so in an answer of a model."""
+    words = []
+    for word in content.split():
+        said = word.partition("=")[0] in ("say", "write", "sleep", "gate", "deaf") and random.random() < 0.5
+        answer = random.choice(("answer=0", "open=0.1 answer=0.5", "answer=3", "answer_left=1"))
+        words.append(answer if said else word)
+    return " ".join(words)
+
+
+def to_the_limit(random: Random, op: Op) -> Op:
+    """Have every other op that sends a message send one that goes beyond a limit."""
+    match op:
+        case ("new", _, *rest) if random.random() < 0.5:
+            return ("new", random.choice(TIGHT), *rest)
+        case _:
+            return op
