@@ -12,6 +12,8 @@ the one place where it is encoded and decoded:
 To add a kind: a member of `EventKind`, a struct whose name is made of the kind's words, and its place in `EventData`.
 A key may be added to a struct if it has a default. A key is never renamed or removed, and a kind never changes its
 string: stores hold both. `docs/events.md` and the API's OpenAPI document are made from this file.
+
+The file is long and stays whole: it is one table, and each struct is a row of it.
 """
 
 from __future__ import annotations
